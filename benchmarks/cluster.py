@@ -41,7 +41,7 @@ from fanout import (
 )
 from measured_cluster import MeasuredCluster, Parts, typical
 
-from rsnotify.runtime.mqtt.topics import channel_topic
+from rsnotify.runtime.mqtt_broker import channel_topic
 from tests.nats_servers import PATH
 from tests.ports import free_port
 

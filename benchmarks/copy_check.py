@@ -11,10 +11,10 @@ from pathlib import Path
 
 import targets
 
+from rsnotify_subscriber.following.recovery import FileScan
 from rsnotify_subscriber.mirror import FolderMirror
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.resource_state import ResourceState
-from rsnotify_subscriber.sync.copy_check import FileScan
 
 FILES, TARGET_FILES = 100_000, 1_000_000
 PER_FOLDER = 1_000

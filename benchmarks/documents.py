@@ -27,9 +27,8 @@ from resync.resource_list import ResourceList
 from resync.sitemap import Sitemap
 
 from rsnotify.format.datetimes import format_datetime
-from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.reader import DocumentLimits, SitemapReader, read_document
-from rsnotify.format.vocabulary import Capability, ChangeType, Rel
 from rsnotify.format.writer import closing, entry, opening, write_document
 
 RESOURCES, CHANGES = "resource list", "change list"

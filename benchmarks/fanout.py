@@ -33,11 +33,10 @@ from typing import Protocol
 import targets
 from websocket_clients import connect, frame, frame_size, receive_frame
 
-from rsnotify.format.model import Document, Link, Resource
-from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.format.model import Capability, ChangeType, Document, Link, Resource
 from rsnotify.format.writer import write_document
-from rsnotify_hub.events.encoding import JsonEvents, XmlEvents
-from rsnotify_hub.fragments.fragment import read_fragment
+from rsnotify_hub.events import JsonEvents, XmlEvents
+from rsnotify_hub.fragments import read_fragment
 from rsnotify_hub.statistics import DeliveryTransport
 
 SUBSCRIBERS = 1_000

@@ -21,8 +21,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from small_sources import RESOURCES
 
-from rsnotify.runtime.open_files import allow_files
-from rsnotify.runtime.processes import Process
+from rsnotify.runtime.processes import Process, allow_files
 from rsnotify_subscriber import Fleet, FolderMirror, Subscriber
 from rsnotify_subscriber.fleet import FollowedSourceStatus, totals
 from tests.ports import free_port

@@ -16,8 +16,7 @@ from urllib.parse import urlsplit
 
 from fleet import counted
 
-from rsnotify.runtime.open_files import allow_files
-from rsnotify.runtime.processes import Process
+from rsnotify.runtime.processes import Process, allow_files
 from rsnotify_publisher import Publisher, SourceDescription
 from tests.ports import free_port
 

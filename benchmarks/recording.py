@@ -18,8 +18,7 @@ from random import Random
 
 import targets
 
-from rsnotify.format.model import Resource
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify_publisher import Options, Publisher
 from rsnotify_publisher.journal import Journal
 

@@ -13,15 +13,14 @@ from pathlib import Path
 
 import targets
 
-from rsnotify.format.model import Document, Resource
-from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.writer import write_document
 from rsnotify.runtime.processes import Process
-from rsnotify_hub.fragments.fragment import Fragment, read_fragment
+from rsnotify_hub.fragments import Fragment, read_fragment
 from rsnotify_hub.store.interface import LogRetention
-from rsnotify_hub.store.sqlite.store import SqliteStore
+from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
-from rsnotify_hub.transfer.exporting import IgnoredNews
+from rsnotify_hub.transfer.files import IgnoredNews
 
 ENTRIES, SUBSCRIPTIONS, TOPICS = 100_000, 10_000, 10
 BATCH = 1_000

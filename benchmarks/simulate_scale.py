@@ -21,8 +21,7 @@ from benchmarks.simulated_cluster import (
     SimulatedCluster,
     SimulatedNode,
 )
-from rsnotify_hub.cluster.assignment import weight
-from rsnotify_hub.cluster.pace import ClusterPace
+from rsnotify_jetstream.membership import ClusterPace, weight
 
 COLUMNS = (
     ("scenario", -28),

@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
-from rsnotify_hub.cluster.membership import (
+from rsnotify_jetstream.membership import (
     Action,
+    ClusterPace,
     Membership,
     Release,
     Revoke,
     ShardView,
     Take,
 )
-from rsnotify_hub.cluster.pace import ClusterPace
 
 TICK = 0.5
 #: How long a request waits for its answer.

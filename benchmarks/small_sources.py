@@ -16,8 +16,7 @@ from aiohttp import web
 
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.links import format_links
-from rsnotify.format.model import Document, Link, Resource
-from rsnotify.format.vocabulary import Capability, ChangeType, Rel
+from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.writer import write_document
 
 RESOURCES = 5

@@ -21,8 +21,7 @@ from statistics import quantiles
 from msgspec.structs import replace
 from targets import compare
 
-from rsnotify.format.model import Resource
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify.runtime.processes import Process
 from rsnotify_publisher import Publisher, Record
 

@@ -1,5 +1,5 @@
 """`python -m rsnotify`."""
 
-from rsnotify.runtime.cli.application import main
+from rsnotify.runtime.command_line import main
 
 main()

@@ -11,8 +11,8 @@
     │   │   └── Gone                     the server answers 410
     │   ├── Unavailable              no usable answer; a later attempt may succeed
     │   │   ├── NotCopied                resources are missing in a copy after several attempts
-    │   │   ├── NotPermitted             a broker does not allow it (rsnotify.runtime.refusals)
-    │   │   ├── ConnectionRefused        a broker refuses a message (rsnotify.runtime.refusals)
+    │   │   ├── NotPermitted             a broker does not allow it (rsnotify.errors)
+    │   │   ├── ConnectionRefused        a broker refuses a message (rsnotify.errors)
     │   │   └── UnsupportedVersion       an MQTT broker lacks a version (rsnotify.runtime.mqtt)
     │   ├── ContentMismatch          the content does not have the announced hash, length or type
     │   └── RefusedAddress           the address is not public, and is not connected to
@@ -34,6 +34,10 @@ The other packages derive their own errors from these, next to the code that rai
 
 Facts are fields, so that a program need not parse a message. Messages say what, where and what
 to do.
+
+Counted nouns in messages.
+
+Errors for what a broker refuses; they say what to change where waiting does not help.
 """
 
 from __future__ import annotations
@@ -231,3 +235,40 @@ class SeveralSets(ConfigurationError):
 
 class StorageError(RsnotifyError):
     """A journal, log or state file cannot be read or written."""
+
+
+def counted(number: int, thing: str, things: str = "") -> str:
+    """Return a number with its noun: `1 resource`, `5,000 resources`.
+
+    Args:
+        number: The number.
+        thing: The noun in the singular.
+        things: The plural, where it is not the singular with an `s` added.
+    """
+    return f"{number:,} {thing if number == 1 else things or thing + 's'}"
+
+
+class NotPermitted(Unavailable):
+    """A broker does not allow something; waiting does not help, but `remedy` does."""
+
+    def __init__(self, uri: str, reason: str, remedy: str) -> None:
+        super().__init__(uri, f"{reason}; {remedy}")
+        self.remedy = remedy
+
+
+class ConnectionRefused(Unavailable):
+    """A broker refuses a message.
+
+    Args:
+        uri: The broker.
+        reason: The refusal.
+        is_final: Whether every later attempt would fail, as for a message that is too large.
+        remedy: What the user has to change, as a clause; None if the refusal may be temporary.
+    """
+
+    def __init__(
+        self, uri: str, reason: str, *, is_final: bool = False, remedy: str | None = None
+    ) -> None:
+        super().__init__(uri, reason if remedy is None else f"{reason}; {remedy}")
+        self.is_final = is_final
+        self.remedy = remedy

@@ -15,14 +15,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from rsnotify.format.datetimes import to_microseconds
-from rsnotify.format.model import Resource
-from rsnotify.format.vocabulary import ChangeType
-from rsnotify.runtime.state_copies import copy_state
+from rsnotify.format.model import ChangeType, Resource
+from rsnotify.runtime.backup import copy_state
 from rsnotify.sync.actions import Progress
-from rsnotify_hub.fragments.fragment import Fragment
-from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.fragments import Fragment
+from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.store.interface import LogRetention
-from rsnotify_hub.store.sqlite.store import SqliteStore
+from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.transfer.files import write_export
 from rsnotify_publisher import Record
 from rsnotify_publisher.files import write_atomically

@@ -9,6 +9,6 @@ ROOT = Path(__file__).resolve().parents[1]
 CORES = ("rsnotify", "rsnotify_hub", "rsnotify_publisher", "rsnotify_subscriber")
 PACKAGES = {
     path.parent.name: path.parents[1]
-    for pattern in ("rsnotify/__init__.py", "*/rsnotify_*/__init__.py", "extensions/*/rsnotify_*/__init__.py")
-    for path in sorted(ROOT.glob(pattern))
+    for pattern in ("rsnotify", "*/rsnotify_*", "extensions/*/rsnotify_*")
+    for path in sorted(ROOT.glob(f"{pattern}/__init__.py"))
 }

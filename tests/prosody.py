@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.runtime.xmpp.login import XmppLogin
+from rsnotify_xmpp.xmpp_service import XmppLogin
 from tests.certificates import Authority
 from tests.ports import free_port
 

@@ -17,7 +17,7 @@ import pytest
 from rsnotify.format.links import parse_links
 from rsnotify.format.model import Resource
 from rsnotify.format.reader import read_document
-from rsnotify.runtime.web.messages import WebRequest
+from rsnotify.runtime.web_messages import WebRequest
 from rsnotify_publisher import Options, Publisher
 from rsnotify_publisher.web.documents import answers
 from rsnotify_subscriber import FolderMirror, Subscriber

@@ -19,8 +19,8 @@ import typer
 from typer.testing import CliRunner
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.cli.application import application
-from rsnotify_hub_check.command import app as hub_check
+from rsnotify.runtime.command_line import application
+from rsnotify_hub_check.run import app as hub_check
 
 #: What takes long to import, and no help needs.
 HEAVY = {
@@ -60,7 +60,7 @@ def loaded_by(*runs: list[str]) -> set[str]:
     """Return the modules that a process has loaded after these runs of `rsnotify`."""
     program = """
 import contextlib, io, json, sys
-from rsnotify.runtime.cli.application import application
+from rsnotify.runtime.command_line import application
 for arguments in json.loads(sys.argv[1]):
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
         application()(arguments)
@@ -159,7 +159,7 @@ def test_a_shell_completes_commands_and_options(typed: str, completed: str) -> N
         [
             sys.executable,
             "-c",
-            "from rsnotify.runtime.cli.application import application\n"
+            "from rsnotify.runtime.command_line import application\n"
             "application()(prog_name='rsnotify')",
         ],
         env={**os.environ, **words, "_RSNOTIFY_COMPLETE": "complete_bash"},

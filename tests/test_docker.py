@@ -20,7 +20,7 @@ import pytest
 import yaml
 from paho.mqtt.client import CallbackAPIVersion, Client, MQTTProtocolVersion
 
-from rsnotify.runtime.mqtt.topics import channel_topic
+from rsnotify.runtime.mqtt_broker import channel_topic
 from tests.containers import (
     ROOT,
     Image,

@@ -19,9 +19,9 @@ import typer
 import yaml
 
 from docs.hooks import reference
-from rsnotify.runtime.cli.application import application
+from rsnotify.runtime.command_line import application
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_hub_check.command import app as hub_check
+from rsnotify_hub_check.run import app as hub_check
 from tests.reader import ROOT, Reader, fences_of, goes_on, lines_of, with_secrets
 
 PAGES = [

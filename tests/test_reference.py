@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from docs.hooks import reference, settings
-from rsnotify.runtime.cli.application import application
+from rsnotify.runtime.command_line import application
 from rsnotify_gateway.config import GatewayConfiguration, OriginSettings
 from rsnotify_hub.admin.operations import OPERATIONS, PREFIX
 from rsnotify_hub.config.configuration import SETTINGS

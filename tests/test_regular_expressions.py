@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import product, starmap
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.growth import check_growth, limited, timed
+from tests.packages import PACKAGES
 
 METHODS = {"match", "search", "fullmatch", "findall", "finditer", "sub", "split"}
 BEGINNINGS = [
@@ -68,12 +68,12 @@ TEXTS = list(starmap(Text, product(BEGINNINGS, REPEATED, ENDINGS)))
 
 def expressions() -> Iterator[Use]:
     """Yield every expression with its place and each method by which it is used."""
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
+    for package, folder in PACKAGES.items():
+        for path in sorted((folder / package).rglob("*.py")):
             source = path.read_text()
             if not re.search(r"\bre\.", source):
                 continue
-            name = ".".join(path.relative_to((ROOT / package).parent).with_suffix("").parts)
+            name = ".".join(path.relative_to(folder).with_suffix("").parts)
             module = importlib.import_module(name.removesuffix(".__init__"))
             yield from _used(name, module, ast.parse(source))
 

@@ -14,8 +14,10 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 import uvicorn
 from aiohttp import web
 
-from rsnotify.runtime.web import aiohttp_server, asgi, wsgi
-from rsnotify.runtime.web.messages import WebRequest, WebResponse
+from rsnotify.runtime import serving as aiohttp_server
+from rsnotify.runtime import web_messages as asgi
+from rsnotify.runtime import web_messages as wsgi
+from rsnotify.runtime.web_messages import WebRequest, WebResponse
 from tests.publisher.helpers import serving
 
 KINDS = ("aiohttp", "asgi", "wsgi")

@@ -14,31 +14,30 @@ import typer
 from typer.testing import CliRunner
 
 from docs.hooks.settings import configuration
-from rsnotify.runtime.cli.application import application
-from rsnotify_hub.admin.openapi import describe
-from rsnotify_hub_check.command import app as hub_check
+from rsnotify.runtime.command_line import application
+from rsnotify_hub.admin.api import describe
+from rsnotify_hub_check.run import app as hub_check
 
 #: The public names that no package exports by itself, because they need an extra, or are shared.
 MODULES: dict[str, dict[str, list[str] | None]] = {
     "publisher": {
         "rsnotify_publisher": None,
         "rsnotify_publisher.outbox": None,
-        "rsnotify_publisher.outbox.postgresql": ["PostgreSQLQueue"],
+        "rsnotify_publisher.outbox.postgresql_queue": ["PostgreSQLQueue"],
         "rsnotify_publisher.outbox.sqlalchemy": ["SQLAlchemyOutbox", "SQLAlchemyQueue"],
     },
     "subscriber": {
         "rsnotify_subscriber": None,
         "rsnotify_subscriber.events": None,
-        "rsnotify_subscriber.storage.postgresql": ["PostgreSQLState"],
+        "rsnotify_subscriber.storage.postgresql_state": ["PostgreSQLState"],
     },
     "relay-gateway": {"rsnotify_relay": None, "rsnotify_gateway": None},
     "common": {
-        "rsnotify.format.model": ["Resource", "Link"],
-        "rsnotify.format.vocabulary": ["ChangeType", "Rel"],
-        "rsnotify.selection.selection": ["Selection"],
+        "rsnotify.format.model": ["Resource", "Link", "ChangeType", "Rel"],
+        "rsnotify.selection": ["Selection"],
         "rsnotify.sync.pace": ["Pace"],
-        "rsnotify.runtime.mqtt.login": ["BrokerLogin"],
-        "rsnotify.runtime.xmpp.login": ["XmppLogin"],
+        "rsnotify.runtime.mqtt_broker": ["BrokerLogin"],
+        "rsnotify_xmpp.xmpp_service": ["XmppLogin"],
         "rsnotify.errors": None,
     },
 }

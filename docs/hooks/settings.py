@@ -19,9 +19,9 @@ import msgspec
 import typer
 from msgspec import Meta, Struct
 
-from rsnotify.runtime.cli.application import application
+from rsnotify.runtime.command_line import application
+from rsnotify_gateway.adapters.event_streams import EventMapping
 from rsnotify_gateway.config import GatewayConfiguration, OriginSettings
-from rsnotify_gateway.event_parser import EventMapping
 from rsnotify_hub.config.configuration import SETTINGS, AdminGrant, PublisherGrant
 from rsnotify_publisher.config import FolderSettings, SourceConfiguration
 from rsnotify_publisher.options import Options

@@ -1,4 +1,7 @@
-"""The aiohttp application of a hub, and its server."""
+"""The aiohttp application of a hub, and its server.
+
+The format of the program's log: JSON lines, and no text of clients' requests.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +16,25 @@ from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.format.hub_document import HUB_DOCUMENT
-from rsnotify.runtime.web.aiohttp_server import without_ambiguity
-from rsnotify_hub.access.clients import TrustedProxies, is_loopback
-from rsnotify_hub.access.grant_reloading import GrantReloader
-from rsnotify_hub.admin.api import add_admin_routes
+from rsnotify.format.datetimes import format_datetime
+from rsnotify.format.offer import HUB_DOCUMENT
+from rsnotify.runtime.serving import without_ambiguity
+from rsnotify_gateway.in_hub import HubGateway
+from rsnotify_hub.access.authorization import GrantReloader
+from rsnotify_hub.access.limits import TrustedProxies, is_loopback
+from rsnotify_hub.admin.api import add_admin_routes, add_dashboard
 from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.config.loading import ConfigurationSource
-from rsnotify_hub.dashboard.pages import add_dashboard
-from rsnotify_hub.following import HubGateway
 from rsnotify_hub.http.connection_guard import ConnectionGuard, make_timeout_watch
-from rsnotify_hub.http.listening import ProtocolSite, listen, url_of
 from rsnotify_hub.http.middleware import (
     Handler,
+    ProtocolSite,
     add_security_headers,
+    listen,
+    url_of,
     with_client_address,
     with_guard,
     with_host_check,
@@ -36,11 +42,54 @@ from rsnotify_hub.http.middleware import (
     without_encoding,
 )
 from rsnotify_hub.hub import Clock, HubService, open_hub
-from rsnotify_hub.logging_setup import RequestTextFilter
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.urls import check_url
-from rsnotify_hub.websub.handler import defer_continue
+from rsnotify_hub.websub.websub_handler import defer_continue
+
+#: The attributes of every record; all others were given as `extra`.
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonLogFormatter(logging.Formatter):
+    """Formats each record as one JSON object on one line.
+
+    Its members are `time`, `level`, `logger`, `message`, `exception` if there is one, and those
+    given as `extra`.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        line = {
+            "time": format_datetime(datetime.fromtimestamp(record.created, UTC)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **fields,
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+class RequestTextFilter(logging.Filter):
+    """Keeps the text of requests out of the log of the HTTP server.
+
+    aiohttp logs a request that it cannot parse with the line at fault, which may contain a token.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            record.exc_info = None
+            record.levelno, record.levelname = logging.INFO, "INFO"
+        return True
+
+
+def use_json_logs(root: logging.Logger) -> None:
+    for handler in root.handlers:
+        handler.setFormatter(JsonLogFormatter())
+
 
 log = logging.getLogger("rsnotify.hub")
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rsnotify.format.datetimes import Instant
-from rsnotify.runtime.mqtt.topics import parse_broker
-from rsnotify.runtime.xmpp.addresses import parse_service
-from rsnotify_hub.bridging.bridge import Bridge, Bridges, BridgeTiming
-from rsnotify_hub.change_memory.topic_list import Brokers
+from rsnotify.runtime.mqtt_broker import parse_broker
+from rsnotify_hub.bridging import Bridge, Bridges, BridgeTiming
+from rsnotify_hub.change_memory import Brokers
 from rsnotify_hub.config.configuration import HubConfiguration
-from rsnotify_hub.filtering.filter_cache import FilterCache
+from rsnotify_hub.filtering import FilterCache
 from rsnotify_hub.intake import FragmentIntake
-from rsnotify_hub.log.topic_logs import TopicLogs
-from rsnotify_hub.mqtt.bridge import MqttBridge
+from rsnotify_hub.log.topic_log import TopicLogs
+from rsnotify_hub.mqtt.mqtt_bridge import MqttBridge
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import Store
-from rsnotify_hub.xmpp.bridge import XmppBridge
+from rsnotify_xmpp.hub_bridge import XmppBridge
+from rsnotify_xmpp.xmpp_service import parse_service
 
 
 def make_bridges(

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rsnotify.errors import WrongOption
-from rsnotify.runtime.cli.commands import Command, from_environment
-from rsnotify.runtime.cli.running import run
-from rsnotify.runtime.config.deprecated_variables import warn_of_former
+from rsnotify.runtime.command_line import Command, from_environment, run
+from rsnotify.runtime.settings import warn_of_former
 from rsnotify_hub.admin.command import commands as hub
 from rsnotify_hub.transfer.command import export_hub, import_hub
 
@@ -85,9 +84,8 @@ def run_hub(
         _refuse_options_before(context, context.invoked_subcommand)
         return
 
-    from rsnotify_hub.application import serve
+    from rsnotify_hub.application import serve, use_json_logs
     from rsnotify_hub.config.loading import ConfigurationSource
-    from rsnotify_hub.logging_setup import use_json_logs
 
     options: dict[str, object] = {
         "host": host,

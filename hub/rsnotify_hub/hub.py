@@ -1,4 +1,7 @@
-"""The hub as a whole: the store, the logs, the transports and the handlers."""
+"""The hub as a whole: the store, the logs, the transports and the handlers.
+
+The readiness check of `GET /readyz`: whether the store can be written, and followed.
+"""
 
 from __future__ import annotations
 
@@ -17,45 +20,84 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from rsnotify import __version__
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify.format.hub_document import HubDocument
+from rsnotify.format.offer import HubDocument
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.access.authorization import Authorizer
-from rsnotify_hub.access.grants import grants_of
+from rsnotify_hub.access.authorization import Authorizer, grants_of
 from rsnotify_hub.access.limits import RateLimits, TopicQuota
 from rsnotify_hub.admin.api import AdminApi
-from rsnotify_hub.admin.day_history import DayHistory
-from rsnotify_hub.admin.readings import HubReadings
-from rsnotify_hub.admin.reports import Reports
+from rsnotify_hub.admin.reports import DayHistory, Reports, TopicRates
+from rsnotify_hub.admin.schemas import DiskInfo
 from rsnotify_hub.admin.service import AdminService
-from rsnotify_hub.admin.status_schemas import DiskInfo
-from rsnotify_hub.admin.topic_rates import TopicRates
-from rsnotify_hub.admin.views import lag_seconds
+from rsnotify_hub.admin.views import HubReadings, lag_seconds
 from rsnotify_hub.bridges import brokers_of, make_bridges
-from rsnotify_hub.change_memory.handler import HubChangeMemory
+from rsnotify_hub.change_memory import HubChangeMemory
 from rsnotify_hub.config.configuration import HubConfiguration
-from rsnotify_hub.events.handler import EventsHandler
-from rsnotify_hub.filtering.filter_cache import FilterCache
-from rsnotify_hub.health import Readiness
-from rsnotify_hub.http.client import open_client
+from rsnotify_hub.events import EventsHandler
+from rsnotify_hub.filtering import FilterCache
+from rsnotify_hub.http.topic_requests import open_client
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.live.connections import LiveConnections
-from rsnotify_hub.live.replay import Replays
-from rsnotify_hub.live.selections import SelectionGroups
+from rsnotify_hub.live.replay import Replays, SelectionGroups
 from rsnotify_hub.live.subscribers import LiveChannel
-from rsnotify_hub.log.topic_log import DeliveryChannel
-from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
 from rsnotify_hub.metrics import Metrics
+from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import DeliveryTransport, Statistics
-from rsnotify_hub.stores import OpenStore, open_store
-from rsnotify_hub.websocket.handler import WebSocketHandler
+from rsnotify_hub.store.interface import Store
+from rsnotify_hub.store.stores import OpenStore, open_store
+from rsnotify_hub.websocket.websocket_handler import WebSocketHandler
+from rsnotify_hub.websub.callback_requests import CallbackRequests
 from rsnotify_hub.websub.channel import WebSubChannel
-from rsnotify_hub.websub.delivery.requests import CallbackRequests
-from rsnotify_hub.websub.handler import WebSubHandler
-from rsnotify_hub.websub.intent_requests import IntentRequests
-from rsnotify_hub.websub.pinging.pings import PingHandler
+from rsnotify_hub.websub.pings import PingHandler
+from rsnotify_hub.websub.scheduler import IntentRequests
 from rsnotify_hub.websub.verification import IntentVerification
+from rsnotify_hub.websub.websub_handler import WebSubHandler
 
 log = logging.getLogger("rsnotify.hub")
+
+#: The timeout of the check, in seconds.
+SECONDS = 5.0
+
+
+class Readiness:
+    def __init__(
+        self,
+        store: Store,
+        trouble: Callable[[], str | None] = lambda: None,
+        *,
+        seconds: float = SECONDS,
+    ) -> None:
+        self._store = store
+        self._trouble = trouble
+        self._seconds = seconds
+        self._checking: asyncio.Task[None] | None = None
+        self.is_draining = False
+
+    def check_open(self) -> None:
+        if self.is_draining:
+            raise Refusal(Code.UNAVAILABLE, "this node is drained: use another one")
+
+    async def check(self) -> None:
+        """Check, or share a check that is under way, so frequent requests cost no more writes."""
+        self.check_open()
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self._store.check())
+            # Retrieve any error, even if all callers have gone.
+            self._checking.add_done_callback(lambda done: done.cancelled() or done.exception())
+        checking = self._checking
+        await asyncio.wait([checking], timeout=self._seconds)
+        trouble = self._trouble()
+        if trouble is None and not checking.done():
+            trouble = f"the store does not answer within {self._seconds:.0f} seconds"
+        if trouble is not None:
+            log.error("this hub is not ready: %s", trouble)
+            raise Refusal(Code.UNAVAILABLE, trouble)
+        checking.result()
+
+    async def close(self) -> None:
+        if self._checking is not None:
+            await asyncio.wait([self._checking])
+
 
 Clock = Callable[[], Instant]
 

@@ -1,17 +1,110 @@
-"""The checks on a publication that all transports share: permission, size and content."""
+"""The checks on a publication that all transports share: permission, size and content.
+
+Reads what is published: a fragment, or a topic's whole content (WebSub is for any resource).
+
+XML with a root of the sitemap namespace must be a fragment. Any other content is passed on
+unchanged, and a newer content replaces the one before it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from xml.parsers import expat
 
-from rsnotify.format.datetimes import Instant
-from rsnotify.format.reader import DocumentLimits
+from rsnotify.errors import MalformedDocument, TooLarge
+from rsnotify.format.datetimes import Instant, from_microseconds
+from rsnotify.format.model import SITEMAP_NS
+from rsnotify.format.reader import DEFAULT_LIMITS, DocumentLimits
+from rsnotify.format.xml_parser import expat_parser
 from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.config.configuration import IntakeConfig
-from rsnotify_hub.fragments.content import read_content
-from rsnotify_hub.fragments.fragment import Fragment, read_fragment
+from rsnotify_hub.fragments import Fragment, check_content_type, is_utf_8, read_fragment
+
+#: A whole content covers everything before it.
+_BEGINNING = from_microseconds(0)
+
+#: Separates the namespace and the name of an element; no URI contains it.
+_SEPARATOR = " "
+#: How many bytes are parsed at a time, so that other threads run in between; and the largest tag or
+#: comment, since Expat parses an incomplete one again with each piece.
+_PIECE = 262_144
+_TOKEN_BYTES = 10_000_000
+
+
+def read_content(
+    body: bytes, *, content_type: str, received: Instant, limits: DocumentLimits = DEFAULT_LIMITS
+) -> Fragment:
+    """Read and check what was published.
+
+    Raises:
+        DocumentError: It is XML that is not well-formed; or it is of the sitemap namespace, and
+            not a fragment, or a fragment that would make a Destination wrong.
+    """
+    if is_xml(content_type) and is_sitemap(body):
+        return read_fragment(body, content_type=content_type, limits=limits)
+    return whole_content(body, content_type, received)
+
+
+def whole_content(body: bytes, content_type: str, received: Instant) -> Fragment:
+    return Fragment(
+        body=body,
+        content_type=check_content_type(content_type),
+        from_=None,
+        until=received,
+        begins=_BEGINNING,
+        heartbeat=False,
+        whole=True,
+    )
+
+
+def is_xml(content_type: str) -> bool:
+    essence = content_type.partition(";")[0].strip().lower()
+    return essence in ("application/xml", "text/xml") or essence.endswith("+xml")
+
+
+class _IsSitemap(Exception):
+    """Stops the parser: the root is of the sitemap namespace."""
+
+
+def is_sitemap(body: bytes) -> bool:
+    """Return whether the root of an XML document is of the sitemap namespace."""
+    parser = expat_parser(_SEPARATOR)
+    parser.StartDoctypeDeclHandler = _refuse_declarations
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        parser.StartElementHandler = None
+        if name.rpartition(_SEPARATOR)[0] == SITEMAP_NS:
+            raise _IsSitemap
+
+    parser.StartElementHandler = start
+    try:
+        for at in range(0, len(body), _PIECE):
+            parser.Parse(body[at : at + _PIECE], False)
+            if at - parser.CurrentByteIndex > _TOKEN_BYTES:
+                raise TooLarge(f"it has a tag or a comment of more than {_TOKEN_BYTES} bytes")
+        parser.Parse(b"", True)
+    except _IsSitemap:
+        return True
+    except expat.ExpatError as error:
+        raise MalformedDocument(f"not well-formed XML: {error}") from None
+    except (ValueError, LookupError):
+        raise MalformedDocument("its encoding is not known here; send it in UTF-8") from None
+    return False
+
+
+def _refuse_declarations(name: str, system: str | None, public: str | None, inside: bool) -> None:
+    if inside:
+        raise MalformedDocument("its DOCTYPE has declarations, which are refused; remove them")
+
+
+def is_text(fragment: Fragment) -> bool:
+    """Return whether a WebSocket text frame can carry it without looking like a control frame."""
+    if not fragment.whole:
+        return True  # a fragment is XML in UTF-8
+    return not fragment.body.startswith(b"{") and is_utf_8(fragment.body)
+
 
 #: Fragments of more bytes are read in a thread, so that the event loop is not blocked.
 _MAX_INLINE_BYTES = 64 * 1024

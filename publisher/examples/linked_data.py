@@ -37,8 +37,7 @@ from pyoxigraph import (
     parse,
 )
 
-from rsnotify.format.model import Link, Resource
-from rsnotify.format.vocabulary import ChangeType, Rel
+from rsnotify.format.model import ChangeType, Link, Rel, Resource
 from rsnotify_publisher import Options, Publisher, routes
 
 TURTLE = "text/turtle"

@@ -6,29 +6,35 @@ from rsnotify.runtime.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rsnotify_publisher.changes import Metadata, Record
-    from rsnotify_publisher.description import SourceDescription
-    from rsnotify_publisher.discovery import html_link, link_header, robots_lines
+    from rsnotify_publisher.description import (
+        SourceDescription,
+        html_link,
+        link_header,
+        robots_lines,
+    )
     from rsnotify_publisher.hubs import Hub, parse_hub
     from rsnotify_publisher.options import Options
     from rsnotify_publisher.publisher import Publisher
     from rsnotify_publisher.source_context import SourceCallbacks
     from rsnotify_publisher.web.application import application, routes
-    from rsnotify_publisher.web.asgi import asgi_application
-    from rsnotify_publisher.web.wsgi import wsgi_application
+    from rsnotify_publisher.web.interfaces import asgi_application, wsgi_application
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "rsnotify_publisher.changes": ("Metadata", "Record"),
-            "rsnotify_publisher.description": ("SourceDescription",),
-            "rsnotify_publisher.discovery": ("html_link", "link_header", "robots_lines"),
+            "rsnotify_publisher.description": (
+                "SourceDescription",
+                "html_link",
+                "link_header",
+                "robots_lines",
+            ),
             "rsnotify_publisher.options": ("Options",),
             "rsnotify_publisher.publisher": ("Publisher",),
             "rsnotify_publisher.source_context": ("SourceCallbacks",),
             "rsnotify_publisher.hubs": ("Hub", "parse_hub"),
             "rsnotify_publisher.web.application": ("application", "routes"),
-            "rsnotify_publisher.web.asgi": ("asgi_application",),
-            "rsnotify_publisher.web.wsgi": ("wsgi_application",),
+            "rsnotify_publisher.web.interfaces": ("asgi_application", "wsgi_application"),
         },
     )
 

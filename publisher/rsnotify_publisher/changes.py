@@ -2,26 +2,29 @@
 
 A change that cannot be written into a document would stop every later document, so it is refused
 at once, with a sentence for the programmer.
+
+The contents of resources, as the Source's callback returns them.
 """
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TypedDict
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError
+from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify.format.model import Link, Resource
+from rsnotify.format.hashes import Digests
+from rsnotify.format.model import INLINE_LIMIT, ChangeType, Link, Rel, Resource
 from rsnotify.format.reader import DEFAULT_LIMITS
-from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify.format.writer import entry
-from rsnotify_publisher.hashes import Digests
 
 # RFC 3986: a scheme, then only the characters that a URI may hold.
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
@@ -201,3 +204,84 @@ def _is_hashes(value: object) -> bool:
 
 def _is_instant(value: object) -> bool:
     return isinstance(value, datetime) and value.tzinfo is not None
+
+
+#: Returns the current content of a URI: bytes, the path of a file, or None if it is gone.
+ContentCallback = Callable[[str], bytes | Path | None]
+
+_log = logging.getLogger("rsnotify.publisher")
+# Missing resources are checked again before more are remembered.
+_MOST_MISSING = 1_000
+
+
+class SourceContents(Struct, frozen=True):
+    content: ContentCallback
+
+    def get(self, uri: str) -> bytes | Path | None:
+        """Return the current content of a resource; None if it, or its file, is gone.
+
+        Raises:
+            StorageError: The callback failed, or returned something else.
+        """
+        try:
+            found = self.content(uri)
+        except Exception as error:  # the Source's own code, which may raise anything
+            raise StorageError(f"the content of {uri} is not available: {error!r}") from error
+        if not isinstance(found, bytes | Path | None):
+            raise StorageError(
+                f"the content of {uri} is not available: `content` returned a "
+                f"{type(found).__name__}, not bytes, a Path or None"
+            )
+        if isinstance(found, Path) and not found.is_file():
+            return None
+        return found
+
+    def inline(self, uris: Sequence[str]) -> Mapping[str, bytes]:
+        """Return those contents that are small enough to travel inside a fragment."""
+        found = {}
+        for uri in uris:
+            try:
+                content = self._small(self.get(uri))
+            except (StorageError, OSError):  # Destinations GET the resource instead
+                _log.exception("the content of %s is not sent inline", uri)
+                continue
+            if content is not None:
+                found[uri] = content
+        return found
+
+    @staticmethod
+    def _small(content: bytes | Path | None) -> bytes | None:
+        if isinstance(content, Path):
+            with open(content, "rb") as file:
+                content = file.read(INLINE_LIMIT + 1)
+        return content if content is not None and len(content) <= INLINE_LIMIT else None
+
+
+class CheckedContents(Struct, frozen=True):
+    """Contents of which none may be missing, unless a change says that the resource is gone.
+
+    `listed` returns which of some URIs are in the set, because no change deleted them.
+    """
+
+    contents: SourceContents
+    listed: Callable[[Sequence[str]], Iterable[str]]
+    missing: list[str] = []
+
+    def get(self, uri: str) -> bytes | Path | None:
+        """Return the current content of a resource, and remember if it is gone."""
+        found = self.contents.get(uri)
+        if found is None:
+            self.missing.append(uri)
+            if len(self.missing) > _MOST_MISSING:
+                self.check()
+        return found
+
+    def check(self) -> None:
+        """Raise StorageError if a resource is missing that no change has deleted by now."""
+        for uri in self.listed(self.missing):
+            if self.contents.get(uri) is None:
+                raise StorageError(
+                    f"{uri} was not deleted, but `content` has nothing for it; if it is gone, "
+                    "record that"
+                )
+        self.missing.clear()

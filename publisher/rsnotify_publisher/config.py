@@ -9,13 +9,17 @@ import msgspec
 from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError, WrongOption
-from rsnotify.runtime.config.files import decode_settings, read_text
-from rsnotify.runtime.config.line_numbers import place_of
-from rsnotify.runtime.config.wrong_setting import WrongSetting, convert_settings
-from rsnotify.runtime.mqtt.login import login_of
-from rsnotify.runtime.xmpp.login import xmpp_login_of
+from rsnotify.runtime.mqtt_broker import login_of
+from rsnotify.runtime.settings import (
+    WrongSetting,
+    convert_settings,
+    decode_settings,
+    place_of,
+    read_text,
+)
 from rsnotify_publisher.hubs import Hub, check_token, parse_hubs
 from rsnotify_publisher.options import Options
+from rsnotify_xmpp.xmpp_service import xmpp_login_of
 
 
 class _Tuning(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,25 +1,31 @@
-"""A Source of several sets of resources, and its Source Description."""
+"""A Source of several sets of resources, and its Source Description.
+
+Helps Destinations to discover a Source (core §6.3).
+
+The well-known URI is one of the routes. These functions return the other means: a header and an
+HTML element for the resources themselves, and lines for robots.txt.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from html import escape
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.format.model import Document, Link
-from rsnotify.format.vocabulary import Capability, Rel
+from rsnotify.format.links import format_links
+from rsnotify.format.model import Capability, Document, Link, Rel
 from rsnotify.format.writer import write_document
 from rsnotify.runtime.arguments import require
 from rsnotify_publisher.background.pool import PublisherPool
 from rsnotify_publisher.changes import check_uri
 from rsnotify_publisher.files import write_atomically
-from rsnotify_publisher.publisher import Publisher
+from rsnotify_publisher.publisher import Publisher, Startable, close_all
 from rsnotify_publisher.source_context import normalize_base_url
-from rsnotify_publisher.source_documents import CAPABILITY_LIST, DESCRIPTION
-from rsnotify_publisher.startable import Startable, close_all
+from rsnotify_publisher.source_documents import CAPABILITY_LIST, DESCRIPTION, RESOURCE_LIST
 
 _PORTS = {"http": 80, "https": 443}
 
@@ -134,3 +140,20 @@ def _normalized(base_url: str) -> str:
     """Return a base URL so that equal hosts are equal texts (RFC 3986 §6.2)."""
     parts = urlsplit(base_url)
     return f"{parts.scheme}://{parts.hostname}:{parts.port or _PORTS[parts.scheme]}{parts.path}"
+
+
+def link_header(publisher: Publisher) -> str:
+    """Return the value of the HTTP header `Link` for every resource of the set (core §6.3.3)."""
+    return format_links([(Rel.RESOURCESYNC, publisher.source.documents.uri(CAPABILITY_LIST))])
+
+
+def html_link(publisher: Publisher) -> str:
+    """Return the element for the `<head>` of every page of the set (core §6.3.3)."""
+    uri = publisher.source.documents.uri(CAPABILITY_LIST)
+    return f'<link rel="{Rel.RESOURCESYNC}" href="{escape(uri)}">'
+
+
+def robots_lines(publishers: Iterable[Publisher]) -> str:
+    """Return the lines for robots.txt, one for each set of resources (core §6.3.4)."""
+    uris = (publisher.source.documents.uri(RESOURCE_LIST) for publisher in publishers)
+    return "".join(f"Sitemap: {uri}\n" for uri in uris)

@@ -12,7 +12,7 @@ from tempfile import TemporaryFile
 from typing import BinaryIO
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.disk import flush, make_durably
+from rsnotify.runtime.state_folders import flush, make_durably
 
 #: Seconds. The coarsest resolution of modification times (FAT: 2 s). A file that changed less than
 #: this ago may change again and keep its modification time.

@@ -9,11 +9,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
-from rsnotify.format.hub_document import HUB_DOCUMENT
-from rsnotify.runtime.mqtt.login import ANONYMOUS, BrokerLogin
-from rsnotify.runtime.mqtt.topics import Broker, is_broker_url, parse_broker
-from rsnotify.runtime.xmpp.addresses import PubSubService, is_service_url, parse_service
-from rsnotify.runtime.xmpp.login import NO_ACCOUNT, XmppLogin
+from rsnotify.format.offer import HUB_DOCUMENT
+from rsnotify.runtime.mqtt_broker import ANONYMOUS, Broker, BrokerLogin, is_broker_url, parse_broker
+from rsnotify_xmpp.xmpp_service import (
+    NO_ACCOUNT,
+    PubSubService,
+    XmppLogin,
+    is_service_url,
+    parse_service,
+)
 
 #: Prefix of the URL of a hub that is POSTed to, though it may end in a slash.
 _POSTED = "websub+"

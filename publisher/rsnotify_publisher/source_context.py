@@ -11,15 +11,18 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Resource
-from rsnotify_publisher.changes import Record, check_uri
-from rsnotify_publisher.contents import ContentCallback, SourceContents
-from rsnotify_publisher.dumps.captured import Captured
+from rsnotify_publisher.changes import ContentCallback, Record, SourceContents, check_uri
+from rsnotify_publisher.documents.packages import Captured
 from rsnotify_publisher.files import check_writable
 from rsnotify_publisher.hubs import Hub, advertised
 from rsnotify_publisher.journal import Journal
-from rsnotify_publisher.options import Options, check_options
-from rsnotify_publisher.retention import parse_retention, parse_rotation
-from rsnotify_publisher.schedule import parse_schedule
+from rsnotify_publisher.options import (
+    Options,
+    check_options,
+    parse_retention,
+    parse_rotation,
+    parse_schedule,
+)
 from rsnotify_publisher.source_documents import PARTS, SourceDocuments
 
 #: Returns the current set of resources.

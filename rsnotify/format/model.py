@@ -1,14 +1,97 @@
 """ResourceSync documents as values: frozen, comparable, without behaviour.
 
 Names follow core §7. `from` is a keyword of Python, so the field is `from_`.
+
+The names on the wire: namespaces, capabilities, relations, limits.
+
+The limits beyond which the reader refuses a document.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
-from rsnotify.format.vocabulary import ChangeType
+
+SITEMAP_NS = "http://www.sitemaps.org/schemas/sitemap/0.9"
+RS_NS = "http://www.openarchives.org/rs/terms/"
+
+#: Where a Source publishes its Source Description (core §6.3.2).
+WELL_KNOWN_PATH = "/.well-known/resourcesync"
+
+#: The limits of core §7, beyond which documents are grouped by an index.
+MAX_ENTRIES = 50_000
+MAX_BYTES = 50_000_000
+
+#: The largest inline content, in bytes; a Destination fetches larger resources.
+INLINE_LIMIT = 16_384
+
+
+class Capability:
+    """Values of `rs:md/@capability` (core §7, archives §3 to §6, change notification §3)."""
+
+    DESCRIPTION = "description"
+    CAPABILITY_LIST = "capabilitylist"
+    RESOURCE_LIST = "resourcelist"
+    CHANGE_LIST = "changelist"
+    RESOURCE_DUMP = "resourcedump"
+    CHANGE_DUMP = "changedump"
+    RESOURCE_DUMP_MANIFEST = "resourcedump-manifest"
+    CHANGE_DUMP_MANIFEST = "changedump-manifest"
+    RESOURCE_LIST_ARCHIVE = "resourcelist-archive"
+    CHANGE_LIST_ARCHIVE = "changelist-archive"
+    RESOURCE_DUMP_ARCHIVE = "resourcedump-archive"
+    CHANGE_DUMP_ARCHIVE = "changedump-archive"
+    CHANGE_NOTIFICATION = "change-notification"
+    FRAMEWORK_NOTIFICATION = "framework-notification"
+
+
+#: The capabilities of fragments: ours, that of a Change List, and that of an older draft.
+FRAGMENT_CAPABILITIES = frozenset(
+    {Capability.CHANGE_NOTIFICATION, Capability.CHANGE_LIST, "changelist-notification"}
+)
+
+
+class ChangeType(StrEnum):
+    """Values of `rs:md/@change` (core §7)."""
+
+    CREATED = "created"
+    UPDATED = "updated"
+    DELETED = "deleted"
+
+
+class Rel:
+    """Relation types that rsnotify uses (core §7, §14, archives §2)."""
+
+    ALTERNATE = "alternate"
+    ARCHIVES = "archives"
+    CANONICAL = "canonical"
+    #: The change memory of the early draft (§3.2, §4.1), by the name it had there.
+    CHANGE_SET = "http://resourcesync.org/ns/changeset"
+    COLLECTION = "collection"
+    CONTENTS = "contents"
+    DESCRIBED_BY = "describedby"
+    DESCRIBES = "describes"
+    DUPLICATE = "duplicate"
+    HUB = "hub"
+    INDEX = "index"
+    MEMENTO = "memento"
+    #: Leads to notifications about a group of documents (RFC 5989 §7): the framework's channel.
+    MONITOR_GROUP = "monitor-group"
+    NEXT = "next"
+    #: A URI, since there is no registered relation (core §14.4).
+    PATCH = "http://www.openarchives.org/rs/terms/patch"
+    RESOURCESYNC = "resourcesync"
+    SELF = "self"
+    TIMEGATE = "timegate"
+    TIMEMAP = "timemap"
+    #: The class of the resource (RFC 6903 §6).
+    TYPE = "type"
+    UP = "up"
+    VIA = "via"
+
 
 #: Attributes of other namespaces, as (Clark name, value) in document order.
 Attributes = tuple[tuple[str, str], ...]
@@ -99,3 +182,34 @@ class Document(Struct, frozen=True, omit_defaults=True):
     def link(self, rel: str) -> str | None:
         """Return the target of the first link with this relation; None if there is none."""
         return next((link.href for link in self.links if link.rel == rel), None)
+
+
+class DocumentLimits(Struct, frozen=True):
+    """The limits beyond which the reader refuses a document; they protect memory and time.
+
+    They are several times those of the specification (50,000 entries and 50 MB, core §7), so that
+    a list which is only a little too long can still be read.
+
+    Args:
+        document_bytes: Bytes of XML, after decompression.
+        entries: `<url>` or `<sitemap>` elements.
+        entry_length: Characters of all texts and attributes within one entry, and outside of
+            all entries.
+        entry_elements: Elements of any kind within one entry, and outside of all entries.
+        uri_length: Characters of a URI or another text, except a `data:` URI.
+        inline_length: Characters of a `data:` URI in a link.
+        links: `rs:ln` elements in one entry, or outside of all entries.
+        depth: Levels of elements below one that is ignored.
+    """
+
+    document_bytes: int = 100_000_000
+    entries: int = 200_000
+    entry_length: int = 4_000_000
+    entry_elements: int = 10_000
+    uri_length: int = 8_192
+    inline_length: int = 1_000_000
+    links: int = 1_000
+    depth: int = 100
+
+
+DEFAULT_LIMITS = DocumentLimits()

@@ -1,4 +1,7 @@
-"""What a Source offers for one set of resources, according to its Capability List (core §9)."""
+"""What a Source offers for one set of resources, according to its Capability List (core §9).
+
+The document in which a hub states how it can be reached (docs/protocol.md).
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import InvalidDocument, WrongDocument
 from rsnotify.format.links import resolve
-from rsnotify.format.model import Document, Link, Resource
-from rsnotify.format.vocabulary import Capability, Rel
+from rsnotify.format.model import Capability, Document, Link, Rel, Resource
 
 #: The field of `Offer` for the documents of each capability.
 FIELDS: dict[str | None, str] = {
@@ -128,3 +130,26 @@ def read_framework(offer: Offer, description: Document, uri: str) -> Offer:
 
 def _with_framework(offer: Offer, topic: str, links: Iterable[Link], uri: str) -> Offer:
     return replace(offer, framework=resolve(uri, topic), framework_hubs=_hubs(links, uri))
+
+
+#: Where it is, below the URL of the hub.
+HUB_DOCUMENT = ".well-known/rsnotify-hub"
+
+
+class HubDocument(Struct, frozen=True, omit_defaults=True):
+    """The endpoints of a hub.
+
+    Args:
+        websub: Where WebSub subscribers and publishers send their requests.
+        websocket: Its WebSocket.
+        events: Its event streams, without the `topic`.
+        mqtt: The broker at which it publishes, for Destinations, if there is one. Without a path,
+            or with one that ends in `/`, the name of a channel's topic is added (docs/mqtt.md).
+        xmpp: The PubSub service at which it publishes, likewise without a node (docs/xmpp.md).
+    """
+
+    websub: str | None = None
+    websocket: str | None = None
+    events: str | None = None
+    mqtt: str | None = None
+    xmpp: str | None = None

@@ -16,8 +16,15 @@ from typing import TypeVar
 from msgspec.structs import astuple, replace
 
 from rsnotify.format.datetimes import Instant, format_datetime
-from rsnotify.format.model import Attributes, Document, Link, Resource
-from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS, ChangeType
+from rsnotify.format.model import (
+    RS_NS,
+    SITEMAP_NS,
+    Attributes,
+    ChangeType,
+    Document,
+    Link,
+    Resource,
+)
 
 
 class Profile(StrEnum):

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.config.wrong_setting import WrongSetting, convert_settings
+from rsnotify.runtime.settings import WrongSetting, convert_settings
 
 
 def require(name: str, value: object, kinds: Any, what: str) -> None:

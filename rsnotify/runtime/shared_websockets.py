@@ -15,7 +15,7 @@ from websockets.protocol import State
 from websockets.typing import BytesLike, Subprotocol
 
 from rsnotify.runtime.dialing import Address
-from rsnotify.sync.alternatives import Alternatives
+from rsnotify.sync.retry import Alternatives
 
 #: The subprotocol of connections for many topics.
 TOPICS = Subprotocol("rsnotify.topics")

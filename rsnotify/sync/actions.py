@@ -6,12 +6,10 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from rsnotify.format.coverage import EARLIEST, Change
+from rsnotify.format.coverage import EARLIEST, Change, ChangeKey
 from rsnotify.format.datetimes import Instant
-from rsnotify.format.frontier import ChangeKey
 from rsnotify.format.model import Resource
-from rsnotify.sync.closed_lists import KnownLists
-from rsnotify.sync.list_fingerprint import ListFingerprint
+from rsnotify.sync.list_evidence import KnownLists, ListFingerprint
 
 
 class DocumentKind(StrEnum):

@@ -9,6 +9,8 @@
      └───────────── broken, with backoff ────────┘
 
 Where a document has vanished, the Capability List is read again.
+
+Decides what to try next after a document could not be fetched or read.
 """
 
 from __future__ import annotations
@@ -16,23 +18,76 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import inf
 
-from rsnotify.errors import NotFound, RsnotifyError, Unavailable
+from rsnotify.errors import NotFound, RsnotifyError, TooLarge, Unavailable
 from rsnotify.format.coverage import EARLIEST
-from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.datetimes import Instant, format_datetime, postponed
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.format.timestamp_precision import postponed
 from rsnotify.sync.actions import Compare, Discover, Fetch, ForgetDatetimes
-from rsnotify.sync.baseline import Baseline
-from rsnotify.sync.baseline_policy import BaselinePolicy, ComparisonSchedule
-from rsnotify.sync.baseline_run import BaselineRun
+from rsnotify.sync.baseline import Baseline, BaselinePolicy, BaselineRun, ComparisonSchedule
 from rsnotify.sync.change_intake import ChangeIntake
-from rsnotify.sync.failure_policy import FailurePolicy
-from rsnotify.sync.fallback_order import change_documents, resource_documents
-from rsnotify.sync.pull import PullStep
-from rsnotify.sync.pull_run import PullRun
-from rsnotify.sync.sync_frontiers import LONGEST_LEAP
-from rsnotify.sync.sync_state import SyncState
+from rsnotify.sync.follower_state import SyncState
+from rsnotify.sync.frontiers import LONGEST_LEAP
+from rsnotify.sync.pace import Pace
+from rsnotify.sync.pull import Pull, PullRun, PullStep, change_documents, resource_documents
+
+#: At most so many doublings of a wait.
+_DOUBLINGS = 16
+
+
+class FailurePolicy:
+    """Counts the failures to catch up, in a row."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        #: How often in a row the Source's lists could not be followed, and why the last time.
+        self.count = 0
+        self.error: RsnotifyError | None = None
+        #: When the first of these failures happened.
+        self.since = 0.0
+
+    def is_lasting(self, fetch: Fetch, error: RsnotifyError, pull: Pull | None) -> bool:
+        """Return whether to try other documents, rather than the same one again.
+
+        Documents of the past, packages, and documents that are too large do not improve within a
+        moment. Documents of the present may; and while the Source is merely unreachable, all its
+        documents are. `pull` is None for a baseline.
+        """
+        if pull is not None and pull.is_optional:
+            return True
+        is_tried = self.count + 1 >= self._pace.baseline_after or isinstance(error, TooLarge)
+        at_first = pull is not None and pull.at_first
+        if isinstance(error, Unavailable):
+            return is_tried and error.retry_after is None and not at_first
+        return is_tried or fetch.package is not None or (pull is not None and not at_first)
+
+    def record(self, error: RsnotifyError, now: float) -> None:
+        if not self.count:
+            self.since = now
+        self.count += 1
+        self.error = error
+
+    def needs_baseline(self) -> bool:
+        """Return whether changes have been unreadable for so long that everything is compared.
+
+        That happens after each doubling of the failures, so that a list that stays broken does not
+        cost a baseline each time.
+        """
+        if isinstance(self.error, Unavailable):
+            return False
+        is_too_large = isinstance(self.error, TooLarge) and self.count == 1
+        doublings = {self._pace.baseline_after << n for n in range(_DOUBLINGS)}
+        return is_too_large or self.count in doublings
+
+    def least_delay(self, *, is_dump: bool) -> float:
+        """Return how long to wait at least: large documents are not downloaded over and over."""
+        if not (is_dump or isinstance(self.error, TooLarge)):
+            return 0.0
+        return self._pace.poll * 2.0 ** min(self.count, _DOUBLINGS)
+
+    def reset(self) -> None:
+        self.count = 0
+        self.error = None
 
 
 class CatchUp:

@@ -3,18 +3,39 @@
 A follower is `level` only while there is no doubt. Each doubt is a sentence for the operator of the
 Destination, and each leads to a verification: the lists are read, a resource is fetched, or
 everything is compared.
+
+Continuous audit: compares the copy with the Source's statement of its set (docs/audit.md).
+
+Theory of operation. A fragment may state how many resources the Source has as of its `until`, and
+their digest. That can be compared with the copy at this very instant only: when everything up to it
+is applied, nothing later is, and nothing is in flight. Such a moment mostly comes sooner or later;
+if not, the next statement is used. If the two differ:
+
+    statement ──differs──> the Change Lists are read from `confirmed` on, as a hub may have withheld
+                           something; again with each statement, for as long as lists may lag
+              ──still────> everything is compared with the Resource List; again as long as that does
+                           not help, but less and less often
+              ──agrees───> in step
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum
 
-from rsnotify.errors import without_credentials
-from rsnotify.format.datetimes import format_datetime
-from rsnotify.plural import counted
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rsnotify.errors import InvalidDocument, counted, without_credentials
+from rsnotify.format.coverage import EARLIEST
+from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.digest import ALGORITHM, SetDigest, SetSum, set_digest
+from rsnotify.format.model import Document
+from rsnotify.sync.actions import ActionList
 from rsnotify.sync.catch_up import CatchUp
+from rsnotify.sync.follower_state import SyncState
+from rsnotify.sync.pace import Pace
 from rsnotify.sync.pending_changes import PendingChanges
-from rsnotify.sync.sync_state import SyncState
 
 OLDER_LIST = (
     "the Resource List or Resource Dump is older than one that was compared before; it may be an "
@@ -87,3 +108,168 @@ def _unapplied(pending: PendingChanges) -> str:
 def _first(uris: list[str]) -> str:
     more = f" and {len(uris) - 1} more" if len(uris) > 1 else ""
     return without_credentials(uris[0]) + more
+
+
+#: The longest wait between two comparisons of everything, as a multiple of the first one.
+_LONGEST_WAIT = 64
+
+
+class Remedy(Enum):
+    """How a difference is repaired."""
+
+    NOTHING = "nothing"
+    PULL = "read the Change Lists"
+    COMPARE = "compare everything"
+
+
+class _Statement(Struct, frozen=True):
+    """What the Source states of its set as of `until`.
+
+    `is_repeated` says that it was compared before, and a remedy was applied since.
+    """
+
+    until: Instant
+    digest: SetDigest
+    is_repeated: bool = False
+
+
+class ContinuousAudit:
+    """The audit of one set of resources.
+
+    `incomparable`, unless it is empty, says why the copy is not the whole set as it is.
+    """
+
+    def __init__(self, pace: Pace, actions: ActionList, incomparable: str = "") -> None:
+        self._pace = pace
+        self._note = actions.note
+        self._incomparable = incomparable
+        self._statement: _Statement | None = None
+        self._latest_list = EARLIEST
+        self._differs_since: float | None = None
+        self._has_reported = False
+        self._next = 0.0
+        self._wait = pace.repair
+        #: Whether everything was compared for a difference that still exists, and how many
+        #: resources were found to differ.
+        self.repairing = False
+        self.differences = 0
+        #: Whether they agreed when they were last compared; None if they never were.
+        self.in_step: bool | None = None
+        #: What differs, or why nothing can be compared; empty if they agree.
+        self.reason = ""
+
+    def read_fragment(
+        self, document: Document, until: Instant | None, known: Instant | None
+    ) -> None:
+        """Read what a fragment states of the set.
+
+        `until` is where its interval ends, if it has one; every change up to `known` is known by
+        now.
+        """
+        try:
+            digest = set_digest(document)
+        except InvalidDocument as error:
+            self._set_unusable(f"the digest of the set in a fragment cannot be read: {error}")
+            return
+        if until is None:
+            self._statement = None  # its changes may be later than all that is known
+        elif digest is not None and known is not None and until >= known:
+            self._use(_Statement(until, digest))
+
+    def _use(self, statement: _Statement) -> None:
+        if self._incomparable:
+            self._set_unusable(self._incomparable)
+        elif statement.digest.hash != ALGORITHM:
+            self._set_unusable("the digest of the Source is not made of SHA-256 hashes")
+        else:
+            self._statement = statement
+
+    def _set_unusable(self, reason: str) -> None:
+        if reason != self.reason:
+            is_wanted = reason == self._incomparable  # nothing has to be mended then
+            self._note(f"the copy cannot be audited: {reason}", warning=not is_wanted)
+        self.in_step, self.reason = None, reason
+
+    def read_list(self, document: Document) -> None:
+        """Record how far a list of resources reaches: it may be later than its `at`."""
+        latest = document.completed or document.at
+        self._latest_list = max(self._latest_list, latest or EARLIEST)
+
+    def reset(self) -> None:
+        """Forget what was stated and listed, as the Source's clock has gone back."""
+        self._statement, self._latest_list, self.in_step = None, EARLIEST, None
+
+    def is_comparable_at(self, known: Instant | None) -> bool:
+        """Return whether there is a statement of the set at this very instant."""
+        return self._statement is not None and self._statement.until == known
+
+    def compare(
+        self, held: SetSum, latest: Instant, now: float, *, can_list: bool = True
+    ) -> Remedy:
+        """Compare the statement with the sum over the copy, whose latest change is dated `latest`.
+
+        `can_list` says whether the Source has a list of all its resources.
+        """
+        statement, self._statement = self._statement, None
+        if statement is None or statement.until < max(latest, self._latest_list):
+            return Remedy.NOTHING
+        ours = held.digest()
+        if ours is None:
+            self._set_unusable("a resource of the copy has no SHA-256 hash")
+        elif ours == statement.digest:
+            self._agree()
+        else:
+            remedy = self._differ(ours, statement, now, can_list)
+            if remedy is not Remedy.NOTHING:
+                self._statement = replace(statement, is_repeated=True)
+            return remedy
+        return Remedy.NOTHING
+
+    def _agree(self) -> None:
+        if self.in_step is False:
+            self._note("the copy agrees again with the set that the Source states")
+        self.in_step, self.reason = True, ""
+        self._differs_since, self.repairing, self._wait = None, False, self._pace.repair
+
+    def _differ(self, ours: SetDigest, statement: _Statement, now: float, can_list: bool) -> Remedy:
+        if self._differs_since is None:
+            self._differs_since = now
+            self.in_step, self.reason = False, _difference(ours, statement)
+            self._note(f"{self.reason}; the Change Lists are read", warning=True)
+            return Remedy.PULL
+        self._report_comparison(now)
+        if statement.is_repeated:
+            return Remedy.NOTHING
+        if now - self._differs_since < self._pace.poll:
+            return Remedy.PULL
+        return self._escalate(now, can_list) if now >= self._next else Remedy.NOTHING
+
+    def _escalate(self, now: float, can_list: bool) -> Remedy:
+        self._next = now + self._wait
+        self._wait = min(2 * self._wait, _LONGEST_WAIT * self._pace.repair)
+        unknown = "the Change Lists do not show what differs, "
+        if not can_list:
+            self._note(unknown + "and the Source has no list of all its resources", warning=True)
+            return Remedy.PULL
+        self._note(unknown + "so all resources are compared")
+        self.repairing, self._has_reported, self.differences = True, False, 0
+        return Remedy.COMPARE
+
+    def _report_comparison(self, now: float) -> None:
+        if self.repairing and not self._has_reported:
+            self._has_reported = True
+            found = counted(self.differences, "resource") if self.differences else "nothing"
+            wait = max(0.0, self._next - now)
+            self._note(
+                f"{found} differed from the Source's list, but the digests still do: "
+                f"{self.reason}; everything is compared again in {wait:.0f} s at the earliest",
+                warning=True,
+            )
+
+
+def _difference(ours: SetDigest, statement: _Statement) -> str:
+    at, theirs = format_datetime(statement.until), statement.digest.count
+    if ours.count != theirs:
+        has = counted(theirs, "resource")
+        return f"at {at} the Source has {has}, and {ours.count:,} are held"
+    return f"at {at} the Source has {ours.count} resources, and as many are held, but not the same"

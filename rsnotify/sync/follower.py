@@ -63,30 +63,431 @@ a difference is searched for in the lists, and if they do not have it, everythin
 
 The program must answer each `Fetch`, `Apply`, `Compare` and `FindUnlisted`, in any order, and may
 stop at any point: started again from the last stored `progress`, it ends with the same result.
+
+Handles the answers to `Apply`, and the resources that are announced and not available.
+
+After some attempts T passes such a resource. It is stored with the progress and fetched again, less
+and less often, and the follower is not `level` meanwhile. One that its server does not have for
+long is removed from the copy.
+
+Handles what arrives by push: fragments, and whether push works.
+
+What a program can read from a `Follower`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 
-from rsnotify.errors import DocumentError, RsnotifyError
-from rsnotify.format.coverage import Change
-from rsnotify.format.datetimes import Instant
+from msgspec.structs import replace
+
+from rsnotify.errors import DocumentError, NotFound, RsnotifyError, StorageError, Unavailable
+from rsnotify.format.coverage import EARLIEST, Change, CheckMethod, fragment_coverage
+from rsnotify.format.datetimes import LATEST, Instant
 from rsnotify.format.digest import SetSum
-from rsnotify.format.model import Document, Resource
+from rsnotify.format.model import ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.sync.actions import Action, Apply, Discover, Fetch, ForgetDatetimes, Progress
-from rsnotify.sync.apply_results import ApplyResults
+from rsnotify.format.uris import normalize
+from rsnotify.representations import has_inline_content
+from rsnotify.sync.actions import (
+    Action,
+    Apply,
+    Discover,
+    Fetch,
+    ForgetDatetimes,
+    MissingResource,
+    Progress,
+)
 from rsnotify.sync.catch_up import CatchUp
-from rsnotify.sync.continuous_audit import ContinuousAudit, Remedy
-from rsnotify.sync.document_notices import DocumentNotices, DocumentsToRead
-from rsnotify.sync.fallback_order import RESOURCE_KINDS
-from rsnotify.sync.follower_view import FollowerView
+from rsnotify.sync.doubts import ContinuousAudit, Remedy, has_doubts, list_doubts
+from rsnotify.sync.follower_state import DocumentNotices, DocumentsToRead, SyncState
 from rsnotify.sync.pace import Pace
-from rsnotify.sync.pending_changes import UNWAITED
-from rsnotify.sync.push_intake import PushIntake
-from rsnotify.sync.sync_state import SyncState
+from rsnotify.sync.pending_changes import UNWAITED, announced_at
+from rsnotify.sync.pull import RESOURCE_KINDS
+from rsnotify.sync.retry import LONGEST_RETRY_AFTER
+
+#: How many resources that are not available are stored with the progress. T waits for more.
+_MOST_MISSING = 10_000
+
+
+class ApplyResults:
+    """Records which changes are applied, and derives the progress to store.
+
+    `missing` are the resources that were not available when the last run ended.
+    """
+
+    def __init__(
+        self,
+        state: SyncState,
+        catch_up: CatchUp,
+        audit: ContinuousAudit,
+        missing: tuple[MissingResource, ...],
+    ) -> None:
+        self._state = state
+        self._catch_up = catch_up
+        self._audit = audit
+        #: The resources to store with the progress, and the changes they are made from.
+        self._missing = missing
+        self._passed: Sequence[Change] = ()
+        self._only_pushed: frozenset[str] = frozenset()
+        #: By URI, changes of missing resources, and the deletions applied in their place.
+        self._removals: dict[str, tuple[Change, Change]] = {}
+
+    def start(self, now: float) -> None:
+        """Fetch again the resources that were not available when the last run ended."""
+        for one in self._missing:
+            self._state.pending.watch(_change_of(one), now)
+
+    # Progress
+
+    def progress(self) -> Progress | None:
+        state = self._state
+        return self._with_missing(state.frontiers.progress(state.pending.low_water()))
+
+    def progress_after(self, changes: Sequence[Change]) -> Progress | None:
+        """Return the progress to store with changes, before `applied` is called for them."""
+        low_water = self._state.pending.low_water_after(changes)
+        removed = [self._removals[one.uri][0] for one in changes if self._is_removal(one)]
+        return self._with_missing(self._state.frontiers.progress_after(low_water), removed)
+
+    def _with_missing(
+        self, progress: Progress | None, removed: Sequence[Change] = ()
+    ) -> Progress | None:
+        passed, unconfirmed = self._state.pending.passed, self._state.unconfirmed
+        if progress is None or not (passed or removed):
+            return progress
+        candidates = passed if unconfirmed else ()
+        pushed = frozenset(one.uri for one in candidates if one.uri in unconfirmed)
+        if passed is not self._passed or pushed != self._only_pushed:
+            self._passed, self._only_pushed = passed, pushed
+            # No later run waits for a list that confirms what was not applied.
+            self._missing = tuple(
+                MissingResource(one.resource.uri) if one.uri in pushed else _missing_resource(one)
+                for one in passed
+            )
+        return replace(progress, missing=self._missing + tuple(map(_removed_resource, removed)))
+
+    def _is_removal(self, change: Change) -> bool:
+        """Return whether a deletion is applied because its resource is listed and missing."""
+        return change.uri in self._removals and change is self._removals[change.uri][1]
+
+    # Answers
+
+    def applied(self, changes: Iterable[Change], now: float) -> None:
+        """Record changes as applied, and watch the missing resources among them."""
+        pending = self._state.pending
+        self._catch_up.news_at = now
+        for change in changes:
+            is_latest = pending.applied(change)
+            if self._is_removal(change):
+                listed, _ = self._removals.pop(change.uri)
+                if is_latest:  # else a later change shows whether the resource exists
+                    fetch = replace(listed, check=CheckMethod.FETCH)
+                    pending.watch(fetch, now + self._state.pace.gone_after, removed=True)
+
+    def failed(self, change: Change, error: RsnotifyError, now: float) -> None:
+        """Retry a change later, or remove its resource if it has been missing for long."""
+        state = self._state
+        is_watched = state.pending.is_watched(change.uri)
+        is_missing = isinstance(error, NotFound)
+        gone_after = state.pace.gone_after
+        attempts = state.pending.failed(
+            change,
+            now,
+            max(
+                error.retry_after or 0.0,
+                gone_after if state.pending.is_removed(change.uri) else 0.0,
+            ),
+            missing=is_missing,
+            longest=gone_after if is_missing else LONGEST_RETRY_AFTER,
+        )
+        if not attempts:
+            return
+        if self._is_gone(change, error, attempts, now):
+            state.actions.note(
+                f"{change.resource.uri} is listed, but not there: it is removed from the copy, "
+                "and fetched again from time to time",
+                warning=True,
+            )
+            removal = replace(change, change=ChangeType.DELETED, package=None)
+            self._removals[change.uri] = (change, removal)
+            since = LATEST if is_watched else removal.at
+            state.pending.add(removal, since, missing=change)
+            self._catch_up.comparisons.expedite()
+        elif not is_watched:
+            text = f"could not apply, try {attempts}: {error}"
+            state.actions.note(text, warning=attempts == 3)
+            if self._is_enough(change, error, attempts):
+                self._give_up(change, error)
+        if state.pending.failed_at(change) >= self._catch_up.began:
+            # The resource may have changed or been deleted since: then the lists show it.
+            delay = state.pace.retry.delay(attempts, state.random)
+            state.schedule.catch_up_by(now + delay)
+
+    def _is_enough(self, change: Change, error: RsnotifyError, attempts: int) -> bool:
+        """Return whether a change has failed so often, or for so long, that it is given up."""
+        pace, pending = self._state.pace, self._state.pending
+        if isinstance(error, Unavailable) and error.is_transient:
+            return pending.retried_at(change) - pending.failed_at(change) >= pace.patience
+        return attempts >= pace.give_up
+
+    def _give_up(self, change: Change, error: RsnotifyError) -> None:
+        """Allow T to pass a resource that is not available.
+
+        T waits if the fault is here, as with a disk or a handler, or if too many are stored.
+        """
+        pending = self._state.pending
+        is_here = isinstance(error, StorageError)
+        watch = not is_here and len(pending.passed) < _MOST_MISSING
+        pending.give_up(change.uri, watch=watch)
+
+    def _is_gone(self, change: Change, error: RsnotifyError, attempts: int, now: float) -> bool:
+        pace = self._state.pace
+        is_listed = change.resource.change is None
+        if is_listed and self._audit.repairing and attempts >= pace.give_up:
+            # A resource that was missing when everything was compared for a difference need not
+            # hold up T for long: if it was a mistake, the digest shows that again.
+            return isinstance(error, NotFound)
+        since = self._state.pending.missing_since(change)
+        return since is not None and now - since >= pace.gone_after
+
+
+def _removed_resource(change: Change) -> MissingResource:
+    return MissingResource(change.resource.uri, announced_at(change))
+
+
+def _missing_resource(change: Change) -> MissingResource:
+    if change.check is CheckMethod.FETCH:
+        return _removed_resource(change)
+    return MissingResource(change.resource.uri, announced_at(change), change.resource, change.at)
+
+
+def _change_of(missing: MissingResource) -> Change:
+    uri, kind = normalize(missing.uri), ChangeType.UPDATED
+    at, entry = missing.announced, missing.entry
+    if entry is not None:
+        # Its datetime may be that of a version which was stored since.
+        check = CheckMethod.COMPARE
+        return Change(uri, entry.change or kind, missing.at, entry, check=check)
+    entry = Resource(missing.uri, change=kind, datetime=at if at > EARLIEST else None)
+    return Change(uri, kind, at, entry, check=CheckMethod.FETCH)
+
+
+class PushIntake:
+    """Adds the changes of fragments to the pending changes, and notices gaps."""
+
+    def __init__(self, state: SyncState, catch_up: CatchUp, audit: ContinuousAudit) -> None:
+        self._state = state
+        self._catch_up = catch_up
+        self._audit = audit
+        #: How many subscribers receive the same fragments, as far as is known.
+        self.listeners = 0
+        #: When a gap is to be pulled, if there is one.
+        self.gap_due: float | None = None
+
+    def spread(self) -> float:
+        """Return how long to wait before a request that all subscribers have a reason for now."""
+        state = self._state
+        return state.random.uniform(0.0, state.pace.spread_among(self.listeners))
+
+    def add(self, document: Document, now: float, today: Instant | None) -> None:
+        """Add the changes of a fragment; `today` comes from a clock that may be wrong."""
+        try:
+            coverage = fragment_coverage(document)
+        except DocumentError as error:
+            self.refuse(error, now)
+            return
+        state = self._state
+        joined = state.frontiers.push(coverage, today)
+        state.unconfirmed.add(joined, now)
+        until = None if coverage.from_ is None else coverage.until
+        self._audit.read_fragment(document, until, state.frontiers.known)
+        # The same time for all: they are on one host, and its connections can be reused.
+        later = now + self.spread()
+        for change in joined:
+            state.pending.add(
+                change, due=None if later == now or has_inline_content(change) else later
+            )
+        if coverage.from_ is None:
+            state.schedule.catch_up_by(later + state.pace.gap_grace)
+        elif not state.frontiers.has_push_gap:
+            self.gap_due = None
+        elif self.gap_due is None and not self._catch_up.busy:
+            self.gap_due = later + state.pace.gap_grace
+
+    def refuse(self, error: RsnotifyError, now: float) -> None:
+        """Read the Change List, as a message is no fragment."""
+        state = self._state
+        text = f"a fragment was refused, so the Change List is read: {error}"
+        state.actions.note(text, warning=True)
+        state.schedule.catch_up_by(now + self.spread() + state.pace.gap_grace)
+
+
+class FollowerView:
+    """The readable state of a follower, which consists of these parts."""
+
+    _state: SyncState
+    _catch_up: CatchUp
+    _audit: ContinuousAudit
+    _push: PushIntake
+    _results: ApplyResults
+
+    # What to store, and when to call
+
+    @property
+    def progress(self) -> Progress | None:
+        """The progress to store; None until a first baseline is complete."""
+        return self._results.progress()
+
+    def progress_after(self, changes: Iterable[Change]) -> Progress | None:
+        """Return the progress to store with changes of an `Apply`, before `applied` is called."""
+        return self._results.progress_after(list(changes))
+
+    @property
+    def wakeup(self) -> float | None:
+        """When `tick` is due, if no event comes before."""
+        catch_up = None if self._catch_up.busy else self._state.schedule.due
+        offer, pending = self._state.schedule.offer_due, self._state.pending.wakeup()
+        due = (self._push.gap_due, pending, catch_up, offer)
+        return min((time for time in due if time is not None), default=None)
+
+    @property
+    def audit_due(self) -> bool:
+        """Whether the copy is now at the instant of a statement, so that `audited` is due."""
+        if not self._audit.is_comparable_at(self.since) or self._catch_up.busy:
+            return False
+        return self.level
+
+    # How far the copy is
+
+    @property
+    def since(self) -> Instant | None:
+        """Where push has to join: every change up to here is known."""
+        return self._state.frontiers.known
+
+    @property
+    def level(self) -> bool:
+        """Whether nothing is known to be missing, and the Source's lists have confirmed that.
+
+        The value is kept while the lists are read as a matter of routine, until they have
+        something new.
+        """
+        return not has_doubts(self._state, self._catch_up)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why the copy may differ from the Source's documents; empty while `level`."""
+        return tuple(list_doubts(self._state, self._catch_up))
+
+    @property
+    def pending(self) -> int:
+        """How many resources have changes that are known and not yet applied."""
+        return len(self._state.pending)
+
+    @property
+    def untried(self) -> int:
+        """How many of them have not failed so far."""
+        return self._state.pending.untried
+
+    def is_pending(self, uri: str) -> bool:
+        return uri in self._state.pending
+
+    def holds(self, change: Change) -> bool:
+        """Return whether this very change of `verify` is pending."""
+        return self._state.pending.holds(change)
+
+    @property
+    def is_deferred(self) -> bool:
+        """Whether T waits only for a change that is put off on purpose (`Pace.spread`)."""
+        return self._state.pending.is_deferred
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many resources have changes that push announced and no list has repeated yet."""
+        return len(self._state.unconfirmed)
+
+    @property
+    def gap(self) -> bool:
+        """Whether changes were pushed that do not join what is known."""
+        return self._state.frontiers.has_push_gap
+
+    @property
+    def gap_is_uncovered(self) -> bool:
+        """Whether no document covers some of the changes since the last run."""
+        return self._state.frontiers.uncovered_gap is not None
+
+    @property
+    def cure_of_gap(self) -> str:
+        """What the Source should add to its documents so that they cover them, if that is known."""
+        gap = self._state.frontiers.uncovered_gap
+        return gap.cure if gap is not None else ""
+
+    # Comparisons with the whole set
+
+    @property
+    def baselining(self) -> bool:
+        return self._catch_up.baselining
+
+    @property
+    def is_comparing(self) -> bool:
+        """Whether a comparison is under way, or about to begin for what the copy has lost."""
+        return self._catch_up.is_comparing
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the lists were read to their end, and nothing has cast doubt on that since."""
+        return self._state.settled
+
+    @property
+    def compared(self) -> float:
+        """When the copy was last compared with the whole set, by the clock of `now`."""
+        return self._catch_up.comparisons.compared
+
+    @property
+    def in_step(self) -> bool | None:
+        """Whether the copy agreed with the Source's statement when they were last compared."""
+        return self._audit.in_step
+
+    @property
+    def difference(self) -> str:
+        """What differed then, or why the two cannot be compared; empty if they agreed."""
+        return self._audit.reason
+
+    # Failures
+
+    @property
+    def failures(self) -> int:
+        """How often in a row the Source's lists could not be followed."""
+        return self._catch_up.failures.count
+
+    @property
+    def error(self) -> RsnotifyError | None:
+        """Why the Source's lists could not be followed the last time, if they could not."""
+        return self._catch_up.failures.error
+
+    def failing(self) -> list[Change]:
+        """Return the changes that could not be applied so far, and are retried."""
+        return self._state.pending.failing()
+
+    def is_stuck(self, now: float) -> bool:
+        """Whether only another answer of the Source can still make the copy `level`.
+
+        That is so once what has failed was tried often enough, and the lists were read since; or if
+        nothing new came for `Pace.patience`, or cannot come within that time.
+        """
+        state, catch_up = self._state, self._catch_up
+        if catch_up.busy or not state.pending.all_given_up:
+            return False
+        is_read = all(failed < catch_up.began for failed in state.pending.first_failures())
+        if state.settled and is_read:
+            frontiers = state.frontiers
+            if state.pending or frontiers.uncovered_gap or frontiers.has_older_list:
+                return True
+        patience, failures = state.pace.patience, catch_up.failures
+        if failures.count:
+            return max(now, state.schedule.due or now) - failures.since >= patience
+        return now - catch_up.news_at >= patience
 
 
 class Follower(FollowerView):

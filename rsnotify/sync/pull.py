@@ -11,32 +11,128 @@ them. The archive is read for that once the pull is complete otherwise.
 The first root document is the Change List if there is one. It is the one that the Source keeps up
 to date, so a pull is complete only at its end. A `Pull` receives each document that it has
 requested and returns the next step; it does not use the changes.
+
+Which documents a Destination reads to catch up, in the order of least cost.
+
+A *root document* is the document of one capability, and stands for all that is reached from it: an
+index and its lists, a dump and its packages, an archive and all of these. `Pull` reads those that
+list changes, `Baseline` those that list the whole set of resources.
+
+A pull that is under way: reads its documents, and adds their changes to the pending ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from rsnotify.errors import RsnotifyError, WrongDocument
+from rsnotify.errors import RsnotifyError, WrongDocument, counted
 from rsnotify.format.coverage import (
     EARLIEST,
     Coverage,
+    Frontier,
     change_list_coverage,
     package_coverage,
 )
-from rsnotify.format.datetimes import MICROSECOND, Instant
-from rsnotify.format.frontier import Frontier
+from rsnotify.format.datetimes import MICROSECOND, Instant, end_of_unit
 from rsnotify.format.links import resolve
-from rsnotify.format.model import Document, Resource
+from rsnotify.format.model import MAX_ENTRIES, Capability, Document, Rel, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.format.timestamp_precision import end_of_unit
-from rsnotify.format.vocabulary import Capability, Rel
-from rsnotify.sync.actions import DocumentKind, Fetch
-from rsnotify.sync.closed_lists import ClosedLists
-from rsnotify.sync.fallback_order import DocumentQueue, change_documents, fetch_member
+from rsnotify.sync.actions import Discover, DocumentKind, Fetch
+from rsnotify.sync.change_intake import ChangeIntake
+from rsnotify.sync.follower_state import SyncState
+from rsnotify.sync.list_evidence import ClosedLists
+
+#: The kinds that list the whole set of resources.
+RESOURCE_KINDS = frozenset(
+    {
+        DocumentKind.RESOURCE_LIST,
+        DocumentKind.RESOURCE_DUMP,
+        DocumentKind.RESOURCE_LIST_ARCHIVE,
+        DocumentKind.RESOURCE_DUMP_ARCHIVE,
+    }
+)
+
+
+def change_documents(offer: Offer) -> list[Fetch]:
+    """Return the root documents that list changes: first the latest changes, then the cheapest.
+
+    Archives list past changes only. They are of no use if no other document lists the changes
+    since, and the resources themselves are listed.
+    """
+    live = [
+        (DocumentKind.CHANGE_LIST, offer.change_list),
+        (DocumentKind.CHANGE_DUMP, offer.change_dump),
+    ]
+    past = [
+        (DocumentKind.CHANGE_LIST_ARCHIVE, offer.change_list_archive),
+        (DocumentKind.CHANGE_DUMP_ARCHIVE, offer.change_dump_archive),
+    ]
+    if offer.change_list is not None:
+        return _offered(live[0], past[0], live[1], past[1])
+    if offer.change_dump is None and (offer.resource_list or offer.resource_dump) is not None:
+        return []
+    return _offered(*live, *past)
+
+
+def resource_documents(offer: Offer) -> list[Fetch]:
+    """Return the root documents that list the whole set of resources, the present set first."""
+    return _offered(
+        (DocumentKind.RESOURCE_LIST, offer.resource_list),
+        (DocumentKind.RESOURCE_DUMP, offer.resource_dump),
+        (DocumentKind.RESOURCE_LIST_ARCHIVE, offer.resource_list_archive),
+        (DocumentKind.RESOURCE_DUMP_ARCHIVE, offer.resource_dump_archive),
+    )
+
+
+def _offered(*documents: tuple[DocumentKind, str | None]) -> list[Fetch]:
+    return [Fetch(uri, kind) for kind, uri in documents if uri is not None]
+
+
+def fetch_member(parent: Fetch, member: Resource, *, packaged: bool) -> Fetch:
+    """Return the request for a member of an index, an archive or a dump."""
+    uri = resolve(parent.uri, member.uri)
+    return Fetch(uri, parent.kind, replace(member, uri=uri) if packaged else None)
+
+
+class DocumentQueue:
+    """The documents still to be read below one root document, each of them once.
+
+    The number is bounded: an index that names itself, or another one in each answer, would never
+    end.
+    """
+
+    def __init__(self, fetches: Iterable[Fetch] = ()) -> None:
+        self._fetches = deque(fetches)
+        self._known = {fetch.uri for fetch in self._fetches}
+
+    def put_first(self, fetches: Iterable[Fetch]) -> None:
+        """Put documents before all others, in their order."""
+        new = list({fetch.uri: fetch for fetch in fetches if fetch.uri not in self._known}.values())
+        self._known.update(fetch.uri for fetch in new)
+        if len(self._known) > MAX_ENTRIES:
+            raise WrongDocument(f"it leads to more than {MAX_ENTRIES} documents")
+        self._fetches.extendleft(reversed(new))
+
+    def put_page(self, page: Fetch) -> None:
+        """Put the next page of a document before all others."""
+        if page.uri in self._known:
+            raise WrongDocument(
+                f"its link with rel=next leads to {page.uri}, which was read before; the list is "
+                "not complete"
+            )
+        self.put_first([page])
+
+    def pop(self) -> Fetch | None:
+        return self._fetches.popleft() if self._fetches else None
+
+    def clear(self) -> None:
+        self._fetches.clear()
+
 
 #: How often one pull falls back to the other roots: lists may be rotated while they are read.
 _FALLBACKS = 8
@@ -370,3 +466,80 @@ class Pull:
         self.current = following
         self._requested.add(following.uri)
         return following
+
+
+class PullRun:
+    """One run of a `Pull`, which begins at once.
+
+    With `checks_archive`, closed lists are read again if the archive shows that they have changed.
+    """
+
+    def __init__(
+        self, state: SyncState, intake: ChangeIntake, offer: Offer, *, checks_archive: bool = True
+    ) -> None:
+        self._state = state
+        self._intake = intake
+        self._next_package: Fetch | None = None
+        self._checks_archive = checks_archive
+        self.pull = Pull(offer, intake.packages, intake.closed)
+        state.actions.append(self.pull.current)
+
+    @property
+    def current(self) -> Fetch:
+        return self.pull.current
+
+    def read(self, document: Document, now: float, sent: Instant | None) -> PullStep | None:
+        """Read the document requested by `current`; return the last step if the pull ends."""
+        fetch, frontier = self.current, self._state.frontiers.frontier
+        return self._follow(fetch, self.pull.read(document, frontier, sent), now)
+
+    def abandon(self, error: RsnotifyError, now: float) -> PullStep | None:
+        """Use other documents than `current`; return the last step if the pull ends."""
+        fetch, frontier = self.current, self._state.frontiers.frontier
+        return self._follow(fetch, self.pull.abandon(error, frontier), now)
+
+    def proceed(self) -> None:
+        """Request the next package once most changes of the last one are applied.
+
+        So memory stays flat, and at most two packages are needed at once. Changes that have failed
+        do not delay it: a later package may supersede them.
+        """
+        state = self._state
+        if self._next_package is not None and state.pending.untried <= state.pace.in_flight:
+            state.settled = False  # a package with something new is no routine
+            state.actions.append(self._next_package)
+            self._next_package = None
+
+    def _follow(self, fetch: Fetch, step: PullStep, now: float) -> PullStep | None:
+        actions, coverage = self._state.actions, step.coverage
+        if coverage is not None:
+            more = step.fetch is not None
+            again = self.pull.is_rereading
+            is_open = self.pull.is_open(fetch) and not (again and coverage.closed)
+            new = self._intake.add(fetch, coverage, now, is_open=is_open, more=more, again=again)
+            if new:
+                actions.note(f"{counted(new, 'change')} from the {fetch.kind} {fetch.uri}")
+        if self.pull.is_rereading:
+            self._state.settled = False
+        if step.fetch is not None:
+            self._request(step.fetch, fetch)
+            return None
+        is_complete = step.failure is None and step.gap_ends is None
+        if is_complete and coverage is not None and coverage.closed and fetch.package is None:
+            actions.append(Discover())  # core §12.1: a closed list has a successor
+        if is_complete and self._checks_archive:
+            if (archive := self.pull.check_archive()) is not None:
+                actions.append(archive)
+                return None
+            self._intake.record_closed(self.pull.closed_members, has_reread=self.pull.is_rereading)
+        return step
+
+    def _request(self, fetch: Fetch, previous: Fetch) -> None:
+        if fetch.kind is not previous.kind:
+            self._state.settled = False
+            self._state.actions.note(f"going on with the {fetch.kind} {fetch.uri}")
+        if fetch.package is None or self.pull.is_rereading:
+            self._state.actions.append(fetch)
+        else:
+            self._state.pending.release()
+            self._next_package = fetch

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 from rsnotify.runtime.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from rsnotify_patching import Patch, PatchError
     from rsnotify_subscriber.auditing.auditor import Audit, audit
     from rsnotify_subscriber.auditing.repair import Repair, repair
+    from rsnotify_subscriber.events import PushState, Status, Via
     from rsnotify_subscriber.fetching.credentials import Credentials
     from rsnotify_subscriber.fleet import Fleet, Limits
     from rsnotify_subscriber.handlers import (
@@ -19,14 +21,9 @@ if TYPE_CHECKING:
     )
     from rsnotify_subscriber.mirror import FolderMirror, default_state
     from rsnotify_subscriber.options import FollowOptions
-    from rsnotify_subscriber.patching import Patch, PatchError
-    from rsnotify_subscriber.push.mqtt import MqttOptions
-    from rsnotify_subscriber.push.websub.callbacks import Callbacks
-    from rsnotify_subscriber.push.websub.listener import listening
-    from rsnotify_subscriber.push.websub.terms import WebSubTerms
-    from rsnotify_subscriber.status import PushState, Status
+    from rsnotify_subscriber.push.mqtt_transport import MqttOptions
+    from rsnotify_subscriber.push.websub_callbacks import Callbacks, WebSubTerms, listening
     from rsnotify_subscriber.subscriber import Subscriber
-    from rsnotify_subscriber.via import Via
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
@@ -37,12 +34,10 @@ else:
             "rsnotify_subscriber.fleet": ("Fleet", "Limits"),
             "rsnotify_subscriber.mirror": ("FolderMirror", "default_state"),
             "rsnotify_subscriber.options": ("FollowOptions",),
-            "rsnotify_subscriber.patching": ("Patch", "PatchError"),
-            "rsnotify_subscriber.via": ("Via",),
-            "rsnotify_subscriber.push.mqtt": ("MqttOptions",),
-            "rsnotify_subscriber.push.websub.callbacks": ("Callbacks",),
-            "rsnotify_subscriber.push.websub.listener": ("listening",),
-            "rsnotify_subscriber.push.websub.terms": ("WebSubTerms",),
+            "rsnotify_patching": ("Patch", "PatchError"),
+            "rsnotify_subscriber.events": ("PushState", "Status", "Via"),
+            "rsnotify_subscriber.push.mqtt_transport": ("MqttOptions",),
+            "rsnotify_subscriber.push.websub_callbacks": ("Callbacks", "WebSubTerms", "listening"),
             "rsnotify_subscriber.handlers": (
                 "BlockingHandler",
                 "PerChangeHandler",
@@ -51,7 +46,6 @@ else:
                 "Received",
                 "TransactionalHandler",
             ),
-            "rsnotify_subscriber.status": ("PushState", "Status"),
             "rsnotify_subscriber.subscriber": ("Subscriber",),
         },
     )

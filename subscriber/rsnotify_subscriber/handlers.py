@@ -12,8 +12,7 @@ from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import Instant
-from rsnotify.format.model import Link, Resource
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.model import ChangeType, Link, Resource
 from rsnotify.runtime.arguments import is_plain_function
 
 

@@ -11,17 +11,16 @@ from msgspec.structs import force_setattr
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.media_types import is_media_type
 from rsnotify.runtime.arguments import require, require_struct
-from rsnotify.runtime.xmpp.login import NO_ACCOUNT, XmppLogin
-from rsnotify.selection.selection import Selection
+from rsnotify.selection import Selection
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber.fetching.connections import PER_HOST
+from rsnotify_patching import Patch
+from rsnotify_subscriber.events import Via
 from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials
 from rsnotify_subscriber.fetching.fetcher import MOST_CONTENT_BYTES
-from rsnotify_subscriber.patching import Patch
-from rsnotify_subscriber.push.mqtt import DEFAULT_MQTT, MqttOptions
-from rsnotify_subscriber.push.websub.callbacks import Callbacks
-from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
-from rsnotify_subscriber.via import Via
+from rsnotify_subscriber.fetching.sessions import PER_HOST
+from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttOptions
+from rsnotify_subscriber.push.websub_callbacks import DEFAULT_TERMS, Callbacks, WebSubTerms
+from rsnotify_xmpp.xmpp_service import NO_ACCOUNT, XmppLogin
 
 
 class FollowOptions(Struct, frozen=True, kw_only=True):

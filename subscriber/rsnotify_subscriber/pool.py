@@ -9,11 +9,11 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.lanes import Lane
 from rsnotify.runtime.shared_websockets import SharedWebSockets
-from rsnotify_subscriber.fetching.cache import DocumentCache
-from rsnotify_subscriber.fetching.connections import PER_HOST, Connections
-from rsnotify_subscriber.push.hub_websocket import HubWebSocket
+from rsnotify.runtime.tasks import Lane
+from rsnotify_subscriber.fetching.fetcher import DocumentCache
+from rsnotify_subscriber.fetching.sessions import PER_HOST, Connections
+from rsnotify_subscriber.push.websocket_transport import HubWebSocket
 
 #: Entries of documents that are kept in memory, of all Sources together.
 _ENTRIES = 100_000

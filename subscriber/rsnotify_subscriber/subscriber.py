@@ -18,16 +18,23 @@ from rsnotify.errors import ConfigurationError, RsnotifyError, without_credentia
 from rsnotify.format.coverage import Change
 from rsnotify.format.offer import Offer
 from rsnotify.runtime.arguments import require, require_function
-from rsnotify.runtime.disk import is_disk_fault
+from rsnotify.runtime.state_folders import is_disk_fault
 from rsnotify.runtime.tasks import wait_for_event
-from rsnotify.selection.push_selection import push_selection_for
+from rsnotify.selection import push_selection_for
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
-from rsnotify_subscriber.discovery.identification import SourceIdentification
-from rsnotify_subscriber.discovery.offers import OfferDiscovery
-from rsnotify_subscriber.events import Announcer, Event
+from rsnotify_subscriber.discovery.discovery import OfferDiscovery, SourceIdentification
+from rsnotify_subscriber.events import NAMES, Announcer, Event, Status, Via
 from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.following.following import Following
+from rsnotify_subscriber.following.push_monitor import RunContext, RunObservers
+from rsnotify_subscriber.following.recovery import (
+    PresenceCheck,
+    apply_unfinished,
+    check_folder,
+    check_location,
+)
 from rsnotify_subscriber.handlers import (
     Handler,
     LocatedHandler,
@@ -40,14 +47,8 @@ from rsnotify_subscriber.mirror.folder import FolderMirror
 from rsnotify_subscriber.options import DEFAULT_OPTIONS, FollowOptions
 from rsnotify_subscriber.pool import SubscriberPool
 from rsnotify_subscriber.push.endpoints import Transports
-from rsnotify_subscriber.status import Status
-from rsnotify_subscriber.storage.database import StateLocation
 from rsnotify_subscriber.storage.destination_state import DestinationState, opened
-from rsnotify_subscriber.sync.context import RunContext, RunObservers
-from rsnotify_subscriber.sync.copy_check import PresenceCheck, check_folder, check_location
-from rsnotify_subscriber.sync.following import Following
-from rsnotify_subscriber.sync.replay import apply_unfinished
-from rsnotify_subscriber.via import NAMES, Via
+from rsnotify_subscriber.storage.state_database import StateLocation
 
 logger = logging.getLogger("rsnotify.subscriber")
 

@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 
 from hypothesis import strategies as st
 
-from rsnotify.format.model import Document, Link, Resource
-from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.format.model import Capability, ChangeType, Document, Link, Resource
 
 TEXT = st.text(
     st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="￾￿"),

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import MICROSECOND
-from rsnotify.format.model import Document, Link, Resource
-from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.format.model import Capability, ChangeType, Document, Link, Resource
 from tests.core.source import BASE, EPOCH, EVERYTHING, Snapshot, Source
 from tests.core.world import Destination
 

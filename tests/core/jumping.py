@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from rsnotify.format.model import Document
+from rsnotify.format.model import Capability, Document
 from rsnotify.format.offer import Offer
-from rsnotify.format.vocabulary import Capability
 from tests.core.source import EPOCH, EVERYTHING, Period, Snapshot, Source, listed_changes
 
 #: It keeps no closed lists, so that nothing else has changes that were skipped.

@@ -11,9 +11,8 @@ from rsnotify.errors import NotFound
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import MICROSECOND
 from rsnotify.format.digest import SetDigest, SetSum
-from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.model import Capability, ChangeType, Document, Link, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.format.vocabulary import Capability, ChangeType
 
 BASE = "http://source.example/"
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.runtime.addresses import refusal
+from rsnotify.runtime.dialing import refusal
 
 
 def test_what_is_no_ip_address_is_refused() -> None:

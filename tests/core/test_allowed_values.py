@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 import pytest
 from msgspec import Meta, Struct
 
-from rsnotify.runtime.config.allowed_values import describe_allowed
-from rsnotify.runtime.config.line_numbers import SettingPath
+from rsnotify.runtime.settings import SettingPath, describe_allowed
 
 
 class Colour(StrEnum):

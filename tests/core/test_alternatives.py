@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.sync import alternatives as alternatives_module
-from rsnotify.sync.alternatives import Alternatives
+from rsnotify.sync import retry as alternatives_module
+from rsnotify.sync.retry import Alternatives
 
 NAMES = st.sampled_from("abcdef")
 

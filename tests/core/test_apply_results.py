@@ -11,17 +11,16 @@ from msgspec.structs import replace
 from rsnotify.errors import NotFound, RsnotifyError, Unavailable
 from rsnotify.format.coverage import EARLIEST, Change, CheckMethod
 from rsnotify.format.datetimes import Instant
-from rsnotify.format.model import Resource
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.format.vocabulary import ChangeType
-from rsnotify.sync import apply_results
+from rsnotify.sync import follower as apply_results
 from rsnotify.sync.actions import LogNote, MissingResource, Progress
-from rsnotify.sync.apply_results import ApplyResults
 from rsnotify.sync.catch_up import CatchUp
-from rsnotify.sync.continuous_audit import ContinuousAudit
+from rsnotify.sync.doubts import ContinuousAudit
+from rsnotify.sync.follower import ApplyResults
+from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.pace import Pace
 from rsnotify.sync.retry import Retry
-from rsnotify.sync.sync_state import SyncState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PACE = Pace(gone_after=100, give_up=3, compare=5_000, repair=500, retry=Retry(1, 1))

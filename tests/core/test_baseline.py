@@ -6,9 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.model import Capability, Document, Link, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.format.vocabulary import Capability
 from rsnotify.sync.actions import ComparedList
 from rsnotify.sync.baseline import Baseline
 from tests.core.world import BASE, EPOCH

@@ -8,13 +8,12 @@ from random import Random
 import pytest
 
 from rsnotify.format.coverage import EARLIEST
-from rsnotify.format.model import Document, Resource
+from rsnotify.format.model import Capability, Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.format.vocabulary import Capability
 from rsnotify.sync.actions import DocumentKind, LogNote, Progress
-from rsnotify.sync.baseline_policy import BaselinePolicy, ComparisonSchedule
+from rsnotify.sync.baseline import BaselinePolicy, ComparisonSchedule
+from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.pace import Pace
-from rsnotify.sync.sync_state import SyncState
 
 PACE = Pace(compare=240, repair=24)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

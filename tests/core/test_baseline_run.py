@@ -10,9 +10,8 @@ from msgspec.structs import replace
 from rsnotify.errors import NotFound
 from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.datetimes import Instant
-from rsnotify.format.model import Document, Resource
+from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.sync.actions import Apply, DocumentKind, Fetch, Progress
 from tests.core.wire import Wire
 from tests.core.world import EPOCH, PACE

@@ -51,7 +51,7 @@ PROGRAM = """
 import json, os, sys
 from rsnotify.errors import DocumentError
 from rsnotify.format.reader import DocumentLimits, read_document
-from rsnotify.validation.validator import Validator
+from rsnotify_validation.validator import Validator
 
 def peak():
     status = open("/proc/self/status").read()

@@ -9,11 +9,9 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ContentMismatch, NotFound, Unavailable
 from rsnotify.format.coverage import EARLIEST, Change
-from rsnotify.format.datetimes import Instant
-from rsnotify.format.model import Document, Resource
+from rsnotify.format.datetimes import Instant, postponed
+from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.format.timestamp_precision import postponed
-from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.sync.actions import (
     Action,
     Apply,
@@ -24,7 +22,7 @@ from rsnotify.sync.actions import (
     LogNote,
     Progress,
 )
-from rsnotify.sync.sync_frontiers import LONGEST_LEAP
+from rsnotify.sync.frontiers import LONGEST_LEAP
 from tests.core.wire import Wire
 from tests.core.world import EPOCH, PACE
 

@@ -9,13 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.format.coverage import Change, Coverage
-from rsnotify.format.model import Resource
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify.sync import change_intake
 from rsnotify.sync.actions import DocumentKind, Fetch, Progress
 from rsnotify.sync.change_intake import ChangeIntake
+from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.pace import Pace
-from rsnotify.sync.sync_state import SyncState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DEFAULT = Pace()

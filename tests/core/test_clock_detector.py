@@ -7,11 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.format.coverage import Change, Coverage
-from rsnotify.format.frontier import Frontier, change_key
-from rsnotify.format.model import Resource
-from rsnotify.format.vocabulary import ChangeType
-from rsnotify.sync.clock_regression import ClockRegressionDetector
+from rsnotify.format.coverage import Change, Coverage, Frontier, change_key
+from rsnotify.format.model import ChangeType, Resource
+from rsnotify.sync.list_evidence import ClockRegressionDetector
 from rsnotify.sync.pace import Pace
 
 PACE = Pace(stale=100, repair=10)

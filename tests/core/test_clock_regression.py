@@ -11,9 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify.format.model import Document
+from rsnotify.format.model import Capability, Document
 from rsnotify.format.offer import Offer
-from rsnotify.format.vocabulary import Capability
 from tests.core.jumping import OFFER, JumpingSource
 from tests.core.world import BASE, EPOCH, PACE, PATIENT, Destination
 from tests.examples_count import examples

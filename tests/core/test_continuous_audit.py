@@ -8,10 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.format.digest import SetSum
-from rsnotify.format.model import Document
-from rsnotify.format.vocabulary import Capability
+from rsnotify.format.model import Capability, Document
 from rsnotify.sync.actions import ActionList, LogNote
-from rsnotify.sync.continuous_audit import ContinuousAudit, Remedy
+from rsnotify.sync.doubts import ContinuousAudit, Remedy
 from rsnotify.sync.pace import Pace
 
 UNTIL = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,14 +9,13 @@ import pytest
 from rsnotify.errors import InvalidDocument, WrongDocument
 from rsnotify.format.coverage import (
     Coverage,
+    Frontier,
     change_list_coverage,
     fragment_coverage,
     notification_coverage,
 )
 from rsnotify.format.datetimes import parse_datetime
-from rsnotify.format.frontier import Frontier
-from rsnotify.format.model import Document, Resource
-from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.format.model import Capability, ChangeType, Document, Resource
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from rsnotify.runtime.dialing import Connector, Dialer, any_socket, is_proxied
-from rsnotify.sync.alternatives import Alternatives
+from rsnotify.sync.retry import Alternatives
 from tests.ports import port_for
 from tests.resolving import not_answering, resolve
 

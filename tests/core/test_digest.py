@@ -24,9 +24,8 @@ from rsnotify.format.digest import (
     set_digest,
     term,
 )
-from rsnotify.format.model import Document
+from rsnotify.format.model import Capability, Document
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import Capability
 from rsnotify.format.writer import write_document
 from tests.examples_count import examples
 

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rsnotify.errors import WrongDocument
-from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.offer import Offer, read_framework
-from rsnotify.format.vocabulary import Capability, ChangeType, Rel
 from rsnotify.sync.actions import Progress
-from rsnotify.sync.document_notices import DocumentNotices, DocumentsToRead
-from rsnotify.sync.sync_frontiers import SyncFrontiers
+from rsnotify.sync.follower_state import DocumentNotices, DocumentsToRead
+from rsnotify.sync.frontiers import SyncFrontiers
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 BASE = "http://a/"

@@ -10,9 +10,16 @@ from hypothesis import strategies as st
 
 from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument, WrongDocument
 from rsnotify.format import reader
-from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.model import (
+    RS_NS,
+    SITEMAP_NS,
+    Capability,
+    ChangeType,
+    Document,
+    Link,
+    Resource,
+)
 from rsnotify.format.reader import DocumentLimits, SitemapReader, read_document
-from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS, Capability, ChangeType
 from rsnotify.format.writer import Profile, write_document
 from tests.core.documents import DOCUMENTS
 

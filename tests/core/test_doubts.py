@@ -12,14 +12,13 @@ from msgspec.structs import replace
 
 from rsnotify.errors import Unavailable
 from rsnotify.format.coverage import Change, CheckMethod, Coverage
-from rsnotify.format.model import Resource
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.actions import ComparedList, Progress
 from rsnotify.sync.catch_up import CatchUp
 from rsnotify.sync.doubts import has_doubts, list_doubts
+from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.pace import Pace
-from rsnotify.sync.sync_state import SyncState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OFFER = Offer(change_list="http://a.example/changes.xml", resource_list="http://a.example/list.xml")

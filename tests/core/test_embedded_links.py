@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.format.embedded_links import html_links, xml_links
+from rsnotify.format.links import html_links, xml_links
 
 BOTH = [("hub", "https://hub.example/"), ("self", "/feed?a=1&b=2")]
 HEAD = '<link rel="hub" href="https://hub.example/"><link href="/feed?a=1&amp;b=2" rel=SELF>'

@@ -12,8 +12,8 @@ import pytest
 from lxml import etree
 
 from rsnotify.format.datetimes import parse_datetime
+from rsnotify.format.model import SITEMAP_NS
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import SITEMAP_NS
 from rsnotify.format.writer import write_document
 from tests.core.validation.examples import examples
 from tests.core.validation.valid import VALID

@@ -7,9 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument
-from rsnotify.format.model import Document
+from rsnotify.format.model import RS_NS, SITEMAP_NS, Document
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS
 from rsnotify.format.writer import write_document
 from tests.core.documents import DOCUMENTS
 

@@ -10,9 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import MalformedDocument, Unavailable
-from rsnotify.format.model import Document, Resource
+from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.sync.actions import Discover, DocumentKind, Fetch, LogNote, Progress
 from rsnotify.sync.follower import Follower
 from tests.core.world import BASE, EPOCH, OFFER, PACE, Destination, Source

@@ -17,11 +17,10 @@ from rsnotify.errors import (
     Unavailable,
 )
 from rsnotify.format.coverage import Change
-from rsnotify.format.model import Document, Resource
+from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.sync.actions import Apply, Compare, Discover, DocumentKind, Fetch, LogNote, Progress
-from rsnotify.sync.schedule import SPEEDUP_AFTER_NEWS, PollInterval
+from rsnotify.sync.follower_state import SPEEDUP_AFTER_NEWS, PollInterval
 from tests.core.wire import Wire
 from tests.core.world import BASE, EPOCH, EVERYTHING, PACE, Destination, Source
 

@@ -16,9 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify.format.model import Document
+from rsnotify.format.model import ChangeType, Document
 from rsnotify.format.offer import Offer
-from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.pace import Pace
 from tests.core.faulty import Faults, FaultySource, Liar
 from tests.core.source import EVERYTHING, OFFER

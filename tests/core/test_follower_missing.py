@@ -14,9 +14,8 @@ import pytest
 from rsnotify.errors import NotFound
 from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.datetimes import Instant
-from rsnotify.format.model import Document, Resource
+from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.sync.actions import Action, Apply, DocumentKind
 from tests.core.wire import Wire
 from tests.core.world import EPOCH, PACE

@@ -6,9 +6,8 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from rsnotify.format.model import Document
+from rsnotify.format.model import Capability, Document
 from rsnotify.format.offer import Offer
-from rsnotify.format.vocabulary import Capability
 from rsnotify.sync.actions import DocumentKind, FindUnlisted
 from tests.core.wire import Wire
 from tests.core.world import EPOCH

@@ -12,10 +12,9 @@ from msgspec.structs import replace
 
 from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import MICROSECOND
-from rsnotify.format.model import Document, Resource
-from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.sync.actions import Discover, Fetch
-from rsnotify.sync.schedule import SPEEDUP_AFTER_NEWS
+from rsnotify.sync.follower_state import SPEEDUP_AFTER_NEWS
 from tests.core.world import BASE, EPOCH, EVERYTHING, OFFER, PACE, Destination, Source
 
 #: The longest time until announced documents are read.

@@ -14,7 +14,7 @@ from rsnotify.format.datetimes import MICROSECOND
 from rsnotify.format.model import Document
 from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Fetch
-from rsnotify.sync.fallback_order import change_documents, resource_documents
+from rsnotify.sync.pull import change_documents, resource_documents
 from tests.core.world import EVERYTHING, OFFER, PATIENT, Destination, Source
 from tests.examples_count import examples
 

@@ -7,17 +7,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.format.coverage import Change, Coverage, is_ahead
-from rsnotify.format.datetimes import LATEST, parse_datetime
-from rsnotify.format.frontier import Frontier, change_key
-from rsnotify.format.model import Resource
-from rsnotify.format.timestamp_precision import (
+from rsnotify.format.coverage import Change, Coverage, Frontier, change_key, is_ahead
+from rsnotify.format.datetimes import (
+    LATEST,
     dates_from_list_order,
     end_of_unit,
     is_undecided,
+    parse_datetime,
     postponed,
 )
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.model import ChangeType, Resource
 
 NINE = datetime(2026, 1, 1, 9, tzinfo=UTC)
 STEP = timedelta(microseconds=1)

@@ -6,14 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
-from rsnotify.format.coverage import EARLIEST, change_list_coverage, fragment_coverage
-from rsnotify.format.frontier import Frontier
-from rsnotify.format.model import Document, Resource
-from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.format.coverage import EARLIEST, Frontier, change_list_coverage, fragment_coverage
+from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.sync.actions import ComparedList, Progress
-from rsnotify.sync.list_fingerprint import ListFingerprint
-from rsnotify.sync.reorder_buffer import ReorderBuffer
-from rsnotify.sync.sync_frontiers import Gap, SyncFrontiers
+from rsnotify.sync.frontiers import Gap, ReorderBuffer, SyncFrontiers
+from rsnotify.sync.list_evidence import ListFingerprint
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STEP = timedelta(microseconds=1)

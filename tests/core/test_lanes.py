@@ -8,7 +8,7 @@ from threading import Barrier, Event, Thread, current_thread
 
 import pytest
 
-from rsnotify.runtime.lanes import Lane
+from rsnotify.runtime.tasks import Lane
 
 PATIENCE = 30
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rsnotify.errors import TooLarge
-from rsnotify.format.limits import DocumentLimits
+from rsnotify.format.model import RS_NS, SITEMAP_NS, DocumentLimits
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS
 
 LINK = '<rs:ln rel="up" href="b"/>'
 

@@ -19,11 +19,10 @@ import pytest
 
 from rsnotify.errors import DocumentError
 from rsnotify.format import plain_form
-from rsnotify.format.fast_reader import FastReader
-from rsnotify.format.limits import DocumentLimits
+from rsnotify.format.model import RS_NS, SITEMAP_NS, DocumentLimits
+from rsnotify.format.plain_form import FastReader
 from rsnotify.format.reader import SitemapReader, read_document
-from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS
-from rsnotify.validation.validator import validate
+from rsnotify_validation.validator import validate
 from tests.core.test_fast_reader import PIECES, PLAIN, cut
 from tests.growth import TIMES, check_growth
 

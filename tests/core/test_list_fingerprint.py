@@ -8,10 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.format.coverage import Change, Coverage
-from rsnotify.format.model import Resource
-from rsnotify.format.vocabulary import ChangeType
-from rsnotify.sync import list_fingerprint
-from rsnotify.sync.list_fingerprint import ListFingerprint, prefix_of
+from rsnotify.format.model import ChangeType, Resource
+from rsnotify.sync import list_evidence as list_fingerprint
+from rsnotify.sync.list_evidence import ListFingerprint, prefix_of
 
 LIST = "http://a.example/list.xml"
 

@@ -6,9 +6,8 @@ import pytest
 
 from rsnotify.errors import InvalidDocument, WrongDocument
 from rsnotify.format.media_types import extension, is_media_type, matches, may_match
-from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.model import Capability, Document, Link, Rel, Resource
 from rsnotify.format.offer import FIELDS, Offer, read_framework, read_offer
-from rsnotify.format.vocabulary import Capability, Rel
 
 PLACE = "http://a.example/sets/capabilitylist.xml"
 DESCRIPTION = "http://a.example/.well-known/resourcesync"

@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rsnotify.format.coverage import Change, CheckMethod
-from rsnotify.format.model import Resource
-from rsnotify.format.vocabulary import ChangeType
-from rsnotify.sync.pending_changes import PendingChanges
+from rsnotify.format.model import ChangeType, Resource
+from rsnotify.sync.pending_changes import PendingChanges, verification
 from rsnotify.sync.retry import Retry
-from rsnotify.sync.unconfirmed_changes import verification
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -25,9 +25,8 @@ from rsnotify.errors import (
     Unavailable,
 )
 from rsnotify.format.coverage import Change
-from rsnotify.format.model import Document, Resource
+from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.sync.actions import Action, Apply, Compare, Fetch, FindUnlisted
 from rsnotify.sync.follower import Follower
 from rsnotify.sync.pace import Pace

@@ -8,16 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ContentMismatch, NotFound, WrongDocument
-from rsnotify.format.coverage import change_list_coverage
-from rsnotify.format.frontier import Frontier
-from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.coverage import Frontier, change_list_coverage
+from rsnotify.format.model import Capability, ChangeType, Document, Link, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.sync.actions import DocumentKind, Fetch
 from rsnotify.sync.baseline import Baseline
-from rsnotify.sync.closed_lists import ClosedLists, KnownLists
-from rsnotify.sync.fallback_order import change_documents
-from rsnotify.sync.pull import PageJoiner, Pull, PullStep
+from rsnotify.sync.list_evidence import ClosedLists, KnownLists
+from rsnotify.sync.pull import PageJoiner, Pull, PullStep, change_documents
 
 BASE = "http://source.example/"
 OFFER = Offer(

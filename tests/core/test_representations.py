@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from rsnotify.format.coverage import Change
-from rsnotify.format.model import Link, Resource
-from rsnotify.format.vocabulary import ChangeType, Rel
-from rsnotify.selection.representations import (
+from rsnotify.format.model import ChangeType, Link, Rel, Resource
+from rsnotify.representations import (
     WantedRepresentation,
     describe_representation,
     wanted_link_target,

@@ -10,12 +10,11 @@ from rsnotify.errors import MalformedDocument, RsnotifyError, TooLarge, Unavaila
 from rsnotify.format.model import Resource
 from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import DocumentKind, Fetch
-from rsnotify.sync.document_notices import DocumentsToRead
-from rsnotify.sync.failure_policy import FailurePolicy
+from rsnotify.sync.catch_up import FailurePolicy
+from rsnotify.sync.follower_state import DocumentsToRead, PollInterval, Schedule
 from rsnotify.sync.pace import Pace
 from rsnotify.sync.pull import Pull
 from rsnotify.sync.retry import Retry
-from rsnotify.sync.schedule import PollInterval, Schedule
 
 PACE = Pace(poll=16, poll_with_push=100, baseline_after=3, retry=Retry(1, 1))
 LIST = Fetch("http://a.example/list.xml", DocumentKind.CHANGE_LIST)

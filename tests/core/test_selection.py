@@ -14,10 +14,8 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.media_types import guess_media_type, matches
-from rsnotify.format.model import Document, Link, Resource
-from rsnotify.format.vocabulary import ChangeType
-from rsnotify.selection.push_selection import EVERYTHING, push_selection_for
-from rsnotify.selection.selection import Selection
+from rsnotify.format.model import ChangeType, Document, Link, Resource
+from rsnotify.selection import EVERYTHING, Selection, push_selection_for
 from rsnotify.sync.actions import Action, Compare
 from tests.core.test_follower_properties import STEPS, play
 from tests.core.world import BASE, EPOCH, OFFER, Destination, Source

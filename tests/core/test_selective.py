@@ -9,16 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.format.model import Resource
-from rsnotify.format.vocabulary import ChangeType
-from rsnotify.selection.push_selection import (
+from rsnotify.format.model import ChangeType, Resource
+from rsnotify.selection import (
     EVERYTHING,
     LONGEST,
     MOST,
     PushSelection,
+    Selection,
     push_selection_for,
 )
-from rsnotify.selection.selection import Selection
 
 CREATED, UPDATED, DELETED = ChangeType.CREATED, ChangeType.UPDATED, ChangeType.DELETED
 BASE = "https://source.example/data/"

@@ -8,8 +8,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.format.model import Document, Link, Resource
-from rsnotify.format.vocabulary import Capability, ChangeType, Rel
+from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
 from rsnotify.sync.actions import Action, Apply, Progress
 from rsnotify.sync.follower import Follower
 from rsnotify.sync.pace import Pace

@@ -8,9 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.format.coverage import EARLIEST, Change, CheckMethod, Coverage
-from rsnotify.format.model import Link, Resource
-from rsnotify.format.vocabulary import ChangeType, Rel
-from rsnotify.sync.unconfirmed_changes import UnconfirmedChanges, announced_at, verification
+from rsnotify.format.model import ChangeType, Link, Rel, Resource
+from rsnotify.sync.pending_changes import UnconfirmedChanges, announced_at, verification
 
 CREATED, UPDATED, DELETED = ChangeType.CREATED, ChangeType.UPDATED, ChangeType.DELETED
 MIRROR = Link("duplicate", "http://mirror.example/a")

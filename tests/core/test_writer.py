@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from rsnotify.format.model import Document, Link, Resource
-from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.format.model import Capability, ChangeType, Document, Link, Resource
 from rsnotify.format.writer import Profile, closing, entry, opening, write_document
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -20,16 +20,14 @@ from rsnotify.errors import (
     Unavailable,
 )
 from rsnotify.format.coverage import EARLIEST, Change, CheckMethod
-from rsnotify.format.datetimes import MICROSECOND
+from rsnotify.format.datetimes import MICROSECOND, is_undecided
 from rsnotify.format.digest import SetSum
-from rsnotify.format.model import Document, Resource
+from rsnotify.format.model import ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.reader import read_document
-from rsnotify.format.timestamp_precision import is_undecided
 from rsnotify.format.uris import normalize
-from rsnotify.format.vocabulary import ChangeType
 from rsnotify.format.writer import write_document
-from rsnotify.selection.representations import has_inline_content
+from rsnotify.representations import has_inline_content
 from rsnotify.sync.actions import (
     Action,
     Apply,

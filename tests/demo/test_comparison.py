@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify_demo.comparison import Comparison
-from rsnotify_demo.observations import SENSORS, STATIONS, Observations
+from rsnotify_demo.monitor import SENSORS, STATIONS, Comparison, Observations
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from rsnotify_demo.event_log import EventLog
+from rsnotify_demo.monitor import EventLog
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

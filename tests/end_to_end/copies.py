@@ -15,11 +15,10 @@ from aiohttp import web
 
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.links import parse_links
-from rsnotify.format.model import Document
+from rsnotify.format.model import ChangeType, Document
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import ChangeType
-from rsnotify.runtime.mqtt.connect import connect
-from rsnotify.runtime.mqtt.topics import channel_topic, parse_broker
+from rsnotify.runtime.mqtt_broker import channel_topic, parse_broker
+from rsnotify.runtime.mqtt_connection import connect
 
 _LOST = (aiohttp.ClientError, OSError, TimeoutError)
 

@@ -22,7 +22,7 @@ import msgspec
 
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import to_microseconds
-from rsnotify.runtime.cli.running import run
+from rsnotify.runtime.command_line import run
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import (
     FolderMirror,
@@ -32,7 +32,7 @@ from rsnotify_subscriber import (
     Via,
     default_state,
 )
-from rsnotify_subscriber.commands.callback_server import CallbackServer
+from rsnotify_subscriber.commands.follow_options import CallbackServer
 from rsnotify_subscriber.events import Event, PushDown, PushUp
 from tests.ports import free_port
 from tests.prosody import login_in_environment

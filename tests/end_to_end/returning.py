@@ -28,12 +28,11 @@ from aiohttp import web
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
-from rsnotify.format.model import Document, Resource
+from rsnotify.format.model import ChangeType, Document, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.actions import DocumentKind
 from rsnotify_publisher import Options, Publisher
-from rsnotify_publisher.folder.file_names import FileNames
+from rsnotify_publisher.folder.scanner import FileNames
 from rsnotify_publisher.folder.server import PublishedFolder, server
 from rsnotify_subscriber import default_state
 from rsnotify_subscriber.storage.destination_state import DestinationState

@@ -19,7 +19,7 @@ from rsnotify_publisher import (
     robots_lines,
     routes,
 )
-from rsnotify_subscriber.discovery.offers import discover
+from rsnotify_subscriber.discovery.discovery import discover
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from tests.publisher.helpers import PATIENCE, QUICK

@@ -10,7 +10,7 @@ from random import Random
 from aiohttp import web
 from msgspec.structs import replace
 
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.model import ChangeType
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Publisher, application

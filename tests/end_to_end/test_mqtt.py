@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from watchfiles import awatch
 
-from rsnotify.runtime.mqtt.topics import channel_topic
+from rsnotify.runtime.mqtt_broker import channel_topic
 from tests.certificates import Authority
 from tests.mosquitto import PATIENCE, Mosquitto
 from tests.ports import free_port

@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from rsnotify.runtime.mqtt.login import BrokerLogin
-from rsnotify.runtime.mqtt.topics import DEFAULT_PREFIX, channel_topic
-from rsnotify.selection.push_selection import push_selection_for
-from rsnotify.selection.selection import Selection
+from rsnotify.runtime.mqtt_broker import DEFAULT_PREFIX, BrokerLogin, channel_topic
+from rsnotify.selection import Selection, push_selection_for
 from rsnotify.sync.pace import Pace
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration

@@ -19,7 +19,7 @@ from rsnotify_subscriber import (
     Subscriber,
     Via,
 )
-from rsnotify_subscriber.commands.callback_server import CallbackServer
+from rsnotify_subscriber.commands.follow_options import CallbackServer
 from tests.end_to_end import history
 from tests.end_to_end.cluster_killing import NODES, ClusterStage, hashes_of
 from tests.hub.helpers import Client

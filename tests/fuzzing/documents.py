@@ -16,28 +16,36 @@ from jsonpointer import JsonPointerException
 from rsnotify.errors import ContentMismatch, DocumentError, InvalidDocument
 from rsnotify.format.coverage import change_list_coverage, package_coverage
 from rsnotify.format.digest import set_digest
-from rsnotify.format.embedded_links import html_links, xml_links
-from rsnotify.format.limits import DEFAULT_LIMITS, DocumentLimits
-from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.hashes import parse_hashes
+from rsnotify.format.links import html_links, xml_links
+from rsnotify.format.model import (
+    DEFAULT_LIMITS,
+    RS_NS,
+    SITEMAP_NS,
+    Capability,
+    ChangeType,
+    Document,
+    DocumentLimits,
+    Link,
+    Resource,
+)
 from rsnotify.format.offer import read_offer
 from rsnotify.format.reader import SitemapReader, read_document, with_resources
-from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS, Capability, ChangeType
 from rsnotify.format.writer import write_document
-from rsnotify.selection.push_selection import PushSelection
-from rsnotify.selection.representations import wanted_representation
-from rsnotify.validation.validator import validate
-from rsnotify_hub.change_memory.pages import UnknownChanges, make_page
-from rsnotify_hub.events.encoding import JsonEvents, XmlEvents
-from rsnotify_hub.filtering.fragment_filter import filter_fragment
-from rsnotify_hub.fragments.content import read_content
-from rsnotify_hub.fragments.fragment import merge_fragments
+from rsnotify.representations import wanted_representation
+from rsnotify.selection import PushSelection
+from rsnotify_hub.change_memory import UnknownChanges, make_page
+from rsnotify_hub.events import JsonEvents, XmlEvents
+from rsnotify_hub.filtering import filter_fragment
+from rsnotify_hub.fragments import merge_fragments
+from rsnotify_hub.intake import read_content
 from rsnotify_hub.statistics import DeliveryTransport
+from rsnotify_patching import json_merge_patch, json_patch, xml_patch
+from rsnotify_subscriber.content.packages import ZipPackage
 from rsnotify_subscriber.content.resolver import _decode_data_uri
-from rsnotify_subscriber.content.zip_package import ZipPackage
-from rsnotify_subscriber.fetching.digests import parse_hashes
-from rsnotify_subscriber.fetching.inflating import Inflater
+from rsnotify_subscriber.fetching.responses import Inflater
 from rsnotify_subscriber.mirror.paths import MirrorLayout
-from rsnotify_subscriber.patching import json_merge_patch, json_patch, xml_patch
+from rsnotify_validation.validator import validate
 from tests.core.test_fast_reader import PIECES
 from tests.fuzzing.surface import Surface
 

@@ -19,26 +19,23 @@ from rsnotify.format.datetimes import (
 )
 from rsnotify.format.links import parse_links, resolve
 from rsnotify.format.signatures import SigningKey, verify_signature
-from rsnotify.runtime.http.response import ContentReader, NoReply, ResponseReader
-from rsnotify.runtime.mqtt.framing import PacketLengths, PacketTooLong
-from rsnotify.runtime.mqtt.selection_requests import SelectionRequest, read_selection_request
-from rsnotify.runtime.mqtt.topics import parse_broker
-from rsnotify.runtime.xmpp.addresses import parse_service
-from rsnotify.runtime.xmpp.stanzas import ReceivedStream, error_in, items_in, payload_of, publish
-from rsnotify.selection.push_selection import PushSelection
+from rsnotify.runtime.http_client import ContentReader, NoReply, ResponseReader
+from rsnotify.runtime.mqtt_broker import SelectionRequest, parse_broker, read_selection_request
+from rsnotify.runtime.mqtt_streams import PacketLengths, PacketTooLong
+from rsnotify.selection import PushSelection
 from rsnotify.sync.retry import parse_retry_after
-from rsnotify_hub.access.clients import TrustedProxies, client_network
-from rsnotify_hub.access.json_web_tokens import JsonWebTokens
-from rsnotify_hub.live.origins import Origins
+from rsnotify_hub.access.authorization import JsonWebTokens
+from rsnotify_hub.access.limits import TrustedProxies, client_network
+from rsnotify_hub.live.connections import Origins
 from rsnotify_hub.refusals import Refusal, parse_since
 from rsnotify_hub.urls import authority_of, check_url, has_dot_segments, host_of
-from rsnotify_hub.websocket import frames
-from rsnotify_hub.websocket.connection import FrameHandler, WebSocketConnection
-from rsnotify_hub.websocket.handler import select_of
+from rsnotify_hub.websocket import websocket_connection as frames
+from rsnotify_hub.websocket.websocket_connection import FrameHandler, WebSocketConnection
+from rsnotify_hub.websocket.websocket_handler import select_of
 from rsnotify_hub.websub.forms import SubscriptionRequest, denial_url, parse_form, verification_url
 from rsnotify_publisher.hubs import Hub
-from rsnotify_publisher.push.hub_connection import HubConnection, HubPublication
-from rsnotify_publisher.web.conditions import RepresentationVersion, accepts_gzip, decide
+from rsnotify_publisher.push.websocket import HubConnection, HubPublication
+from rsnotify_publisher.web.responses import RepresentationVersion, accepts_gzip, decide
 from rsnotify_subscriber.fetching.responses import (
     check_transfer,
     content_validator,
@@ -46,7 +43,9 @@ from rsnotify_subscriber.fetching.responses import (
     retry_after,
 )
 from rsnotify_subscriber.fetching.small_requests import _response
-from rsnotify_subscriber.push.hub_websocket import HubWebSocket, TopicReception
+from rsnotify_subscriber.push.websocket_transport import HubWebSocket, TopicReception
+from rsnotify_xmpp.xmpp_connection import ReceivedStream, error_in, items_in, payload_of, publish
+from rsnotify_xmpp.xmpp_service import parse_service
 from tests.fuzzing.documents import SITEMAPS
 from tests.fuzzing.surface import Surface
 

@@ -9,15 +9,15 @@ import msgspec
 
 from rsnotify.errors import DocumentError
 from rsnotify.format.datetimes import format_datetime
-from rsnotify_gateway.activity_parser import parse_collection
-from rsnotify_gateway.activity_parser import parse_page as parse_activities
-from rsnotify_gateway.event_parser import EventMapping, EventParser, read_event
-from rsnotify_gateway.feed_parser import parse_feed
-from rsnotify_gateway.ldes_parser import StreamTerms
-from rsnotify_gateway.ldes_parser import parse_page as parse_stream
-from rsnotify_gateway.oai_parser import OaiParser
+from rsnotify_gateway.adapters.change_discovery import parse_collection
+from rsnotify_gateway.adapters.change_discovery import parse_page as parse_activities
+from rsnotify_gateway.adapters.event_streams import EventMapping, EventParser, read_event
+from rsnotify_gateway.adapters.feeds import parse_feed
+from rsnotify_gateway.adapters.ldes import StreamTerms
+from rsnotify_gateway.adapters.ldes import parse_page as parse_stream
+from rsnotify_gateway.adapters.oai_pmh import OaiParser
+from rsnotify_gateway.client import parse_robots
 from rsnotify_gateway.reconciling import usable_uri
-from rsnotify_gateway.robots import parse_robots
 from tests.fuzzing.surface import Surface
 
 _URI = "http://e.example/a"

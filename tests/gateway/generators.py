@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rsnotify.format.datetimes import Instant
-from rsnotify.format.model import Document, Link, Resource
-from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.format.model import Capability, ChangeType, Document, Link, Resource
 from rsnotify.format.writer import write_document
 from tests.gateway.origin_server import OriginServer
 

@@ -12,7 +12,7 @@ import pytest
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Resource
 from rsnotify_gateway import OriginSettings
-from rsnotify_gateway.event_parser import EventMapping
+from rsnotify_gateway.adapters.event_streams import EventMapping
 from rsnotify_publisher.outbox import Outbox
 from tests.gateway.checking import origin
 from tests.gateway.event_server import MAPPING, EventServer, change

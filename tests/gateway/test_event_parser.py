@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import TooLarge
-from rsnotify_gateway.event_parser import EventMapping, EventParser, ServerEvent, read_event
+from rsnotify_gateway.adapters.event_streams import (
+    EventMapping,
+    EventParser,
+    ServerEvent,
+    read_event,
+)
 
 MAPPING = EventMapping("/uri", "/at", "/kind", ("gone",), {"/wiki": "one"})
 STREAM = (

@@ -10,7 +10,7 @@ import pytest
 
 from rsnotify.errors import DocumentError, TooLarge
 from rsnotify_gateway.adapters import feeds
-from rsnotify_gateway.feed_parser import parse_feed
+from rsnotify_gateway.adapters.feeds import parse_feed
 from tests.fuzzing.test_surfaces import calls
 from tests.gateway.checking import Checking, origin
 from tests.gateway.origin_server import OriginServer

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rsnotify.errors import ConfigurationError, DocumentError, InvalidDocument, TooLarge
-from rsnotify_gateway import ldes_parser
 from rsnotify_gateway.adapters import ldes
+from rsnotify_gateway.adapters import ldes as ldes_parser
 from tests.gateway.checking import Checking, origin
 from tests.gateway.generators import SITE, EventStream, at
 from tests.gateway.origin_server import OriginServer

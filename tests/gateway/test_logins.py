@@ -14,10 +14,9 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
-from rsnotify.format.model import Document, Resource
-from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify_gateway import Gateway, OriginSettings
-from rsnotify_gateway.event_parser import EventMapping
+from rsnotify_gateway.adapters.event_streams import EventMapping
 from rsnotify_publisher.outbox import Outbox
 from rsnotify_subscriber.fetching.credentials import basic
 from tests.gateway.checking import BASE, CONTACT, Checking, origin

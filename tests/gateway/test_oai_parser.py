@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument, TooLarge
-from rsnotify_gateway.oai_parser import OaiError, OaiParser, OaiRecord, parse_response
+from rsnotify_gateway.adapters.oai_pmh import OaiError, OaiParser, OaiRecord, parse_response
 
 DATE = "<responseDate>2026-11-02T10:00:00Z</responseDate>"
 

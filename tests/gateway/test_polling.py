@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from random import Random
 
-from rsnotify_gateway.polling import PollPace
+from rsnotify_gateway.config import PollPace
 
 PACE = PollPace(least=10, most=100)
 

@@ -11,9 +11,8 @@ import pytest
 from aiohttp import ClientSession
 
 from rsnotify.errors import ConfigurationError, DocumentError, Unavailable
-from rsnotify.format.model import Document, Resource
+from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify_publisher import Options, Publisher
 from tests.gateway.checking import Checking, origin
 from tests.gateway.generators import SITE, PullOnlySource, at

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rsnotify_gateway.robots import parse_robots
+from rsnotify_gateway.client import parse_robots
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rsnotify.errors import DocumentError, Unavailable
-from rsnotify.runtime.state_copies import copy_state
+from rsnotify.runtime.backup import copy_state
 from tests.gateway.checking import Checking, origin
 from tests.gateway.origin_server import OriginServer, index, sitemap, zipped
 

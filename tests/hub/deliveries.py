@@ -10,20 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.cluster.calls import HubNodes, SingleNode
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_hub.fragments.fragment import read_fragment
-from rsnotify_hub.http.client import open_client
-from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.fragments import read_fragment
+from rsnotify_hub.http.topic_requests import open_client
+from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import LogRetention, Store
-from rsnotify_hub.store.sqlite.store import SqliteStore
+from rsnotify_hub.store.sqlite_store import SqliteStore
+from rsnotify_hub.store.stores import HubNodes, SingleNode
 from rsnotify_hub.subscriptions import Subscription
+from rsnotify_hub.websub.callback_requests import CallbackRequests
 from rsnotify_hub.websub.channel import WebSubChannel
-from rsnotify_hub.websub.delivery.delivery import Delivery
-from rsnotify_hub.websub.delivery.requests import CallbackRequests
-from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler
-from rsnotify_hub.websub.intent_requests import IntentRequests
+from rsnotify_hub.websub.delivery import Delivery
+from rsnotify_hub.websub.scheduler import DeliveryScheduler, IntentRequests
 from rsnotify_hub.websub.verification import IntentVerification
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Clock, fragment
 

@@ -13,9 +13,8 @@ import aiohttp
 from aiohttp import web
 
 from rsnotify.format.datetimes import format_datetime
-from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.model import ChangeType, Document, Link, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import ChangeType
 from rsnotify.format.writer import write_document
 
 TOPIC = "https://source.example/data/channel.xml"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rsnotify.format.model import Document, Resource
-from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.writer import write_document
 from tests.hub.helpers import at
 

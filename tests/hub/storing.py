@@ -8,9 +8,8 @@ from datetime import timedelta
 from functools import cache
 from pathlib import Path
 
-from rsnotify_hub.fragments.fragment import Fragment, read_fragment
-from rsnotify_hub.log.topic_log import DeliveryChannel
-from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.fragments import Fragment, read_fragment
+from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
 from rsnotify_hub.store.interface import (
     LogEntry,
     LogRetention,
@@ -18,9 +17,9 @@ from rsnotify_hub.store.interface import (
     Store,
     StoredSubscription,
 )
-from rsnotify_hub.store.sqlite.store import SqliteStore
+from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
-from rsnotify_hub.transfer.exporting import IgnoredNews
+from rsnotify_hub.transfer.files import IgnoredNews
 from tests.hub.helpers import TOPIC, Clock, at, fragment
 
 FOREVER = LogRetention(size=10**9, age=timedelta(days=365))

@@ -20,10 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_hub.access.clients import TrustedProxies, client_network
-from rsnotify_hub.access.grants import Grant
-from rsnotify_hub.access.json_web_tokens import JsonWebTokens
-from rsnotify_hub.access.limits import RateLimiter
+from rsnotify_hub.access.authorization import Grant, JsonWebTokens
+from rsnotify_hub.access.limits import RateLimiter, TrustedProxies, client_network
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.config.loading import ConfigurationSource

@@ -36,7 +36,7 @@ def hanging_names(monkeypatch: pytest.MonkeyPatch) -> Any:
 #: A process that ends while a name is looked up for ever.
 ENDING = """
 import asyncio, socket, threading
-from rsnotify_hub.http.address_resolver import AddressResolver
+from rsnotify.runtime.dialing import AddressResolver
 
 socket.getaddrinfo = lambda *args, **options: threading.Event().wait()
 

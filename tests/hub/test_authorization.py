@@ -9,8 +9,7 @@ from aiohttp import web
 from aiohttp.http import HttpVersion10
 from aiohttp.test_utils import make_mocked_request
 
-from rsnotify_hub.access.authorization import Authorizer
-from rsnotify_hub.access.grants import Grants
+from rsnotify_hub.access.authorization import Authorizer, Grants
 from rsnotify_hub.config.configuration import AdminGrant
 from rsnotify_hub.refusals import Refusal
 from tests.hub.test_grants import publisher

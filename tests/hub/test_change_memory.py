@@ -11,15 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from resync.change_list import ChangeList
 
-from rsnotify.format.coverage import change_list_coverage
+from rsnotify.format.coverage import Frontier, change_list_coverage
 from rsnotify.format.datetimes import Instant, format_datetime
-from rsnotify.format.frontier import Frontier
-from rsnotify.format.model import Document
+from rsnotify.format.model import Document, Rel
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import Rel
-from rsnotify.validation import validate
-from rsnotify_hub.change_memory.pages import UnknownChanges, make_page
-from rsnotify_hub.fragments.fragment import read_fragment
+from rsnotify_hub.change_memory import UnknownChanges, make_page
+from rsnotify_hub.fragments import read_fragment
+from rsnotify_validation import validate
 from tests.hub.helpers import START, TOPIC, Client, Clock, RunHub, at, fragment
 
 UP = "https://source.example/data/capabilitylist.xml"

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.config.line_numbers import line_of
+from rsnotify.runtime.settings import EnvironmentLayer, digest, line_of
 from rsnotify_hub.config.configuration import (
     SETTINGS,
     AccessConfig,
@@ -22,9 +22,7 @@ from rsnotify_hub.config.configuration import (
     PublisherGrant,
     ServerConfig,
 )
-from rsnotify_hub.config.layers import EnvironmentLayer
 from rsnotify_hub.config.loading import ConfigurationSource, load_configuration
-from rsnotify_hub.config.tokens import digest
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "x" * 16

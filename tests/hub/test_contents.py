@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument, TooLarge
-from rsnotify_hub.fragments.content import is_text, is_xml, read_content
-from rsnotify_hub.fragments.fragment import Fragment
+from rsnotify_hub.fragments import Fragment
+from rsnotify_hub.intake import is_text, is_xml, read_content
 from tests.growth import check_growth
 from tests.hub.helpers import at, fragment
 

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.format.model import Document, Resource
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.model import ChangeType, Document, Resource
 from rsnotify.format.writer import write_document
 from tests.browser import Browser, Page
 from tests.hub.helpers import ADMIN, TOPIC, Callback, Client, RunHub, at, fragment, seconds_of
 from tests.ports import free_port
 
-STATIC = Path(__file__).parents[2] / "hub/rsnotify_hub/dashboard/static"
+STATIC = Path(__file__).parents[2] / "hub/rsnotify_hub/admin/static"
 LIVE = "document.querySelector('#connection').dataset.state === 'live'"
 CHANGES = "[...document.querySelectorAll('.change .uri')].map(each => each.textContent)"
 #: No poll follows on the next one: timers that are as long as the page's polls do not end.

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify_hub.admin.day_history import MINUTES, DayHistory, joined
-from rsnotify_hub.admin.readings import HubReadings
-from rsnotify_hub.admin.status_schemas import HistoryInfo, MinuteInfo
+from rsnotify_hub.admin.reports import MINUTES, DayHistory, joined
+from rsnotify_hub.admin.schemas import HistoryInfo, MinuteInfo
+from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.subscriptions import DeliveryState
 from tests.hub.admin.admin_user import AdminUser

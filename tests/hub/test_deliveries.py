@@ -13,7 +13,7 @@ import pytest
 from rsnotify.errors import StorageError
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport
 from rsnotify_hub.subscriptions import DeliveryState, Subscription
-from rsnotify_hub.websub.delivery.answers import redacted
+from rsnotify_hub.websub.callback_requests import redacted
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import (
     PATIENCE,
@@ -191,7 +191,7 @@ async def test_a_fault_of_the_hub_does_not_end_a_subscription(
 async def test_a_delivery_that_runs_when_the_hub_stops_still_arrives_once(
     tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("rsnotify_hub.websub.delivery.sender.CLOSE_SECONDS", PATIENCE)
+    monkeypatch.setattr("rsnotify_hub.websub.sender.CLOSE_SECONDS", PATIENCE)
     callback.open.clear()
     async with opened_channel(tmp_path, clock) as deliveries:
         await deliveries.subscribed(callback)

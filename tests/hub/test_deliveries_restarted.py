@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rsnotify_hub.admin.views import lag_seconds
 from rsnotify_hub.subscriptions import DeliveryState
-from rsnotify_hub.websub.delivery.delivery import Delivery
+from rsnotify_hub.websub.delivery import Delivery
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import Callback, Clock, seconds_of
 from tests.hub.storing import stored_troubles

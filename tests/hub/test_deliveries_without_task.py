@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rsnotify_hub.subscriptions import DeliveryState
-from rsnotify_hub.websub.delivery.delivery import Delivery
-from rsnotify_hub.websub.delivery.scheduler import Deadlines, DeliveryScheduler
+from rsnotify_hub.websub.delivery import Delivery
+from rsnotify_hub.websub.scheduler import Deadlines, DeliveryScheduler
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import PATIENCE, Callback, Clock, fragment
 from tests.hub.posting.servers import CLOSE, OK, serving
@@ -116,7 +116,7 @@ async def test_a_subscription_whose_callback_is_gone_ends(
 async def test_a_channel_that_closes_waits_for_running_deliveries(
     tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("rsnotify_hub.websub.delivery.sender.CLOSE_SECONDS", PATIENCE)
+    monkeypatch.setattr("rsnotify_hub.websub.sender.CLOSE_SECONDS", PATIENCE)
     async with opened_channel(tmp_path, clock) as deliveries:
         delivery = await with_running_delivery(deliveries, callback)
         callback.open.set()
@@ -126,7 +126,7 @@ async def test_a_channel_that_closes_waits_for_running_deliveries(
 async def test_a_channel_that_closes_does_not_wait_forever(
     tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("rsnotify_hub.websub.delivery.sender.CLOSE_SECONDS", 0)
+    monkeypatch.setattr("rsnotify_hub.websub.sender.CLOSE_SECONDS", 0)
     async with opened_channel(tmp_path, clock) as deliveries:
         await with_running_delivery(deliveries, callback)
     async with opened_channel(tmp_path, clock) as deliveries:

@@ -6,9 +6,8 @@ import asyncio
 
 import pytest
 
-from rsnotify_hub.websub.delivery.answers import Answer
-from rsnotify_hub.websub.delivery.fair_queue import Capacity
-from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler, DeliverySlot
+from rsnotify_hub.websub.callback_requests import Answer
+from rsnotify_hub.websub.scheduler import Capacity, DeliveryScheduler, DeliverySlot
 from tests.hub.helpers import PATIENCE
 
 OK = Answer(204, "answers 204")

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.reader import read_document
-from rsnotify_hub.events import encoding
-from rsnotify_hub.live.keep_alive import KeepAlive
+from rsnotify_hub import events as encoding
+from rsnotify_hub.live.connections import KeepAlive
 from tests.hub.conftest import RunHub
 from tests.hub.event_streams import EventReader, events
 from tests.hub.helpers import PATIENCE, TOPIC, Client, LogWatch, at, fragment, heard, seconds_of

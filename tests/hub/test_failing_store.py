@@ -14,12 +14,12 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify_hub.fragments.content import read_content
-from rsnotify_hub.fragments.fragment import Fragment
-from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.fragments import Fragment
+from rsnotify_hub.intake import read_content
+from rsnotify_hub.log.topic_log import TopicLogs
+from rsnotify_hub.store import sqlite_subscriptions as cursors
 from rsnotify_hub.store.interface import LogRetention
-from rsnotify_hub.store.sqlite import cursors
-from rsnotify_hub.store.sqlite.store import SqliteStore
+from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
 from tests.hub.helpers import PATIENCE, TOPIC, Clock, LogWatch, at
 from tests.hub.storing import FOREVER, Listener, made, opened, stored_subscriptions

@@ -11,18 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.format.datetimes import MICROSECOND, Instant
-from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.model import Capability, ChangeType, Document, Link, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.format.writer import write_document
-from rsnotify.selection.push_selection import PushSelection
-from rsnotify_hub.filtering import filtered_reader as cutting
-from rsnotify_hub.filtering.filter_cache import FilterCache
-from rsnotify_hub.filtering.filtered_reader import FilteredReader
-from rsnotify_hub.filtering.fragment_filter import EmptyIntervalJoiner, filter_fragment, join_empty
-from rsnotify_hub.filtering.topic_selection import TopicSelection, selection_of_key
-from rsnotify_hub.fragments.content import whole_content
-from rsnotify_hub.fragments.fragment import Fragment, read_fragment
+from rsnotify.selection import PushSelection
+from rsnotify_hub import filtering as cutting
+from rsnotify_hub.filtering import (
+    EmptyIntervalJoiner,
+    FilterCache,
+    FilteredReader,
+    TopicSelection,
+    filter_fragment,
+    join_empty,
+    selection_of_key,
+)
+from rsnotify_hub.fragments import Fragment, read_fragment
+from rsnotify_hub.intake import whole_content
 from rsnotify_hub.store.interface import LogEntry
 from tests.hub import storing
 from tests.hub.helpers import START, TOPIC, Clock, at

@@ -5,11 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument, WrongDocument
-from rsnotify.format.model import Document
+from rsnotify.format.model import RS_NS, SITEMAP_NS, Document
 from rsnotify.format.reader import DocumentLimits, read_document
-from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS
 from rsnotify.format.writer import write_document
-from rsnotify_hub.fragments.fragment import (
+from rsnotify_hub.fragments import (
     Fragment,
     Interval,
     count_chained,

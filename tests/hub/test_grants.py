@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from rsnotify_hub.access.grants import Grant, Grants
-from rsnotify_hub.access.topic_prefixes import is_granted
+from rsnotify_hub.access.authorization import Grant, Grants
+from rsnotify_hub.access.limits import is_granted
 from rsnotify_hub.config.configuration import AdminGrant, PublisherGrant
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rsnotify.errors import StorageError
-from rsnotify_hub.health import Readiness
+from rsnotify_hub.hub import Readiness
 from rsnotify_hub.refusals import Refusal
 from tests.hub.helpers import PATIENCE, Client
 

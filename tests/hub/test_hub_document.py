@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rsnotify.format.hub_document import HUB_DOCUMENT
+from rsnotify.format.offer import HUB_DOCUMENT
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import ADMIN
 from tests.mosquitto import Mosquitto

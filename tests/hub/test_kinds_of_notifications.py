@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rsnotify.errors import WrongDocument
-from rsnotify.format.vocabulary import Capability
-from rsnotify_hub.fragments.fragment import Fragment, count_chained, read_fragment
+from rsnotify.format.model import Capability
+from rsnotify_hub.fragments import Fragment, count_chained, read_fragment
 from tests.hub.helpers import PATIENCE, TOPIC, Client, Clock, fragment
 from tests.hub.storing import kept, logs, made
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rsnotify_hub.store.interface import LogState
-from rsnotify_hub.store.sqlite.store import SqliteStore
+from rsnotify_hub.store.sqlite_store import SqliteStore
 from tests.hub.helpers import Clock
 from tests.hub.storing import FOREVER, made, opened, stored_logs
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify_hub.fragments.content import whole_content
-from rsnotify_hub.fragments.fragment import Fragment
+from rsnotify_hub.fragments import Fragment
+from rsnotify_hub.intake import whole_content
 from rsnotify_hub.store.interface import Backlog, LogMoved, LogRetention
-from rsnotify_hub.store.sqlite.store import SqliteStore
+from rsnotify_hub.store.sqlite_store import SqliteStore
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.jetstream.nodes import Node, Notified, prefixed, running_node
 from tests.hub.storing import FOREVER, made, stored_logs

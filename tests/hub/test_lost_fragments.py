@@ -13,9 +13,9 @@ from typing import Any, cast
 import pytest
 
 from rsnotify.errors import StorageError
-from rsnotify_hub.fragments.fragment import Fragment, read_fragment
+from rsnotify_hub.fragments import Fragment, read_fragment
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.websocket.publishing import WebSocketPublication
+from rsnotify_hub.websocket.publication import WebSocketPublication
 from tests.hub.helpers import PATIENCE, TOPIC, at, fragment
 from tests.hub.storing import made
 from tests.hub.test_failing_store import Disk, hub

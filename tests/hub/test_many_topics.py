@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 
 from rsnotify.format.datetimes import format_datetime, parse_datetime
-from rsnotify_hub.filtering import filtered_reader
-from rsnotify_hub.websocket import many_topics
+from rsnotify_hub import filtering as filtered_reader
+from rsnotify_hub.websocket import websocket_handler as many_topics
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Client, LogWatch, at, fragment, seconds_of
 from tests.hub.test_websocket import small_buffers

@@ -4,9 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import InvalidDocument
-from rsnotify.format.model import Document, Link, Resource
-from rsnotify.format.vocabulary import ChangeType
-from rsnotify_hub.websub.pinging.news import announce, keys_at, part_after
+from rsnotify.format.model import ChangeType, Document, Link, Resource
+from rsnotify_hub.websub.pings import announce, keys_at, part_after
 from tests.hub.helpers import at, changes
 
 

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.runtime.http import connection
+from rsnotify.runtime import http_client as connection
 from rsnotify_hub.subscriptions import DeliveryState
-from rsnotify_hub.websub.delivery.fair_queue import Capacity
-from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler
+from rsnotify_hub.websub.scheduler import Capacity, DeliveryScheduler
 from tests.hub.deliveries import opened_channel
 from tests.hub.helpers import Callback, Clock, fragment
 
@@ -182,7 +181,7 @@ async def test_a_poisoned_callback_fails_and_the_others_get_everything(
 async def test_many_hanging_callbacks_delay_no_others(
     tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("rsnotify_hub.websub.delivery.sender.CLOSE_SECONDS", 0)
+    monkeypatch.setattr("rsnotify_hub.websub.sender.CLOSE_SECONDS", 0)
     # The slow queue has capacity for a sound callback, too, in case the machine delays it.
     quick, slow = Capacity(4, 4), Capacity(3, 2)
     scheduler = DeliveryScheduler(1000, quick=quick, slow=slow, quick_seconds=0.5)

@@ -16,11 +16,9 @@ import pytest
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import to_microseconds
-from rsnotify_hub.log.appending import plan_append
-from rsnotify_hub.log.recent_entries import RECENT_BYTES
-from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.log.topic_log import RECENT_BYTES, TopicLogs, plan_append
 from rsnotify_hub.store.interface import Backlog, LogEntry, LogRetention
-from rsnotify_hub.store.sqlite.store import SqliteStore
+from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.storing import (

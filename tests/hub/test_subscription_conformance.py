@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from rsnotify_hub.cluster.records import NodeRecord
-from rsnotify_hub.cluster.sharding import BRIDGE
 from rsnotify_hub.store.interface import Store, StoredSubscription
-from rsnotify_hub.store.jetstream.store import JetStreamStore, open_jetstream
-from rsnotify_hub.store.sqlite.store import SqliteStore
+from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription, subscription_id
-from rsnotify_hub.transfer.exporting import IgnoredNews
+from rsnotify_hub.transfer.files import IgnoredNews
+from rsnotify_jetstream.cluster_records import NodeRecord
+from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
+from rsnotify_jetstream.membership import BRIDGE
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.jetstream.hubs import PACE, until
 from tests.hub.jetstream.nodes import prefixed

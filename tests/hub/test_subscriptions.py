@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from rsnotify_hub.subscriptions import Subscription, granted_lease, is_expired, subscribed
-from rsnotify_hub.websub.delivery.answers import Answer, AnswerVerdict
+from rsnotify_hub.websub.callback_requests import Answer, AnswerVerdict
 from tests.hub.helpers import at
 
 NEW = {"topic": "t", "callback": "c", "secret": None, "lease": 60, "now": at(0), "position": 7}

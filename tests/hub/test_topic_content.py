@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_hub.http.client import open_client
-from rsnotify_hub.log.topic_logs import TopicLogs
-from rsnotify_hub.websub.pinging.pings import PingHandler
+from rsnotify_hub.http.topic_requests import open_client
+from rsnotify_hub.log.topic_log import TopicLogs
+from rsnotify_hub.websub.pings import PingHandler
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, fragment
 from tests.hub.storing import opened
@@ -277,7 +277,7 @@ async def test_a_redirect_to_a_private_address_is_not_followed(
 
         async with serving(get) as url:
             monkeypatch.setattr(
-                "rsnotify_hub.http.client.refusal",
+                "rsnotify_hub.http.topic_requests.refusal",
                 lambda address: None if address == "127.0.0.1" else "it is private",
             )
             async with run_hub(allow_private_addresses=False) as hub:

@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify_hub.access.topic_prefixes import granted_ranges, is_granted
+from rsnotify_hub.access.limits import granted_ranges, is_granted
 from rsnotify_hub.admin.views import topic_id
-from rsnotify_hub.log.topic_logs import SortedNames
+from rsnotify_hub.log.topic_log import SortedNames
 from tests.hub.helpers import PATIENCE, Client, RunHub, fragment
 
 MAPS, BOOKS = "a-token-for-the-maps", "a-token-for-the-books"

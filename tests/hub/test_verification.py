@@ -11,10 +11,10 @@ import pytest
 
 from rsnotify.errors import StorageError
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.websub.delivery.answers import Answer
+from rsnotify_hub.websub.callback_requests import Answer
 from rsnotify_hub.websub.forms import SubscriptionRequest
-from rsnotify_hub.websub.intent_requests import TRIES, IntentRequests
-from rsnotify_hub.websub.quota import PENDING_SHARE, client_of
+from rsnotify_hub.websub.registry import PENDING_SHARE, client_of
+from rsnotify_hub.websub.scheduler import TRIES, IntentRequests
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Clock, LogWatch, fragment
 from tests.ports import free_port

@@ -15,8 +15,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from rsnotify.format.datetimes import format_datetime, parse_datetime
-from rsnotify_hub.live.handover import HandedOver, hand_over
-from rsnotify_hub.live.keep_alive import KeepAlive
+from rsnotify_hub.live.connections import HandedOver, KeepAlive, hand_over
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Client, at, fragment, heard, seconds_of
 from tests.hub.raw_sockets import BINARY, CLOSE, PING, PONG, TEXT, Socket, connect, frame

@@ -11,11 +11,11 @@ import pytest
 
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.reader import read_document
+from rsnotify_hub import filtering as cutting
+from rsnotify_hub import filtering as sieve
 from rsnotify_hub.admin.views import topic_id
-from rsnotify_hub.filtering import filter_cache as sieve
-from rsnotify_hub.filtering import filtered_reader as cutting
-from rsnotify_hub.filtering.filter_cache import FilterCache
-from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.filtering import FilterCache
+from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.store.interface import LogEntry
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import (

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rsnotify.errors import WrongDocument
-from rsnotify_hub.fragments.content import read_content
-from rsnotify_hub.fragments.fragment import Fragment
+from rsnotify_hub.fragments import Fragment
+from rsnotify_hub.intake import read_content
 from rsnotify_hub.store.interface import LogRetention
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.storing import kept, logs, made

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from rsnotify.format.model import Capability, Rel
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import Capability, Rel
 from tests.interop.clients import ResyncClient, contents
 from tests.publisher.helpers import FakeHub, SourceProcess, Start, eventually, put
 

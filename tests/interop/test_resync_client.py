@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import MAX_ENTRIES
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import MAX_ENTRIES
 from tests.interop.clients import ResyncClient, contents
 from tests.publisher.helpers import SourceProcess, Start, eventually, put
 

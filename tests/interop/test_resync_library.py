@@ -31,8 +31,8 @@ from resync.resource_list import ResourceList
 from resync.source_description import SourceDescription
 
 from rsnotify.format.datetimes import format_datetime
+from rsnotify.format.model import Capability
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import Capability
 from tests.publisher.helpers import SourceProcess, eventually, put
 
 #: Seconds; only what hangs takes them.

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from rsnotify.selection.selection import Selection
+from rsnotify.selection import Selection
 from tests.matrix.shapes import Shape
 from tests.matrix.source import BASE, FOLDER, Answer, Listing, Request, Source
 from tests.matrix.ways import PACE, Way

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.model import ChangeType
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import (
     Fleet,
@@ -25,8 +25,8 @@ from rsnotify_subscriber import (
     Subscriber,
     audit,
 )
+from rsnotify_subscriber.events import Via
 from rsnotify_subscriber.mirror.paths import FALLBACKS
-from rsnotify_subscriber.via import Via
 from tests.matrix.source import BASE
 from tests.simulation.loop import Clock, Machine, SimulatedLoop
 

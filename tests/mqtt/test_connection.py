@@ -14,13 +14,9 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from rsnotify.errors import ConfigurationError, RsnotifyError, Unavailable
-from rsnotify.runtime.mqtt.connect import BrokerSession, connect
-from rsnotify.runtime.mqtt.connection import BrokerConnection
-from rsnotify.runtime.mqtt.login import BrokerLogin
-from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.topics import parse_broker
-from rsnotify.runtime.refusals import ConnectionRefused
+from rsnotify.errors import ConfigurationError, ConnectionRefused, RsnotifyError, Unavailable
+from rsnotify.runtime.mqtt_broker import BrokerLogin, MqttMessage, parse_broker
+from rsnotify.runtime.mqtt_connection import BrokerConnection, BrokerSession, connect
 from tests.certificates import Authority
 from tests.mosquitto import PATIENCE, Mosquitto
 
@@ -236,7 +232,7 @@ async def test_a_lost_connection_fails_pending_publications(mosquitto: Mosquitto
 async def test_a_broker_that_answers_nothing_any_more_is_missed(
     mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rsnotify.runtime.mqtt.connect.KEEPALIVE", 1)
+    monkeypatch.setattr("rsnotify.runtime.mqtt_connection.KEEPALIVE", 1)
     async with connect(parse_broker(mosquitto.url)) as connection:
         mosquitto.pause()
         async with asyncio.timeout(PATIENCE):

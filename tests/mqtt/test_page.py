@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rsnotify.runtime.mqtt.topics import channel_topic
+from rsnotify.runtime.mqtt_broker import channel_topic
 from rsnotify_hub.config.loading import load_configuration
 from tests.certificates import Authority
 from tests.mosquitto import Mosquitto

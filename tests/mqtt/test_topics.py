@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.mqtt.framing import PacketLengths, PacketTooLong
-from rsnotify.runtime.mqtt.topics import channel_topic, is_broker_url, parse_broker
+from rsnotify.runtime.mqtt_broker import channel_topic, is_broker_url, parse_broker
+from rsnotify.runtime.mqtt_streams import PacketLengths, PacketTooLong
 
 CHANNEL = "https://source.example/data/channel.xml"
 DIGEST = sha256(CHANNEL.encode()).hexdigest()[:32]

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.runtime import state_copies
-from rsnotify.runtime.state_copies import copy_state
+from rsnotify.runtime import backup as state_copies
+from rsnotify.runtime.backup import copy_state
 from rsnotify_publisher import Publisher
 from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber, default_state
 from tests.operations.site import Site, contents

@@ -15,9 +15,9 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from rsnotify_hub.admin.node_schemas import NodeList, StreamInfo
-from rsnotify_hub.admin.readings import HubReadings
-from rsnotify_hub.logging_setup import JsonLogFormatter
+from rsnotify_hub.admin.schemas import NodeList, StreamInfo
+from rsnotify_hub.admin.views import HubReadings
+from rsnotify_hub.application import JsonLogFormatter
 from rsnotify_hub.metrics import Metrics
 from rsnotify_hub.statistics import Statistics
 from tests.reader import ROOT

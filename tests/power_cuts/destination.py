@@ -19,9 +19,9 @@ from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.model import Resource
 from rsnotify.sync.actions import Progress
 from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber, Via
-from rsnotify_subscriber.mirror.tree import MirrorTree
+from rsnotify_subscriber.following.recovery import apply_unfinished
+from rsnotify_subscriber.mirror.paths import MirrorTree
 from rsnotify_subscriber.storage.destination_state import DestinationState
-from rsnotify_subscriber.sync.replay import apply_unfinished
 from tests.power_cuts.cuts import Experiment, Loss, PowerCut
 from tests.power_cuts.trace import Call, read_calls, traced
 from tests.running import children_of

@@ -10,7 +10,7 @@ import signal
 import sys
 
 from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber
-from rsnotify_subscriber.sync import progress_saver
+from rsnotify_subscriber.following import following as progress_saver
 from tests.subscriber.destination import PACE
 
 

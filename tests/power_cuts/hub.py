@@ -21,9 +21,8 @@ import aiohttp
 from rsnotify.format.datetimes import format_datetime, parse_datetime
 from rsnotify_hub.config.configuration import IntakeConfig
 from rsnotify_hub.intake import limits_of
-from rsnotify_hub.store.sqlite.store import SqliteStore
-from rsnotify_hub.transfer.exporting import IgnoredNews
-from rsnotify_hub.transfer.files import check_export
+from rsnotify_hub.store.sqlite_store import SqliteStore
+from rsnotify_hub.transfer.files import IgnoredNews, check_export
 from tests.hub.helpers import START, Callback, Clock, at, callback_server, fragment, seconds_of
 from tests.hub.storing import FOREVER, made
 from tests.power_cuts.cuts import Experiment, Loss, PowerCut

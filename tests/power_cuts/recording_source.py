@@ -11,8 +11,7 @@ import sys
 import threading
 from pathlib import Path
 
-from rsnotify.format.model import Resource
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify_publisher import Options, Publisher
 
 BASE = "http://source.example/data/"

@@ -15,9 +15,8 @@ from zipfile import ZipFile
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import to_microseconds
-from rsnotify.format.model import Document, Resource
+from rsnotify.format.model import Capability, Document, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import Capability
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.journal import Journal
 from tests.power_cuts.cuts import Experiment, Loss, PowerCut

@@ -16,9 +16,8 @@ from pathlib import Path
 from aiohttp import WSMsgType, web
 
 from rsnotify.format.datetimes import Instant, format_datetime
-from rsnotify.format.model import Document
+from rsnotify.format.model import Capability, Document
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import Capability
 from rsnotify_publisher import Options
 from tests.ports import port_for
 

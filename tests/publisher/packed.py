@@ -11,7 +11,7 @@ from typing import Any
 
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import read_document
-from rsnotify_publisher.dumps.writer import DumpWriter, WrittenPackage
+from rsnotify_publisher.documents.dump_writer import DumpWriter, WrittenPackage
 
 BASE = "http://source.example/data/"
 UP = BASE + "capabilitylist.xml"

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.format.model import Resource
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify_publisher import Publisher, SourceDescription
 
 BASE = "https://source.example/"

@@ -15,9 +15,8 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant, format_datetime
-from rsnotify.format.model import Document, Resource
+from rsnotify.format.model import ChangeType, Document, Rel, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify_publisher import Options, Publisher, application
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually, serving
 

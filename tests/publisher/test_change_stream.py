@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import to_microseconds
-from rsnotify.format.model import Resource
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify_publisher import Publisher, Record
 from rsnotify_publisher.journal import Journal, JournalState, RecordedChanges
-from rsnotify_publisher.push import recent_changes
-from rsnotify_publisher.push.change_stream import ChangeStream
+from rsnotify_publisher.push import hub_feed as recent_changes
+from rsnotify_publisher.push.hub_feed import ChangeStream
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of
 
 HASH = "sha-256:" + "0" * 64

@@ -13,8 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.format.model import Link, Resource
-from rsnotify.format.vocabulary import ChangeType, Rel
+from rsnotify.format.model import ChangeType, Link, Rel, Resource
 from rsnotify_publisher import Publisher
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
 from tests.publisher.published import read

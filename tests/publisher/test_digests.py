@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rsnotify.format.digest import SetDigest, SetSum, set_digest
-from rsnotify.format.model import Document, Resource
-from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify_publisher import Options, Publisher, Record
-from rsnotify_publisher.framework import FrameworkNotices
 from rsnotify_publisher.journal import Journal, Recorder
+from rsnotify_publisher.source_documents import FrameworkNotices
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub
 from tests.publisher.test_journal import TO_VERSION_6, VERSION_1
 

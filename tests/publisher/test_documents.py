@@ -15,11 +15,10 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import Instant
-from rsnotify.format.model import Resource
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import Publisher, Record
-from rsnotify_publisher.documents.open_change_list import OpenChangeList
+from rsnotify_publisher.documents.change_list_files import OpenChangeList
 from rsnotify_publisher.source_documents import SourceDocuments
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
 from tests.publisher.published import numbered, publish, read, uris
@@ -270,7 +269,7 @@ def test_documents_go_on_when_the_clock_is_put_back(
 
 
 def test_a_backlog_is_closed_as_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rsnotify_publisher.documents.change_lists._AT_ONCE", 50)
+    monkeypatch.setattr("rsnotify_publisher.documents.document_store._AT_ONCE", 50)
     publisher = Publisher(tmp_path, BASE, options=replace(QUICK, rotate="20 changes"))
     with publisher.source.open_journal() as journal, journal.transaction():
         journal.record(

@@ -11,7 +11,7 @@ import pytest
 
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.validation import Finding, validate
+from rsnotify_validation import Finding, validate
 from tests.publisher.packed import (
     AT,
     BASE,

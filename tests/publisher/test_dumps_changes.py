@@ -14,13 +14,12 @@ from msgspec.structs import replace
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.model import ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify.format.writer import Profile
-from rsnotify.validation import validate
-from rsnotify_publisher.dumps.captured import Captured
-from rsnotify_publisher.dumps.writer import DumpWriter, WrittenPackage
+from rsnotify_publisher.documents.dump_writer import DumpWriter, WrittenPackage
+from rsnotify_publisher.documents.packages import Captured
+from rsnotify_validation import validate
 
 BASE = "http://source.example/data/"
 UP = BASE + "capabilitylist.xml"

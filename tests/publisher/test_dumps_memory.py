@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from rsnotify.format.model import Resource
-from rsnotify.format.vocabulary import ChangeType
-from rsnotify_publisher.dumps.writer import DumpWriter
+from rsnotify.format.model import ChangeType, Resource
+from rsnotify_publisher.documents.dump_writer import DumpWriter
 
 BASE = "http://source.example/data/"
 AT = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -11,10 +11,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rsnotify.format.model import Resource
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import ChangeType
-from rsnotify_publisher.dumps.writer import DumpWriter, WrittenPackage
+from rsnotify_publisher.documents.dump_writer import DumpWriter, WrittenPackage
 
 BASE = "http://source.example/data/"
 AT = datetime(2026, 11, 20, 12, tzinfo=UTC)

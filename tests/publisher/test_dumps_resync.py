@@ -12,9 +12,8 @@ from resync.change_dump_manifest import ChangeDumpManifest
 from resync.resource_dump import ResourceDump
 from resync.resource_dump_manifest import ResourceDumpManifest
 
-from rsnotify.format.model import Link, Resource
-from rsnotify.format.vocabulary import ChangeType
-from rsnotify_publisher.dumps.writer import DumpWriter, WrittenPackage
+from rsnotify.format.model import ChangeType, Link, Resource
+from rsnotify_publisher.documents.dump_writer import DumpWriter, WrittenPackage
 
 BASE = "http://source.example/data/"
 UP = BASE + "capabilitylist.xml"

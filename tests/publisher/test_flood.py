@@ -7,9 +7,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rsnotify.format.model import Resource
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher.changes import Record
 from rsnotify_publisher.documents.document_store import DocumentStore
 from rsnotify_publisher.journal import Recorder

@@ -13,19 +13,18 @@ from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import from_microseconds
-from rsnotify.format.model import Document, Resource
+from rsnotify.format.model import INLINE_LIMIT, ChangeType, Document, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import INLINE_LIMIT, ChangeType
 from rsnotify.format.writer import Profile
 from rsnotify_publisher.hubs import advertised, parse_hub, parse_hubs
 from rsnotify_publisher.journal import JournalState
-from rsnotify_publisher.push.fragments import (
+from rsnotify_publisher.push.hub_feed import (
     FragmentWriter,
     OutgoingFragment,
     may_be_inline,
+    resume_at,
     with_content,
 )
-from rsnotify_publisher.push.hub_feed import resume_at
 from tests.publisher.helpers import BASE, chain_of
 
 ORIGIN = from_microseconds(0)

@@ -11,9 +11,8 @@ import aiohttp
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import Capability, ChangeType, Rel
 from rsnotify_publisher import Options, Publisher, SourceDescription, parse_hub
 from rsnotify_publisher.web import application
 from tests.publisher.helpers import (

@@ -11,10 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.mqtt.topics import is_broker_url
+from rsnotify.runtime.mqtt_broker import is_broker_url
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher import Publisher, parse_hub
-from rsnotify_publisher.push import channel_push, http_post, transports
+from rsnotify_publisher.push import http_post, transports
+from rsnotify_publisher.push import hub_push as channel_push
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of
 from tests.resolving import hanging, not_answering, resolve
 

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify.format.digest import SetSum
-from rsnotify.format.model import Link, Resource
+from rsnotify.format.model import ChangeType, Link, Rel, Resource
 from rsnotify.format.uris import normalize
-from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify_publisher import Record
 from rsnotify_publisher.journal import FinishedDocument, Journal
 from tests.publisher.helpers import BASE

@@ -14,16 +14,14 @@ import aiohttp
 import pytest
 from watchfiles import Change
 
-from rsnotify.format.model import Resource
+from rsnotify.format.model import Capability, ChangeType, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify_publisher import Publisher, SourceDescription
-from rsnotify_publisher.background.journal_poller import JournalPoller
+from rsnotify_publisher.background.pool import JournalPoller
 from rsnotify_publisher.changes import Record
-from rsnotify_publisher.folder.file_names import FileNames
-from rsnotify_publisher.folder.scanner import FolderScanner
+from rsnotify_publisher.folder.scanner import FileNames, FolderScanner
 from rsnotify_publisher.folder.server import PublishedFolder, server
-from rsnotify_publisher.folder.system_watch import SystemWatch
+from rsnotify_publisher.folder.watcher import SystemWatch
 from rsnotify_publisher.journal import Journal, Recorder
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, put, serving
 
@@ -304,7 +302,7 @@ async def test_an_inaccessible_folder_does_not_stop_watching_the_others(
 async def test_a_folder_that_comes_back_is_watched_though_others_are_never_quiet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rsnotify_publisher.folder.system_watch._CHECK_FOLDERS_EVERY", 50)
+    monkeypatch.setattr("rsnotify_publisher.folder.watcher._CHECK_FOLDERS_EVERY", 50)
     busy, away = tmp_path / "busy", tmp_path / "away"
     busy.mkdir()
     notified = {busy: RecordingListener(), away: RecordingListener()}

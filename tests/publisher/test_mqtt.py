@@ -15,10 +15,8 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Document
 from rsnotify.format.reader import read_document
-from rsnotify.runtime.mqtt.connect import BrokerSession, connect
-from rsnotify.runtime.mqtt.login import BrokerLogin
-from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.topics import channel_topic, parse_broker
+from rsnotify.runtime.mqtt_broker import BrokerLogin, MqttMessage, channel_topic, parse_broker
+from rsnotify.runtime.mqtt_connection import BrokerSession, connect
 from rsnotify_publisher import Publisher, parse_hub
 from tests.mosquitto import Mosquitto
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, chain_of

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.sync.retry import Retry
-from rsnotify_publisher.push.node_rotation import NodeRotation
+from rsnotify_publisher.push.hub_push import NodeRotation
 
 RETRY = Retry(first=0.1, most=30.0)
 #: A failure: whether the node had accepted something, its Retry-After, whether all would fail so.

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from rsnotify.format.datetimes import to_microseconds
-from rsnotify.format.model import Resource
-from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.format.model import Capability, ChangeType, Resource
 from rsnotify_publisher.changes import Record
 from rsnotify_publisher.journal import Journal
-from rsnotify_publisher.journal.notice_log import KEPT
+from rsnotify_publisher.journal.journal import KEPT
 from tests.publisher.helpers import BASE
 from tests.publisher.test_journal import VERSION_1
 

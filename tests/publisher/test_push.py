@@ -19,15 +19,11 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
-from rsnotify.format.model import Resource
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify_publisher import Publisher, parse_hub
 from rsnotify_publisher.journal import Recorder
-from rsnotify_publisher.push.channel_push import ChannelPush
-from rsnotify_publisher.push.fragments import OutgoingFragment
-from rsnotify_publisher.push.hub_feed import HubFeed
-from rsnotify_publisher.push.hub_push import HubPush
-from rsnotify_publisher.push.node_rotation import NodeRotation
+from rsnotify_publisher.push.hub_feed import HubFeed, OutgoingFragment
+from rsnotify_publisher.push.hub_push import ChannelPush, HubPush, NodeRotation
 from rsnotify_publisher.push.transports import HubConnections
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of
 

@@ -19,8 +19,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.format.model import Link, Resource
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.model import ChangeType, Link, Resource
 from rsnotify_publisher import Publisher, Record
 from rsnotify_publisher.journal import Journal, Recorder
 from tests.publisher.helpers import BASE, PATIENCE, QUICK

@@ -11,12 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.model import ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify.format.writer import Profile
 from rsnotify_publisher import Publisher
-from rsnotify_publisher.push.fragments import FragmentWriter
+from rsnotify_publisher.push.hub_feed import FragmentWriter
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
 
 HTTP = "http://example.com/"

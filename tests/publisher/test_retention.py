@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_publisher import Options, Publisher
-from rsnotify_publisher.retention import (
+from rsnotify_publisher.options import (
     FinishedDocument,
     MinimumOpen,
     RetentionPolicy,

@@ -14,10 +14,15 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify_publisher import Options, Publisher
-from rsnotify_publisher.background.job_scheduler import JobScheduler
+from rsnotify_publisher.background.pool import JobScheduler
 from rsnotify_publisher.journal import FinishedDocument
-from rsnotify_publisher.retention import parse_retention, parse_rotation
-from rsnotify_publisher.schedule import MISFIRE_GRACE, JobSchedule, parse_schedule
+from rsnotify_publisher.options import (
+    MISFIRE_GRACE,
+    JobSchedule,
+    parse_retention,
+    parse_rotation,
+    parse_schedule,
+)
 from tests.publisher.helpers import BASE, PATIENCE, PORT, Start, eventually, put
 from tests.publisher.published import QUIET, Published, names
 

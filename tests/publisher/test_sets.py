@@ -12,9 +12,8 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.format.model import Document
+from rsnotify.format.model import Capability, Document
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import Capability
 from rsnotify_publisher import Publisher, SourceDescription, application, routes
 from tests.publisher.helpers import PATIENCE, QUICK, FakeHub, serving
 

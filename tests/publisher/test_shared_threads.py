@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from rsnotify_publisher.web.shared_threads import SharedThreads
+from rsnotify_publisher.web.application import SharedThreads
 
 
 async def test_each_call_has_its_own_result_or_error() -> None:

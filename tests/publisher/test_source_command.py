@@ -357,7 +357,7 @@ def test_the_command_ends_in_order_on_a_signal(
 STUCK = """
 import threading
 from rsnotify_publisher.folder import publishing
-from rsnotify.runtime.cli.application import main
+from rsnotify.runtime.command_line import main
 
 def close(publishers):
     print("closing", flush=True)

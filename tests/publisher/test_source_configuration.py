@@ -13,7 +13,7 @@ from rsnotify.format.model import Document
 from rsnotify.format.reader import read_document
 from rsnotify_publisher.commands.source import source as command
 from rsnotify_publisher.config import load_configuration
-from rsnotify_publisher.folder.sets import several_folders
+from rsnotify_publisher.folder.folders import several_folders
 from tests.publisher.helpers import Start, eventually, put
 
 TWO_SETS = """

@@ -13,9 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.format.model import Resource
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher import Publisher, Record
 from tests.publisher.helpers import BASE, PATIENCE, eventually

@@ -10,8 +10,14 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify_publisher import Publisher
-from rsnotify_publisher.commands.source_report import SourceLineReport, hub_line, totals
-from rsnotify_publisher.folder.status import HubStatus, SourceStatus, StatusReader
+from rsnotify_publisher.commands.source_run import (
+    HubStatus,
+    SourceLineReport,
+    SourceStatus,
+    StatusReader,
+    hub_line,
+    totals,
+)
 from rsnotify_publisher.journal import system_clock
 from tests.publisher.helpers import BASE, PATIENCE, PORT, QUICK, FakeHub, Start
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from rsnotify.format.hub_document import HUB_DOCUMENT
+from rsnotify.format.model import Capability, Rel
+from rsnotify.format.offer import HUB_DOCUMENT
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import Capability, Rel
-from rsnotify.runtime.mqtt.topics import channel_topic
+from rsnotify.runtime.mqtt_broker import channel_topic
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.hubs import parse_hub, parse_hubs
-from rsnotify_publisher.push import stated_brokers
+from rsnotify_publisher.push import mqtt as stated_brokers
 from tests.publisher.helpers import PATIENCE, QUICK
 
 BROKER = "mqtts://broker.example"

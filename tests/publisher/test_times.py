@@ -21,9 +21,8 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant
-from rsnotify.format.model import Document, Resource
+from rsnotify.format.model import ChangeType, Document, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import Publisher, application
 from tests.publisher.helpers import BASE, QUICK, serving
 from tests.publisher.published import read

@@ -17,9 +17,8 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.format.links import parse_links
-from rsnotify.format.model import Resource
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import (
     Publisher,
     application,

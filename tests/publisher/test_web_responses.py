@@ -17,7 +17,7 @@ from random import Random
 import aiohttp
 import pytest
 
-from rsnotify.runtime.web.messages import WebRequest, WebResponse
+from rsnotify.runtime.web_messages import WebRequest, WebResponse
 from rsnotify_publisher.web.responses import file_representation, memory_representation, respond
 from tests.publisher.helpers import PATIENCE
 from tests.web_servers import KINDS, serving_answers

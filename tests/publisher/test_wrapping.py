@@ -15,8 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
-from rsnotify.runtime.web.asgi import send_response
-from rsnotify.runtime.web.messages import WebRequest, WebResponse
+from rsnotify.runtime.web_messages import WebRequest, WebResponse, send_response
 from rsnotify_publisher import (
     Publisher,
     SourceDescription,

@@ -13,11 +13,10 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, Unavailable
 from rsnotify.format.model import Document
 from rsnotify.format.reader import read_document
-from rsnotify.runtime.xmpp.addresses import parse_service
-from rsnotify.runtime.xmpp.connection import connect
-from rsnotify.runtime.xmpp.login import XmppLogin
 from rsnotify_publisher import Publisher, parse_hub
 from rsnotify_publisher.hubs import parse_hubs
+from rsnotify_xmpp.xmpp_connection import connect
+from rsnotify_xmpp.xmpp_service import XmppLogin, parse_service
 from tests.prosody import DOMAIN, SERVICE, Prosody
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, chain_of
 

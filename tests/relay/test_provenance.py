@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from rsnotify.format.model import Link, Resource
+from rsnotify.format.model import ChangeType, Link, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import ChangeType
-from rsnotify_relay.provenance import republished
+from rsnotify_relay.republisher import republished
 from rsnotify_subscriber import Received
 
 ORIGINAL = "http://original.example.com/res1.html"

@@ -11,9 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.format.model import Link, Resource
-from rsnotify.format.vocabulary import ChangeType
-from rsnotify.selection.selection import Selection
+from rsnotify.format.model import ChangeType, Link, Resource
+from rsnotify.selection import Selection
 from rsnotify_publisher import Publisher
 from rsnotify_relay import Relay
 from rsnotify_subscriber import FollowOptions, audit

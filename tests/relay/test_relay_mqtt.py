@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from watchfiles import awatch
 
-from rsnotify.runtime.mqtt.connect import connect
-from rsnotify.runtime.mqtt.login import BrokerLogin
-from rsnotify.runtime.mqtt.topics import parse_broker
+from rsnotify.runtime.mqtt_broker import BrokerLogin, parse_broker
+from rsnotify.runtime.mqtt_connection import connect
 from rsnotify.runtime.processes import Process
 from tests.mosquitto import Mosquitto
 from tests.subscriber.destination import PATIENCE

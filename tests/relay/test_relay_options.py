@@ -10,7 +10,7 @@ from msgspec.structs import fields
 from typer.testing import CliRunner
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.cli.application import application
+from rsnotify.runtime.command_line import application
 from rsnotify_relay import Relay
 from rsnotify_relay.command import relay
 from rsnotify_subscriber import FollowOptions, Via

@@ -55,7 +55,7 @@ def test_the_runner_accepts_an_assertion_and_no_other_error() -> None:
     # In a process that an entry point of the environment starts.
     program = Bug(
         name="The program has another name",
-        file="rsnotify/runtime/cli/application.py",
+        file="rsnotify/runtime/command_line.py",
         old="        application()()",
         new="        sys.argv[0] = 'planted'; application()()",
         tests=["tests/test_command_line.py::test_the_installed_program_has_each_command"],

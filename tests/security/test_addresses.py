@@ -19,26 +19,24 @@ from aiohttp import web
 from msgspec import Struct
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.format.model import Document, Link, Resource
-from rsnotify.format.vocabulary import Capability, Rel
+from rsnotify.format.model import Capability, Document, Link, Rel, Resource
 from rsnotify.format.writer import write_document
-from rsnotify.runtime.mqtt.topics import parse_broker
+from rsnotify.runtime.mqtt_broker import parse_broker
 from rsnotify_gateway.adapters.change_discovery import ChangeDiscoveryAdapter
 from rsnotify_gateway.adapters.feeds import FeedAdapter
 from rsnotify_gateway.adapters.ldes import LdesAdapter
 from rsnotify_gateway.adapters.sitemaps import SitemapAdapter
 from rsnotify_gateway.client import OriginClient
-from rsnotify_hub.http.client import open_client
+from rsnotify_hub.http.topic_requests import open_client
 from rsnotify_hub.subscriptions import Subscription
-from rsnotify_hub.websub.delivery.requests import CallbackRequests
+from rsnotify_hub.websub.callback_requests import CallbackRequests
 from rsnotify_subscriber import Callbacks
-from rsnotify_subscriber.fetching.connections import Connections
-from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.inspection.walk import inspect
-from rsnotify_subscriber.push.mqtt import DEFAULT_MQTT, MqttTransport
-from rsnotify_subscriber.push.websocket import WebSocketTransport
-from rsnotify_subscriber.push.websub.transport import WebSubTransport
-from rsnotify_subscriber.validation.walk import validate
+from rsnotify_subscriber.fetching.sessions import Connections, Sessions
+from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttTransport
+from rsnotify_subscriber.push.websocket_transport import WebSocketTransport
+from rsnotify_subscriber.push.websub_transport import WebSubTransport
+from rsnotify_validation.inspect import inspect
+from rsnotify_validation.validate import validate
 from tests.hub.helpers import START, TOPIC, LogWatch, RunHub
 from tests.security.corpus import vectors
 from tests.security.network import PORTS, SITE, Network

@@ -12,14 +12,14 @@ from lxml import etree
 from msgspec import Struct
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.format.embedded_links import xml_links
+from rsnotify.format.links import xml_links
+from rsnotify.format.model import SITEMAP_NS
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import SITEMAP_NS
-from rsnotify.runtime.xmpp.stanzas import payload_of
-from rsnotify.validation import Severity, validate
-from rsnotify_gateway.feed_parser import parse_feed
-from rsnotify_gateway.oai_parser import OaiParser
-from rsnotify_subscriber.patching.xml import xml_patch
+from rsnotify_gateway.adapters.feeds import parse_feed
+from rsnotify_gateway.adapters.oai_pmh import OaiParser
+from rsnotify_patching.xml_patch import xml_patch
+from rsnotify_validation import Severity, validate
+from rsnotify_xmpp.xmpp_connection import payload_of
 from tests.hub.helpers import TOPIC, RunHub, callback_server
 from tests.security.corpus import vectors
 from tests.security.network import PORTS, Network

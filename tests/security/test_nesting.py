@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from rsnotify.errors import DocumentError, TooLarge, WrongDocument
-from rsnotify_gateway.activity_parser import parse_page as parse_activities
-from rsnotify_gateway.event_parser import EventMapping, read_event
-from rsnotify_gateway.ldes_parser import StreamTerms, parse_page
+from rsnotify_gateway.adapters.change_discovery import parse_page as parse_activities
+from rsnotify_gateway.adapters.event_streams import EventMapping, read_event
+from rsnotify_gateway.adapters.ldes import StreamTerms, parse_page
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.inspection.followed_origin import origin_statements
+from rsnotify_validation.inspect import origin_statements
 from tests.subscriber.source import SmallSource, body
 
 DEPTH = 100_000

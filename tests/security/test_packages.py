@@ -10,12 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ContentMismatch, DocumentError, RsnotifyError
-from rsnotify.format.model import Document, Resource
-from rsnotify.format.vocabulary import Capability
+from rsnotify.format.model import Capability, Document, Resource
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import audit
-from rsnotify_subscriber.content.zip_package import ZipPackage
-from rsnotify_subscriber.validation.walk import validate
+from rsnotify_subscriber.content.packages import ZipPackage
+from rsnotify_validation.validate import validate
 from tests.security.corpus import vectors
 from tests.security.zip_recipes import PackageVector
 from tests.subscriber.destination import Destination

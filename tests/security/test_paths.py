@@ -15,13 +15,12 @@ from aiohttp import ClientSession, web
 from msgspec import Struct
 from yarl import URL
 
-from rsnotify.format.model import Resource
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.uris import normalize
-from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import Publisher, asgi_application, routes, wsgi_application
-from rsnotify_publisher.folder.file_names import FileNames
+from rsnotify_publisher.folder.scanner import FileNames
 from rsnotify_publisher.folder.server import PublishedFolder, server
-from rsnotify_relay.naming import RelayNaming
+from rsnotify_relay.republisher import RelayNaming
 from rsnotify_subscriber import FolderMirror, Received, audit
 from rsnotify_subscriber.mirror import MirrorTree
 from rsnotify_subscriber.mirror.paths import MirrorLayout, PathNames

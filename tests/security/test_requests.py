@@ -16,11 +16,10 @@ from msgspec import Struct
 from rsnotify.runtime import serving as runtime_serving
 from rsnotify.runtime.serving import serving
 from rsnotify_publisher import Publisher
-from rsnotify_publisher.folder.file_names import FileNames
+from rsnotify_publisher.folder.scanner import FileNames
 from rsnotify_publisher.folder.server import PublishedFolder, server
 from rsnotify_subscriber import Callbacks
-from rsnotify_subscriber.push.websub.inbox import DeliveryInbox, HubSilence
-from rsnotify_subscriber.push.websub.listener import listening
+from rsnotify_subscriber.push.websub_callbacks import DeliveryInbox, HubSilence, listening
 from tests.hub.helpers import PATIENCE, RunHub
 from tests.security.corpus import vectors
 

@@ -10,9 +10,8 @@ from typing import ClassVar
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.digest import SetSum
-from rsnotify.format.model import Document, Resource
+from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.source_documents import OPEN_PART
 

@@ -23,16 +23,15 @@ import aiohappyeyeballs
 from filelock import FileLock
 
 import rsnotify_hub.hub
-import rsnotify_hub.store.sqlite.store
+import rsnotify_hub.store.sqlite_store
 import rsnotify_publisher.background.pool
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify.runtime.shared_websockets import SharedWebSockets
 from rsnotify_hub.live.subscribers import LiveSubscriber
-from rsnotify_hub.store.sqlite.group_commit import GroupCommit
-from rsnotify_hub.websocket.publishing import WebSocketPublication
-from rsnotify_publisher.background.journal_poller import JournalPoller
-from rsnotify_publisher.background.pool import PoolThreads, WorkKind
-from rsnotify_publisher.schedule import JobSchedule
+from rsnotify_hub.store.sqlite_commit import GroupCommit
+from rsnotify_hub.websocket.publication import WebSocketPublication
+from rsnotify_publisher.background.pool import JournalPoller, PoolThreads, WorkKind
+from rsnotify_publisher.options import JobSchedule
 from rsnotify_subscriber.fetching.small_requests import _Progress
 from tests.simulation import loop as simulated
 from tests.simulation import sqlite_files
@@ -230,7 +229,7 @@ def patch() -> None:
     }
     for target, name, replacement in (
         (rsnotify_hub.hub, "AsyncIOScheduler", SimulatedScheduler),
-        (rsnotify_hub.store.sqlite.store, "GroupCommit", SimulatedCommit),
+        (rsnotify_hub.store.sqlite_store, "GroupCommit", SimulatedCommit),
         (rsnotify_publisher.background.pool, "PoolThreads", SimulatedThreads),
         (sqlite3, "connect", sqlite_files.connect),
         (time, "time", _seconds),

@@ -16,8 +16,8 @@ from typing import Any
 from rsnotify.format.datetimes import Instant, parse_datetime
 from rsnotify_hub.log.topic_log import TopicLog
 from rsnotify_publisher.push.hub_feed import HubFeed
-from rsnotify_subscriber.push.endpoint_connection import EndpointConnection
-from rsnotify_subscriber.push.websub.hub_membership import HubMembership
+from rsnotify_subscriber.push.push_subscription import EndpointConnection
+from rsnotify_subscriber.push.websub_transport import HubMembership
 from tests.simulation.history import Wrong
 from tests.simulation.invariants import check_leads
 from tests.simulation.loop import SimulatedLoop, current_machine

@@ -18,8 +18,8 @@ from aiohttp.typedefs import Middleware
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import to_microseconds
-from rsnotify.format.vocabulary import ChangeType
-from rsnotify.selection.selection import Selection
+from rsnotify.format.model import ChangeType
+from rsnotify.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify_hub.application import create_application
 from rsnotify_hub.config.configuration import HubConfiguration
@@ -27,7 +27,7 @@ from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Options, Publisher, routes
 from rsnotify_publisher.journal import RecordedChanges
 from rsnotify_subscriber import Callbacks, FolderMirror, FollowOptions, Subscriber
-from rsnotify_subscriber.via import Via
+from rsnotify_subscriber.events import Via
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.history import History, Wrong
 from tests.simulation.intermediary import delaying, rewriting

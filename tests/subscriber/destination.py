@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rsnotify.selection.selection import Selection
+from rsnotify.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify.sync.retry import Retry
 from rsnotify_subscriber import FolderMirror, PushState, Subscriber, default_state

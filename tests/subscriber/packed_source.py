@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from rsnotify.format.model import Document, Link, Resource
-from rsnotify.format.vocabulary import Capability
+from rsnotify.format.model import Capability, Document, Link, Resource
 from rsnotify.format.writer import write_document
 from tests.subscriber.source import SmallSource, body, sha256
 

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from rsnotify.runtime import disk
+from rsnotify.runtime import state_folders as disk
 from rsnotify_subscriber.mirror import folder as mirror_folder
 
 

@@ -15,8 +15,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import MICROSECOND, Instant
-from rsnotify.format.model import Document, Link, Resource
-from rsnotify.format.vocabulary import Capability, ChangeType, Rel
+from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.writer import write_document
 from tests.ports import port_for
 

@@ -12,17 +12,16 @@ from pathlib import Path
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.coverage import Change
-from rsnotify.format.model import Link, Resource
-from rsnotify.format.vocabulary import ChangeType, Rel
-from rsnotify.selection.selection import Selection
+from rsnotify.format.model import ChangeType, Link, Rel, Resource
+from rsnotify.runtime.tasks import Tasks
+from rsnotify.selection import Selection
 from rsnotify.sync.actions import Progress
 from rsnotify_subscriber import FolderMirror
 from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.following.applier import Applier
 from rsnotify_subscriber.storage.destination_state import DestinationState
-from rsnotify_subscriber.sync.applier import Applier
-from rsnotify_subscriber.tasks import Tasks
 from tests.subscriber.destination import PATIENCE
 from tests.subscriber.source import sha256
 

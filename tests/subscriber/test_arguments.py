@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.selection.selection import Selection
+from rsnotify.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import (
     Callbacks,

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rsnotify.errors import NotFound
-from rsnotify.format.vocabulary import Capability
+from rsnotify.format.model import Capability
 from rsnotify_subscriber import Audit, audit
 from tests.subscriber.destination import Destination
 from tests.subscriber.packed_source import PackedSource

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import RsnotifyError, Unavailable
 from rsnotify.format.coverage import Change
-from rsnotify.format.model import Resource
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify_subscriber import FollowOptions, Received, Subscriber
 from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.contents import Content

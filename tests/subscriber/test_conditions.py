@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from aiohttp import web
 from msgspec.structs import replace
 
-from rsnotify.format.model import Link, Resource
-from rsnotify.format.vocabulary import Rel
+from rsnotify.format.model import Link, Rel, Resource
 from tests.subscriber.destination import ANEW, Destination
 from tests.subscriber.source import SmallSource, path_of
 

@@ -9,8 +9,7 @@ import pytest
 from aiohttp import web
 
 from rsnotify.errors import RefusedAddress, Unavailable
-from rsnotify_subscriber.fetching.connections import Connections
-from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.fetching.sessions import Connections, Sessions
 from tests.resolving import not_answering, resolve
 from tests.subscriber.source import SmallSource, status
 

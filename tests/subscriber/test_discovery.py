@@ -13,7 +13,7 @@ from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
-from rsnotify_subscriber.discovery.offers import OfferDiscovery, base_of, discover
+from rsnotify_subscriber.discovery.discovery import OfferDiscovery, base_of, discover
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.storage.identity import DescriptionMemory

@@ -6,9 +6,8 @@ from datetime import timedelta
 
 from rsnotify.errors import Unavailable
 from rsnotify.format.coverage import Change
-from rsnotify.format.model import Document, Resource
+from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.sync.actions import Apply, Progress
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.events import (

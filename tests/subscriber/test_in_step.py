@@ -16,10 +16,9 @@ from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.digest import SetSum
-from rsnotify.format.model import Document
-from rsnotify.format.vocabulary import Capability
+from rsnotify.format.model import Capability, Document
 from rsnotify.format.writer import write_document
-from rsnotify.selection.selection import Selection
+from rsnotify.selection import Selection
 from rsnotify_subscriber import Status, Subscriber
 from rsnotify_subscriber.commands.report import sentence
 from rsnotify_subscriber.events import Audited, Event

@@ -11,7 +11,7 @@ from itertools import chain, repeat
 
 import pytest
 
-from rsnotify_subscriber.fetching.inflating import Inflater
+from rsnotify_subscriber.fetching.responses import Inflater
 from tests.growth import check_growth
 
 

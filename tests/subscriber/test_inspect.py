@@ -10,13 +10,11 @@ import pytest
 from aiohttp import web
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.format.model import Document, Link, Resource
-from rsnotify.format.vocabulary import Capability, ChangeType, Rel
+from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.writer import write_document
-from rsnotify_subscriber.commands.inspect import age, inspection_lines
-from rsnotify_subscriber.inspection import walk
-from rsnotify_subscriber.inspection.findings import Granularity, InspectionFinding, granularity_of
-from rsnotify_subscriber.inspection.walk import inspect
+from rsnotify_validation import inspect as walk
+from rsnotify_validation.commands import age, inspection_lines
+from rsnotify_validation.inspect import Granularity, InspectionFinding, granularity_of, inspect
 from tests.subscriber.processes import SECONDS, outcome, running
 from tests.subscriber.source import SmallSource, body, status
 

@@ -11,8 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.format.model import Resource
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify_subscriber import FolderMirror, Received
 from rsnotify_subscriber.handlers import blocking_handler, deferred_handler
 from rsnotify_subscriber.mirror import MirrorTree

@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import Unavailable
-from rsnotify.format.model import Link
-from rsnotify.format.vocabulary import Rel
+from rsnotify.format.model import Link, Rel
 from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.source import SmallSource, path_of, status
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rsnotify.errors import ContentMismatch, RsnotifyError
 from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.datetimes import to_microseconds
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.model import ChangeType
 from rsnotify.sync.actions import Action, BeginBaseline, Compare, FindUnlisted
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.resource_state import ResourceState

@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from rsnotify.errors import ConfigurationError, FetchError, RefusedAddress, Unavailable
-from rsnotify.runtime.mqtt.connect import connect
-from rsnotify.runtime.mqtt.login import BrokerLogin
-from rsnotify.runtime.mqtt.topics import parse_broker
+from rsnotify.runtime.mqtt_broker import BrokerLogin, parse_broker
+from rsnotify.runtime.mqtt_connection import connect
 from rsnotify_subscriber import FollowOptions, PushState, Subscriber, Via
-from rsnotify_subscriber.push import mqtt
-from rsnotify_subscriber.push.mqtt import DEFAULT_MQTT, MqttOptions, MqttTransport
+from rsnotify_subscriber.push import mqtt_transport as mqtt
+from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttOptions, MqttTransport
 from tests.mosquitto import PATIENCE, Mosquitto
 from tests.subscriber.destination import Destination
 from tests.subscriber.heard import Heard

@@ -9,14 +9,18 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rsnotify.errors import FetchError
-from rsnotify.runtime.mqtt.connect import connect
-from rsnotify.runtime.mqtt.connection import BrokerConnection
-from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.selection_requests import read_selection_request
-from rsnotify.runtime.mqtt.topics import DEFAULT_PREFIX, channel_topic, parse_broker, request_prefix
-from rsnotify.selection.push_selection import PushSelection
-from rsnotify_subscriber.push import mqtt
-from rsnotify_subscriber.push.mqtt import DEFAULT_MQTT, MqttOptions, MqttTransport
+from rsnotify.runtime.mqtt_broker import (
+    DEFAULT_PREFIX,
+    MqttMessage,
+    channel_topic,
+    parse_broker,
+    read_selection_request,
+    request_prefix,
+)
+from rsnotify.runtime.mqtt_connection import BrokerConnection, connect
+from rsnotify.selection import PushSelection
+from rsnotify_subscriber.push import mqtt_transport as mqtt
+from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttOptions, MqttTransport
 from tests.mosquitto import PATIENCE, Mosquitto
 from tests.subscriber.hub import anywhere
 from tests.subscriber.test_mqtt import Heard

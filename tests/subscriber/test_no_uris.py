@@ -9,14 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import FetchError, RsnotifyError
-from rsnotify.format.model import Document, Link, Resource
-from rsnotify.format.vocabulary import Capability, ChangeType, Rel
+from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import audit
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.inspection.walk import inspect
-from rsnotify_subscriber.validation.walk import validate
+from rsnotify_validation.inspect import inspect
+from rsnotify_validation.validate import validate
 from tests.subscriber.destination import Destination
 from tests.subscriber.source import SmallSource, body, path_of, status
 

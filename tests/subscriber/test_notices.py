@@ -10,15 +10,14 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import MICROSECOND, Instant
-from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.format.vocabulary import Capability, ChangeType, Rel
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import PushState, Subscriber, Via
 from rsnotify_subscriber.events import Event, OfferChanged, PushUp
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.endpoints import Transports
-from rsnotify_subscriber.push.mqtt import DEFAULT_MQTT, MqttOptions, MqttTransport
+from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttOptions, MqttTransport
 from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource, body

@@ -12,8 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.format.coverage import Change
-from rsnotify.format.model import Link, Resource
-from rsnotify.format.vocabulary import ChangeType, Rel
+from rsnotify.format.model import ChangeType, Link, Rel, Resource
 from rsnotify_subscriber import Received, Subscriber
 from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.contents import Content

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify_subscriber.patching import STANDARD_PATCHES, PatchError
-from rsnotify_subscriber.patching import json as json_patches
-from rsnotify_subscriber.patching.errors import PatchBudget
+from rsnotify_patching import STANDARD_PATCHES, PatchError
+from rsnotify_patching import json_patch as json_patches
+from rsnotify_patching.json_patch import PatchBudget
 
 apply_patch = STANDARD_PATCHES["application/json-patch+json"]
 merge_patch = STANDARD_PATCHES["application/merge-patch+json"]

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
-from rsnotify_subscriber.patching import STANDARD_PATCHES, PatchError, xml
-from rsnotify_subscriber.patching.errors import PatchBudget
+from rsnotify_patching import STANDARD_PATCHES, PatchError
+from rsnotify_patching import xml_patch as xml
+from rsnotify_patching.json_patch import PatchBudget
 
 xml_patch = STANDARD_PATCHES["application/xml-patch+xml"]
 

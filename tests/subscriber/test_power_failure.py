@@ -20,21 +20,19 @@ from msgspec.structs import replace
 
 from rsnotify.errors import RsnotifyError, StorageError
 from rsnotify.format.coverage import Change
-from rsnotify.format.model import Resource
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.format.vocabulary import ChangeType
-from rsnotify.selection.representations import wanted_representation
-from rsnotify.selection.selection import Selection
+from rsnotify.representations import wanted_representation
+from rsnotify.runtime.tasks import Tasks
+from rsnotify.selection import Selection
 from rsnotify.sync.actions import Progress
 from rsnotify_subscriber import FolderMirror
 from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.contents import Content
+from rsnotify_subscriber.following.applier import Applier, PreparedChange
+from rsnotify_subscriber.following.recovery import apply_unfinished
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.identity import Identity
-from rsnotify_subscriber.sync.applier import Applier
-from rsnotify_subscriber.sync.prepared_change import PreparedChange
-from rsnotify_subscriber.sync.replay import apply_unfinished
-from rsnotify_subscriber.tasks import Tasks
 from tests.subscriber.destination import Destination, files_of
 from tests.subscriber.power import Disk
 from tests.subscriber.source import SmallSource

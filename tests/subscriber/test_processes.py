@@ -8,8 +8,7 @@ import signal
 
 import pytest
 
-from rsnotify.format.model import Link
-from rsnotify.format.vocabulary import Rel
+from rsnotify.format.model import Link, Rel
 from tests.subscriber.destination import Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.processes import SECONDS, outcome, rsnotify, running, until_reported

@@ -12,7 +12,7 @@ from rich.console import Console
 from rsnotify_subscriber import PushState, Status
 from rsnotify_subscriber.commands.follow_options import FollowArguments
 from rsnotify_subscriber.commands.report import LineFollowReport, SubscriberView, outcome, sentence
-from rsnotify_subscriber.fleet.parsing import parse
+from rsnotify_subscriber.fleet.configuration import parse
 from tests.subscriber.destination import Destination
 from tests.subscriber.processes import outcome as outcome_of
 from tests.subscriber.processes import rsnotify

@@ -11,9 +11,8 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.format.model import Link, Resource
-from rsnotify.format.vocabulary import Rel
-from rsnotify.selection.selection import Selection
+from rsnotify.format.model import Link, Rel, Resource
+from rsnotify.selection import Selection
 from rsnotify_subscriber import FollowOptions, Received, Subscriber, repair
 from tests.subscriber.destination import ANEW, PACE, Destination
 from tests.subscriber.source import SmallSource, body, path_of, sha256

@@ -8,10 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.format.model import Link
-from rsnotify.format.vocabulary import ChangeType
-from rsnotify.runtime.cli.application import application
-from rsnotify.selection.selection import Selection
+from rsnotify.format.model import ChangeType, Link
+from rsnotify.runtime.command_line import application
+from rsnotify.selection import Selection
 from rsnotify_subscriber import audit
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from tests.subscriber.destination import Destination

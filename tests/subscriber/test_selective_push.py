@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.format.vocabulary import ChangeType
-from rsnotify.selection.selection import Selection
+from rsnotify.format.model import ChangeType
+from rsnotify.selection import Selection
 from rsnotify.sync import pace
 from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.hub import SmallHub

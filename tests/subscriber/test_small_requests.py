@@ -14,10 +14,9 @@ import pytest
 from rsnotify.errors import NotFound, Unavailable
 from rsnotify.format.model import Resource
 from rsnotify_subscriber.fetching import small_requests
-from rsnotify_subscriber.fetching.connections import Connections
 from rsnotify_subscriber.fetching.credentials import Credentials
 from rsnotify_subscriber.fetching.fetcher import Fetcher
-from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.fetching.sessions import Connections, Sessions
 from tests.certificates import Authority
 from tests.hub.posting.servers import CLOSE, Server, serving
 from tests.subscriber.source import sha256

@@ -12,11 +12,11 @@ from aiohttp import web
 from typer.testing import CliRunner
 
 from rsnotify.errors import NotFound
-from rsnotify.runtime.cli.application import application
-from rsnotify.validation import RULES, Severity
-from rsnotify_subscriber.validation import walk
-from rsnotify_subscriber.validation.result import ValidationResult
-from rsnotify_subscriber.validation.walk import validate
+from rsnotify.runtime.command_line import application
+from rsnotify_validation import RULES, Severity
+from rsnotify_validation import validate as walk
+from rsnotify_validation.document_check import ValidationResult
+from rsnotify_validation.validate import validate
 from tests.subscriber.processes import outcome, rsnotify
 from tests.subscriber.source import Server
 from tests.subscriber.tree import Tree, package

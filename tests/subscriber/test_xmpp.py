@@ -14,11 +14,10 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, FetchError
-from rsnotify.runtime.xmpp.addresses import parse_service
-from rsnotify.runtime.xmpp.connection import connect
-from rsnotify.runtime.xmpp.login import XmppLogin
 from rsnotify_subscriber import FollowOptions, PushState, Subscriber, Via
-from rsnotify_subscriber.push.xmpp import XmppTransport
+from rsnotify_xmpp.destination import XmppTransport
+from rsnotify_xmpp.xmpp_connection import connect
+from rsnotify_xmpp.xmpp_service import XmppLogin, parse_service
 from tests.prosody import DOMAIN, PATIENCE, SERVICE, Prosody
 from tests.subscriber.destination import Destination
 from tests.subscriber.heard import Heard

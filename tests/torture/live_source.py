@@ -28,10 +28,10 @@ from msgspec.structs import replace
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import format_datetime, from_microseconds
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.model import ChangeType
 from rsnotify_publisher import Options, Publisher
 from rsnotify_publisher.changes import describe_record
-from rsnotify_publisher.folder.file_names import FileNames
+from rsnotify_publisher.folder.scanner import FileNames
 from rsnotify_publisher.folder.server import PublishedFolder, server
 from rsnotify_publisher.hubs import parse_hub
 from rsnotify_publisher.journal.journal import Journal

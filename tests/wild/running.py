@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.model import ChangeType
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import (
     FolderMirror,

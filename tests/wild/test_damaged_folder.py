@@ -27,8 +27,8 @@ from rsnotify_subscriber import (
     default_state,
     repair,
 )
+from rsnotify_subscriber.following import recovery as copy_check
 from rsnotify_subscriber.storage.destination_state import DestinationState
-from rsnotify_subscriber.sync import copy_check
 from tests.subscriber.destination import PACE, PATIENCE, files_of
 from tests.subscriber.processes import outcome as process_outcome
 from tests.subscriber.processes import rsnotify

@@ -15,10 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify_subscriber.fetching import downloading
-from rsnotify_subscriber.fetching.connections import Connections
+from rsnotify_subscriber.fetching import fetcher as downloading
 from rsnotify_subscriber.fetching.fetcher import Fetcher
-from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.fetching.sessions import Connections, Sessions
 from tests.fork_server import own_interpreter
 from tests.subscriber.destination import PATIENCE, files_of
 from tests.subscriber.processes import ended, rsnotify

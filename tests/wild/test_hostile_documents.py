@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from yarl import URL
 
-from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS
+from rsnotify.format.model import RS_NS, SITEMAP_NS
 from tests.subscriber.processes import SECONDS, ended, outcome, rsnotify
 from tests.wild.documents import md, seconds
 from tests.wild.running import command_audit, command_follow_once

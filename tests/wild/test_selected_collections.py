@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from rsnotify.selection.selection import Selection
+from rsnotify.selection import Selection
 from tests.wild.documents import entry, ln, resource_list
 from tests.wild.hub import WildHub, offer_hub
 from tests.wild.running import HURRIED, Copy, follow_once, following, pace, polled, until

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.selection.selection import Selection
+from rsnotify.selection import Selection
 from rsnotify_subscriber import default_state
 from rsnotify_subscriber.mirror import MirrorTree
 from rsnotify_subscriber.storage.destination_state import DestinationState

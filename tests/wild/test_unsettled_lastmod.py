@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.selection.selection import Selection
+from rsnotify.selection import Selection
 from tests.wild.documents import days, entry, resource_list, seconds
 from tests.wild.running import assert_honest, follow_once
 from tests.wild.source import WildSource

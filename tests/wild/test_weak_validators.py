@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.selection.selection import Selection
+from rsnotify.selection import Selection
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from tests.wild.documents import change_list, entry, resource_list, seconds

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from itertools import chain, product, repeat
 from pathlib import Path
 
-from rsnotify.runtime.xmpp.login import XmppLogin
+from rsnotify_xmpp.xmpp_service import XmppLogin
 from tests.certificates import Authority
 from tests.prosody import DOMAIN
 

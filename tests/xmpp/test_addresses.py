@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.mqtt.topics import channel_topic
-from rsnotify.runtime.xmpp.addresses import parse_service
+from rsnotify.runtime.mqtt_broker import channel_topic
+from rsnotify_xmpp.xmpp_service import parse_service
 
 CHANNEL = "https://source.example/data/channel.xml"
 NODE = channel_topic(CHANNEL)

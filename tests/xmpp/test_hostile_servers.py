@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rsnotify.errors import FetchError
-from rsnotify.runtime.xmpp.addresses import parse_service
-from rsnotify_subscriber.push.xmpp import XmppTransport
+from rsnotify_xmpp.destination import XmppTransport
+from rsnotify_xmpp.xmpp_service import parse_service
 from tests.prosody import SERVICE
 from tests.subscriber.heard import Heard
 from tests.xmpp.hostile import BOUNDED, CASES, hostile_server

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.format.reader import read_document
-from rsnotify.runtime.xmpp import stanzas
+from rsnotify_xmpp import xmpp_connection as stanzas
 from tests.hub.helpers import fragment
 
 HEAD = '<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"'

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rsnotify.runtime.cli.commands import option
-from rsnotify.runtime.cli.running import run
+from rsnotify.runtime.command_line import option, run
 
 
 def demo(

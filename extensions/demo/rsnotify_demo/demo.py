@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from rsnotify.plural import counted
+from rsnotify.errors import counted
 from rsnotify.runtime.processes import Process, ProcessError
 from rsnotify.runtime.tasks import wait_for_event
-from rsnotify_demo.destination import DemoDestination, DestinationStatus
-from rsnotify_demo.flush_time import FlushTimer
-from rsnotify_demo.monitor import DemoMonitor
-from rsnotify_demo.observations import SENSORS, Observations
+from rsnotify_demo.demo_processes import DemoDestination, DestinationStatus, open_link
+from rsnotify_demo.monitor import SENSORS, DemoMonitor, FlushTimer, Observations
 from rsnotify_demo.page import Facts, serve_page
-from rsnotify_demo.push_link import open_link
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -114,7 +111,7 @@ class _StatusDisplay:
         self._closed = False
         self._live: Live | None = None
         if sys.stdout.isatty():
-            from rsnotify.runtime.cli.display import live
+            from rsnotify.runtime.command_line import live
 
             self._live = live("")
 

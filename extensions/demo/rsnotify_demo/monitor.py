@@ -1,23 +1,327 @@
-"""The observed state of the demo, frame by frame, and the actions of its buttons."""
+"""The observed state of the demo, frame by frame, and the actions of its buttons.
+
+The resources of the demo: a folder of observations that change fast.
+
+The differences between the copy and the Source, found by reading the files of both.
+
+The events of the demo as sentences: for example, when a gap opened, and what closed it.
+
+The duration of one flush to the disk; each change waits for at least two of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
-from datetime import UTC, datetime
+import os
+import re
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from random import Random
 
 import aiohttp
 import msgspec
 from msgspec import Struct, field
 
+from rsnotify.errors import counted
 from rsnotify.format.datetimes import Instant
-from rsnotify_demo.comparison import Comparison, CopyDifference
-from rsnotify_demo.destination import DemoDestination, DestinationStatus, ProcessState
-from rsnotify_demo.event_log import EventLog, LoggedEvent
-from rsnotify_demo.flush_time import FlushTimer
-from rsnotify_demo.observations import STATIONS, Observations
-from rsnotify_demo.push_link import PushLink
+from rsnotify_demo.demo_processes import DemoDestination, DestinationStatus, ProcessState, PushLink
+
+#: How many sensors report all the time.
+SENSORS = 60
+#: How many stations report at once, in a flood.
+STATIONS = 440
+
+_OBSERVATION = """\
+@prefix owl: <http://www.w3.org/2002/07/owl#> .
+@prefix sosa: <http://www.w3.org/ns/sosa/> .
+@prefix xsd: <http://www.w3.org/2001/XMLSchema#> .
+
+<#observation> a sosa:Observation ;
+    owl:versionInfo "{version}" ;
+    sosa:madeBySensor <#{sensor}> ;
+    sosa:hasSimpleResult {value:.2f} ;
+    sosa:resultTime "{time}"^^xsd:dateTime .
+"""
+#: Seconds over which the rate is averaged.
+_WINDOW = 5.0
+#: How many files of a flood are written before other tasks may run.
+_AT_ONCE = 20
+
+
+class ObservedResource(Struct):
+    """One resource of the Source; `version` counts its changes, including deletions."""
+
+    name: str
+    version: int = 0
+    content: bytes | None = None
+
+
+class Observations:
+    """A folder of linked data that changes fast: one small Turtle file per sensor.
+
+    `resources` also has those that the first flood will create.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._random = Random()
+        self._recent: deque[tuple[float, int]] = deque()
+        self._sensors = [ObservedResource(f"sensor-{number:02}.ttl") for number in range(SENSORS)]
+        self._stations = [
+            ObservedResource(f"station-{number:03}.ttl") for number in range(STATIONS)
+        ]
+        self.resources = self._sensors + self._stations
+        self.flooding = False
+        self.changes = 0
+        folder.mkdir()
+        for sensor in self._sensors:
+            self._observe(sensor)
+        self.changes = 0
+
+    def change(self) -> None:
+        """Update a file; now and then delete one, or create it again."""
+        sensor = self._random.choice(self._sensors)
+        if sensor.content is not None and self._random.random() < 0.05:
+            self._remove(sensor)
+        else:
+            self._observe(sensor)
+
+    async def flood(self) -> None:
+        """Change the files of all stations together; during a flood this does nothing."""
+        if self.flooding:
+            return
+        self.flooding = True
+        try:
+            for number, station in enumerate(self._stations):
+                self._observe(station)
+                if number % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        finally:
+            self.flooding = False
+
+    def per_second(self, now: float) -> float:
+        """Return the recent rate of changes; `now` is always of the same clock."""
+        self._recent.append((now, self.changes))
+        while now - self._recent[0][0] > _WINDOW:
+            self._recent.popleft()
+        since, before = self._recent[0]
+        return (self.changes - before) / (now - since) if now > since else 0.0
+
+    def _remove(self, resource: ObservedResource) -> None:
+        (self._folder / resource.name).unlink()
+        resource.version += 1
+        resource.content = None
+        self.changes += 1
+
+    def _observe(self, resource: ObservedResource) -> None:
+        resource.version += 1
+        text = _OBSERVATION.format(
+            version=resource.version,
+            sensor=resource.name.removesuffix(".ttl"),
+            value=self._random.gauss(20, 5),
+            time=datetime.now(UTC).isoformat(),
+        )
+        resource.content = text.encode()
+        # Replace the file atomically, so that no reader sees half of it.
+        temporary = self._folder / f".{resource.name}"
+        temporary.write_bytes(resource.content)
+        temporary.replace(self._folder / resource.name)
+        self.changes += 1
+
+
+_VERSION = re.compile(rb'owl:versionInfo "(\d+)"')
+
+
+class CopyState(StrEnum):
+    """The state of one resource in the copy: one letter, since each frame has hundreds of them."""
+
+    SAME = "s"
+    #: The copy has another version.
+    OLD = "o"
+    #: The copy lacks it.
+    MISSING = "m"
+    #: The copy has it, but the Source has deleted it.
+    LEFT = "l"
+    #: Neither has it.
+    NONE = "n"
+
+
+class CopyDifference(Struct, frozen=True):
+    """The state of each resource, how many changes the copy lacks, and how many differ."""
+
+    states: str
+    behind: int
+    differing: int
+
+
+class Comparison:
+    def __init__(self, resources: Sequence[ObservedResource], folder: Path) -> None:
+        self._resources = resources
+        self._folder = folder
+        #: The last version of each resource that was seen in the copy.
+        self._held = [0] * len(resources)
+
+    def compare(self) -> CopyDifference:
+        states, behind = [], 0
+        for number, resource in enumerate(self._resources):
+            version, content = resource.version, resource.content
+            state, held = self._state(resource.name, content)
+            if state in (CopyState.SAME, CopyState.NONE):
+                self._held[number] = version
+            else:
+                self._held[number] = held or self._held[number]
+                behind += max(1, version - self._held[number])
+            states.append(state)
+        differing = sum(state not in (CopyState.SAME, CopyState.NONE) for state in states)
+        return CopyDifference("".join(states), behind, differing)
+
+    def _state(self, name: str, content: bytes | None) -> tuple[CopyState, int | None]:
+        try:
+            copy = (self._folder / name).read_bytes()
+        except OSError:
+            return (CopyState.NONE if content is None else CopyState.MISSING), None
+        if copy == content:
+            return CopyState.SAME, None
+        match = _VERSION.search(copy)
+        held = int(match.group(1)) if match else None
+        return (CopyState.LEFT if content is None else CopyState.OLD), held
+
+
+_PULLED = re.compile(r"^([\d,]+) changes? from the (.+) \S+$")
+#: Messages of the Destination that have an event of their own, or that are harmless: a resource
+#: has changed again while it was fetched.
+_IGNORED = ("push is away", "could not apply")
+#: How many events are kept.
+_KEPT = 60
+#: A gap opens when the copy lacks the changes of so many seconds, and so many changes.
+_OPEN_SECONDS = 1.0
+_OPEN_CHANGES = 8
+#: It closes when in so many frames the copy lacks only changes that are still in transit.
+_FRAMES_TO_CLOSE = 4
+_IN_TRANSIT_SECONDS = 0.12
+_IN_TRANSIT_CHANGES = 3
+#: Pulls within this time share one event.
+_PULLS_INTERVAL = timedelta(seconds=5)
+
+
+class LoggedEvent(Struct, frozen=True):
+    """An event: `user`, `push`, `pull`, `gap`, `level` or `note`; numbers begin at 1."""
+
+    number: int
+    at: Instant
+    kind: str
+    text: str
+
+
+class EventLog:
+    """Keeps the latest events, decides whether a gap is open, and counts pulled changes."""
+
+    def __init__(self, rate: float) -> None:
+        self._opens_at = max(_OPEN_CHANGES, _OPEN_SECONDS * rate)
+        self._in_transit = max(_IN_TRANSIT_CHANGES, _IN_TRANSIT_SECONDS * rate)
+        self._number = 0
+        self._opened: Instant | None = None
+        self._largest = 0
+        self._quiet_frames = 0
+        self._read_in_gap: set[str] = set()
+        self._unreported: Counter[str] = Counter()
+        self._pulls_reported: Instant | None = None
+        self._push: str | None = None
+        self.pulled = 0
+        self.events: deque[LoggedEvent] = deque(maxlen=_KEPT)
+
+    @property
+    def open(self) -> bool:
+        """Whether a gap is open: the copy lacks more than the changes in transit."""
+        return self._opened is not None
+
+    def add(self, at: Instant, kind: str, text: str) -> None:
+        self._number += 1
+        self.events.append(LoggedEvent(self._number, at, kind, text))
+
+    def note(self, at: Instant, text: str) -> None:
+        match = _PULLED.match(text)
+        if match is not None:
+            count, document = int(match.group(1).replace(",", "")), match.group(2)
+            self.pulled += count
+            self._read_in_gap.add(document)
+            self._unreported[document] += count
+        elif not text.startswith(_IGNORED):
+            self.add(at, "note", f"Destination: {text}")
+
+    def push(self, at: Instant, state: str | None) -> None:
+        """Process the state of push at the Destination; None while it does not run."""
+        if state == "up" and self._push != "up":
+            self.add(at, "push", "Push is up: the hub first sends the changes after T")
+        elif self._push == "up" and state not in ("up", None):
+            self.add(at, "push", "Push is away: the Destination polls the Source")
+        self._push = state
+
+    def behind(self, at: Instant, changes: int) -> None:
+        if self._opened is not None:
+            self._largest = max(self._largest, changes)
+            self._quiet_frames = self._quiet_frames + 1 if changes <= self._in_transit else 0
+            self._report_pulls(at)
+            if self._quiet_frames == _FRAMES_TO_CLOSE:
+                self._close(at, self._opened)
+        elif changes >= self._opens_at:
+            self._opened, self._largest, self._quiet_frames = at, changes, 0
+            self._read_in_gap.clear()
+            self._unreported.clear()
+            self._pulls_reported = at
+            self.add(at, "gap", "A gap opens")
+
+    def _report_pulls(self, at: Instant) -> None:
+        reported = self._pulls_reported
+        if self._unreported and reported and at - reported >= _PULLS_INTERVAL:
+            counts = self._unreported.items()
+            read = (f"{counted(count, 'change')} from the {name}" for name, count in counts)
+            self.add(at, "pull", f"The Destination reads {' and '.join(read)}")
+            self._unreported.clear()
+            self._pulls_reported = at
+
+    def _close(self, at: Instant, opened: Instant) -> None:
+        self._opened = None
+        seconds = (at - opened).total_seconds()
+        by = "all came by push"
+        if self._read_in_gap:
+            by = f"the others came from the {' and the '.join(self._read_in_gap)}"
+        self.add(
+            at,
+            "level",
+            f"The gap is closed after {seconds:.1f} s. The copy lacked at most "
+            f"{counted(self._largest, 'change')}; {by}",
+        )
+
+
+_INTERVAL = 5.0
+#: A page of a file system.
+_BLOCK = b"\0" * 4096
+
+
+class FlushTimer:
+    """Measures flushes to the disk of a folder; `flush_ms` is None until the first one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "flush"
+        self.flush_ms: float | None = None
+
+    async def run(self) -> None:
+        while True:
+            self.flush_ms = await asyncio.to_thread(self.measure)
+            await asyncio.sleep(_INTERVAL)
+
+    def measure(self) -> float:
+        with self._file.open("wb", buffering=0) as file:
+            file.write(_BLOCK)
+            began = time.perf_counter()
+            os.fsync(file.fileno())
+            return (time.perf_counter() - began) * 1_000
+
 
 #: Seconds between two frames.
 FRAME_INTERVAL = 0.2

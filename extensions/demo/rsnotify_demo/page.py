@@ -10,11 +10,9 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from rsnotify.runtime.listening import address, listen
-from rsnotify.runtime.serving import serving
+from rsnotify.runtime.serving import address, listen, serving
 from rsnotify.runtime.tasks import first_completed
-from rsnotify_demo.event_log import LoggedEvent
-from rsnotify_demo.monitor import DemoMonitor, Frame, Point
+from rsnotify_demo.monitor import DemoMonitor, Frame, LoggedEvent, Point
 
 _STATIC = Path(__file__).with_name("static")
 _CONTENT_TYPES = {

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rsnotify.runtime.cli.commands import option
-from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
-from rsnotify.runtime.cli.running import run
-from rsnotify.runtime.listening import address, listen
+from rsnotify.runtime.command_line import ForcedShutdown, option, run
+from rsnotify.runtime.serving import address, listen
 
 if TYPE_CHECKING:
     import asyncio
@@ -62,7 +60,7 @@ def gateway(
         rsnotify gateway gateway.toml
         rsnotify gateway gateway.toml --base-url https://push.example/ --hub https://hub.example/
     """
-    from rsnotify.runtime.open_files import allow_files
+    from rsnotify.runtime.processes import allow_files
     from rsnotify_gateway.config import load_gateway
     from rsnotify_gateway.gateway import Gateway
 
@@ -92,7 +90,7 @@ def gateway(
 
 
 async def _serve(gateway: Gateway, listening: socket.socket, at: str, stop: asyncio.Event) -> None:
-    from rsnotify.plural import counted
+    from rsnotify.errors import counted
     from rsnotify.runtime.serving import serving
     from rsnotify.runtime.tasks import first_completed
 

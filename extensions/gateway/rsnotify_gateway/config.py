@@ -1,21 +1,51 @@
-"""The settings of `rsnotify gateway`: those of a Source, and a table for each origin."""
+"""The settings of `rsnotify gateway`: those of a Source, and a table for each origin.
+
+When an origin is checked next: often while it changes, and rarely while it is quiet.
+"""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
+from random import Random
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError, without_credentials
+from rsnotify.sync.retry import Retry
+from rsnotify_gateway.adapters.event_streams import EventMapping
 from rsnotify_gateway.adapters.oai_pmh import OaiHarvest
-from rsnotify_gateway.event_parser import EventMapping
-from rsnotify_gateway.polling import PollPace
 from rsnotify_publisher.config import SourceConfiguration, load_settings
-from rsnotify_publisher.outbox.recorder import TABLE
+from rsnotify_publisher.outbox.outbox import TABLE
 from rsnotify_subscriber.fetching.credentials import Credentials
+
+#: The factors by which the interval shrinks after a change and grows without one.
+_FASTER, _SLOWER = 0.5, 1.5
+#: The part of an interval by which it varies, so that origins are not all checked at once.
+_JITTER = 0.1
+_FIRST_RETRY = 5.0
+
+
+class PollPace(Struct, frozen=True):
+    """The limits of the interval between two checks, in seconds."""
+
+    least: float = 60.0
+    most: float = 3600.0
+
+    def next(self, interval: float, *, changed: bool) -> float:
+        """Return the interval that follows one after which a check found changes or none."""
+        return min(max(interval * (_FASTER if changed else _SLOWER), self.least), self.most)
+
+    def varied(self, interval: float, random: Random) -> float:
+        return interval * (1 + _JITTER * (2 * random.random() - 1))
+
+    def after_failure(self, failures: int, random: Random, retry_after: float | None) -> float:
+        """Return how long to wait after some failures in a row."""
+        retry = Retry(min(_FIRST_RETRY, self.least), max(self.most, self.least))
+        return retry.delay(failures, random, at_least=retry_after or 0.0)
+
 
 # A year at most: beyond, timers overflow.
 _Seconds = Annotated[float, Meta(gt=0, le=3e7)]

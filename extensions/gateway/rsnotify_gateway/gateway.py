@@ -17,11 +17,11 @@ from msgspec import json
 from rsnotify import __version__
 from rsnotify.errors import ConfigurationError, without_credentials
 from rsnotify.format.datetimes import format_datetime, from_microseconds
-from rsnotify.runtime.disk import make_durably
+from rsnotify.runtime.state_folders import make_durably
 from rsnotify.runtime.tasks import first_cause
 from rsnotify_gateway.adapter import OriginAdapter
 from rsnotify_gateway.adapters.change_discovery import ChangeDiscoveryAdapter
-from rsnotify_gateway.adapters.events import EventsAdapter
+from rsnotify_gateway.adapters.event_streams import EventsAdapter
 from rsnotify_gateway.adapters.feeds import FeedAdapter
 from rsnotify_gateway.adapters.ldes import LdesAdapter
 from rsnotify_gateway.adapters.oai_pmh import OaiAdapter
@@ -33,14 +33,13 @@ from rsnotify_gateway.config import OriginKind, OriginSettings
 from rsnotify_gateway.watch import CheckedClock, OriginWatch
 from rsnotify_publisher import Hub, Options, Publisher, SourceDescription, routes
 from rsnotify_publisher.journal import system_clock
-from rsnotify_publisher.outbox.recorder import TABLE
+from rsnotify_publisher.outbox.outbox import TABLE
+from rsnotify_publisher.publisher import close_all
 from rsnotify_publisher.source_context import normalize_base_url
-from rsnotify_publisher.startable import close_all
 from rsnotify_publisher.web import LIVE, robots
-from rsnotify_subscriber.fetching.connections import Connections
 from rsnotify_subscriber.fetching.credentials import without_login
-from rsnotify_subscriber.push.websub.callbacks import Callbacks
-from rsnotify_subscriber.push.websub.terms import WebSubTerms
+from rsnotify_subscriber.fetching.sessions import Connections
+from rsnotify_subscriber.push.websub_callbacks import Callbacks, WebSubTerms
 
 #: The document about an origin, below the URL of its set.
 ABOUT = "origin.json"

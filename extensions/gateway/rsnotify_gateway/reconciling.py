@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import Instant, to_microseconds
-from rsnotify.format.model import Resource
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.uris import normalize
-from rsnotify.format.vocabulary import ChangeType
 from rsnotify_gateway.adapter import MissingEntry, OriginBatch, SeenEntry
 from rsnotify_publisher import Record
 from rsnotify_publisher.changes import check_record, check_uri

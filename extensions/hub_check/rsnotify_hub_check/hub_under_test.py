@@ -1,24 +1,237 @@
-"""The hub under test: the requests to it, and the waiting for its requests."""
+"""The hub under test: the requests to it, and the waiting for its requests.
+
+A simulated callback: it records verifications and deliveries, and answers them.
+
+A server of topics, which the hub fetches, and of callbacks, which it sends requests to.
+
+The registered checks.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from urllib.parse import urlencode
+import secrets
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from itertools import chain
+from urllib.parse import parse_qsl, urlencode
 
 import aiohttp
+from aiohttp import web
 from msgspec import Struct
+from multidict import CIMultiDictProxy
 
-from rsnotify_hub_check.callback import (
-    ReceivedDelivery,
-    ReceivedVerification,
-    SimulatedCallback,
-    echo,
+from rsnotify.format.links import format_links
+from rsnotify.runtime.serving import address, listen, serving
+from rsnotify_hub_check.outcomes import (
+    CheckSettings,
+    PublishMethod,
+    Requirement,
+    RequirementBroken,
+    RequirementLevel,
+    expect,
 )
-from rsnotify_hub_check.endpoints import SimulatedEndpoints, SimulatedTopic
-from rsnotify_hub_check.outcomes import RequirementBroken, expect
-from rsnotify_hub_check.settings import CheckSettings, PublishMethod
+
+
+class ReceivedVerification(Struct, frozen=True):
+    """A GET of a callback, and the parameters that the hub appended."""
+
+    target: str
+    appended: dict[str, str]
+
+    @property
+    def challenge(self) -> str:
+        return self.appended.get("hub.challenge", "")
+
+
+class ReceivedDelivery(Struct, frozen=True):
+    target: str
+    headers: CIMultiDictProxy[str]
+    body: bytes
+
+
+class CallbackReply(Struct, frozen=True):
+    status: int = 200
+    body: str = ""
+    headers: dict[str, str] = {}
+
+
+def echo(verification: ReceivedVerification) -> CallbackReply:
+    """Confirm the intent, by repeating the challenge."""
+    return CallbackReply(body=verification.challenge)
+
+
+def decline(verification: ReceivedVerification) -> CallbackReply:
+    """Answer that the subscriber does not agree (WebSub §5.3.1)."""
+    return CallbackReply(status=404)
+
+
+class SimulatedCallback:
+    """A subscriber's callback.
+
+    Attributes:
+        target: Its path and query.
+        reply: Returns the answer to a verification.
+        answers: The answers to the next deliveries, one after another.
+        answer: The answer to all later deliveries.
+        drops: Whether it closes the connection without an answer.
+        open: An event that answers wait for.
+        subscribed: The topics whose subscription it confirmed, except those it unsubscribed from.
+    """
+
+    def __init__(self, base: str, token: str, query: str, path: str) -> None:
+        self.token = token
+        self.target = f"/callback/{self.token}{path}" + (f"?{query}" if query else "")
+        self.url = base + self.target
+        self.reply: Callable[[ReceivedVerification], CallbackReply] = echo
+        self.answers: list[CallbackReply] = []
+        self.answer = CallbackReply()
+        self.drops = False
+        self.open = asyncio.Event()
+        self.open.set()
+        self.verifications: list[ReceivedVerification] = []
+        self.deliveries: list[ReceivedDelivery] = []
+        self.subscribed: set[str] = set()
+
+    def read(self, target: str) -> ReceivedVerification:
+        """Return a verification, with the parameters appended to the callback's own query."""
+        added = target[len(self.target) :] if target.startswith(self.target) else target
+        query = added.lstrip("?&") if added is not target else target.partition("?")[2]
+        return ReceivedVerification(target, dict(parse_qsl(query, keep_blank_values=True)))
+
+    def verify(self, verification: ReceivedVerification) -> CallbackReply:
+        self.verifications.append(verification)
+        reply = self.reply(verification)
+        if 200 <= reply.status < 300 and reply.body == verification.challenge:
+            begins = verification.appended.get("hub.mode") == "subscribe"
+            change = self.subscribed.add if begins else self.subscribed.discard
+            change(verification.appended.get("hub.topic", ""))
+        return reply
+
+
+#: The largest body that is accepted from a hub.
+_MAX_BODY_BYTES = 64 * 1024 * 1024
+
+
+def html(words: str) -> bytes:
+    return f"<!doctype html>\n<title>A topic</title>\n<p>{words}</p>\n".encode()
+
+
+class SimulatedTopic:
+    """A publisher's resource, with a different content in each version; the newest is the last."""
+
+    def __init__(self, base: str, content_type: str, write: Callable[[str], bytes]) -> None:
+        self.token = secrets.token_hex(12)
+        self.url = f"{base}/topic/{self.token}"
+        self.content_type = content_type
+        self._write = write
+        self.versions: list[bytes] = []
+        self.gets = 0
+        self.change()
+
+    def change(self) -> bytes:
+        self.versions.append(self._write(f"version {len(self.versions)} of {self.token}"))
+        return self.versions[-1]
+
+
+class SimulatedEndpoints:
+    """A server of topics, which advertise a hub, and of callbacks."""
+
+    def __init__(self, base: str, hub: str) -> None:
+        self.base = base
+        self._hub = hub
+        self._callbacks: dict[str, list[SimulatedCallback]] = {}
+        self._topics: dict[str, SimulatedTopic] = {}
+        self._received = asyncio.Condition()
+
+    def callback(
+        self, query: str = "", path: str = "", *, beside: SimulatedCallback | None = None
+    ) -> SimulatedCallback:
+        """Add a callback, maybe with a path that begins as that of another (`beside`)."""
+        token = beside.token if beside else secrets.token_hex(12)
+        callback = SimulatedCallback(self.base, token, query, path)
+        self._callbacks.setdefault(token, []).append(callback)
+        return callback
+
+    def topic(
+        self, content_type: str = "text/html", write: Callable[[str], bytes] = html
+    ) -> SimulatedTopic:
+        """Add a topic; `write` returns a body with the given words."""
+        topic = SimulatedTopic(self.base, content_type, write)
+        self._topics[topic.token] = topic
+        return topic
+
+    def links(self, topic: SimulatedTopic) -> str:
+        return format_links([("self", topic.url), ("hub", self._hub)])
+
+    async def until(self, holds: Callable[[], bool], seconds: float) -> bool:
+        """Wait until requests make a condition true, and return whether that was in time."""
+        try:
+            async with asyncio.timeout(seconds), self._received:
+                await self._received.wait_for(holds)
+        except TimeoutError:
+            return holds()
+        return True
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        kind, _, rest = request.raw_path.lstrip("/").partition("/")
+        token = rest[:24]
+        if kind == "topic" and token in self._topics:
+            return self._content(self._topics[token])
+        if kind == "callback" and token in self._callbacks:
+            these = self._callbacks[token]
+            named = (each for each in these if request.raw_path.startswith(each.target))
+            return await self._call(next(named, these[0]), request)
+        return web.Response(status=404)
+
+    def _content(self, topic: SimulatedTopic) -> web.Response:
+        topic.gets += 1
+        headers = {"Content-Type": topic.content_type, "Link": self.links(topic)}
+        return web.Response(body=topic.versions[-1], headers=headers)
+
+    async def _call(self, callback: SimulatedCallback, request: web.Request) -> web.StreamResponse:
+        reply = await self._record(callback, request)
+        async with self._received:
+            self._received.notify_all()
+        await callback.open.wait()
+        if callback.drops and request.transport is not None:
+            request.transport.abort()
+        return web.Response(status=reply.status, text=reply.body, headers=reply.headers)
+
+    async def _record(self, callback: SimulatedCallback, request: web.Request) -> CallbackReply:
+        if request.method == "GET":
+            return callback.verify(callback.read(request.raw_path))
+        body = await request.read()
+        callback.deliveries.append(ReceivedDelivery(request.raw_path, request.headers, body))
+        return callback.answers.pop(0) if callback.answers else callback.answer
+
+    def subscribed(self) -> list[tuple[SimulatedCallback, str]]:
+        """Return the subscribed callbacks, as far as they know, each with its topic."""
+        callbacks = chain.from_iterable(self._callbacks.values())
+        return [(each, topic) for each in callbacks for topic in each.subscribed]
+
+    def release(self) -> None:
+        """Release the answers that callbacks hold back."""
+        for callback in chain.from_iterable(self._callbacks.values()):
+            callback.open.set()
+
+
+@asynccontextmanager
+async def serve_endpoints(
+    hub: str, *, host: str = "127.0.0.1", port: int = 0, base: str | None = None
+) -> AsyncIterator[SimulatedEndpoints]:
+    """Serve topics that advertise a hub, and callbacks, within the context.
+
+    `base` is the URL of this server for the hub; by default it has the host and port.
+    """
+    with listen(host, port, "another --listen") as listener:
+        endpoints = SimulatedEndpoints((base or address(host, listener)).rstrip("/"), hub)
+        app = web.Application(client_max_size=_MAX_BODY_BYTES)
+        app.router.add_route("*", "/{any:.*}", endpoints.handle)
+        async with serving(app, listener, shutdown_timeout=0.1):
+            yield endpoints
+            endpoints.release()
+
 
 _FORM = "application/x-www-form-urlencoded"
 _MAX_REASON_BYTES = 300
@@ -241,3 +454,34 @@ def _missed(deliveries: Sequence[ReceivedDelivery], topic: SimulatedTopic) -> st
     if deliveries[-1].body not in topic.versions:
         return "the body of the delivery is not the content of the topic"
     return "the expected delivery does not come"
+
+
+Run = Callable[[HubUnderTest], Coroutine[None, None, None]]
+
+
+class ConformanceCheck(Requirement, frozen=True):
+    """A requirement, and the coroutine that checks it.
+
+    The coroutine raises `RequirementBroken` or `Inconclusive`.
+    """
+
+    run: Run
+
+
+#: All checks by name, registered by the modules of `checks`.
+CHECKS: dict[str, ConformanceCheck] = {}
+
+
+def check(
+    section: str, level: RequirementLevel, *rocks: int, name: str = "", title: str = ""
+) -> Callable[[Run], Run]:
+    """Register a coroutine as a check, by default with its own name and docstring."""
+
+    def register(run: Run) -> Run:
+        key = (name or run.__name__).replace("_", "-")
+        assert key not in CHECKS, key
+        rule = title or (run.__doc__ or "").partition("\n")[0]
+        CHECKS[key] = ConformanceCheck(key, section, level, rocks, rule, run)
+        return run
+
+    return register

@@ -1,17 +1,46 @@
-"""Runs checks against a hub."""
+"""Runs checks against a hub.
+
+Results as lines of text, and as JSON.
+
+The command `rsnotify-hub-check`, which checks a WebSub hub against the Recommendation.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+import sys
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Annotated
 
 import aiohttp
+import msgspec
+import typer
 
-from rsnotify_hub_check.endpoints import SimulatedEndpoints
-from rsnotify_hub_check.hub_under_test import HubUnderTest
-from rsnotify_hub_check.outcomes import CheckResult, CheckVerdict, Inconclusive, RequirementBroken
-from rsnotify_hub_check.registry import ConformanceCheck
-from rsnotify_hub_check.settings import CheckSettings
+from rsnotify import __version__
+from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.command_line import Command, complain, option, printable
+from rsnotify_hub_check import distribution_checks, subscribing_checks  # noqa: F401 (they register)
+from rsnotify_hub_check.hub_under_test import (
+    CHECKS,
+    ConformanceCheck,
+    HubUnderTest,
+    SimulatedEndpoints,
+    serve_endpoints,
+)
+from rsnotify_hub_check.outcomes import (
+    CheckResult,
+    CheckSettings,
+    CheckVerdict,
+    Inconclusive,
+    PublishMethod,
+    RequirementBroken,
+    RequirementLevel,
+)
+
+#: All checks, in the order of the Recommendation.
+ALL = tuple(
+    sorted(CHECKS.values(), key=lambda check: [int(part) for part in check.section.split(".")])
+)
 
 
 async def run_check(check: ConformanceCheck, hub: HubUnderTest) -> CheckResult:
@@ -58,3 +87,181 @@ async def run_checks(
             for task in [group.create_task(run(check)) for check in checks]:
                 yield await task
         await hub.unsubscribe_all()
+
+
+_MARKS = {CheckVerdict.PASSED: "ok", CheckVerdict.FAILED: "FAILED", CheckVerdict.INCONCLUSIVE: "?"}
+
+
+def conforms(results: Sequence[CheckResult], *, strict: bool = False) -> bool:
+    """Return whether a hub meets all requirements of the level MUST, or if `strict` also SHOULD."""
+    levels = {RequirementLevel.MUST, RequirementLevel.SHOULD} if strict else {RequirementLevel.MUST}
+    return not any(each.verdict is CheckVerdict.FAILED and each.level in levels for each in results)
+
+
+def line(result: CheckResult) -> str:
+    mark = _MARKS[result.verdict]
+    if result.level is RequirementLevel.MAY and result.verdict is CheckVerdict.FAILED:
+        mark = "no"
+    rocks = f" [{', '.join(map(str, result.rocks))}]" if result.rocks else ""
+    text = f"{mark:6}  {result.level:6}  §{result.section:5}  {result.name}{rocks}: {result.title}"
+    return f"{text}\n        {result.reason}" if result.reason else text
+
+
+def summary(results: Sequence[CheckResult]) -> str:
+    """Return how many checks of each level have passed, as text."""
+    parts = []
+    for level in RequirementLevel:
+        these = [each for each in results if each.level is level]
+        passed = sum(each.verdict is CheckVerdict.PASSED for each in these)
+        parts.append(f"{level} {passed} of {len(these)}")
+    inconclusive = sum(each.verdict is CheckVerdict.INCONCLUSIVE for each in results)
+    return ", ".join(parts) + (f"; {inconclusive} inconclusive" if inconclusive else "")
+
+
+def as_json(hub: str, results: Sequence[CheckResult], *, strict: bool) -> bytes:
+    report = {
+        "suite": f"rsnotify {__version__}",
+        "hub": hub,
+        "conforms": conforms(results, strict=strict),
+        "checks": results,
+    }
+    return msgspec.json.format(msgspec.json.encode(report), indent=2)
+
+
+#: The groups of options in the help.
+_PUBLISHING = "Publishing"
+_TIMES = "Times"
+
+app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+@app.command(cls=Command, context_settings={"help_option_names": ["--help", "-h"]})
+def check(
+    url: Annotated[str, typer.Argument(help="The hub's URL, as topics advertise it.")],
+    listen: Annotated[
+        str,
+        option("HOST:PORT", "Address for requests of the hub: HOST:PORT; port 0 uses a free one."),
+    ] = "127.0.0.1:0",
+    base_url: Annotated[
+        str | None,
+        option("URL", "URL of that address for the hub.", show_default="http://HOST:PORT"),
+    ] = None,
+    publish: Annotated[
+        PublishMethod,
+        option(
+            "ping|url|topic|content",
+            "How to publish: a ping with hub.url and hub.topic, with one of them, or the content.",
+            _PUBLISHING,
+        ),
+    ] = PublishMethod.PING,
+    publish_url: Annotated[
+        str | None, option("URL", "Where to publish.", _PUBLISHING, show_default="the hub's URL")
+    ] = None,
+    token: Annotated[
+        str | None,
+        option(
+            "TOKEN",
+            "A bearer token for publishing.",
+            _PUBLISHING,
+            envvar="RSNOTIFY_HUB_CHECK_TOKEN",
+        ),
+    ] = None,
+    denied_topic: Annotated[
+        str | None, option("URL", "A topic for which the hub denies subscriptions.")
+    ] = None,
+    patience: Annotated[
+        float, option("SECONDS", "Seconds to wait for an expected request.", _TIMES, min=0.1)
+    ] = 10.0,
+    quiet: Annotated[
+        float, option("SECONDS", "Seconds to wait for an unexpected request.", _TIMES, min=0.1)
+    ] = 2.0,
+    settle: Annotated[
+        float,
+        option(
+            "SECONDS", "Seconds that the hub may need to process a verification.", _TIMES, min=0.05
+        ),
+    ] = 1.0,
+    retry: Annotated[
+        float, option("SECONDS", "Seconds to wait for a repeated delivery.", _TIMES, min=0.1)
+    ] = 60.0,
+    at_once: Annotated[int, option("N", "How many checks run at the same time.", min=1)] = 4,
+    only: Annotated[
+        list[str] | None, option("NAME", "A check's name, or a part of it; may be repeated.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Also fail for requirements of the level SHOULD.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+) -> None:
+    """Check a WebSub hub against the W3C Recommendation, from outside.
+
+    Exit code 0: it meets all requirements. 1: it does not. 2: it could not be checked.
+
+    Examples:
+        rsnotify-hub-check https://hub.example/
+        rsnotify-hub-check https://hub.example/ --publish content --only signature
+    """
+    if not url.startswith(("http://", "https://")):
+        raise complain(f"{url!r} is not an http or https URL", 2)
+    settings = CheckSettings(
+        hub=url,
+        publish_url=publish_url,
+        publish_method=publish,
+        token=token,
+        patience=patience,
+        quiet=quiet,
+        settle=settle,
+        retry=retry,
+        denied_topic=denied_topic,
+    )
+    chosen = _chosen(only or [""])
+    results = asyncio.run(
+        _run(chosen, settings, _address(listen), base_url, at_once, verbose=not json)
+    )
+    if json:
+        typer.echo(as_json(url, results, strict=strict))
+    else:
+        typer.echo(summary(results))
+    raise typer.Exit(0 if conforms(results, strict=strict) else 1)
+
+
+async def _run(
+    chosen: list[ConformanceCheck],
+    settings: CheckSettings,
+    address: tuple[str, int],
+    base: str | None,
+    at_once: int,
+    *,
+    verbose: bool,
+) -> list[CheckResult]:
+    results = []
+    try:
+        host, port = address
+        async with serve_endpoints(settings.hub, host=host, port=port, base=base) as endpoints:
+            async for result in run_checks(chosen, settings, endpoints, at_once=at_once):
+                results.append(result)
+                if verbose:
+                    typer.echo("\n".join(map(printable, line(result).split("\n"))))
+    except RequirementBroken as broken:
+        raise complain(f"the hub at {settings.hub} cannot be checked: {broken}", 2) from None
+    except ConfigurationError as error:
+        raise complain(error, 2) from None
+    return results
+
+
+def _chosen(parts: list[str]) -> list[ConformanceCheck]:
+    chosen = [each for each in ALL if any(part in each.name for part in parts)]
+    if not chosen:
+        raise complain(f"no check has {' or '.join(parts)} in its name", 2)
+    return chosen
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not (host and port.isascii() and port.isdigit() and int(port) < 65536):
+        raise complain(f"--listen {text!r} is not HOST:PORT", 2)
+    return host.strip("[]"), int(port)
+
+
+def main() -> None:
+    sys.exit(app())

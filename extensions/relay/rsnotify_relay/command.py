@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.cli.commands import option
-from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
-from rsnotify.runtime.cli.running import run
-from rsnotify.runtime.listening import address, listen
-from rsnotify_subscriber.commands.callback_server import CallbackServer
-from rsnotify_subscriber.commands.follow_options import FollowArguments
-from rsnotify_subscriber.commands.options import Url, with_arguments
+from rsnotify.runtime.command_line import ForcedShutdown, option, run
+from rsnotify.runtime.serving import address, listen
+from rsnotify_subscriber.commands.follow_options import (
+    CallbackServer,
+    FollowArguments,
+    Url,
+    with_arguments,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -76,7 +77,7 @@ def relay(
     """
     from rsnotify_publisher.config import load_configuration
     from rsnotify_relay.relay import Relay
-    from rsnotify_subscriber.commands.running import unfinished_work
+    from rsnotify_subscriber.commands.report import unfinished_work
 
     settings = load_configuration(
         config,

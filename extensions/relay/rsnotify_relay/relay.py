@@ -18,8 +18,8 @@ from rsnotify.format.media_types import guess_media_type
 from rsnotify_publisher import Hub, Options, Publisher, link_header, routes
 from rsnotify_publisher.source_documents import PARTS
 from rsnotify_publisher.web import LIVE, respond_with, robots
+from rsnotify_publisher.web.application import SharedThreads
 from rsnotify_publisher.web.responses import resource_representation
-from rsnotify_publisher.web.shared_threads import SharedThreads
 from rsnotify_relay.republisher import Republisher
 from rsnotify_subscriber import (
     Callbacks,

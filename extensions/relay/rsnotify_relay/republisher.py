@@ -1,22 +1,179 @@
-"""The handler of a relay, which publishes the changes it has applied."""
+"""The handler of a relay, which publishes the changes it has applied.
+
+The mapping between the URIs of resources at the Source and at the relay.
+
+A resource below the base of the Source is below that of the relay, in the same spelling:
+
+    http://a.example/data/maps/1.ttl     maps/1.ttl
+    http://b.example/x?y                 @@http/b.example/x?y       not below the base
+    http://a.example/data/channel.xml    @@http/a.example/data/...  the name of a document
+    http://a.example/data/a/../b         @@/<escaped URI>           clients resolve the dots
+
+The entries that a relay publishes: the attributes of its copy, and their provenance.
+
+The link `via` names the resource at the original Source, with its hash, length and time there
+(core §14.8). In a chain of relays it is kept as it is. Time attributes are those of the publishing
+Source, so `lastmod` is not copied. Other links are inherited only where they remain appropriate.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from urllib.parse import quote, unquote
+
+from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.format.model import Resource
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.hashes import agree
+from rsnotify.format.model import ChangeType, Link, Rel, Resource
 from rsnotify_publisher import Publisher
-from rsnotify_relay.naming import RelayNaming
-from rsnotify_relay.provenance import republished
+from rsnotify_publisher.changes import check_resource, check_uri
+from rsnotify_publisher.source_documents import RESERVED
 from rsnotify_subscriber import FolderMirror, Received
-from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.storage.destination_state import DestinationState
+
+_MARK = "@@"
+_ELSEWHERE = re.compile(r"@@(https?)/([^/].*)", re.DOTALL)
+_WEB = re.compile(r"(https?)://([^/?#]+/.*)", re.DOTALL)
+#: Clients do not send fragments, and resolve dots.
+_ALTERED = re.compile(r"#|(?:^|/)(?:\.|%2[eE]){1,2}(?:[/?]|$)")
+#: Names below any base that are documents, not resources.
+_DOCUMENTS = RESERVED | {".well-known", "robots.txt"}
+
+
+class RelayNaming(Struct, frozen=True):
+    """A mapping of URIs, one to one.
+
+    Args:
+        base: The URI below which the Source describes its resources; ends in a slash.
+        base_url: The URI below which the relay does; ends in a slash.
+    """
+
+    base: str
+    base_url: str
+
+    def at_relay(self, uri: str) -> str | None:
+        """Return the URI of a resource at the relay; None if it would be too long."""
+        for relative in self._candidates(uri):
+            if not _ALTERED.search(relative) and _is_uri(self.base_url + relative):
+                return self.base_url + relative
+        return None
+
+    def _candidates(self, uri: str) -> list[str]:
+        found = []
+        relative = uri.removeprefix(self.base)
+        first = re.split("[/?]", relative, maxsplit=1)[0]
+        is_below = uri.startswith(self.base) and relative
+        if is_below and first not in _DOCUMENTS and not first.startswith(_MARK):
+            found.append(relative)
+        if web := _WEB.fullmatch(uri):
+            found.append(f"{_MARK}{web[1]}/{web[2]}")
+        return [*found, f"{_MARK}/{quote(uri, safe='')}"]
+
+    def at_source(self, uri: str) -> str:
+        relative = uri.removeprefix(self.base_url)
+        if elsewhere := _ELSEWHERE.fullmatch(relative):
+            return f"{elsewhere[1]}://{elsewhere[2]}"
+        if relative.startswith(_MARK + "/"):
+            return unquote(relative.removeprefix(_MARK + "/"))
+        return self.base + relative
+
+
+def _is_uri(text: str) -> bool:
+    try:
+        check_uri(text)
+    except ConfigurationError:
+        return False
+    return True
+
+
+#: Relations of the original at its own URI: its sets and collections, its canonical URI, its
+#: other versions, and other places of its current content.
+_NOT_INHERITED = frozenset(
+    {
+        Rel.CANONICAL,
+        Rel.COLLECTION,
+        Rel.CONTENTS,
+        Rel.DUPLICATE,
+        Rel.HUB,
+        Rel.INDEX,
+        Rel.MEMENTO,
+        Rel.PATCH,
+        Rel.RESOURCESYNC,
+        Rel.SELF,
+        Rel.TIMEGATE,
+        Rel.TIMEMAP,
+        Rel.UP,
+        Rel.VIA,
+    }
+)
+#: Characters that may occur in a URI; others are escaped, since Sources make mistakes.
+_URI = "%/:?#[]@!$&'()*+,;="
+
+
+def republished(change: Received, uri: str, known: Resource | None) -> Resource:
+    """Return the entry that the relay publishes under a URI for a change that it has applied.
+
+    `known` is the last published entry of the resource, if the relay has it.
+    """
+    if change.change is ChangeType.DELETED:
+        via = _usable(uri, _origin_of_deletion(change.resource, known))
+        return Resource(uri, change=ChangeType.DELETED, links=via)
+    entry = change.resource
+    inherited = (link for link in entry.links if link.rel not in _NOT_INHERITED)
+    return Resource(
+        uri,
+        change=ChangeType.CREATED if known is None else ChangeType.UPDATED,
+        changefreq=entry.changefreq,
+        hash=change.hash,
+        length=change.length,
+        type=change.alternate.type if change.alternate else entry.type,
+        links=_usable(uri, (*_origin(change), *inherited)),
+    )
+
+
+def _vias(entry: Resource | None) -> list[Link]:
+    return [link for link in (entry.links if entry else ()) if link.rel == Rel.VIA]
+
+
+def _origin(change: Received) -> list[Link]:
+    entry = change.resource
+    described = change.alternate or entry
+    return _vias(entry) or [
+        Link(
+            Rel.VIA,
+            quote(change.alternate.href if change.alternate else entry.uri, safe=_URI),
+            hash=described.hash,
+            length=described.length,
+            modified=entry.lastmod or entry.datetime,
+            type=described.type,
+        )
+    ]
+
+
+def _origin_of_deletion(entry: Resource, known: Resource | None) -> list[Link]:
+    """Return links to the original; if a Resource List just lacks it, only its URI is known."""
+    named = [Link(Rel.VIA, link.href) for link in _vias(known)]
+    return _vias(entry) or named or [Link(Rel.VIA, quote(entry.uri, safe=_URI))]
+
+
+def _usable(uri: str, links: Iterable[Link]) -> tuple[Link, ...]:
+    """Return the links that are valid in a document of the relay."""
+    return tuple(link for link in links if _is_usable(Resource(uri, links=(link,))))
+
+
+def _is_usable(resource: Resource) -> bool:
+    try:
+        check_resource(resource)
+    except ConfigurationError:
+        return False
+    return True
+
 
 _log = logging.getLogger("rsnotify.relay")
 

@@ -7,7 +7,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from rsnotify_hub.admin import attempt_schemas, node_schemas, schemas, status_schemas
+from rsnotify_hub.admin import schemas
+from rsnotify_hub.admin import schemas as attempt_schemas
+from rsnotify_hub.admin import schemas as node_schemas
+from rsnotify_hub.admin import schemas as status_schemas
 from rsnotify_hub.admin.service import AdminService
 
 #: The path of the API.

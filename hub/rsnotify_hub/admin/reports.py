@@ -1,39 +1,286 @@
-"""The state of the hub for admins, without HTTP."""
+"""The state of the hub for admins, without HTTP.
+
+What the hub did in each minute of the last day.
+
+It is in memory, and each minute replaces a file in the data folder, if there is one. That file is
+not flushed: no delivery waits for it, and a crash of the machine may lose it.
+
+How often each topic changes: a delivery channel that only counts.
+
+Pages of rows that may change while a client reads the pages.
+
+A page begins after the key of the last row of the page before. So a row whose key does not change
+is on exactly one page, whatever happens to the others.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+import asyncio
+import logging
+import os
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from heapq import nlargest, nsmallest
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.admin import schemas, status_schemas, views
-from rsnotify_hub.admin.day_history import DayHistory, joined
-from rsnotify_hub.admin.paging import (
-    SUBSCRIPTIONS,
-    TOPICS,
-    PagePart,
-    merged_page,
-    page_of,
-    part_of,
-)
-from rsnotify_hub.admin.readings import HubReadings
+from rsnotify_hub.admin import schemas, views
+from rsnotify_hub.admin import schemas as status_schemas
 from rsnotify_hub.admin.schemas import (
+    HistoryInfo,
+    MinuteInfo,
     PageQuery,
     SubscriptionOrder,
     SubscriptionQuery,
+    TopicOrder,
     TopicQuery,
 )
-from rsnotify_hub.admin.topic_rates import TopicRates
-from rsnotify_hub.cluster.calls import HubNodes, NodeCall, SingleNode
+from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.live.subscribers import LiveChannel
-from rsnotify_hub.log.topic_logs import TopicLogs
-from rsnotify_hub.statistics import DeliveryTransport
-from rsnotify_hub.store.interface import Backlog, LogState
+from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
+from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport
+from rsnotify_hub.store.interface import Backlog, LogEntry, LogState
+from rsnotify_hub.store.stores import HubNodes, NodeCall, SingleNode
 from rsnotify_hub.subscriptions import DeliveryState
 from rsnotify_hub.websub.channel import WebSubChannel
-from rsnotify_hub.websub.delivery.delivery import Delivery
-from rsnotify_hub.websub.delivery.failures import RECENT_FAILURES
+from rsnotify_hub.websub.delivery import Delivery
+from rsnotify_hub.websub.sender import RECENT_FAILURES
+
+log = logging.getLogger("rsnotify.hub")
+
+#: The minutes of a day.
+MINUTES = 24 * 60
+
+_NOTHING = (0,) * len(MinuteInfo.__struct_fields__)
+
+
+class DayHistory:
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._minutes = deque(_read(file) if file else (), maxlen=MINUTES)
+        self._before = (0, 0, 0)
+
+    def info(self) -> HistoryInfo:
+        return HistoryInfo(tuple(self._minutes))
+
+    def add(self, readings: HubReadings, now: Instant) -> None:
+        """Add what happened since the last call to the present minute."""
+        minute, minutes = int(now.timestamp()) // 60, self._minutes
+        totals = _totals(readings)
+        accepted, delivered, failed = (
+            new - old for new, old in zip(totals, self._before, strict=True)
+        )
+        self._before = totals
+        while minutes and minutes[-1].minute >= minute:  # the clock may have been set back
+            last = minutes.pop()
+            if last.minute == minute:
+                accepted += last.accepted
+                delivered += last.delivered
+                failed += last.failed
+        while minutes and minutes[0].minute <= minute - MINUTES:
+            minutes.popleft()
+        states = readings.subscriptions
+        subscribers = readings.websockets + readings.event_streams + sum(states.values())
+        troubled = states.get(DeliveryState.RETRYING, 0) + states.get(DeliveryState.GIVEN_UP, 0)
+        minutes.append(MinuteInfo(minute, accepted, delivered, failed, subscribers, troubled))
+
+    async def save(self) -> None:
+        if self._file is not None:
+            await asyncio.to_thread(_write, self._file, msgspec.json.encode(self.info()))
+
+
+def _totals(readings: HubReadings) -> tuple[int, int, int]:
+    counts = readings.statistics.deliveries
+    delivered = sum(
+        count
+        for (way, outcome), count in counts.items()
+        if outcome is DeliveryOutcome.DELIVERED and way is not DeliveryTransport.DASHBOARD
+    )
+    failed = counts[DeliveryTransport.WEBSUB, DeliveryOutcome.FAILED]
+    return readings.statistics.accepted, delivered, failed
+
+
+def joined(parts: Iterable[HistoryInfo]) -> HistoryInfo:
+    """Return the history of a hub from those of its nodes."""
+    found: dict[int, Sequence[int]] = {}
+    for part in parts:
+        for each in part.minutes:
+            before = found.get(each.minute, _NOTHING)
+            found[each.minute] = [sum(pair) for pair in zip(before, astuple(each), strict=True)]
+    rows = ([minute, *found[minute][1:]] for minute in sorted(found))
+    return HistoryInfo(tuple(msgspec.convert(row, MinuteInfo) for row in rows))
+
+
+def _read(file: Path) -> tuple[MinuteInfo, ...]:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=HistoryInfo).minutes
+    except FileNotFoundError:
+        return ()
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        log.warning("the history of the last day cannot be read, and begins again: %s", error)
+        return ()
+
+
+def _write(file: Path, content: bytes) -> None:
+    new = file.with_suffix(".new")
+    try:
+        new.write_bytes(content)
+        os.replace(new, file)
+    except OSError as error:
+        log.warning("the history of the last day cannot be stored now: %s", error)
+
+
+#: The seconds that a rate is measured over.
+WINDOW_SECONDS = 10
+
+
+class TopicRates(DeliveryChannel):
+    """Counts the fragments per second of topics that changed recently."""
+
+    def __init__(self, clock: Callable[[], Instant]) -> None:
+        self._clock = clock
+        self._counts: dict[str, deque[list[int]]] = {}
+
+    def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
+        second = self._second()
+        self._forget(before=second - WINDOW_SECONDS)
+        counts = self._counts.pop(topic, None) or deque(maxlen=WINDOW_SECONDS + 1)
+        self._counts[topic] = counts  # the topic that changed last is the last
+        if counts and counts[-1][0] == second:
+            counts[-1][1] += len(entries)
+        else:
+            counts.append([second, len(entries)])
+
+    def rate(self, topic: str) -> float:
+        since = self._second() - WINDOW_SECONDS
+        counts = self._counts.get(topic, ())
+        return sum(count for second, count in counts if second > since) / WINDOW_SECONDS
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def _forget(self, *, before: int) -> None:
+        while self._counts:
+            topic, counts = next(iter(self._counts.items()))
+            if counts[-1][0] > before:
+                return
+            del self._counts[topic]
+
+    def _second(self) -> int:
+        return int(self._clock().timestamp())
+
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+_STATE_ORDER = {
+    DeliveryState.GIVEN_UP: 0,
+    DeliveryState.RETRYING: 1,
+    DeliveryState.SUSPENDED: 2,
+    DeliveryState.ACTIVE: 3,
+}
+_NEVER = datetime.max.replace(tzinfo=UTC)
+
+
+class RowOrder(Struct, Generic[T], frozen=True):
+    """An order of rows, by a unique key of the given type."""
+
+    key: Callable[[T], tuple[Any, ...]]
+    type: Any
+    descending: bool = False
+
+
+TOPICS: dict[TopicOrder, RowOrder[LogState]] = {
+    TopicOrder.TOPIC: RowOrder(lambda log: (log.topic,), tuple[str]),
+    TopicOrder.RECEIVED: RowOrder(
+        lambda log: (log.received, log.topic), tuple[datetime, str], descending=True
+    ),
+}
+# The instant and not the lag, which would differ on the next page.
+SUBSCRIPTIONS: dict[SubscriptionOrder, RowOrder[Delivery]] = {
+    SubscriptionOrder.TOPIC: RowOrder(
+        lambda each: (each.subscription.topic, each.id), tuple[str, str]
+    ),
+    SubscriptionOrder.TROUBLE: RowOrder(
+        lambda each: (_STATE_ORDER[each.state], each.behind_since or _NEVER, each.id),
+        tuple[int, datetime, str],
+    ),
+}
+
+
+class RowPage(Struct, Generic[T], frozen=True):
+    """A page; `total` counts the rows on all pages, and `next` is the `after` of the next page."""
+
+    rows: list[T]
+    total: int
+    next: str | None
+
+
+class PagePart(Struct, Generic[T], frozen=True):
+    """What one node has of a page: its first rows with their keys, and the number of all."""
+
+    rows: list[tuple[str, T]]
+    total: int
+
+
+def part_of(
+    keys: Iterable[U], rows: Iterable[T], page: RowPage[U], order: RowOrder[U]
+) -> PagePart[T]:
+    """Return the part of a page of what was found, as other rows."""
+    keyed = [(_encode(order.key(key)), row) for key, row in zip(keys, rows, strict=True)]
+    return PagePart(keyed, page.total)
+
+
+def merged_page(parts: Iterable[PagePart[T]], order: RowOrder[Any], limit: int) -> RowPage[T]:
+    """Return a page of the parts of all nodes, which were made with one row more than the page."""
+    parts = list(parts)
+    rows = [
+        (msgspec.json.decode(key, type=order.type), row) for part in parts for key, row in part.rows
+    ]
+    rows.sort(key=lambda pair: pair[0], reverse=order.descending)
+    following = _encode(rows[limit - 1][0]) if len(rows) > limit else None
+    page = [row for _, row in rows[:limit]]
+    return RowPage(page, sum(part.total for part in parts), following)
+
+
+def page_of(
+    rows: Iterable[T], order: RowOrder[T], query: PageQuery, *, more: int = 0
+) -> RowPage[T]:
+    """Return a page of rows, with some more than the query wants."""
+    limit = query.limit + more
+    keyed = [(order.key(row), row) for row in rows]
+    first = nlargest if order.descending else nsmallest
+    found = first(limit + 1, _after(keyed, order, query.after))
+    page = found[:limit]
+    following = _encode(page[-1][0]) if len(found) > len(page) else None
+    return RowPage([row for _, row in page], len(keyed), following)
+
+
+def _after(
+    keyed: list[tuple[tuple[Any, ...], T]], order: RowOrder[T], after: str
+) -> list[tuple[tuple[Any, ...], T]]:
+    if not after:
+        return keyed
+    try:
+        key = msgspec.json.decode(after, type=order.type)
+    except (msgspec.DecodeError, UnicodeError):
+        raise Refusal(Code.BAD_REQUEST, "after is not the next of a page in this order") from None
+    if order.descending:
+        return [pair for pair in keyed if pair[0] < key]
+    return [pair for pair in keyed if pair[0] > key]
+
+
+def _encode(key: tuple[Any, ...]) -> str:
+    return msgspec.json.encode(key).decode()
+
 
 _NO_BACKLOG = Backlog(0, None)
 

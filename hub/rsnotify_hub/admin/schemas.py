@@ -2,6 +2,12 @@
 
 `openapi.py` describes the API from these classes alone: the first sentence of a class and its
 `Args:` become the descriptions. Lists show callbacks redacted, since they may contain secrets.
+
+The JSON of the admin API about one subscription, with its callback and its last deliveries.
+
+The JSON of the admin API about the nodes of the hub, and the NATS servers that they share.
+
+The JSON of the admin API about the hub as a whole, now and during the last day.
 """
 
 from __future__ import annotations
@@ -301,3 +307,263 @@ class Problem(Struct, frozen=True):
     """
 
     error: str
+
+
+class AttemptInfo(FailureInfo, frozen=True, kw_only=True):
+    """An attempt to deliver.
+
+    Args:
+        at: When it ended.
+        status: The HTTP status of the answer; null without an answer.
+        reason: The outcome.
+        excerpt: The beginning of the body of the answer, unless the attempt succeeded.
+        seconds: How long it took.
+        delivered: Whether it succeeded.
+        after: The position in the log after which the payload begins.
+        through: The position in the log of the end of the payload.
+        size: The bytes of the payload.
+    """
+
+    seconds: float
+    delivered: bool
+    after: int
+    through: int
+    size: int
+
+
+class SubscriptionDetails(Struct, frozen=True, kw_only=True):
+    """A subscription with its callback, and its last attempts.
+
+    Args:
+        subscription: The subscription.
+        callback: Its whole callback, which may contain secrets of the subscriber.
+        attempts: Its last failed attempts and some of its last successful ones, newest first.
+        since: When the hub, or the node that delivers to it, started. Of earlier attempts only the
+            last one is kept, if it failed and none has succeeded since.
+    """
+
+    subscription: SubscriptionInfo
+    callback: str
+    attempts: tuple[AttemptInfo, ...]
+    since: Annotated[Instant, Meta(tz=True)] | None = None
+
+
+class PayloadQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The attempt whose payload is requested: the last one with these positions.
+
+    Args:
+        after: Its `after`.
+        through: Its `through`.
+    """
+
+    after: int | None = None
+    through: int | None = None
+
+
+class PayloadInfo(Struct, frozen=True, kw_only=True):
+    """What an attempt has sent.
+
+    Args:
+        text: The beginning of the payload; null if the log has not all of it any more.
+        size: The bytes of the whole payload.
+    """
+
+    text: str | None
+    size: int
+
+
+class NodeInfo(Struct, frozen=True, kw_only=True):
+    """A node of the hub.
+
+    Args:
+        name: The name of its machine.
+        url: Its URL.
+        version: The version of its software.
+        started: When it started.
+        alive: Whether it has renewed its record lately; null if the node that answers cannot know,
+            since it is fenced itself. A dead node is listed for a minute.
+        draining: Whether it gives up its work.
+        shards: How many shards of the subscriptions it owns.
+        behind: How many records of the stream it did not have yet, some seconds ago; null if that
+            is unknown, or the hub is on one machine.
+        server: The NATS server that it is connected to; null if there is none, or it is unknown.
+        this: Whether it has answered this request.
+    """
+
+    name: str
+    url: str
+    version: str
+    started: Annotated[Instant, Meta(tz=True)]
+    alive: bool | None = True
+    draining: bool
+    shards: int
+    behind: int | None = None
+    server: str | None = None
+    this: bool
+
+
+class CopyInfo(Struct, frozen=True, kw_only=True):
+    """A NATS server with a copy of the stream, as its leader knows it.
+
+    Args:
+        name: Its name.
+        leader: Whether it leads the others.
+        online: Whether it answers.
+        current: Whether its copy is in step.
+        behind: How many operations its copy is behind.
+    """
+
+    name: str
+    leader: bool
+    online: bool
+    current: bool
+    behind: int
+
+
+class StreamInfo(Struct, frozen=True, kw_only=True):
+    """The stream of NATS that all nodes follow.
+
+    Args:
+        name: Its name.
+        connected: Whether this node is connected to NATS. If not, all that this node says of the
+            other nodes and of NATS is out of date.
+        trouble: Why this node does not follow the stream at the moment; null if it does.
+        records: The number of records in it.
+        bytes: Their bytes.
+        copies: The servers that have a copy.
+        warnings: What the last check of the servers has found, with what to do.
+    """
+
+    name: str
+    connected: bool
+    trouble: str | None
+    records: int
+    bytes: int
+    copies: tuple[CopyInfo, ...]
+    warnings: tuple[str, ...]
+
+
+class NodeList(Struct, frozen=True, kw_only=True):
+    """The nodes of the hub.
+
+    Args:
+        rows: The nodes.
+        shards: The number of shards of the subscriptions; 0 on one machine.
+        free: How many of them no living node owns: their subscriptions receive nothing now. It is
+            null if the node that answers cannot know, since it is fenced.
+        stream: The stream that all nodes follow; null on one machine.
+    """
+
+    rows: tuple[NodeInfo, ...]
+    shards: int = 0
+    free: int | None = 0
+    stream: StreamInfo | None = None
+
+
+class BrokerInfo(Struct, frozen=True):
+    """The state of a broker.
+
+    Args:
+        connected: Whether a node of the hub is connected to it.
+        behind: The number of topics that it has not received completely.
+        since: Since when it has not been connected; null while it is.
+        error: Why the last attempt to connect failed, or the connection ended; null while it is
+            connected.
+    """
+
+    connected: bool
+    behind: int
+    since: Annotated[Instant, Meta(tz=True)] | None = None
+    error: str | None = None
+
+
+class DiskInfo(Struct, frozen=True):
+    """A disk.
+
+    Args:
+        free: The bytes that the hub may still write.
+        size: Its bytes.
+    """
+
+    free: int
+    size: int
+
+
+class StatusInfo(Struct, frozen=True, kw_only=True):
+    """The hub as a whole; on a cluster, all nodes that answered at once.
+
+    Args:
+        version: The version of the hub, or of this node.
+        started: When it, or this node, started; the counts of each node begin when it starts.
+        now: The time of its clock.
+        nodes: How many nodes these numbers are about.
+        topics: The number of topics with a log.
+        subscriptions: The number of WebSub subscriptions.
+        states: The number of subscriptions in each state.
+        websockets: The number of open WebSockets.
+        event_streams: The number of open event streams.
+        accepted: Fragments that became durable.
+        accepted_bytes: Their bytes.
+        deliveries: Deliveries and attempts, by transport and outcome.
+        log_bytes: The bytes of all kept fragments.
+        silent: The number of Sources, by the hosts of topics, that have been silent for 15 minutes.
+        connections: Open connections to the server.
+        live_queue: The bytes that wait in WebSockets and event streams.
+        delivery_queue: The number of WebSub deliveries that wait for a connection.
+        commit_queue: The number of writes that wait for the next transaction.
+        brokers: The state of each broker that the hub has a bridge to, by transport.
+        disk: The disk with the data folder; null on a cluster.
+        admin: Always true, since only admins receive this.
+    """
+
+    version: str
+    started: Annotated[Instant, Meta(tz=True)]
+    now: Annotated[Instant, Meta(tz=True)]
+    nodes: int = 1
+    topics: int
+    subscriptions: int
+    states: dict[DeliveryState, int]
+    websockets: int
+    event_streams: int
+    accepted: int
+    accepted_bytes: int
+    deliveries: dict[str, dict[str, int]]
+    log_bytes: int
+    silent: int = 0
+    connections: int = 0
+    live_queue: int = 0
+    delivery_queue: int = 0
+    commit_queue: int = 0
+    brokers: dict[str, BrokerInfo] = {}
+    disk: DiskInfo | None = None
+    admin: bool = True
+
+
+class MinuteInfo(Struct, frozen=True, array_like=True):
+    """What the hub did in one minute, and its state at the end of that.
+
+    Args:
+        minute: The minute, counted since 1970-01-01T00:00Z.
+        accepted: Fragments that became durable.
+        delivered: Deliveries, over all transports.
+        failed: Attempts that failed.
+        subscribers: The number of WebSockets, event streams and WebSub subscriptions.
+        troubled: The number of subscriptions that were retried or given up.
+    """
+
+    minute: int
+    accepted: int
+    delivered: int
+    failed: int
+    subscribers: int
+    troubled: int
+
+
+class HistoryInfo(Struct, frozen=True):
+    """The minutes of the last day in which the hub ran, oldest first.
+
+    Args:
+        minutes: The minutes, each as an array of the numbers that `MinuteInfo` names.
+    """
+
+    minutes: tuple[MinuteInfo, ...]

@@ -8,14 +8,19 @@ from msgspec import Struct
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.admin.attempt_schemas import PayloadInfo, PayloadQuery, SubscriptionDetails
-from rsnotify_hub.admin.node_schemas import NodeList
 from rsnotify_hub.admin.reports import Reports
-from rsnotify_hub.admin.schemas import Redelivery, SubscriptionInfo
+from rsnotify_hub.admin.schemas import (
+    NodeList,
+    PayloadInfo,
+    PayloadQuery,
+    Redelivery,
+    SubscriptionDetails,
+    SubscriptionInfo,
+)
 from rsnotify_hub.admin.views import attempts, topic_id
-from rsnotify_hub.cluster.calls import NodeCall
-from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal, parse_since
+from rsnotify_hub.store.stores import NodeCall
 from rsnotify_hub.websub.channel import WebSubChannel
 
 #: The reasons that a subscriber receives when an admin ends its subscription (`hub.reason`).

@@ -1,23 +1,63 @@
-"""Converts the hub's values to the schemas of the admin API, without I/O or a clock."""
+"""Converts the hub's values to the schemas of the admin API, without I/O or a clock.
+
+The state of a hub at one instant, from which status, history and metrics are made.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
+from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.admin import attempt_schemas, schemas, status_schemas
-from rsnotify_hub.admin.readings import HubReadings
-from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
+from rsnotify_hub.admin import schemas
+from rsnotify_hub.admin import schemas as attempt_schemas
+from rsnotify_hub.admin import schemas as status_schemas
+from rsnotify_hub.admin.schemas import DiskInfo, NodeList
+from rsnotify_hub.statistics import BrokerState, DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import Backlog, LogState
 from rsnotify_hub.subscriptions import DeliveryState
 from rsnotify_hub.urls import redacted_callback
-from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryAttempt
+from rsnotify_hub.websub.delivery import Delivery, DeliveryAttempt
+
+
+class HubReadings(Struct, frozen=True, kw_only=True):
+    """The state of a hub.
+
+    Args:
+        lags: Returns how long each WebSub subscription that is not suspended has been behind, in
+            seconds; 0 if it is up to date.
+        connections: The number of open connections to the server, of any kind.
+        live_queue: The bytes that wait in all WebSockets and event streams.
+        delivery_queue: The number of WebSub deliveries that wait for a connection.
+        commit_queue: The number of writes that wait for the next transaction.
+        nodes: The nodes; only those of a cluster have metrics.
+        brokers: The state of each broker that the hub has a bridge to.
+        moved_shards: How many shards this node has taken, released and lost.
+        disk: The disk with the data folder, if there is one.
+    """
+
+    version: str
+    statistics: Statistics
+    logs: Sequence[LogState]
+    subscriptions: Mapping[DeliveryState, int]
+    lags: Callable[[], Sequence[float]]
+    connections: int
+    websockets: int
+    event_streams: int
+    live_queue: int
+    delivery_queue: int
+    commit_queue: int
+    brokers: Mapping[DeliveryTransport, BrokerState] = {}
+    nodes: NodeList | None = None
+    moved_shards: Mapping[str, int] = {}
+    disk: DiskInfo | None = None
+
 
 K = TypeVar("K")
 

@@ -1,24 +1,184 @@
-"""The replay of the log to a new subscriber, from its instant on, as fast as it reads."""
+"""The replay of the log to a new subscriber, from its instant on, as fast as it reads.
+
+Subscribers that requested a selection from a topic, in groups with the same selection.
+
+A group costs the hub filtering as long as it has a member, so the number of groups of a topic is
+limited. No client can use up that number: it may create another group only while more are left than
+it has.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify.selection.push_selection import EVERYTHING, PushSelection
-from rsnotify_hub.live.selections import SelectionGroup
-from rsnotify_hub.live.subscribers import LiveSubscriber, Opening
-from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify.selection import EVERYTHING, PushSelection
+from rsnotify_hub.access.limits import client_network, is_loopback
+from rsnotify_hub.filtering import FilterCache, FilteredReader, TopicSelection, join_empty
+from rsnotify_hub.live.subscribers import LiveChannel, LiveSubscriber, Opening
+from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.interface import LogEntry
 
 log = logging.getLogger("rsnotify.hub.live")
+
+#: How long a group waits after a failure, in seconds.
+_RETRY_SECONDS = 1.0
+
+
+@dataclass(eq=False, repr=False)
+class SelectionGroup:
+    """The subscribers of one selection, for which fragments are filtered once.
+
+    Theory of operation. The log is the group's queue: the group has a position in it. Entries after
+    that position are filtered and sent to all members at once, like those of a topic. Empty
+    fragments, which are held back for a moment, are after that position. A new subscriber joins the
+    audience only once it has everything that the log had when it came: it may know a part of that
+    already, and replays the rest by itself.
+    """
+
+    selection: TopicSelection
+    topics: TopicLogs
+    filter_cache: FilterCache
+    live: LiveChannel
+
+    def __post_init__(self) -> None:
+        position = self.topics.position(self.selection.topic)
+        self._reader = FilteredReader(self.selection, self.topics, self.filter_cache, position)
+        self._clients: Counter[str] = Counter()
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._moved = asyncio.Event()
+
+    @property
+    def owner(self) -> str | None:
+        """The client whose group it is: its oldest member; None if it is empty."""
+        return next(iter(self._clients), None)
+
+    def enter(self, client: str) -> None:
+        self._clients[client] += 1
+
+    def leave(self, client: str) -> None:
+        self._clients[client] -= 1
+        if not self._clients[client]:
+            del self._clients[client]
+
+    @property
+    def end(self) -> int:
+        """The position in the log up to which the live members have everything."""
+        return self._reader.position
+
+    def is_behind(self, position: int) -> bool:
+        """Return whether the members are still to be sent entries up to a position."""
+        return self.end < position
+
+    async def wait_beyond(self, position: int) -> None:
+        """Wait until `end` is beyond a position, or has not moved."""
+        if self.end <= position:
+            await self._moved.wait()
+
+    async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
+        """Read the filtered log, up to `end`."""
+        entries = await self.topics.read(self.selection.topic, after=after, since=since)
+        wanted = [entry for entry in entries if entry.position <= self.end]
+        return join_empty(await self.filter_cache.filtered(self.selection, wanted, old=True))
+
+    def wake(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            while self._reader.has_more:
+                if filtered := await self._reader.next():
+                    self.live.deliver(self.selection.key, filtered)
+                # Wake those that wait now, and nobody later.
+                self._moved.set()
+                self._moved.clear()
+            if self._reader.holds:
+                self._wake_in(self._reader.wait)
+        except StorageError as error:
+            log.error("a part of %s cannot be sent: %s", self.selection.topic, error)
+            self._wake_in(_RETRY_SECONDS)
+        except Exception:
+            # A fault of the hub must not end the subscriptions of the group.
+            log.exception("a part of %s could not be sent", self.selection.topic)
+            self._wake_in(_RETRY_SECONDS)
+        finally:
+            self._task = None
+
+    def _wake_in(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.wake)
+
+
+class SelectionGroups(DeliveryChannel):
+    """The groups of every topic (a `DeliveryChannel`)."""
+
+    def __init__(
+        self, topics: TopicLogs, live: LiveChannel, filter_cache: FilterCache, most: int
+    ) -> None:
+        self._topics = topics
+        self._live = live
+        self._filter_cache = filter_cache
+        self._most = most
+        self._groups: dict[str, dict[TopicSelection, SelectionGroup]] = {}
+
+    def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
+        for group in self._groups.get(topic, {}).values():
+            group.wake()
+
+    def enter(self, selection: TopicSelection, address: str) -> SelectionGroup | None:
+        """Add a subscriber to the group of a selection, and return the group.
+
+        None if the topic or the client has too many, so that the subscriber gets all of the topic.
+        """
+        groups = self._groups.get(selection.topic, {})
+        group = groups.get(selection)
+        if group is None:
+            if not self._may_create(groups.values(), address):
+                return None
+            group = SelectionGroup(selection, self._topics, self._filter_cache, self._live)
+            self._groups.setdefault(selection.topic, {})[selection] = group
+        group.enter(client_network(address))
+        return group
+
+    def _may_create(self, groups: Iterable[SelectionGroup], address: str) -> bool:
+        owners = [group.owner for group in groups]
+        # A loopback address may be that of a proxy for many clients.
+        owned = 0 if is_loopback(address) else owners.count(client_network(address))
+        return owned < self._most - len(owners)
+
+    def leave(self, group: SelectionGroup, address: str) -> None:
+        group.leave(client_network(address))
+        if group.owner is not None:
+            return
+        group.close()
+        groups = self._groups[group.selection.topic]
+        del groups[group.selection]
+        if not groups:
+            del self._groups[group.selection.topic]
+
+    def close(self) -> None:
+        for groups in self._groups.values():
+            for group in groups.values():
+                group.close()
 
 
 _Work = Callable[[], Coroutine[Any, Any, None]]

@@ -20,13 +20,15 @@ live during the write receives the fragment at that moment, since its replay did
 An encoding that parses fragments would block the event loop with large ones. Its subscribers do not
 receive these early; once they are durable, the subscribers leave the audience and replay them,
 which encodes them in a thread.
+
+How fragments are sent to live subscribers: one encoding for each form of each transport.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,17 +36,35 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
-from rsnotify.runtime.http.direct_writes import descriptor_of
-from rsnotify.selection.push_selection import PushSelection
+from rsnotify.runtime.http_client import descriptor_of
+from rsnotify.selection import PushSelection
 from rsnotify_hub.config.configuration import WebSocketConfig
-from rsnotify_hub.fragments.fragment import Fragment
-from rsnotify_hub.live.connection import ConnectionHandler, LiveConnection
-from rsnotify_hub.live.encoding import Encoding
-from rsnotify_hub.live.send_queue import SendQueue
+from rsnotify_hub.fragments import Fragment
+from rsnotify_hub.live.connections import ConnectionHandler, LiveConnection, SendQueue
 from rsnotify_hub.log.topic_log import DeliveryChannel
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import LogEntry
+
+
+class Encoding(ABC):
+    """How fragments are sent over a transport."""
+
+    def __init__(self, transport: DeliveryTransport) -> None:
+        self.transport = transport
+
+    @abstractmethod
+    def encode(self, fragments: Sequence[Fragment]) -> bytes:
+        """Return the bytes that all subscribers share."""
+
+    def needs_thread(self, fragments: Sequence[Fragment]) -> bool:
+        """Return whether `encode` would block the event loop."""
+        return False
+
+    async def encode_page(self, fragments: Sequence[Fragment]) -> bytes:
+        """Return the bytes of fragments of a log, encoded in a thread if necessary."""
+        return self.encode(fragments)
+
 
 log = logging.getLogger("rsnotify.hub.live")
 

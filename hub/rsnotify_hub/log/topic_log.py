@@ -1,21 +1,172 @@
-"""The log of one topic: appends in groups, and passes each append on to all delivery channels."""
+"""The log of one topic: appends in groups, and passes each append on to all delivery channels.
+
+The decisions on an append: what is stored, what it replaces, and whether it contradicts the log.
+
+A fragment with a `from` states all changes in its interval. If the log has a change in that
+interval that the fragment lacks, the Source has lost that change: it was restored from a backup,
+or its journal was deleted. The log is then of no use to anyone.
+
+The last entries of a log in memory, for subscribers that are nearly up to date.
+
+The logs of all topics while the hub runs.
+
+Theory of operation. Each topic has at most one append under way; fragments published meanwhile wait
+and are appended together next. So the state of a log is known when an append is planned, and
+channels receive the entries in the order of the log. The state, the recent entries and the channels
+change in one iteration of the event loop: code that compares its own position with `position` and
+joins a channel without an `await` in between receives each entry once.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from rsnotify.errors import RsnotifyError, StorageError, WrongDocument
-from rsnotify_hub.fragments.fragment import Fragment, is_framework
-from rsnotify_hub.log.appending import contradicts, overlaps, plan_append
-from rsnotify_hub.log.recent_entries import RecentEntries
+from rsnotify.format.coverage import ChangeKey, change_key, notification_coverage
+from rsnotify.format.datetimes import MICROSECOND, Instant, postponed
+from rsnotify_hub.fragments import (
+    Fragment,
+    covers,
+    heartbeat_interval,
+    is_framework,
+    is_later,
+    read_stored,
+)
 from rsnotify_hub.statistics import Statistics
-from rsnotify_hub.store.interface import LogEntry, LogMoved, LogState, LogStore
+from rsnotify_hub.store.interface import Backlog, LogEntry, LogMoved, LogState, LogStore
+
+
+class AppendPlan(Struct, frozen=True):
+    """The fragments to append, and the position of a heartbeat that they replace, if any."""
+
+    fragments: tuple[Fragment, ...]
+    replacing: int | None
+
+
+def plan_append(state: LogState | None, fragments: Sequence[Fragment]) -> AppendPlan:
+    """Return what to append to a log.
+
+    A heartbeat that does not extend the log is dropped. A heartbeat at the end of the log is
+    replaced by a fragment that covers it, so the log of a quiet topic does not grow. A whole
+    content is replaced by whatever follows it (the store does so in the log), and is later than
+    everything before it, whatever the clock says.
+    """
+    appended: list[Fragment] = []
+    replacing = None
+    through = state.through if state else None
+    for fragment in fragments:
+        if fragment.heartbeat and through is not None and fragment.until <= through:
+            continue
+        if fragment.whole and through is not None and fragment.until <= through:
+            fragment = replace(fragment, until=postponed(through, MICROSECOND))
+        if appended:
+            if _is_replaced(appended[-1], fragment):
+                appended.pop()
+        elif state is not None and state.heartbeat and covers(fragment, state.heartbeat):
+            replacing = state.position
+        appended.append(fragment)
+        through = max(through, fragment.until) if through else fragment.until
+    return AppendPlan(tuple(appended), replacing)
+
+
+def _is_replaced(before: Fragment, fragment: Fragment) -> bool:
+    heartbeat = heartbeat_interval(before)
+    return before.whole or (heartbeat is not None and covers(fragment, heartbeat))
+
+
+def overlaps(state: LogState, fragment: Fragment) -> bool:
+    """Return whether a fragment covers an interval in which the log may have changes."""
+    if state.whole or fragment.whole or fragment.from_ is None:
+        return False
+    # The first change after a heartbeat covers the heartbeat's interval, and nothing before it.
+    end = state.through if state.heartbeat is None else state.heartbeat.from_
+    return fragment.from_ < end
+
+
+async def contradicts(fragment: Fragment, topic: str, store: LogStore) -> bool:
+    """Return whether the log of a topic has a change that the fragment should have and lacks."""
+    entries = await store.changes(topic, since=fragment.from_)
+    return await asyncio.to_thread(_lacks, fragment, entries)
+
+
+def _lacks(fragment: Fragment, entries: Sequence[LogEntry]) -> bool:
+    if all(entry.fragment.body == fragment.body for entry in entries):
+        return False
+    stated = _changes([fragment])
+    known = _changes(entry.fragment for entry in entries)
+    begin, until = fragment.from_, fragment.until
+    assert begin is not None
+    # A Source with a precision of seconds may publish the changes of its last second one by one.
+    return any(begin < each[0] < until and each not in stated for each in known)
+
+
+def _changes(fragments: Iterable[Fragment]) -> set[tuple[Instant, ChangeKey]]:
+    found = set[tuple[Instant, ChangeKey]]()
+    for fragment in fragments:
+        if not fragment.heartbeat:
+            coverage = notification_coverage(read_stored(fragment.body))
+            found.update((change.at, change_key(change)) for change in coverage.changes)
+    return found
+
+
+#: How much of each log stays in memory.
+RECENT_BYTES = 256 * 1024
+
+
+class RecentEntries:
+    def __init__(self, state: LogState | None) -> None:
+        # The position before the first entry in memory.
+        self.floor = state.position if state else 0
+        self._through = state.through if state else None
+        self._entries: deque[LogEntry] = deque()
+        self._size = 0
+
+    def extend(self, entries: Sequence[LogEntry], *, replacing: int | None, first: int) -> None:
+        """Add entries, whose first one may replace another; `first` is the oldest kept position."""
+        last = self._entries[-1] if self._entries else None
+        if entries and last and (last.position == replacing or last.fragment.whole):
+            self._size -= len(self._entries.pop().fragment.body)
+        self._entries.extend(entries)
+        self._size += sum(len(entry.fragment.body) for entry in entries)
+        self.shrink(first)
+
+    def shrink(self, first: int) -> None:
+        """Remove entries beyond the size limit, and those before `first`."""
+        while self._entries and (self._size > RECENT_BYTES or self._entries[0].position < first):
+            oldest = self._entries.popleft()
+            self._size -= len(oldest.fragment.body)
+            self.floor = oldest.position
+            self._through = max(self._through or oldest.fragment.until, oldest.fragment.until)
+
+    def after(self, position: int, since: Instant | None) -> list[LogEntry] | None:
+        """Return all entries after a position and an instant; None if some are not in memory."""
+        if position < self.floor and not self._covers(since):
+            return None
+        return [
+            entry
+            for entry in self._entries
+            if entry.position > position and (since is None or is_later(entry.fragment, since))
+        ]
+
+    def _covers(self, since: Instant | None) -> bool:
+        """Return whether every entry that is later than an instant is in memory."""
+        if since is None:
+            return False
+        if since == self._through:
+            return since.microsecond > 0  # late changes of a whole second may be on the disk
+        return self._through is None or since > self._through
+
 
 log = logging.getLogger("rsnotify.hub.topics")
 
@@ -256,3 +407,173 @@ def _finish(futures: list[asyncio.Future[None]], error: RsnotifyError | None = N
             future.set_result(None)
         else:
             future.set_exception(error)
+
+
+#: A range of names: the first name, and the name that ends it (exclusive).
+Range = tuple[str, str]
+
+
+class SortedNames:
+    """Names in order, so that those in a range are counted without reading each."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = sorted(names)
+
+    def add(self, name: str) -> None:
+        insort(self._names, name)
+
+    def remove(self, name: str) -> None:
+        del self._names[bisect_left(self._names, name)]
+
+    def count(self, ranges: Sequence[Range]) -> int:
+        return sum(
+            bisect_left(self._names, end) - bisect_left(self._names, begin) for begin, end in ranges
+        )
+
+
+class TopicLogs:
+    """All logs. Methods that use the store raise `StorageError` if it fails.
+
+    Args:
+        store: The store.
+        statistics: Counts what is published.
+        nodes: Returns the number of nodes of the hub.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        statistics: Statistics | None = None,
+        nodes: Callable[[], int] = lambda: 1,
+    ) -> None:
+        self._store = store
+        self._nodes = nodes
+        self._channels: Sequence[DeliveryChannel] = ()
+        self._statistics = statistics or Statistics()
+        self._logs: dict[str, TopicLog] = {}
+        self._names: SortedNames | None = None  # created by the first `count`
+
+    async def start(self, channels: Sequence[DeliveryChannel]) -> None:
+        """Open the logs in the store, and deliver what is appended from now on."""
+        self._channels = channels
+        for state in await self._store.start(self):
+            self._open(state.topic, state)
+
+    def writing(self, topic: str, fragments: Sequence[Fragment]) -> None:
+        self._found(topic).deliver_early(fragments)
+
+    def appended(
+        self, topic: str, entries: Sequence[LogEntry], state: LogState, replaced: int | None
+    ) -> None:
+        self._found(topic).appended(entries, state, replaced)
+
+    def forgotten(self, topic: str) -> None:
+        found = self._logs.get(topic)
+        if found is not None:
+            found.forgotten()
+            self._close(found)
+
+    def _open(self, topic: str, state: LogState | None) -> TopicLog:
+        opened = TopicLog(topic, state, self._store, self._channels, self._statistics)
+        self._logs[topic] = opened
+        if self._names is not None:
+            self._names.add(topic)
+        return opened
+
+    def publish(self, topic: str, fragment: Fragment) -> asyncio.Future[None]:
+        """Append a fragment to a topic's log.
+
+        Returns:
+            A future that is done once the fragment is durable and passed on to the channels.
+            Futures are done in the order of the calls. It fails with StorageError; or with
+            WrongDocument if this is a whole content and the log has changes.
+        """
+        return self._found(topic).publish(fragment)
+
+    def _found(self, topic: str) -> TopicLog:
+        return self._logs.get(topic) or self._open(topic, None)
+
+    async def delete(self, topic: str) -> None:
+        """Delete a log with all that was published before.
+
+        Raises:
+            StorageError: It could not be deleted, and is unchanged.
+        """
+        found = self._logs.get(topic)
+        if found is None:
+            return
+        await found.delete()
+        self._close(found)
+
+    def _close(self, found: TopicLog) -> None:
+        """Remove a log that was deleted, unless something is published on it."""
+        topic = found.topic
+        if found.state is None and found.writing is None and self._logs.get(topic) is found:
+            del self._logs[topic]
+            if self._names is not None:
+                self._names.remove(topic)
+
+    def knows(self, topic: str) -> bool:
+        """Return whether a topic has a log, or will have one shortly."""
+        return topic in self._logs
+
+    def count(self, ranges: Sequence[Range]) -> int:
+        if self._names is None:
+            self._names = SortedNames(self._logs)
+        return self._names.count(ranges)
+
+    def state(self, topic: str) -> LogState | None:
+        found = self._logs.get(topic)
+        return found.state if found else None
+
+    def states(self) -> list[LogState]:
+        return [found.state for found in self._logs.values() if found.state]
+
+    async def newest(self, *, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
+        return await self._store.newest(after=after, limit=limit)
+
+    def position(self, topic: str) -> int:
+        """Return the position of the last entry of a log; 0 if there is none."""
+        found = self._logs.get(topic)
+        return found.state.position if found and found.state else 0
+
+    def audience(self, topic: str) -> int:
+        """Estimate the number of subscribers of a topic: each node has about as many."""
+        return self._nodes() * sum(channel.subscribers(topic) for channel in self._channels)
+
+    def recent(self, topic: str, *, after: int) -> list[LogEntry] | None:
+        """Return all entries after a position if they are in memory; None otherwise."""
+        found = self._logs.get(topic)
+        return found.recent.after(after, None) if found else None
+
+    async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
+        """Read a page of a log, from memory if possible (`Store.read`).
+
+        What the store has written and not reported yet is left out, as it is still to be delivered.
+        """
+        found = self._logs.get(topic)
+        if found is None:
+            return []
+        entries = found.recent.after(after, since)
+        if entries is not None:
+            return entries
+        entries = await self._store.read(topic, after=after, since=since)
+        end = self.position(topic)
+        return [entry for entry in entries if entry.position <= end]
+
+    async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
+        return await self._store.changes(topic, since=since)
+
+    async def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
+        return await self._store.backlogs(topic, positions)
+
+    async def trim(self) -> None:
+        """Trim the logs that nobody publishes to."""
+        for topic, found in list(self._logs.items()):
+            if found.state is None or found.writing is not None:
+                continue  # an append trims by itself
+            found.trimmed(await self._store.trim(topic))
+
+    async def close(self) -> None:
+        """Wait until everything published is durable, or has failed."""
+        await asyncio.gather(*(found.writing for found in self._logs.values() if found.writing))

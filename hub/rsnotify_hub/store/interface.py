@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.fragments.fragment import Fragment, Interval
+from rsnotify_hub.fragments import Fragment, Interval
 from rsnotify_hub.subscriptions import Subscription
 
 

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from rsnotify.errors import ConfigurationError
-from rsnotify.plural import counted
-from rsnotify.runtime.cli.commands import from_environment
-from rsnotify.runtime.cli.running import run_until_stopped
+from rsnotify.errors import ConfigurationError, counted
+from rsnotify.runtime.command_line import from_environment, run_until_stopped
 
 if TYPE_CHECKING:
     from rsnotify_hub.config.configuration import HubConfiguration
     from rsnotify_hub.store.interface import Store
-    from rsnotify_hub.transfer.importing import ImportReport
+    from rsnotify_hub.transfer.files import ImportReport
 
 T = TypeVar("T")
 
@@ -136,7 +134,7 @@ def _configuration(
 def _with_store(
     configuration: HubConfiguration, work: Callable[[Store], Coroutine[None, None, T]]
 ) -> T:
-    from rsnotify_hub.stores import open_store
+    from rsnotify_hub.store.stores import open_store
 
     async def main() -> T:
         async with open_store(configuration, lambda: datetime.now(UTC), "") as opened:

@@ -12,18 +12,16 @@ import msgspec
 
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.config.configuration import WebSubConfig
-from rsnotify_hub.log.topic_log import DeliveryChannel
-from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import LogEntry, StoredSubscription, SubscriptionStore
 from rsnotify_hub.subscriptions import Subscription, is_expired
-from rsnotify_hub.websub.delivery.delivery import Delivery, Trouble
-from rsnotify_hub.websub.delivery.requests import CallbackRequests
-from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler
-from rsnotify_hub.websub.delivery.sender import DeliverySender
+from rsnotify_hub.websub.callback_requests import CallbackRequests
+from rsnotify_hub.websub.delivery import Delivery, Trouble
 from rsnotify_hub.websub.forms import denial_url
-from rsnotify_hub.websub.intent_requests import IntentRequests
 from rsnotify_hub.websub.registry import SubscriptionRegistry, SubscriptionUpdates
+from rsnotify_hub.websub.scheduler import DeliveryScheduler, IntentRequests
+from rsnotify_hub.websub.sender import DeliverySender
 
 log = logging.getLogger("rsnotify.hub.websub")
 

@@ -20,17 +20,16 @@ from msgspec import Struct
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.tasks import cancel
-from rsnotify_hub.cluster.calls import HubNodes, NodeCall, SingleNode
 from rsnotify_hub.config.configuration import WebSubConfig
-from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.interface import NotOwner
+from rsnotify_hub.store.stores import HubNodes, NodeCall, SingleNode
 from rsnotify_hub.subscriptions import granted_lease, subscribed
 from rsnotify_hub.urls import authority_of, host_of
 from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.forms import SubscriptionRequest, denial_url, verification_url
-from rsnotify_hub.websub.intent_requests import IntentRequests
-from rsnotify_hub.websub.quota import (
+from rsnotify_hub.websub.registry import (
     QUOTA_COUNTS,
     QuotaCounts,
     QuotaQuestion,
@@ -38,6 +37,7 @@ from rsnotify_hub.websub.quota import (
     SubscriptionQuota,
     total_of,
 )
+from rsnotify_hub.websub.scheduler import IntentRequests
 
 log = logging.getLogger("rsnotify.hub.websub")
 

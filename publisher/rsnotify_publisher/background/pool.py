@@ -1,21 +1,158 @@
-"""The event loop, threads and scheduler that the Publishers of one process share."""
+"""The event loop, threads and scheduler that the Publishers of one process share.
+
+Jobs that run at intervals or at the times of cron expressions, by APScheduler.
+
+APScheduler goes by the time of day and computes how long to sleep when a job is added or has run.
+The clock may be set meanwhile, and on Linux a suspended machine stops the timers of the event
+loop. So the scheduler compares its jobs with the clock every few seconds: an interval job that is
+due later than one interval from now runs at once, and a cron time that has passed is noticed.
+
+Notices what other processes write into the journals, by polling their data versions.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from enum import StrEnum
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from rsnotify_publisher.background.job_scheduler import JobScheduler
-from rsnotify_publisher.background.journal_poller import JournalPoller
-from rsnotify_publisher.journal.storage import USUAL_MEMORY
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from msgspec import Struct
+
+from rsnotify_publisher.journal import Journal
+from rsnotify_publisher.journal.database import USUAL_MEMORY
+from rsnotify_publisher.options import MISFIRE_GRACE, JobSchedule
 from rsnotify_publisher.push.transports import HubConnections
+
+_CHECK_CLOCK_EVERY = 10.0
+_scheduler_log = logging.getLogger("rsnotify.publisher.scheduler")
+# APScheduler warns whenever a job takes longer than its interval, which is no error here.
+_scheduler_log.setLevel(logging.ERROR)
+
+
+class JobScheduler:
+    """Runs the jobs of any number of Publishers; used in one event loop."""
+
+    def __init__(self) -> None:
+        self._scheduler = AsyncIOScheduler(timezone=UTC, logger=_scheduler_log)
+
+    async def run(self) -> None:
+        self._scheduler.start()
+        try:
+            while True:
+                await asyncio.sleep(_CHECK_CLOCK_EVERY)
+                self.check_clock()
+        finally:
+            self._scheduler.shutdown(wait=False)
+
+    def check_clock(self) -> None:
+        """Correct the times of jobs after the clock was set or the machine was suspended."""
+        now = datetime.now(UTC)
+        for job in self._scheduler.get_jobs():
+            interval = getattr(job.trigger, "interval", None)
+            if interval is not None and job.next_run_time > now + interval:
+                job.modify(next_run_time=now)
+        self._scheduler.wakeup()
+
+    async def repeat(
+        self, name: str, schedule: JobSchedule, work: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Run a job by a schedule until cancelled, one run at a time, or until `work` raises.
+
+        Times that come while the job runs are skipped, and several that passed unnoticed make one
+        run. A cron time that passed more than `MISFIRE_GRACE` ago is skipped; an interval has no
+        such limit.
+        """
+        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        running: asyncio.Future[None] | None = None
+
+        async def run() -> None:
+            nonlocal running
+            running = asyncio.ensure_future(work())
+            await asyncio.wait([running])
+            error = None if running.cancelled() else running.exception()
+            if error is not None and not failed.done():
+                failed.set_exception(error)
+
+        grace = None if schedule.cron is None else round(MISFIRE_GRACE.total_seconds())
+        job = self._scheduler.add_job(
+            run,
+            schedule.trigger(),
+            name=name,
+            coalesce=True,
+            max_instances=1,
+            misfire_grace_time=grace,
+        )
+        try:
+            await failed
+        finally:
+            job.remove()
+            if running is not None:
+                running.cancel()
+                await asyncio.wait([running])
+
+
+# Largest part of the time that goes into polling, however many journals there are.
+_SHARE = 0.05
+
+
+class _PolledJournal(Struct, eq=False):
+    journal: Journal
+    every: float
+    on_write: Callable[[], None]
+    version: int | None
+
+    def poll(self) -> None:
+        try:
+            version = self.journal.data_version()
+        except sqlite3.Error:  # the owner of the journal gets the error when it reads
+            version = None
+        if version is None or version != self.version:
+            self.version = version
+            self.on_write()
+
+
+class JournalPoller:
+    """Polls any number of journals; used in one event loop.
+
+    Only for the writes of other processes: a process notifies itself of its own, and sooner.
+    """
+
+    def __init__(self) -> None:
+        self._polled: dict[_PolledJournal, None] = {}
+        self._not_empty = asyncio.Event()
+
+    @contextmanager
+    def watch(self, journal: Journal, every: float, on_write: Callable[[], None]) -> Iterator[None]:
+        """Poll a journal within the context; call `on_write` after another process has written."""
+        polled = _PolledJournal(journal, every, on_write, journal.data_version())
+        self._polled[polled] = None
+        self._not_empty.set()
+        try:
+            yield
+        finally:
+            del self._polled[polled]
+
+    async def run(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            if not self._polled:
+                self._not_empty.clear()
+                await self._not_empty.wait()
+            began = clock()
+            for polled in self._polled:
+                polled.poll()
+            soonest = min(polled.every for polled in self._polled)
+            await asyncio.sleep(max(soonest, (clock() - began) / _SHARE))
+
 
 T = TypeVar("T")
 

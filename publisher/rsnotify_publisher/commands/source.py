@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.cli.commands import option
+from rsnotify.runtime.command_line import option
 
 #: The groups of options in the help.
 _HUBS = "Hubs"

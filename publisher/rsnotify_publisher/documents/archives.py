@@ -9,9 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from rsnotify.format.vocabulary import Capability
-from rsnotify_publisher.documents.notifications import NotificationBuilder
-from rsnotify_publisher.documents.paging import Pager
+from rsnotify.format.model import Capability
+from rsnotify_publisher.documents.document_writer import NotificationBuilder, Pager
 from rsnotify_publisher.files import remove, sweep
 from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext

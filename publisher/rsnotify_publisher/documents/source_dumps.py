@@ -12,14 +12,13 @@ from itertools import chain
 from shutil import rmtree
 
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
-from rsnotify.format.model import Resource
+from rsnotify.format.model import Capability, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import Capability
-from rsnotify_publisher.contents import CheckedContents
+from rsnotify_publisher.changes import CheckedContents
 from rsnotify_publisher.documents.archives import Archives
-from rsnotify_publisher.documents.closed_list_reader import changes_in, still_listed
-from rsnotify_publisher.documents.notifications import notify_version
-from rsnotify_publisher.dumps.writer import DumpWriter, WrittenPackage
+from rsnotify_publisher.documents.change_list_files import changes_in, still_listed
+from rsnotify_publisher.documents.document_writer import notify_version
+from rsnotify_publisher.documents.dump_writer import DumpWriter, WrittenPackage
 from rsnotify_publisher.files import all_or_none, also_as
 from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext

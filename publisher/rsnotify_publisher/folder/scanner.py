@@ -2,6 +2,8 @@
 
 A `FolderScanner` belongs to one thread, since it reads the journal by a connection of its own. A
 file counts as deleted only if the operating system reports that it does not exist.
+
+Maps files to URIs: which files of a folder are published, and under which URI.
 """
 
 from __future__ import annotations
@@ -10,20 +12,114 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
+from urllib.parse import quote, unquote_to_bytes
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.format.datetimes import from_microseconds
-from rsnotify.format.model import Resource
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.media_types import guess_media_type
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify_publisher.changes import Record, check_uri
 from rsnotify_publisher.files import TICK
-from rsnotify_publisher.folder.file_names import FileNames, media_type
 from rsnotify_publisher.journal import Journal
+from rsnotify_publisher.source_documents import RESERVED
+
+_UNKNOWN = "application/octet-stream"
+
+# Characters that a path allows (RFC 3986 §3.3) are not encoded, as other software does.
+_RAW = "/!$&'()*+,;=:@"
+
+
+def media_type(path: Path) -> str:
+    return _media_type("".join(path.suffixes[-2:]))
+
+
+@lru_cache(maxsize=1_000)
+def _media_type(suffixes: str) -> str:
+    return guess_media_type(f"file:///name{quote(os.fsencode(suffixes))}") or _UNKNOWN
+
+
+class FileNames:
+    """Maps the files below a folder to URIs and back, one to one.
+
+    Hidden files, and files with the name of a document, are not published. The base URL ends in a
+    slash.
+    """
+
+    def __init__(self, root: Path, base_url: str) -> None:
+        self.root = root.resolve()
+        self.base_url = base_url
+
+    def check(self) -> None:
+        """Raise ConfigurationError if the folder cannot be published."""
+        if not self.root.is_dir():
+            raise ConfigurationError(f"{self.root} is not a folder; name one that exists")
+        try:
+            taken = RESERVED.intersection(os.listdir(self.root))
+        except OSError as error:
+            raise ConfigurationError(f"{self.root} cannot be read: {error.strerror}") from None
+        for name in sorted(taken):
+            raise ConfigurationError(
+                f"{self.root / name} has the name of a ResourceSync document; move or rename it"
+            )
+
+    def uri(self, path: Path) -> str:
+        """Return the URI of a file or folder below the root; its name may have any bytes."""
+        relative = os.fsencode(path.relative_to(self.root))
+        return self.base_url + quote(relative, safe=_RAW)
+
+    def prefix(self, folder: Path) -> str:
+        """Return the beginning of the URIs of all files below a folder."""
+        return self.base_url if folder == self.root else self.uri(folder) + "/"
+
+    def path(self, uri: str) -> Path | None:
+        """Return the path of a URI; None if no file can have it."""
+        if not uri.startswith(self.base_url):
+            return None
+        return self.path_of(uri[len(self.base_url) :])
+
+    def path_of(self, relative: str) -> Path | None:
+        """Return the path of a percent-encoded reference below the base URL.
+
+        It is None for an encoded slash, a null byte, and names such as `..`.
+        """
+        parts = [unquote_to_bytes(part) for part in relative.split("/")]
+        if any(b"/" in part or b"\0" in part or part == b"" for part in parts):
+            return None
+        names = [os.fsdecode(part) for part in parts]
+        return self.root.joinpath(*names) if _may_be_published(names) else None
+
+    def may_be_published(self, path: Path) -> bool:
+        """Return whether a file at a path below the root would be published."""
+        return _may_be_published(path.relative_to(self.root).parts)
+
+    def is_published(self, path: Path) -> bool:
+        """Return whether a path is a file that is published.
+
+        A file may be a link to another that is published; a folder may not be a link.
+        """
+        # os.path returns False where Path raises: for names that are too long or not accessible.
+        if not (self.may_be_published(path) and os.path.isfile(path)):
+            return False
+        resolved = os.path.realpath(path)
+        if resolved == str(path):
+            return True
+        real = Path(resolved)
+        if path.parent.resolve() != path.parent:
+            return False
+        return real.is_relative_to(self.root) and self.may_be_published(real)
+
+
+def _may_be_published(names: Sequence[str]) -> bool:
+    return (
+        bool(names) and names[0] not in RESERVED and not any(name.startswith(".") for name in names)
+    )
+
 
 _log = logging.getLogger("rsnotify.source")
 

@@ -11,13 +11,12 @@ from aiohttp.typedefs import Handler
 from msgspec import Struct
 
 from rsnotify.runtime.tasks import wait_for_event
-from rsnotify_publisher.description import SourceDescription
-from rsnotify_publisher.discovery import link_header
-from rsnotify_publisher.folder.file_names import FileNames, media_type
+from rsnotify_publisher.description import SourceDescription, link_header
+from rsnotify_publisher.folder.scanner import FileNames, media_type
 from rsnotify_publisher.publisher import Publisher
 from rsnotify_publisher.web import LIVE, path_of, respond_with, robots, routes
+from rsnotify_publisher.web.application import SharedThreads
 from rsnotify_publisher.web.responses import Representation, resource_representation
-from rsnotify_publisher.web.shared_threads import SharedThreads
 
 #: Seconds that a request waits until the first documents are written.
 _PATIENCE = 30.0

@@ -16,11 +16,10 @@ from msgspec.structs import replace
 
 from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.digest import SetSum
-from rsnotify.format.model import Resource
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.uris import normalize
-from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher.changes import Record, as_listed
-from rsnotify_publisher.journal.storage import JournalConnection
+from rsnotify_publisher.journal.database import JournalConnection
 
 encode = json.Encoder().encode
 decode = json.Decoder(Resource).decode

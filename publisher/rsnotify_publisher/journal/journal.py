@@ -8,6 +8,19 @@ microseconds since 1970 here.
 Terms: a change is *closed* once it is in a closed Change List, and *pruned* once it is
 closed and every hub has it, or its list was dropped from the archive. `pruned` is where the
 journal begins; the open Change List begins where the last closed one ends.
+
+Which finished documents there are, and which files are about to be deleted.
+
+A finished document is never written again. It is offered live or in an archive until the
+retention policy drops it. Its files then stay for a while (`Options.linger`), for clients that
+have just read their URLs.
+
+Notices of the Source's own documents: that a document was written, and when.
+
+A notice is entered in the transaction in which its document counts as written, so that a crash
+loses neither. Notices have strictly increasing datetimes, as changes have, but of their own. They
+are kept up to a bound: a hub that was away for longer has a gap, and Destinations then read the
+documents themselves.
 """
 
 from __future__ import annotations
@@ -15,19 +28,172 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain, repeat
 
+from msgspec import Struct, json
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.digest import SetSum
-from rsnotify.format.model import Resource
-from rsnotify.format.vocabulary import INLINE_LIMIT, Capability
+from rsnotify.format.model import INLINE_LIMIT, Capability, ChangeType, Resource
 from rsnotify_publisher.changes import Record
 from rsnotify_publisher.journal.current_set import CurrentSet, as_row, decode
-from rsnotify_publisher.journal.finished_documents import FinishedDocument
-from rsnotify_publisher.journal.notice_log import NoticeLog
-from rsnotify_publisher.journal.recorded_changes import RecordedChanges
-from rsnotify_publisher.journal.storage import JournalState
+from rsnotify_publisher.journal.database import JournalConnection, JournalState, RecordedChanges
+
+
+class FinishedDocument(Struct, frozen=True):
+    """A finished document with its parts or packages.
+
+    Args:
+        kind: Its capability.
+        begin: Its `from` or `at`.
+        end: Its `until` or `completed`.
+        entries: Changes or resources in it.
+        size: Bytes of all its files.
+        files: Their names below the base URL; the first is the document itself.
+        archived: Whether it is in the archive of its kind, not in the live document.
+    """
+
+    kind: str
+    begin: int
+    end: int
+    entries: int
+    size: int
+    files: tuple[str, ...]
+    archived: bool = False
+
+
+class FinishedDocuments(JournalConnection):
+    """Reads and writes the table of documents; writing belongs inside `transaction()`."""
+
+    def finished(self, kind: str, *, archived: bool | None = None) -> list[FinishedDocument]:
+        """Return the finished documents of a kind, oldest first; by default in both states."""
+        rows = self._db.execute(
+            "SELECT kind, begins, ends, entries, size, files, archived FROM volumes"
+            " WHERE kind = ?1 AND (?2 IS NULL OR archived = ?2) ORDER BY begins",
+            (kind, archived),
+        )
+        return [
+            FinishedDocument(
+                kind, begin, end, entries, size, tuple(json.decode(files)), bool(archived)
+            )
+            for kind, begin, end, entries, size, files, archived in rows
+        ]
+
+    def put(self, document: FinishedDocument) -> None:
+        """Enter a document; all of its files have been written."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO volumes VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                document.kind,
+                document.begin,
+                document.end,
+                document.archived,
+                document.entries,
+                document.size,
+                json.encode(document.files).decode(),
+            ),
+        )
+        self.keep(document.files)  # a crash may have left one, which was discarded
+
+    def archive(self, documents: Iterable[FinishedDocument]) -> None:
+        for document in documents:
+            query = "UPDATE volumes SET archived = TRUE WHERE kind = ? AND begins = ?"
+            self._db.execute(query, (document.kind, document.begin))
+
+    def drop(self, documents: Iterable[FinishedDocument]) -> None:
+        for document in documents:
+            query = "DELETE FROM volumes WHERE kind = ? AND begins = ?"
+            self._db.execute(query, (document.kind, document.begin))
+            self.discard(document.files)
+
+    def discard(self, files: Iterable[str]) -> None:
+        """Enter files that no document refers to any more; they are deleted later."""
+        rows = [(name, self._clock()) for name in files]
+        self._db.executemany("INSERT OR IGNORE INTO discarded VALUES (?, ?)", rows)
+
+    def reclaim(self, stem: str) -> None:
+        """Keep the files whose names begin with `stem`, since they will be written again."""
+        query = "DELETE FROM discarded WHERE substr(file, 1, length(?1)) = ?1"
+        self._db.execute(query, (stem,))
+
+    def discarded(self, before: int) -> list[str]:
+        query = "SELECT file FROM discarded WHERE at < ? ORDER BY at"
+        return [name for (name,) in self._db.execute(query, (before,))]
+
+    def keep(self, files: Iterable[str]) -> None:
+        """Enter that files were deleted, or belong to a document again."""
+        rows = [(name,) for name in files]
+        self._db.executemany("DELETE FROM discarded WHERE file = ?", rows)
+
+    def files(self) -> set[str]:
+        """Return the names of all files that belong to a document, or were discarded."""
+        known = {name for (name,) in self._db.execute("SELECT file FROM discarded")}
+        for (files,) in self._db.execute("SELECT files FROM volumes"):
+            known.update(json.decode(files))
+        return known
+
+
+_encode = json.Encoder().encode
+_decode = json.Decoder(Resource).decode
+#: How many notices are kept.
+KEPT = 1_000
+
+
+class NoticeLog(FinishedDocuments):
+    """Reads and writes notices; writing belongs inside `transaction()`."""
+
+    def add_notices(self, documents: Iterable[Resource]) -> None:
+        """Enter that documents were written, and when; each has `change` and `capability`."""
+        at = max(self.state().reached, self.last_notice())
+        for document in documents:
+            at = max(self._clock(), at + 1)
+            self._db.execute("INSERT INTO notices VALUES (?, ?)", (at, _encode(document)))
+        kept = "SELECT at FROM notices ORDER BY at DESC LIMIT 1 OFFSET ?"
+        self._db.execute(f"DELETE FROM notices WHERE at < ({kept})", (KEPT,))
+
+    def add_version_notice(self, document: Resource, version: str) -> None:
+        """Enter that a document was written, unless there was a notice of this version.
+
+        The document is given without `change`.
+        """
+        query = "SELECT version FROM versions WHERE document = ?"
+        known = self._db.execute(query, (document.uri,)).fetchone()
+        if known == (version,):
+            return
+        change = ChangeType.CREATED if known is None else ChangeType.UPDATED
+        self.add_notices([replace(document, change=change)])
+        self._db.execute("INSERT OR REPLACE INTO versions VALUES (?, ?)", (document.uri, version))
+
+    def notices(self, after: int, limit: int = -1) -> list[Resource]:
+        """Read the notices later than `after`, oldest first, at most `limit` if not negative."""
+        query = "SELECT at, entry FROM notices WHERE at > ? ORDER BY at LIMIT ?"
+        rows = self._db.execute(query, (max(after, self.first_notice()), limit))
+        return [replace(_decode(entry), datetime=from_microseconds(at)) for at, entry in rows]
+
+    def first_notice(self) -> int:
+        """Return where notices begin: all notices are later."""
+        return int(self._value("SELECT min(at) FROM notices"))
+
+    def last_notice(self) -> int:
+        """Return the datetime of the last notice; where notices begin, if there is none."""
+        return int(self._value("SELECT max(at) FROM notices"))
+
+    def last_notice_at(self, instant: int) -> int:
+        """Return the datetime of the last notice at or before an instant, as `last_notice`."""
+        at: int | None = self._value("SELECT max(at) FROM notices WHERE at <= ?", instant)
+        return self.first_notice() if at is None else at
+
+    def add_notice_hub(self, hub: str) -> None:
+        """Add a hub; if it is new, its first notice is the next one."""
+        query = "INSERT OR IGNORE INTO told SELECT ?, max(at) FROM notices"
+        self._db.execute(query, (hub,))
+
+    def notice_cursor(self, hub: str) -> int:
+        """Return through which instant a hub is known to have every notice."""
+        return int(self._value("SELECT through FROM told WHERE hub = ?", hub))
+
+    def move_notice_cursor(self, hub: str, through: int) -> None:
+        self._db.execute("UPDATE told SET through = ? WHERE hub = ?", (through, hub))
 
 
 class Journal(NoticeLog, CurrentSet):

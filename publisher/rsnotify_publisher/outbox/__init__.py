@@ -8,8 +8,7 @@ There is no cursor. A row is found once it is committed, whatever its number, so
 of a long transaction are never skipped.
 """
 
-from rsnotify_publisher.outbox.forwarder import Forwarder
+from rsnotify_publisher.outbox.forwarder import Forwarder, OutboxLine, OutboxQueue
 from rsnotify_publisher.outbox.outbox import Outbox
-from rsnotify_publisher.outbox.queue import OutboxLine, OutboxQueue
 
 __all__ = ["Forwarder", "Outbox", "OutboxLine", "OutboxQueue"]

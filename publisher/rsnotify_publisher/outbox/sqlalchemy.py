@@ -30,9 +30,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from rsnotify.errors import StorageError
-from rsnotify_publisher.outbox.outbox import LOCK, WAKE_FUNCTION, WAKE_TRIGGER
-from rsnotify_publisher.outbox.queue import OutboxLine, RecordLines
-from rsnotify_publisher.outbox.recorder import TABLE, OutboxRecorder, check_table, in_no_transaction
+from rsnotify_publisher.outbox.forwarder import OutboxLine, RecordLines
+from rsnotify_publisher.outbox.outbox import (
+    LOCK,
+    TABLE,
+    WAKE_FUNCTION,
+    WAKE_TRIGGER,
+    OutboxRecorder,
+    check_table,
+    in_no_transaction,
+)
 
 
 class SQLAlchemyOutbox(OutboxRecorder[Session | Connection, AsyncSession | AsyncConnection]):

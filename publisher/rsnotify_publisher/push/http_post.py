@@ -16,7 +16,7 @@ import aiohttp
 from aiohttp.abc import ResolveResult
 
 from rsnotify.format.links import format_links
-from rsnotify.format.vocabulary import Rel
+from rsnotify.format.model import Rel
 from rsnotify.runtime.dialing import TIMEOUT, Connector, Dialer
 from rsnotify.sync.retry import parse_retry_after
 from rsnotify_publisher.hubs import Hub, HubFailure

@@ -2,23 +2,394 @@
 
 A transport takes one fragment after the other from `fragments`, and calls `accepted` for what the
 hub has made durable. The feed keeps the cursor between connections.
+
+What is new on one channel, for the feeds of all its hubs.
+
+The newest changes of a journal, in memory, from which the feeds of hubs that keep up are fed.
+
+Writes changes as fragments: Change Notifications of a limited size.
+
+What the feeds of the hubs read: changes from memory, or from the journal to catch up.
+
+The thread that has committed changes passes them to the event loop. If the Source's callback
+returns their contents, another thread reads these first: the callback may block, and the thread
+that committed may be one of the Source's own that holds a lock. Changes of other processes, and
+what a hub missed, are read from the journal.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+from urllib.parse import quote
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant, format_datetime, from_microseconds, to_microseconds
 from rsnotify.format.digest import SetDigest
-from rsnotify_publisher.journal import JournalState, RecordedChanges
-from rsnotify_publisher.push.change_stream import Stream
-from rsnotify_publisher.push.channel_news import ChannelNews
-from rsnotify_publisher.push.fragments import FragmentWriter, OutgoingFragment
+from rsnotify.format.hashes import matches
+from rsnotify.format.model import INLINE_LIMIT, Capability, Document, Link, Rel, Resource
+from rsnotify.format.writer import Profile, closing, entry, opening
+from rsnotify_publisher.journal import Journal, JournalState, RecordedChanges, consecutive
+
+
+class ChannelNews:
+    """Resumes the feeds of a channel; used in one event loop."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Future[bool]] = set()
+        self._documented = 0
+        self._more_documented = asyncio.Event()
+
+    def notify(self) -> None:
+        for waiting in self._waiting:
+            _resume(waiting, notified=True)
+
+    async def notified(self, due: float) -> bool:
+        """Wait for the next `notify`, or until the time of the loop is `due`; return which came."""
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[bool] = loop.create_future()
+        timer = loop.call_at(due, _resume, waiting)
+        self._waiting.add(waiting)
+        try:
+            return await waiting
+        finally:
+            self._waiting.discard(waiting)
+            timer.cancel()
+
+    def set_documented(self, through: int) -> None:
+        """Note that the documents show every change through an instant (µs)."""
+        self._documented = through
+        self._more_documented.set()
+        self._more_documented = asyncio.Event()
+
+    async def documented(self, until: Instant) -> Instant:
+        """Wait until the documents show every change through `until`; return how far they go."""
+        while self._documented < to_microseconds(until):
+            await self._more_documented.wait()
+        return from_microseconds(self._documented)
+
+
+def _resume(waiting: asyncio.Future[bool], *, notified: bool = False) -> None:
+    if not waiting.done():
+        waiting.set_result(notified)
+
+
+#: Most changes, and bytes of contents, that are kept for hubs that lag.
+_CHANGES, _BYTES = 1_000, 1_048_576
+
+
+class RecentChanges:
+    """All changes of a journal after `begin`, through `end` (µs)."""
+
+    def __init__(self, end: int) -> None:
+        self.begin = self.end = end
+        self._kept: deque[RecordedChanges] = deque()
+        self._changes = self._bytes = 0
+
+    def append(self, recorded: RecordedChanges) -> bool:
+        """Add changes; return False if they are not the ones after `end`."""
+        if recorded.begin != self.end:
+            return False
+        self._kept.append(recorded)
+        self.end = recorded.end
+        self._count(recorded, 1)
+        while self._changes > _CHANGES or self._bytes > _BYTES:
+            self._drop()
+        return True
+
+    def drop(self, through: int) -> None:
+        """Drop what no hub lacks any more."""
+        while self._kept and self._kept[0].end <= through:
+            self._drop()
+
+    def _drop(self) -> None:
+        dropped = self._kept.popleft()
+        self.begin = dropped.end
+        self._count(dropped, -1)
+
+    def _count(self, recorded: RecordedChanges, sign: int) -> None:
+        self._changes += sign * len(recorded.changes)
+        self._bytes += sign * sum(len(content or b"") for content in recorded.contents.values())
+
+    def after(self, through: int, limit: int) -> RecordedChanges | None:
+        """Return the changes later than `through`, at most `limit`; None if there are none.
+
+        This is at or after `begin`.
+        """
+        found: RecordedChanges | None = None
+        for each in self._kept:
+            if each.end > through:
+                found = each.after(through) if found is None else found.joined(each)
+                if len(found.changes) >= limit:
+                    return found.first(limit)
+        return found
+
+
+class OutgoingFragment(Struct, frozen=True):
+    """A document with all changes after `from_`, through `until`; a heartbeat has none."""
+
+    from_: Instant
+    until: Instant
+    body: bytes
+    is_heartbeat: bool = False
+
+
+class FragmentWriter(Struct, frozen=True):
+    """Writes fragments that point `up` to a URI.
+
+    They have at most `max_bytes`, unless a single change is larger.
+    """
+
+    up: str
+    max_entries: int
+    max_bytes: int
+    profile: Profile = Profile.V1_1
+    capability: str = Capability.CHANGE_NOTIFICATION
+
+    def fragments(
+        self,
+        from_: Instant,
+        changes: Sequence[Resource],
+        contents: Mapping[str, bytes | None],
+        digest: SetDigest | None = None,
+    ) -> Iterator[OutgoingFragment]:
+        """Write consecutive fragments of changes in order, the first of which comes after `from_`.
+
+        `contents` are those of resources, by URI, that may be sent inline, and `digest` is that of
+        the set as of the last change.
+        """
+        last = {change.uri: number for number, change in enumerate(changes)}
+        entries: list[bytes] = []
+        size, until = 0, from_
+        for number, change in enumerate(changes):
+            inline = contents.get(change.uri) if last[change.uri] == number else None
+            written = entry(with_content(change, inline), profile=self.profile)
+            if entries and not self._fits(len(entries), size + len(written)):
+                yield self._fragment(from_, until, entries)
+                from_, entries, size = until, [], 0
+            entries.append(written)
+            size += len(written)
+            assert change.datetime is not None
+            until = change.datetime
+        if entries:
+            yield self._fragment(from_, until, entries, digest)
+
+    def heartbeat(
+        self, from_: Instant, until: Instant, digest: SetDigest | None = None
+    ) -> OutgoingFragment:
+        return self._fragment(from_, until, [], digest)
+
+    def _fits(self, entries: int, size: int) -> bool:
+        return entries < self.max_entries and size <= self.max_bytes
+
+    def _fragment(
+        self,
+        from_: Instant,
+        until: Instant,
+        entries: list[bytes],
+        digest: SetDigest | None = None,
+    ) -> OutgoingFragment:
+        head = Document(
+            self.capability,
+            from_=from_,
+            until=until,
+            links=(Link(Rel.UP, self.up),),
+            attributes=digest.attributes if digest is not None else (),
+        )
+        body = b"".join([opening(head), *entries, closing(head)])
+        return OutgoingFragment(from_, until, body, is_heartbeat=not entries)
+
+
+def may_be_inline(change: Resource) -> bool:
+    """Return whether the content may be sent inline: it is small, and has a hash."""
+    return (
+        change.change != "deleted"
+        and change.hash is not None
+        and (change.length is None or change.length <= INLINE_LIMIT)
+    )
+
+
+def with_content(change: Resource, content: bytes | None) -> Resource:
+    """Return the change with its content inline, if the content has the hash of the change.
+
+    The content may have changed again since; then it is left out.
+    """
+    if content is None or len(content) > INLINE_LIMIT or not matches(change.hash, [content]):
+        return change
+    data = base64.b64encode(content).decode()
+    link = Link(Rel.DUPLICATE, f"data:{_quoted(change.type)};base64,{data}")
+    return replace(change, links=(*change.links, link))
+
+
+@lru_cache(maxsize=256)
+def _quoted(media_type: str | None) -> str:
+    return quote(media_type or "application/octet-stream", safe="/;=+.-_!#$&^*")
+
+
+InlineContents = Callable[[Sequence[str]], Mapping[str, bytes]]
+Call = Callable[[Callable[[], object]], None]
 
 _log = logging.getLogger("rsnotify.publisher")
+
+
+class Stream(Protocol):
+    """What a feed reads; used in the event loop."""
+
+    def state(self) -> JournalState: ...
+
+    def read(self, after: int, limit: int) -> RecordedChanges | None:
+        """Return the changes later than `after`, at most `limit`; None if there are none."""
+        ...
+
+    async def contents(self, recorded: RecordedChanges) -> Mapping[str, bytes | None]:
+        """Return the contents that may be sent inline, by URI."""
+        ...
+
+
+class ChangeStream:
+    """The changes of one set, for the feeds of all its hubs.
+
+    Args:
+        journal: Read in the event loop's thread.
+        read_contents: Reads contents, in a thread; with None, only recorded ones are sent inline.
+        call: Calls a function in the event loop, soon.
+        readers: The threads that read contents.
+        lacking: Returns after which instant (µs) each hub lacks changes.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        read_contents: InlineContents | None,
+        call: Call,
+        readers: Executor,
+        lacking: Callable[[], Iterable[int]],
+    ) -> None:
+        self.news = ChannelNews()
+        self._journal = journal
+        self._read_contents = read_contents
+        self._call = call
+        self._readers = readers
+        self._lacking = lacking
+        self._recent = RecentChanges(journal.state().last_change)
+        # Whether the journal may have later changes than `_recent` and `_unread`.
+        self._is_behind = True
+        # The end of what this process has recorded (µs).
+        self._committed = self._recent.end
+        self._lock = threading.Lock()
+        # What waits for a thread that reads contents; it runs until nothing does.
+        self._unread: list[RecordedChanges] = []
+
+    def recorded(self, recorded: Sequence[RecordedChanges]) -> None:
+        """Note changes that are durable; call this in any thread, in their order."""
+        self._committed = recorded[-1].end
+        with self._lock:
+            is_reading = bool(self._unread)
+            is_complete = not is_reading and not any(map(self._missing, recorded))
+            if not is_complete:
+                self._unread += recorded
+        if is_complete:
+            self._call(lambda: self._add(recorded))
+        elif not is_reading:
+            self._readers.submit(self._read_all)
+
+    def _read_all(self) -> None:
+        reading = True
+        while reading:
+            with self._lock:
+                unread = tuple(self._unread)
+            read = [replace(each, contents=self._complete(each)) for each in unread]
+            self._call(lambda read=read: self._add(read))  # type: ignore[misc]
+            with self._lock:
+                del self._unread[: len(unread)]
+                reading = bool(self._unread)
+
+    def _missing(self, recorded: RecordedChanges) -> list[str]:
+        """Return the resources whose contents may be sent inline and were not read yet."""
+        if self._read_contents is None:
+            return []
+        newest = {change.uri: change for change in recorded.changes}
+        return [
+            uri
+            for uri, change in newest.items()
+            if uri not in recorded.contents and may_be_inline(change)
+        ]
+
+    def _complete(self, recorded: RecordedChanges) -> Mapping[str, bytes | None]:
+        """Return all contents, of which some may have to be read; this may block."""
+        missing = self._missing(recorded)
+        if self._read_contents is None or not missing:
+            return recorded.contents
+        try:
+            found = self._read_contents(missing)
+        except Exception:  # the Source's own code returned something unusable
+            _log.exception("contents are not sent inline")
+            found = {}
+        return {**dict.fromkeys(missing), **found, **recorded.contents}
+
+    def _add(self, recorded: Iterable[RecordedChanges]) -> None:
+        self._recent.drop(min(self._lacking(), default=self._recent.end))
+        for each in recorded:
+            if not self._recent.append(each) and each.end > self._recent.end:
+                self._is_behind = True
+        self.news.notify()
+
+    def check(self) -> None:
+        """Find out whether another process has recorded changes."""
+        try:
+            if self._journal.state().last_change <= self._committed:
+                return
+        except sqlite3.Error:  # the feed that reads gets the error, too
+            pass
+        self._is_behind = True
+        self.news.notify()
+
+    def state(self) -> JournalState:
+        return self._journal.state()
+
+    def read(self, after: int, limit: int) -> RecordedChanges | None:
+        if self._is_behind and after >= self._recent.begin:
+            self._catch_up(limit)
+        if after >= self._recent.begin:
+            found = self._recent.after(after, limit)
+            if found is not None or not self._is_behind:
+                return found
+        return self._from_journal(after, limit)
+
+    def _catch_up(self, limit: int) -> None:
+        later = self._from_journal(self._recent.end, limit)
+        self._is_behind = later is not None
+        if later is not None and not self._recent.append(later):
+            self._recent = RecentChanges(later.begin)
+            self._recent.append(later)
+
+    def _from_journal(self, after: int, limit: int) -> RecordedChanges | None:
+        return consecutive(self._journal.last_change_at(after), self._journal.changes(after, limit))
+
+    async def contents(self, recorded: RecordedChanges) -> Mapping[str, bytes | None]:
+        if self._missing(recorded):
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._readers, self._complete, recorded)
+        return recorded.contents
 
 
 def resume_at(through: int | None, cursor: int, state: JournalState) -> int:

@@ -17,12 +17,10 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedOK, InvalidStatus, WebSocketException
 
 from rsnotify.runtime.dialing import TIMEOUT, Dialer, is_proxied
-from rsnotify.runtime.mqtt.topics import is_broker_url
+from rsnotify.runtime.mqtt_broker import is_broker_url
 from rsnotify.runtime.shared_websockets import TOPICS, SharedWebSockets
 from rsnotify.runtime.tasks import first_cause
-from rsnotify.runtime.xmpp.addresses import is_service_url
 from rsnotify_publisher.hubs import Hub, HubFailure
-from rsnotify_publisher.push.brokers import feed_by_mqtt, feed_by_xmpp
 from rsnotify_publisher.push.http_post import (
     RESPONSE_TIMEOUT,
     TOO_MANY,
@@ -30,8 +28,10 @@ from rsnotify_publisher.push.http_post import (
     remedy,
     seconds_to_wait,
 )
-from rsnotify_publisher.push.hub_connection import HubConnection, HubPublication
 from rsnotify_publisher.push.hub_feed import HubFeed
+from rsnotify_publisher.push.mqtt import feed_by_mqtt, feed_by_xmpp
+from rsnotify_publisher.push.websocket import HubConnection, HubPublication
+from rsnotify_xmpp.xmpp_service import is_service_url
 
 #: The seconds between pings, and until a hub that does not answer one counts as dead.
 _PING, _PONG = 5.0, 10.0

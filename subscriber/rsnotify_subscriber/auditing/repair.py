@@ -16,14 +16,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.model import ChangeType
 from rsnotify_subscriber.auditing.auditor import Audit, audit
+from rsnotify_subscriber.events import Via
 from rsnotify_subscriber.mirror import FolderMirror, MirrorTree, default_state
 from rsnotify_subscriber.options import DEFAULT_OPTIONS, FollowOptions
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.identity import Identity, read_held, read_identity
 from rsnotify_subscriber.subscriber import Subscriber
-from rsnotify_subscriber.via import Via
 
 _ABSENT = "the Source's server does not have it"
 _FOREIGN = "it is not part of this copy; remove it, or move it away"

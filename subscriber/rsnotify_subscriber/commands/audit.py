@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from rsnotify.errors import WrongOption
-from rsnotify.plural import counted
-from rsnotify.runtime.cli.running import printable, run_until_stopped
-from rsnotify_subscriber.commands.options import (
+from rsnotify.errors import WrongOption, counted
+from rsnotify.runtime.command_line import printable, run_until_stopped
+from rsnotify_subscriber.commands.follow_options import (
     Dest,
     Json,
     NetworkArguments,
@@ -103,7 +102,7 @@ def audit(
     with ExitStack() as stack:
         progress = None
         if not json and sys.stdout.isatty():
-            from rsnotify.runtime.cli.display import progress_bar
+            from rsnotify.runtime.command_line import progress_bar
 
             progress = stack.enter_context(progress_bar("files compared"))
         result = run_until_stopped(lambda: compare(progress))

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
-from rsnotify.runtime.cli.running import complain
-from rsnotify_subscriber.commands.follow_options import FollowArguments
-from rsnotify_subscriber.commands.options import (
+from rsnotify.runtime.command_line import complain
+from rsnotify_subscriber.commands.follow_options import (
+    FollowArguments,
     Json,
     MaybeDest,
     MaybeUrl,
@@ -51,8 +51,13 @@ def follow(
         rsnotify follow --config fleet.toml
     """
     from rsnotify_subscriber.commands.follow_fleet import follow_all, given
-    from rsnotify_subscriber.commands.report import SubscriberView, not_level, outcome, report_for
-    from rsnotify_subscriber.commands.running import follow_and_show
+    from rsnotify_subscriber.commands.report import (
+        SubscriberView,
+        follow_and_show,
+        not_level,
+        outcome,
+        report_for,
+    )
     from rsnotify_subscriber.mirror import FolderMirror, default_state
     from rsnotify_subscriber.subscriber import Subscriber
 

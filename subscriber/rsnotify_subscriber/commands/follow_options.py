@@ -1,31 +1,197 @@
-"""The options of every command that follows a Source."""
+"""The options of every command that follows a Source.
+
+The options that several commands share, as annotated types for typer.
+
+The listener for WebSub callbacks, as the options of a command describe it.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from urllib.parse import urlsplit
 
+import typer
 from msgspec import Struct
+from msgspec.structs import fields
 
 from rsnotify.errors import ConfigurationError, WrongOption
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.model import ChangeType
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber.commands.callback_server import CallbackServer
-from rsnotify_subscriber.commands.options import (
-    Bearer,
-    Header,
-    Login,
-    Private,
-    credentials_of,
-    option,
-)
-from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS
-from rsnotify_subscriber.via import Via
+from rsnotify_subscriber.events import Via
+from rsnotify_subscriber.push.websub_callbacks import DEFAULT_TERMS, WebSubTerms
 
 if TYPE_CHECKING:
+    from rsnotify_subscriber.fetching.credentials import Credentials
     from rsnotify_subscriber.fleet.configuration import WebSubSettings
     from rsnotify_subscriber.options import FollowOptions
-    from rsnotify_subscriber.push.websub.callbacks import Callbacks
+    from rsnotify_subscriber.push.websub_callbacks import Callbacks
+
+
+def option(panel: str | None, metavar: str | None, text: str, *flags: str, **settings: Any) -> Any:
+    return typer.Option(*flags, metavar=metavar, help=text, rich_help_panel=panel, **settings)
+
+
+_network = functools.partial(option, "Network")
+
+_URL = typer.Argument(metavar="URL", help="A site, a Capability List, a Change List, ...")
+_DEST = typer.Argument(metavar="DEST", help="The folder of the mirror.", file_okay=False)
+
+Url = Annotated[str, _URL]
+Dest = Annotated[Path, _DEST]
+MaybeUrl = Annotated[str | None, _URL]
+MaybeDest = Annotated[Path | None, _DEST]
+State = Annotated[
+    Path | None,
+    option(None, "DIR", "The folder of the state.", show_default="DEST.rsnotify", file_okay=False),
+]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
+
+Private = Annotated[
+    bool,
+    _network(
+        None,
+        "Let documents name hosts at loopback and private addresses.",
+        "--allow-private-addresses",
+    ),
+]
+Login = Annotated[
+    str | None,
+    _network(
+        "USER:PASSWORD",
+        "User and password for the Source.",
+        envvar="RSNOTIFY_LOGIN",
+        allow_from_autoenv=False,
+    ),
+]
+Bearer = Annotated[
+    str | None,
+    _network(
+        "TOKEN",
+        "Bearer token for the Source.",
+        envvar="RSNOTIFY_BEARER",
+        allow_from_autoenv=False,
+    ),
+]
+#: Its environment variable has one header field on each line, so typer must not split it.
+Header = Annotated[
+    list[str] | None,
+    _network(
+        "'NAME: VALUE'",
+        "Header field to send to the Source; repeatable. RSNOTIFY_HEADER has one a line.",
+        allow_from_autoenv=False,
+    ),
+]
+
+
+class NetworkArguments(Struct, frozen=True, kw_only=True):
+    """The options of the commands that read a Source once; each field is one."""
+
+    allow_private_addresses: Private = False
+    login: Login = None
+    bearer: Bearer = None
+    header: Header = None
+
+    @property
+    def credentials(self) -> Credentials:
+        return credentials_of(self.login, self.bearer, self.header)
+
+
+def credentials_of(
+    login: str | None, bearer: str | None, header: Sequence[str] | None
+) -> Credentials:
+    """Return the credentials for a Source; without `header`, the environment has the fields."""
+    from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines
+
+    lines = os.environ.get("RSNOTIFY_HEADER", "").splitlines() if header is None else header
+    headers = parse_header_lines(filter(str.strip, lines))
+    return Credentials(login=login, bearer=bearer, headers=headers)
+
+
+@functools.cache
+def _types_of(kind: type[Struct]) -> dict[str, Any]:
+    """Return the same types for each command, so that an option is the same everywhere."""
+    return get_type_hints(kind, include_extras=True)
+
+
+def with_arguments(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the parameter `arguments` of a command by a parameter for each field of its type."""
+    hints = get_type_hints(command, include_extras=True)
+    kind = hints["arguments"]
+    options = _types_of(kind)
+    parameters = [
+        parameter.replace(annotation=hints[name])
+        for name, parameter in inspect.signature(command).parameters.items()
+        if name != "arguments"
+    ] + [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=options[field.name],
+        )
+        for field in fields(kind)
+    ]
+    signature = inspect.Signature(parameters)
+
+    @functools.wraps(command)
+    def wrapper(*positional: Any, **named: Any) -> None:
+        bound = signature.bind(*positional, **named)
+        given = {name: bound.arguments.pop(name) for name in options if name in bound.arguments}
+        command(*bound.args, **bound.kwargs, arguments=kind(**given))
+
+    wrapper.__signature__ = signature  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    del wrapper.__wrapped__  # or typer would read the options there
+    return wrapper
+
+
+class CallbackServer:
+    """Listens for hubs; a context manager that binds the port at once and closes it at the end.
+
+    Args:
+        url: The URL from outside; None if no hub delivers to this process.
+        host: The address to listen on.
+        port: The port to listen on; None for that of the URL.
+        terms: The terms of subscriptions.
+    """
+
+    def __init__(
+        self, url: str | None, host: str, port: int | None, terms: WebSubTerms = DEFAULT_TERMS
+    ) -> None:
+        self.callbacks: Callbacks | None = None
+        self._socket: socket.socket | None = None
+        if url is not None:
+            from rsnotify.runtime.serving import listen
+            from rsnotify_subscriber.push.websub_callbacks import Callbacks
+
+            self.callbacks = Callbacks(url, terms)
+            port = port or urlsplit(url).port
+            if port is None:
+                raise ConfigurationError("name the port to listen on with --callback-port")
+            self._socket = listen(host, port, "another --callback-host or --callback-port")
+
+    def __enter__(self) -> CallbackServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
+    def serving(self) -> AbstractAsyncContextManager[None]:
+        if self.callbacks is None or self._socket is None:
+            return nullcontext()
+        from rsnotify_subscriber.push.websub_callbacks import listening
+
+        return listening(self.callbacks, self._socket)
+
 
 #: The prefix of the options that are settings of `[websub]` in a file.
 CALLBACK = "callback_"
@@ -239,7 +405,7 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
         return WebSubSettings(**given)
 
     def _check_mqtt(self) -> None:
-        from rsnotify.runtime.mqtt.topics import parse_broker
+        from rsnotify.runtime.mqtt_broker import parse_broker
 
         if self.mqtt_version not in ("5", "3.1.1"):
             raise WrongOption("mqtt_version", "it has to be 5 or 3.1.1")

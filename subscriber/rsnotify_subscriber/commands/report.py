@@ -1,24 +1,28 @@
-"""How the commands that follow show a status: in a terminal, as lines, or as JSON."""
+"""How the commands that follow show a status: in a terminal, as lines, or as JSON.
+
+Following one Source or many from the command line, until stopped or until level.
+"""
 
 from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 import typer
 
+from rsnotify.errors import counted
 from rsnotify.format.datetimes import format_datetime
-from rsnotify.plural import counted
-from rsnotify.runtime.cli.running import printable
-from rsnotify_subscriber.status import Status, foreign_files
+from rsnotify.runtime.command_line import ForcedShutdown, printable, run
+from rsnotify_subscriber.events import Status, foreign_files
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from rsnotify.runtime.cli.display import ProgressBar
+    from rsnotify.runtime.command_line import ProgressBar
+    from rsnotify_subscriber.commands.follow_options import CallbackServer
 
 #: The seconds (calls of `show`) between two lines while only counts change.
 _LINE_EVERY = 10
@@ -98,7 +102,7 @@ class TerminalFollowReport(FollowReport[S]):
     """A display that is refreshed in place."""
 
     def __init__(self, view: StatusView[S]) -> None:
-        from rsnotify.runtime.cli.display import live
+        from rsnotify.runtime.command_line import live
 
         super().__init__(view)
         self._live = live("looking for the Source")
@@ -149,7 +153,7 @@ class SubscriberView:
     def display(self, status: Status) -> RenderableType:
         from rich.text import Text
 
-        from rsnotify.runtime.cli.display import ProgressBar
+        from rsnotify.runtime.command_line import ProgressBar
 
         if status.baseline:
             text, done, total = "baseline", status.applied, status.applied + status.pending
@@ -234,3 +238,72 @@ def _compared(status: Status) -> str:
     if status.compared is None:
         return "never compared with the whole set"
     return f"compared with the whole set at {status.compared:%Y-%m-%dT%H:%M:%SZ}"
+
+
+_REPORT_EVERY = 1.0
+#: How many Sources one sentence names.
+_NAMED = 10
+
+RunningT = TypeVar("RunningT", covariant=True)
+ResultT = TypeVar("ResultT")
+
+
+class StatusRunner(Protocol[RunningT]):
+    """Follows: a `Subscriber` or a `Fleet`."""
+
+    @property
+    def status(self) -> RunningT: ...
+
+    @property
+    def in_handler(self) -> list[str]:
+        """Sources whose handler has been called and has not returned."""
+
+    async def run(self) -> None: ...
+
+    async def catch_up(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def follow_and_show(
+    follower: StatusRunner[ResultT],
+    server: CallbackServer,
+    report: FollowReport[ResultT],
+    *,
+    once: bool,
+    beside: Callable[[], Coroutine[None, None, None]] | None = None,
+) -> None:
+    """Follow, answer hubs and show the status until stopped; with `once`, until level.
+
+    What `beside` makes runs meanwhile.
+    """
+    import asyncio
+
+    from rsnotify.runtime.tasks import running
+
+    async def follow(stop: asyncio.Event) -> None:
+        async def stop_on_signal() -> None:
+            await stop.wait()
+            follower.stop()
+
+        async def show() -> None:
+            while True:
+                await asyncio.sleep(_REPORT_EVERY)
+                report.show(follower.status)
+
+        coroutines = [stop_on_signal(), show()] + ([] if beside is None else [beside()])
+        async with running(*coroutines), server.serving():
+            await (follower.catch_up() if once else follower.run())
+
+    shutdown = ForcedShutdown(lambda: unfinished_work(follower.in_handler))
+    with report:
+        run(follow, shutdown)
+
+
+def unfinished_work(sources: Sequence[str]) -> str:
+    """Return in a sentence what keeps a process from ending in order."""
+    what = "what was being done has not ended"
+    if sources:
+        of = ", ".join(sources[:_NAMED]) + (", …" if len(sources) > _NAMED else "")
+        what = f"the handler of {of} has not returned"
+    return printable(f"{what}, so it is left behind; the next start does that again")

@@ -2,6 +2,16 @@
 
 The order is that of cost: content inside the document, a member of a package that is already here,
 a patch of the content that is held, and then a GET, of a mirror or of the resource itself.
+
+Whether an answer may be older than the version that a document announced.
+
+A cache, or a replica that lags, may answer with an earlier version. A hash shows that; without one
+only the dates do: the Last-Modified of the answer, against the `lastmod` or `datetime` of the
+entry. These may be of two clocks, and some servers do not know when a resource changed. So a
+contradiction leads to a request past caches, and then to a few more attempts. After those the
+content is accepted, and marked as doubtful.
+
+Applying patches to the content that is held.
 """
 
 from __future__ import annotations
@@ -9,39 +19,261 @@ from __future__ import annotations
 import asyncio
 import logging
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from random import Random
 from types import MappingProxyType
+from typing import TypeVar
 from urllib.parse import unquote_to_bytes
 
 from msgspec.structs import replace
 
 from rsnotify.errors import ContentMismatch, FetchError, Unavailable
 from rsnotify.format.coverage import Change
-from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
-from rsnotify.format.timestamp_precision import end_of_unit, postponed
-from rsnotify.selection.representations import (
+from rsnotify.format.datetimes import (
+    Instant,
+    end_of_unit,
+    format_datetime,
+    from_microseconds,
+    postponed,
+    to_microseconds,
+)
+from rsnotify.format.hashes import agree, parse_hashes, verified_hashes, verifies
+from rsnotify.format.model import Link, Resource
+from rsnotify.representations import (
     RepresentationSource,
     WantedRepresentation,
     wanted_link_target,
     wanted_representation,
 )
-from rsnotify_subscriber.content.dump_packages import DumpPackages
-from rsnotify_subscriber.content.freshness import (
-    FreshnessCheck,
-    check_announced,
-    with_doubt_if_old,
-)
+from rsnotify_patching import STANDARD_PATCHES, Patch
+from rsnotify_subscriber.content.packages import DumpPackages
 from rsnotify_subscriber.fetching.contents import Content, Unchanged
-from rsnotify_subscriber.fetching.digests import agree, parse_hashes, verified_hashes
 from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.responses import check_type
 from rsnotify_subscriber.handlers import ReadableHandler
-from rsnotify_subscriber.patching import Patch
-from rsnotify_subscriber.patching.patcher import Patcher
 from rsnotify_subscriber.storage.resource_state import ResourceState
 
 logger = logging.getLogger("rsnotify.subscriber")
+
+_Answer = TypeVar("_Answer", bound=Content | Unchanged)
+#: The difference between dates of one modification: whole seconds, rounded up here and down there.
+_ROUNDED = timedelta(seconds=2)
+#: How often an answer is refused before it is accepted with a doubt.
+_TRIES = 5
+#: After so many requests past caches without a newer version, this Source's dates do not fit.
+_VAIN = 3
+#: The most resources whose failed attempts are counted.
+_MOST_RESOURCES = 10_000
+
+
+def contradiction_in(answer: Content | Unchanged, wanted: WantedRepresentation) -> str:
+    """Return in a clause why an answer is older than a change that was announced without a hash.
+
+    Empty if its dates do not show that. `rsnotify follow` and `rsnotify audit` both judge by it.
+    """
+    entry, link = wanted.entry, wanted.alternate
+    announced = entry.lastmod or entry.datetime
+    if answer.modified is None or announced is None or entry.hash is not None:
+        return ""
+    if link is not None and link.modified is None:
+        return ""  # the dates are those of another representation
+    # A date without a time may be of any time zone.
+    slack = max(_ROUNDED, end_of_unit(announced) - announced)
+    if postponed(answer.modified, slack) >= announced:
+        return ""
+    return (
+        f"the server has a version of {format_datetime(answer.modified)}, "
+        f"and one of {format_datetime(announced)} was announced"
+    )
+
+
+class FreshnessCheck:
+    """Requests content past caches where an answer is older than announced."""
+
+    def __init__(self, fetcher: Fetcher) -> None:
+        self._fetcher = fetcher
+        self._refused: OrderedDict[str, int] = OrderedDict()
+        #: Why answers were accepted with a doubt; the same answer is not refused once more.
+        self._accepted: OrderedDict[str, str] = OrderedDict()
+        self._vain = 0
+
+    def refused(self, uri: str) -> bool:
+        """Return whether the last answer was too old, so that the next request goes past caches."""
+        return uri in self._refused or uri in self._accepted
+
+    def refuse(self, uri: str) -> None:
+        self._refused[uri] = self._refused.get(uri, 0) + 1
+        if len(self._refused) > _MOST_RESOURCES:
+            self._refused.popitem(last=False)
+
+    def accept(self, uri: str) -> None:
+        if self._refused:
+            self._refused.pop(uri, None)
+
+    async def checked(
+        self, answer: Content | Unchanged, wanted: WantedRepresentation, held: ResourceState | None
+    ) -> Content | Unchanged:
+        """Return the answer, or a newer one from a request past caches if this one is too old.
+
+        A `ContentMismatch` means that a later request may return a newer version.
+        """
+        reason = contradiction_in(answer, wanted)
+        if not reason:
+            self._accepted.pop(wanted.entry.uri, None)
+            return answer
+        if self._accepted.get(wanted.entry.uri) == reason:
+            return self._doubted(answer, wanted)
+        # A `datetime` may be the time at which the Source noticed the change.
+        is_stated = wanted.entry.lastmod is not None
+        if is_stated or self._vain < _VAIN or _is_held(answer, held):
+            answer = await self._past_caches(answer, wanted)
+            if not contradiction_in(answer, wanted):
+                self._vain = 0
+                return answer
+        if not is_stated and not _is_held(answer, held):
+            self._vain += 1
+            return answer
+        return self._doubted(answer, wanted)
+
+    async def _past_caches(
+        self, answer: Content | Unchanged, wanted: WantedRepresentation
+    ) -> Content:
+        entry: Resource = replace(wanted.entry, uri=wanted.home.uri)
+        if isinstance(answer, Content):
+            answer.discard()
+        return await self._fetcher.content(entry, fresh=True)
+
+    def _doubted(
+        self, answer: Content | Unchanged, wanted: WantedRepresentation
+    ) -> Content | Unchanged:
+        """Refuse an old answer, or return it with a doubt after it was refused often enough."""
+        uri = wanted.entry.uri
+        reason = contradiction_in(answer, wanted)
+        if self._accepted.get(uri) != reason:
+            if self._refused.get(uri, 0) + 1 < _TRIES and self._vain < _VAIN:
+                if isinstance(answer, Content):
+                    answer.discard()
+                raise ContentMismatch(uri, reason)
+            self._vain += 1
+            logger.warning("%s may be out of date: %s", uri, reason)
+            self._accepted[uri] = reason
+            if len(self._accepted) > _MOST_RESOURCES:
+                self._accepted.popitem(last=False)
+        return _with_doubt(answer, reason)
+
+
+def with_doubt_if_old(content: Content, wanted: WantedRepresentation) -> Content:
+    """Return the current content from its server, with a doubt if a later version was announced."""
+    reason = contradiction_in(content, wanted) if wanted.entry.lastmod is not None else ""
+    return _with_doubt(content, reason) if reason else content
+
+
+def _with_doubt(answer: _Answer, reason: str) -> _Answer:
+    assert answer.modified is not None, "it is older by something"
+    moment = to_microseconds(answer.modified)
+    if isinstance(answer, Unchanged):
+        return replace(answer, fetched_at=moment, doubt=reason)
+    return replace(answer, fetched_at=moment, validator=None, doubt=reason)
+
+
+def check_announced(entry: Resource, content: Content) -> None:
+    """Refuse content without the announced hash, or else the announced length and type."""
+    same = agree(entry.hash, content.hashes)
+    wrong = same is False or (same is None and entry.length not in (None, content.length))
+    if wrong:
+        raise ContentMismatch(
+            entry.uri,
+            f"the content has {content.length} bytes and hash {content.hashes}, "
+            f"not {entry.length} and {entry.hash} as announced",
+        )
+    check_type(entry, content.type)
+
+
+def _is_held(answer: Content | Unchanged, held: ResourceState | None) -> bool:
+    if isinstance(answer, Unchanged):
+        return True
+    return held is not None and agree(answer.hashes, held.hash) is True
+
+
+#: The most bytes of content, before and after, as it is all in memory meanwhile.
+_MOST_BYTES = 16 << 20
+
+
+class Patcher:
+    """Applies patches, one at a time.
+
+    A link does not name the version that it patches (core §14.4): it is the version before, which
+    is not always the one that is held. So the content that is held is verified by its hash in the
+    state, and the result by the announced hash.
+    """
+
+    def __init__(self, holding: ReadableHandler, patches: Mapping[str, Patch]) -> None:
+        self._holding = holding
+        self._patches = {**STANDARD_PATCHES, **patches}
+        self._lock = asyncio.Lock()
+
+    def usable(self, wanted: WantedRepresentation, held: ResourceState | None) -> Iterator[Link]:
+        """Yield the patches that may be worth fetching."""
+        entry = wanted.entry
+        if held is None or not held.exists or held.hash is None or not parse_hashes(entry.hash):
+            return
+        if max(held.length or 0, entry.length or 0) > _MOST_BYTES:
+            return
+        for link in wanted.patches:
+            most = _MOST_BYTES if entry.length is None else min(_MOST_BYTES, entry.length)
+            if self._function(link) is not None and (link.length or 0) <= most:
+                yield link
+
+    async def patched(
+        self, wanted: WantedRepresentation, held: ResourceState, link: Link, document: Content
+    ) -> bytes | None:
+        """Return the verified content after the patch; None if the patch does not produce it.
+
+        The downloaded patch, `document`, is discarded at the end.
+        """
+        function = self._function(link)
+        path = self._holding.held_content(wanted.entry.uri)
+        async with self._lock:
+            return await asyncio.to_thread(_patched, wanted, held, function, path, document)
+
+    def _function(self, link: Link) -> Patch | None:
+        return self._patches.get((link.type or "").partition(";")[0].strip().lower())
+
+
+def _patched(
+    wanted: WantedRepresentation,
+    held: ResourceState,
+    function: Patch | None,
+    path: Path | None,
+    document: Content,
+) -> bytes | None:
+    try:
+        before = _read(path, held)
+        if before is None or function is None or document.length > _MOST_BYTES:
+            return None
+        after = function(before, document.read())
+    except Exception as error:
+        # The function may be the user's, and the patch is untrusted: after any exception the
+        # whole resource is fetched.
+        logger.info("%s is fetched, as its patch cannot be applied: %s", wanted.entry.uri, error)
+        return None
+    finally:
+        document.discard()
+    if not verifies(after, wanted.entry.hash, wanted.entry.length):
+        logger.info("%s is fetched, as its patch produces other content", wanted.entry.uri)
+        return None
+    return after
+
+
+def _read(path: Path | None, held: ResourceState) -> bytes | None:
+    """Read the content that is held, if it still has the hash in the state."""
+    if path is None or path.stat().st_size != held.length:
+        return None
+    content = path.read_bytes()
+    return content if verifies(content, held.hash) else None
 
 
 #: The seconds for which a host gets no requests after it did not answer.

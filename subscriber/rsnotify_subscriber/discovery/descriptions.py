@@ -16,11 +16,10 @@ from msgspec.structs import replace
 
 from rsnotify.errors import DocumentError, FetchError, Unavailable
 from rsnotify.format.datetimes import format_datetime
-from rsnotify.format.model import Document
-from rsnotify.format.vocabulary import Capability
+from rsnotify.format.model import Capability, Document
 from rsnotify.sync.pull import PageJoiner
 from rsnotify_subscriber.fetching.fetcher import FetchedDocument, Fetcher
-from rsnotify_subscriber.fetching.origin import ResponseOrigin
+from rsnotify_subscriber.fetching.responses import ResponseOrigin
 from rsnotify_subscriber.storage.identity import DescriptionMemory, StoredDescription
 
 T = TypeVar("T", FetchedDocument, Document)

@@ -25,18 +25,17 @@ from yarl import URL
 from rsnotify.errors import DocumentError, FetchError, WrongDocument
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.links import resolve
-from rsnotify.format.model import Document
+from rsnotify.format.model import Capability, Document, Rel
 from rsnotify.format.offer import Offer
-from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.sync.actions import Fetch
-from rsnotify.sync.fallback_order import (
+from rsnotify.sync.pull import (
     RESOURCE_KINDS,
     change_documents,
     resource_documents,
 )
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.fetching.fetcher import Fetcher
-from rsnotify_subscriber.fetching.origin import ResponseOrigin
+from rsnotify_subscriber.fetching.responses import ResponseOrigin
 from rsnotify_subscriber.storage.identity import KnownLinks
 
 #: The most links that are stored.

@@ -14,8 +14,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
+from rsnotify.format.hashes import Digester
 from rsnotify.format.model import Resource
-from rsnotify_subscriber.fetching.digests import Digester
 
 #: Windows has text files.
 _BINARY: int = getattr(os, "O_BINARY", 0)

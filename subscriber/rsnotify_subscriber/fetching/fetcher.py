@@ -2,11 +2,23 @@
 
 A document is returned only if it is complete, and content only if it has the announced hash and
 length.
+
+Documents that are kept in memory, so that a poll which finds nothing new costs a 304.
+
+Their memory is measured in entries; an entry with inline content counts as several.
+
+Downloading a document within bounds, and without blocking the event loop.
+
+The size of a document is bounded by `rsnotify.format.reader.Limits`. Here its time is, and the
+number of large documents that all subscribers with the same connections read at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import zlib
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,24 +26,22 @@ import aiohttp
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.errors import ContentMismatch, DocumentError, NotFound, Unavailable
+from rsnotify.errors import ContentMismatch, DocumentError, MalformedDocument, NotFound, Unavailable
 from rsnotify.format.datetimes import Instant, to_microseconds
+from rsnotify.format.hashes import Digester
 from rsnotify.format.links import parse_links, resolve
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import SitemapReader, with_resources
-from rsnotify_subscriber.fetching.cache import DocumentCache
-from rsnotify_subscriber.fetching.connections import RequestRate
 from rsnotify_subscriber.fetching.contents import Content, ContentCollector, Unchanged
-from rsnotify_subscriber.fetching.digests import Digester
-from rsnotify_subscriber.fetching.downloading import stream_document
-from rsnotify_subscriber.fetching.origin import ResponseOrigin
 from rsnotify_subscriber.fetching.responses import (
     Response,
+    ResponseOrigin,
     body,
     check_status,
     check_type,
     content_validator,
     format_http_date,
+    inflated_if_gzip,
     is_encoded,
     media_type,
     modified_at,
@@ -39,8 +49,107 @@ from rsnotify_subscriber.fetching.responses import (
     validator,
     with_http_date,
 )
-from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.fetching.sessions import RequestRate, Sessions
 from rsnotify_subscriber.fetching.small_requests import SMALL_BYTES, SmallResponse
+
+#: A document with more entries is not kept, but read again each time.
+_LARGEST = 10_000
+#: The characters of content in a link that need about as much memory as an entry.
+_ENTRY = 2_000
+
+
+class CachedDocument(Struct, frozen=True):
+    """A document as it was last received, and the header field of a conditional request for it."""
+
+    document: Document
+    condition: tuple[str, str]
+    entries: int
+
+
+class DocumentCache:
+    """The documents of one subscriber, or of several, by URI; the least recently used are removed.
+
+    Args:
+        documents: How many are kept.
+        entries: How many entries they may have together.
+    """
+
+    def __init__(self, documents: int = 4, entries: int = 4 * _LARGEST) -> None:
+        self._most_documents = documents
+        self._most_entries = entries
+        self._kept: OrderedDict[str, CachedDocument] = OrderedDict()
+        self._entries = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, uri: str) -> CachedDocument | None:
+        if uri in self._kept:
+            self._kept.move_to_end(uri)
+        return self._kept.get(uri)
+
+    def put(self, uri: str, document: Document, condition: tuple[str, str] | None) -> None:
+        """Keep a document in place of the previous one; without a condition, nothing is kept."""
+        before = self._kept.pop(uri, None)
+        if before is not None:
+            self._entries -= before.entries
+        entries = _weight(document)
+        if condition is not None and entries <= min(_LARGEST, self._most_entries):
+            self._kept[uri] = CachedDocument(document, condition, entries)
+            self._entries += entries
+        while len(self._kept) > self._most_documents or self._entries > self._most_entries:
+            _, oldest = self._kept.popitem(last=False)
+            self._entries -= oldest.entries
+
+
+def _weight(document: Document) -> int:
+    content = sum(len(link.href) for one in document.resources for link in one.links)
+    return len(document.resources) + content // _ENTRY
+
+
+#: The most seconds that a document may take.
+MOST_SECONDS = 1_800.0
+#: A document with more bytes of XML counts as large.
+LARGE_BYTES = 8_000_000
+#: The bytes that are parsed at a time; the worst of them take some milliseconds.
+_STEP = 32_768
+
+
+async def stream_document(
+    uri: str,
+    response: aiohttp.ClientResponse,
+    large: asyncio.Semaphore,
+    feed: Callable[[bytes], object],
+) -> None:
+    """Pass a document to `feed`, decompressed and piece by piece; if that raises, download no more.
+
+    Reading on in a large document needs the semaphore `large`.
+
+    Raises:
+        MalformedDocument: Its compression is damaged.
+        Unavailable: It did not come in time, or in an encoding that was not requested.
+    """
+    size = 0
+    is_large = False
+    try:
+        async with asyncio.timeout(MOST_SECONDS) as bound:
+            async for chunk in inflated_if_gzip(body(uri, response)):
+                size += len(chunk)
+                if size > LARGE_BYTES and not is_large:
+                    is_large = await large.acquire()
+                for start in range(0, len(chunk), _STEP):
+                    feed(chunk[start : start + _STEP])
+                    await asyncio.sleep(0)
+    except (zlib.error, ContentMismatch) as error:
+        raise MalformedDocument(f"its compression is damaged: {error}", source=uri) from None
+    except TimeoutError:
+        if not bound.expired():
+            raise
+        raise Unavailable(uri, f"it has not ended after {MOST_SECONDS:.0f} seconds") from None
+    finally:
+        if is_large:
+            large.release()
+
 
 #: The most bytes of content whose length was not announced, by default.
 MOST_CONTENT_BYTES = 2**30

@@ -1,9 +1,17 @@
-"""The metadata of an HTTP response: status, dates, validators and encodings."""
+"""The metadata of an HTTP response: status, dates, validators and encodings.
+
+Decompressing in pieces of bounded size.
+
+An honest list compresses 73 times, and a decompression bomb 1,000 times; neither may be held in
+memory as a whole.
+
+The origin of a response: its URIs after redirects, and its time.
+"""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from functools import lru_cache
@@ -18,10 +26,84 @@ from multidict import MultiMapping
 from rsnotify.errors import ContentMismatch, Gone, NotFound, Unavailable
 from rsnotify.format.datetimes import Instant, parse_http_date
 from rsnotify.format.media_types import contradicts
-from rsnotify.format.model import Document, Resource
-from rsnotify.format.vocabulary import Capability
+from rsnotify.format.model import Capability, Document, Resource
 from rsnotify.sync.retry import parse_retry_after
-from rsnotify_subscriber.fetching.inflating import inflated
+
+_PIECE = 65_536
+#: The compressed bytes that may come before the first content. After that, honest streams never
+#: have more bytes than their content, whereas one of empty members or blocks would never end.
+_WITHOUT_CONTENT = 1_000_000
+_GZIP_MAGIC = b"\x1f\x8b"
+_ANY_HEADER = 32 + zlib.MAX_WBITS  # gzip or zlib, which zlib distinguishes itself
+
+
+class Inflater:
+    """Decompresses all members of one gzip or zlib stream.
+
+    Call `feed` with every chunk, then `close`. Both raise `zlib.error` if the stream is damaged.
+    """
+
+    def __init__(self) -> None:
+        self._stream = zlib.decompressobj(_ANY_HEADER)
+        self._bytes_in = 0
+        self._bytes_out = 0
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """Yield the content of this chunk, piece by piece."""
+        # The rest of a chunk is copied for every piece, so chunks must not be large.
+        for start in range(0, len(chunk), _PIECE):
+            yield from self._feed(chunk[start : start + _PIECE])
+
+    def _feed(self, chunk: bytes) -> Iterator[bytes]:
+        self._bytes_in += len(chunk)
+        while chunk:
+            if self._stream.eof:
+                self._stream = zlib.decompressobj(_ANY_HEADER)
+            piece = self._stream.decompress(chunk, _PIECE)
+            if piece:
+                self._bytes_out += len(piece)
+                yield piece
+            chunk = self._stream.unconsumed_tail or self._stream.unused_data
+        if self._bytes_in > 2 * self._bytes_out + _WITHOUT_CONTENT:
+            raise zlib.error("it has hardly any content")
+
+    def close(self) -> None:
+        """Check that the stream is complete."""
+        if self._bytes_in and not self._stream.eof:
+            raise zlib.error("the compressed stream ended too early")
+
+
+async def inflated(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Decompress a body; raise `zlib.error` if it is damaged or ends too early."""
+    inflater = Inflater()
+    async for chunk in chunks:
+        for piece in inflater.feed(chunk):
+            yield piece
+    inflater.close()
+
+
+async def inflated_if_gzip(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Decompress a body if it begins as gzip does (a `.xml.gz` file); else yield it as it is."""
+    head = b""
+    inflater: Inflater | None = None
+    decided = False
+    async for chunk in chunks:
+        if not decided:
+            chunk = head = head + chunk
+            if len(head) < len(_GZIP_MAGIC):
+                continue
+            decided = True
+            inflater = Inflater() if head.startswith(_GZIP_MAGIC) else None
+        if inflater is None:
+            yield chunk
+        else:
+            for piece in inflater.feed(chunk):
+                yield piece
+    if inflater is not None:
+        inflater.close()
+    elif not decided and head:
+        yield head
+
 
 #: RFC 9110 §8.8.2.2: a younger Last-Modified may hide a second change of the same second.
 _SETTLED = 60.0
@@ -208,3 +290,31 @@ def with_http_date(document: Document, response: aiohttp.ClientResponse) -> Docu
     headers = response.headers
     at = _parsed(headers.get("Last-Modified", "")) or sent_at(response)
     return document if at is None else msgspec.structs.replace(document, at=at)
+
+
+_PERMANENT = frozenset({301, 308})
+
+
+class ResponseOrigin:
+    """The URIs and the time of the response to a request for a URI."""
+
+    def __init__(self, uri: str) -> None:
+        #: The URI to request next time: the target of permanent redirects (RFC 9110 §15.4).
+        self.place = uri
+        #: The base URI of relative references in the response (RFC 3986 §5.1.3).
+        self.base = uri
+        #: When the response was generated, by the clock of the server, if it has a `Date`.
+        self.sent: Instant | None = None
+        #: Whether a cache answered.
+        self.cached = False
+        self._permanent = True
+
+    def redirected(self, status: int, target: str) -> None:
+        self._permanent = self._permanent and status in _PERMANENT
+        self.base = target
+        if self._permanent:
+            self.place = target.partition("#")[0]
+
+    def answered(self, response: aiohttp.ClientResponse) -> None:
+        self.sent = sent_at(response)
+        self.cached = response.headers.get("Age", "0").strip() != "0"

@@ -18,12 +18,13 @@ from msgspec import Struct
 from multidict import CIMultiDict
 
 from rsnotify.runtime.dialing import TIMEOUT, Dialer
-from rsnotify.runtime.http.connection import HttpConnection, HttpOrigin
-from rsnotify.runtime.http.pool import ConnectionPool
-from rsnotify.runtime.http.response import (
+from rsnotify.runtime.http_client import (
     ANSWER_BYTES,
+    ConnectionPool,
     ContentReader,
     ContentReply,
+    HttpConnection,
+    HttpOrigin,
     NoReply,
     StaleConnection,
 )

@@ -1,7 +1,6 @@
 """Following many Sources in one process, within limits."""
 
-from rsnotify_subscriber.fleet.fleet import Fleet
-from rsnotify_subscriber.fleet.status import FleetTotals, FollowedSourceStatus, Phase, totals
+from rsnotify_subscriber.fleet.fleet import Fleet, FleetTotals, FollowedSourceStatus, Phase, totals
 from rsnotify_subscriber.pool import Limits
 
 __all__ = ["Fleet", "FleetTotals", "FollowedSourceStatus", "Limits", "Phase", "totals"]

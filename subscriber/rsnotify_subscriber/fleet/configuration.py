@@ -1,18 +1,36 @@
-"""The settings of `rsnotify follow --config`: the Sources, how they are followed, and limits."""
+"""The settings of `rsnotify follow --config`: the Sources, how they are followed, and limits.
+
+Checks of settings that types cannot express, such as settings that exclude each other.
+
+From the text of a file to settings; errors name the line, the table and the key.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
-from rsnotify.errors import without_credentials
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.errors import ConfigurationError, WrongOption, without_credentials
+from rsnotify.format.model import ChangeType
+from rsnotify.runtime.mqtt_broker import parse_broker
+from rsnotify.runtime.settings import (
+    WrongSetting,
+    convert_settings,
+    decode_settings,
+    place_of,
+    read_text,
+)
 from rsnotify.sync.pace import Pace
+from rsnotify_subscriber.events import Via
 from rsnotify_subscriber.fetching.fetcher import MOST_CONTENT_BYTES
+from rsnotify_subscriber.mirror import default_state
 from rsnotify_subscriber.pool import Limits
-from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
-from rsnotify_subscriber.via import Via
+from rsnotify_subscriber.push.websub_callbacks import DEFAULT_TERMS, WebSubTerms
 
 _Count = Annotated[int, Meta(ge=1, le=10**9)]
 _Bytes = Annotated[int, Meta(ge=1, le=10**15)]
@@ -172,3 +190,235 @@ class FleetConfiguration(Struct, frozen=True, kw_only=True):
         """The files whose changes matter."""
         secrets = {getattr(one, name) for one in self.sources for name in PASSWORD_FILES}
         return (self.path, *sorted(filter(None, secrets)))
+
+
+_EXCLUSIVE = (
+    ("dest", "handler"),
+    ("state", "postgresql"),
+    ("mqtt_password", "mqtt_password_file"),
+    ("xmpp_password", "xmpp_password_file"),
+)
+
+
+def check_source(number: int, source: FollowedSource, *, reachable: bool) -> None:
+    """Raise `WrongSetting` if the settings of a Source do not fit together.
+
+    Args:
+        number: The number of the Source in the file.
+        source: The settings.
+        reachable: Whether hubs can reach this process.
+    """
+    for key, reason in _faults(source, reachable=reachable):
+        raise WrongSetting(("source", number, key), reason)
+
+
+def check_terms(terms: SourceSettings) -> None:
+    """Raise `WrongSetting` if a setting for all Sources is wrong, as far as that shows."""
+    for key, reason in _broker_faults(terms):
+        raise WrongSetting(("defaults", key), reason)
+
+
+def _broker_faults(terms: SourceSettings) -> Iterator[tuple[str, str]]:
+    if terms.mqtt_url is not None:
+        try:
+            parse_broker(terms.mqtt_url)
+        except ConfigurationError as error:
+            yield "mqtt_url", str(error)
+
+
+def _faults(source: FollowedSource, *, reachable: bool) -> Iterator[tuple[str, str]]:
+    for one, other in _EXCLUSIVE:
+        if getattr(source, one) is not None and getattr(source, other) is not None:
+            yield other, f"there is {one} already; only one of the two can be"
+    if source.dest is None and source.handler is None:
+        yield "dest", "name the folder of a mirror, or a handler"
+    if source.handler is None and source.options:
+        yield "options", "these are for a handler, and there is none"
+    if source.handler is not None and source.state is None and source.postgresql is None:
+        yield "state", "a handler needs a place for its state: state or postgresql"
+    if source.dest and source.state and Path(source.state).is_relative_to(source.dest):
+        yield "state", "it cannot be kept inside the mirror"
+    if source.schema is not None and source.postgresql is None:
+        yield "schema", "it is for a state in PostgreSQL; name postgresql, too"
+    if source.dest is not None and source.postgresql is not None:
+        yield "postgresql", "the state of a mirror is kept in a folder"
+    if source.via is Via.WEBSUB and not reachable:
+        yield "via", "WebSub needs a url in [websub], at which hubs reach this process"
+    yield from _broker_faults(source)
+
+
+def check_apart(sources: Sequence[FollowedSource]) -> None:
+    """Raise `WrongSetting` if two Sources share a name or place, or their folders are nested."""
+    titles: set[str] = set()
+    owners: dict[object, str] = {}
+    around: dict[object, str] = {}  # by each folder around that of a Source
+    for number, source in enumerate(sources):
+        if source.title in titles:
+            reason = f"another Source is called {source.title}, too; give each a name of its own"
+            raise WrongSetting(("source", number, "name"), reason)
+        titles.add(source.title)
+        places = list(_places(source))
+        for key, place in places:
+            within = (place, *place.parents) if isinstance(place, Path) else (place,)
+            other = next((owners[one] for one in within if one in owners), around.get(place))
+            if other is not None:
+                reason = f"{other} has its own there; choose another for each, as with {{name}}"
+                raise WrongSetting(("source", number, key), reason)
+        for _, place in places:
+            owners[place] = source.title
+            if isinstance(place, Path):
+                around.update(dict.fromkeys(place.parents, source.title))
+
+
+def _places(source: FollowedSource) -> Iterator[tuple[str, object]]:
+    """Yield the places that only one Source can use, with the key of each."""
+    if source.dest is not None:
+        yield "dest", Path(source.dest)
+    if source.state is not None:
+        yield "state", Path(source.state)
+    elif source.dest is not None:
+        yield "dest", default_state(Path(source.dest))
+    if source.postgresql is not None:
+        yield "schema", (source.postgresql, source.schema)
+    if source.mqtt_session:
+        yield "mqtt_session", (source.mqtt_url, source.mqtt_user, source.mqtt_session)
+
+
+_PATHS = ("dest", "state", *PASSWORD_FILES, "mqtt_ca", "mqtt_certificate", "mqtt_key", "xmpp_ca")
+_NAMED = ("dest", "state", "schema", "mqtt_session")
+#: A Source with the first setting does not inherit the others from `[defaults]`.
+_INSTEAD = {
+    "dest": ("handler", "options", "schema"),
+    "handler": ("dest", "options"),
+    "state": ("postgresql", "schema"),
+    "postgresql": ("state",),
+    "mqtt_password": ("mqtt_password_file",),
+    "mqtt_password_file": ("mqtt_password",),
+    "xmpp_password": ("xmpp_password_file",),
+    "xmpp_password_file": ("xmpp_password",),
+}
+
+
+#: The prefix of the options for `[websub]`.
+_CALLBACK = "callback_"
+
+
+class _File(Struct, forbid_unknown_fields=True):
+    defaults: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
+    websub: dict[str, Any] = {}
+    source: list[dict[str, Any]] = []
+
+
+def _table(table: str | int, rest: list[str | int], sources: list[dict[str, Any]]) -> str:
+    """Return the name of a table as it is written, or of a key outside of tables."""
+    if table != "source" or not rest:
+        return f"[{table}]" if table in _File.__struct_fields__ else str(table)
+    number = int(rest[0])
+    own = sources[number] if sources else {}
+    name = own.get("name") or own.get("url")
+    return f"[[source]] {without_credentials(name) if isinstance(name, str) else number + 1}"
+
+
+def load(path: Path, given: Mapping[str, Any] | None = None) -> FleetConfiguration:
+    """Read a file of Sources, in .toml or .json.
+
+    Args:
+        path: The file.
+        given: Settings of the command line, which override `[defaults]` and `[websub]`.
+    """
+    text = read_text(path)
+    found = parse(str(path), text, decode_settings(path, text), given)
+    return replace(found, sources=tuple(map(_with_secret, found.sources)))
+
+
+def _with_secret(source: FollowedSource) -> FollowedSource:
+    found = {
+        name.removesuffix("_file"): read_text(file).removesuffix("\n")
+        for name in PASSWORD_FILES
+        if (file := getattr(source, name)) is not None
+    }
+    return replace(source, **found)
+
+
+def parse(
+    path: str, text: str, settings: Mapping[str, Any], given: Mapping[str, Any] | None = None
+) -> FleetConfiguration:
+    """Return the configuration in a file; relative paths in it begin at its folder.
+
+    Args:
+        path: The file.
+        text: Its text, in which errors name a line.
+        settings: The decoded text.
+        given: As for `load`.
+    """
+    given = given or {}
+    sources: list[dict[str, Any]] = []
+    try:
+        file = convert_settings(settings, _File)
+        sources = file.source
+        return _configured(path, file, given)
+    except WrongSetting as wrong:
+        table, *rest = wrong.path
+        option = f"{_CALLBACK if table == 'websub' else ''}{rest[0]}" if rest else ""
+        if table in ("defaults", "websub") and option in given:
+            raise WrongOption(option, wrong.reason) from None
+        place = place_of(path, text, wrong.path)
+        names = [_table(table, rest, sources), *map(str, rest[1:] if table == "source" else rest)]
+        raise ConfigurationError(": ".join([place, *filter(None, names), wrong.reason])) from None
+
+
+def _configured(path: str, file: _File, given: Mapping[str, Any]) -> FleetConfiguration:
+    websub = file.websub | {
+        name.removeprefix(_CALLBACK): value
+        for name, value in given.items()
+        if name.startswith(_CALLBACK)
+    }
+    options = {name: value for name, value in given.items() if not name.startswith(_CALLBACK)}
+    defaults = _over(file.defaults, options)
+    check_terms(convert_settings(defaults, SourceSettings, "defaults"))
+    folder = PurePath(os.path.abspath(path)).parent
+    configuration = FleetConfiguration(
+        path=path,
+        limits=convert_settings(file.limits, LimitSettings, "limits"),
+        websub=convert_settings(websub, WebSubSettings, "websub"),
+        sources=tuple(
+            _source(number, one, defaults, folder) for number, one in enumerate(file.source)
+        ),
+    )
+    if not configuration.sources:
+        raise WrongSetting(("source",), "name at least one Source, each with a [[source]]")
+    for number, source in enumerate(configuration.sources):
+        check_source(number, source, reachable=configuration.websub.url is not None)
+    check_apart(configuration.sources)
+    return configuration
+
+
+def _source(
+    number: int, own: Mapping[str, Any], defaults: Mapping[str, Any], folder: PurePath
+) -> FollowedSource:
+    settings = _over(defaults, own)
+    if isinstance(own.get("options"), dict) and not own.keys() & {"dest", "handler"}:
+        settings["options"] = {**defaults.get("options", {}), **own["options"]}
+    return _placed(convert_settings(settings, FollowedSource, "source", number), number, folder)
+
+
+def _over(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    unwanted = {other for name in own for other in _INSTEAD.get(name, ())}
+    return {name: value for name, value in defaults.items() if name not in unwanted} | dict(own)
+
+
+def _placed(source: FollowedSource, number: int, folder: PurePath) -> FollowedSource:
+    """Insert the name of a Source into its settings, and make its paths absolute."""
+    found: dict[str, Any] = {}
+    for key in _NAMED:
+        value = getattr(source, key)
+        if value is not None and "{name}" in value:
+            if source.name is None:
+                raise WrongSetting(("source", number, key), "for {name} the Source needs a name")
+            found[key] = value.replace("{name}", source.name)
+    for key in _PATHS:
+        value = found.get(key, getattr(source, key))
+        if value is not None:
+            found[key] = os.path.normpath(folder / value)
+    return replace(source, **found)

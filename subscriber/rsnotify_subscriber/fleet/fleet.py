@@ -1,16 +1,214 @@
-"""Many subscribers in one process, within limits."""
+"""Many subscribers in one process, within limits.
+
+The status of each of many Sources, and their totals.
+
+One Source of a fleet: started when there is a slot, and followed again after each failure.
+
+Applying changes of its file to a fleet; only the Sources that changed are restarted.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
+from enum import StrEnum
+from random import Random
 
-from rsnotify.errors import ConfigurationError
-from rsnotify_subscriber.fleet.member import FleetMember
-from rsnotify_subscriber.fleet.status import FollowedSourceStatus
+from msgspec import Struct
+
+from rsnotify.errors import ConfigurationError, RsnotifyError
+from rsnotify.runtime.settings import FileWatch
+from rsnotify.runtime.tasks import first_completed, wait_for_event
+from rsnotify.sync.retry import Retry
+from rsnotify_subscriber.events import PushState, Status
+from rsnotify_subscriber.fleet.configuration import FleetConfiguration, FollowedSource
 from rsnotify_subscriber.pool import Limits, SubscriberPool
 from rsnotify_subscriber.subscriber import Subscriber
+
+
+class Phase(StrEnum):
+    """Whether a Source waits to start, is followed, has failed and will be retried, or has ended.
+
+    A Source that is followed may not answer: then `Status.error` has the reason.
+    """
+
+    WAITING = "waiting"
+    FOLLOWED = "followed"
+    FAILED = "failed"
+    ENDED = "ended"
+
+
+class FollowedSourceStatus(Struct, frozen=True):
+    """The status of one Source, and in a sentence, what is wrong, if anything is."""
+
+    phase: Phase
+    status: Status
+    error: str | None = None
+
+
+class FleetTotals(Struct, frozen=True):
+    """The numbers of Sources, of those in step, pushing and failing, and sums over all of them."""
+
+    sources: int
+    level: int
+    pushed: int
+    wrong: int
+    resources: int
+    applied: int
+    pending: int
+
+
+def totals(sources: Mapping[str, FollowedSourceStatus]) -> FleetTotals:
+    each = [one.status for one in sources.values()]
+    return FleetTotals(
+        sources=len(each),
+        level=sum(status.level for status in each),
+        pushed=sum(status.push is PushState.UP for status in each),
+        wrong=sum(one.error is not None for one in sources.values()),
+        resources=sum(status.resources for status in each),
+        applied=sum(status.applied for status in each),
+        pending=sum(status.pending for status in each),
+    )
+
+
+logger = logging.getLogger("rsnotify.subscriber.fleet")
+
+#: The Source of the current task, for log lines; empty for none.
+SOURCE_NAME: ContextVar[str] = ContextVar("rsnotify_source", default="")
+
+_RETRY = Retry(first=1.0, most=300.0)
+#: The seconds after which the next Source may start, even if this one is not yet in step.
+_START_PATIENCE = 10.0
+
+
+class FleetMember:
+    """Keeps one subscriber running; used once.
+
+    Args:
+        name: The name of the Source.
+        subscriber: Follows it.
+        start_slots: Limits how many Sources start at the same time.
+        moved: Called when the phase has changed.
+        retry: The waits between attempts.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        subscriber: Subscriber,
+        start_slots: asyncio.Semaphore,
+        moved: Callable[[], None],
+        retry: Retry = _RETRY,
+    ) -> None:
+        self._name = name
+        self._subscriber = subscriber
+        self._start_slots = start_slots
+        self._moved = moved
+        self._retry = retry
+        self._random = Random()
+        self._failures = 0
+        self._phase = Phase.WAITING
+        self._error: Exception | None = None
+        self._stopping = asyncio.Event()
+        self._waiting: asyncio.Task[bool] | None = None
+
+    @property
+    def status(self) -> FollowedSourceStatus:
+        status = self._subscriber.status
+        # A failure counts until the copy is level again.
+        failed = self._error if self._phase is Phase.FAILED or not status.level else None
+        error = status.error if failed is None else _message(failed)
+        if error is None and status.in_step is False:
+            error = status.difference
+        return FollowedSourceStatus(self._phase, status, error)
+
+    @property
+    def is_in_handler(self) -> bool:
+        return bool(self._subscriber.in_handler)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._subscriber.stop()
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def follow(self) -> None:
+        """Follow until stopped; after a failure try again, with growing waits."""
+        SOURCE_NAME.set(self._name)
+        while not self._stopping.is_set():
+            await self._try(self._subscriber.run)
+            if self._phase is Phase.FAILED:
+                await self._back_off()
+        self._set_phase(Phase.ENDED)
+
+    async def catch_up(self) -> None:
+        """Catch up once, when there is a slot; a failure is final."""
+        SOURCE_NAME.set(self._name)
+        await self._try(self._subscriber.catch_up)
+        if self._phase is not Phase.FAILED:
+            self._set_phase(Phase.ENDED)
+
+    async def _try(self, run: Callable[[], Coroutine[None, None, None]]) -> None:
+        if not await self._wait_for_slot():
+            return
+        self._set_phase(Phase.FOLLOWED)
+        running = asyncio.create_task(run())
+        try:
+            await self._release_slot(running)
+            await running
+            self._error = None
+        except Exception as error:
+            self._fail(error)
+        finally:
+            running.cancel()  # if this task was cancelled
+            await asyncio.wait({running})
+
+    async def _wait_for_slot(self) -> bool:
+        """Return whether there is a slot now; if not, the Source was stopped before."""
+        self._waiting = asyncio.create_task(self._start_slots.acquire())
+        try:
+            await asyncio.wait({self._waiting})
+        finally:
+            self._waiting.cancel()
+        return not self._waiting.cancelled()
+
+    async def _release_slot(self, running: asyncio.Task[None]) -> None:
+        """Release the slot once this Source is in step or has an error, or takes too long."""
+        begun = asyncio.create_task(
+            self._subscriber.until(lambda status: status.level or status.error is not None)
+        )
+        try:
+            await asyncio.wait(
+                {running, begun}, timeout=_START_PATIENCE, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            begun.cancel()
+            self._start_slots.release()
+
+    def _fail(self, error: Exception) -> None:
+        if self._error is None or _message(error) != _message(self._error):
+            unexpected = not isinstance(error, RsnotifyError)
+            logger.warning("following failed: %s", _message(error), exc_info=unexpected)
+        # A failure after the copy was level is a new one.
+        self._failures = 1 if self._subscriber.status.level else self._failures + 1
+        self._error = error
+        self._set_phase(Phase.FAILED)
+
+    async def _back_off(self) -> None:
+        delay = self._retry.delay(self._failures, self._random)
+        await wait_for_event(self._stopping, delay)
+
+    def _set_phase(self, phase: Phase) -> None:
+        self._phase = phase
+        self._moved()
+
+
+def _message(error: Exception) -> str:
+    return str(error) if isinstance(error, RsnotifyError) else f"{type(error).__name__}: {error}"
+
 
 #: The seconds between two checks of a condition on all Sources, as one may take as long.
 _GATHER = 0.02
@@ -161,3 +359,101 @@ class Fleet:
             for task in tasks:
                 with suppress(asyncio.CancelledError):
                     await task
+
+
+#: The seconds that a Source may take to end, before the next change of the file is applied.
+_LEAVE_PATIENCE = 30.0
+
+
+def configuration_change(
+    before: Iterable[FollowedSource], now: Iterable[FollowedSource]
+) -> tuple[list[str], list[FollowedSource]]:
+    """Return the names of Sources that are gone or changed, and the new and changed Sources."""
+    old = {source.title: source for source in before}
+    new = {source.title: source for source in now}
+    return (
+        [name for name, source in old.items() if new.get(name) != source],
+        [source for name, source in new.items() if old.get(name) != source],
+    )
+
+
+class FleetReloader:
+    """Makes a fleet follow the Sources of a configuration."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        build: Callable[[FleetConfiguration, FollowedSource], Subscriber],
+        configuration: FleetConfiguration,
+    ) -> None:
+        self._fleet = fleet
+        self._build = build
+        self._leaving: set[asyncio.Task[None]] = set()
+        self.configuration = configuration
+        for name, subscriber in self._built(configuration, configuration.sources).items():
+            fleet.add(name, subscriber)
+
+    async def apply(self, configuration: FleetConfiguration) -> None:
+        """Follow the Sources of another configuration; those without a change are not restarted.
+
+        If a setting cannot work, nothing changes.
+        """
+        before = self.configuration
+        gone, new = configuration_change(before.sources, configuration.sources)
+        # Modules may take a while to import, and certificates to read.
+        built = await asyncio.to_thread(self._built, configuration, new)
+        self.configuration = configuration
+        names = dict.fromkeys((*built, *gone))
+        await asyncio.gather(*(self._replace(name, built.get(name)) for name in names))
+        if gone or new:
+            logger.info("%d Sources are new or changed, %d gone", len(built), len(gone))
+        if (before.limits, before.websub) != (configuration.limits, configuration.websub):
+            logger.warning("[limits] and [websub] are read only when the command starts")
+
+    async def _replace(self, name: str, subscriber: Subscriber | None) -> None:
+        if name in self._fleet:
+            await self._remove(name)
+        if subscriber is not None:
+            self._fleet.add(name, subscriber)
+
+    async def _remove(self, name: str) -> None:
+        """Remove a Source; one whose handler does not return does not block the others."""
+        leaving = asyncio.create_task(self._fleet.remove(name))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+        if not (await asyncio.wait({leaving}, timeout=_LEAVE_PATIENCE))[0]:
+            logger.warning("%s has not ended yet, and its state is still in use", name)
+
+    def _built(
+        self, configuration: FleetConfiguration, sources: Iterable[FollowedSource]
+    ) -> dict[str, Subscriber]:
+        return {source.title: self._build(configuration, source) for source in sources}
+
+
+class ConfigurationWatcher:
+    """Reads the configuration again when its files change, or on request."""
+
+    def __init__(self, reloader: FleetReloader, load: Callable[[], FleetConfiguration]) -> None:
+        self._reloader = reloader
+        self._load = load
+        self._requested = asyncio.Event()
+        self._files = FileWatch(reloader.configuration.files)
+
+    def reload(self) -> None:
+        """Read the configuration soon, whether or not a file has changed."""
+        self._requested.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._until_due()
+            try:
+                await self._reloader.apply(await asyncio.to_thread(self._load))
+            except ConfigurationError as error:
+                logger.error("nothing was changed: %s", error)
+            except Exception:
+                logger.exception("nothing was changed")
+            self._files.watch(self._reloader.configuration.files)
+
+    async def _until_due(self) -> None:
+        async with first_completed(self._requested.wait(), self._files.changed()):
+            self._requested.clear()

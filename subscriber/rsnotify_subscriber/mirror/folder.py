@@ -14,9 +14,9 @@ from threading import Lock
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.runtime.arguments import require
-from rsnotify.runtime.disk import flush, make_durably
+from rsnotify.runtime.state_folders import flush, make_durably
 from rsnotify_subscriber.handlers import Received
-from rsnotify_subscriber.mirror.tree import PROBE, MirrorTree
+from rsnotify_subscriber.mirror.paths import PROBE, MirrorTree
 
 #: How many files are flushed at once, by all mirrors of a process.
 _FLUSHES = 8

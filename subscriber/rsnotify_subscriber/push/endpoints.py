@@ -12,21 +12,19 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.offer import Offer
-from rsnotify.runtime.mqtt.topics import SCHEMES, parse_broker
+from rsnotify.runtime.mqtt_broker import SCHEMES, parse_broker
 from rsnotify.runtime.shared_websockets import SharedWebSockets
-from rsnotify.runtime.xmpp.addresses import SCHEME, parse_service
-from rsnotify.runtime.xmpp.login import NO_ACCOUNT, XmppLogin
-from rsnotify.selection.push_selection import EVERYTHING, PushSelection
+from rsnotify.selection import EVERYTHING, PushSelection
+from rsnotify_subscriber.events import Via
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.push.connecting import AddressMemory
-from rsnotify_subscriber.push.hub_websocket import HubWebSocket
-from rsnotify_subscriber.push.mqtt import MqttOptions, MqttTransport
+from rsnotify_subscriber.push.hub_dialer import AddressMemory
+from rsnotify_subscriber.push.mqtt_transport import MqttOptions, MqttTransport
 from rsnotify_subscriber.push.transport import Transport
-from rsnotify_subscriber.push.websocket import WebSocketTransport
-from rsnotify_subscriber.push.websub.callbacks import Callbacks
-from rsnotify_subscriber.push.websub.transport import WebSubTransport
-from rsnotify_subscriber.push.xmpp import XmppTransport
-from rsnotify_subscriber.via import Via
+from rsnotify_subscriber.push.websocket_transport import HubWebSocket, WebSocketTransport
+from rsnotify_subscriber.push.websub_callbacks import Callbacks
+from rsnotify_subscriber.push.websub_transport import WebSubTransport
+from rsnotify_xmpp.destination import XmppTransport
+from rsnotify_xmpp.xmpp_service import NO_ACCOUNT, SCHEME, XmppLogin, parse_service
 
 #: How many hubs of a kind are used, however many a Source names: each costs attempts, and time.
 MOST = 16

@@ -3,12 +3,34 @@
 It is kept in a database: in a SQLite file of its own, or in one of the aggregator's. T is
 committed in one transaction with the changes it covers, and with the effect of the handler where
 that is in the same database.
+
+The contents that a handler has applied and not flushed, kept in the state until it has.
+
+Small content becomes durable in the transaction that stores T: this costs a page of the database
+instead of two flushes. The handler flushes its files later, many at once. After a crash, what is
+left here is applied again before anything else.
+
+The record of the changes that a handler is about to apply.
+
+It is stored durably before a handler is called. The next commit has the number of the record. A
+record with a later number is of effects that may exist though the state does not know of them: a
+file of a mirror would stay for ever if the Source deleted the resource meanwhile.
+
+The sum over the resources of a state (docs/audit.md): of all of them, or after a change.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager, suppress
 from itertools import islice
@@ -19,19 +41,17 @@ from msgspec import Struct
 
 from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
-from rsnotify.format.model import Link, Resource
+from rsnotify.format.digest import SetSum
+from rsnotify.format.hashes import agree
+from rsnotify.format.model import ChangeType, Link, Rel, Resource
 from rsnotify.format.uris import normalize
-from rsnotify.format.vocabulary import ChangeType, Rel
-from rsnotify.selection.selection import Selection
+from rsnotify.selection import Selection
 from rsnotify.sync.actions import MissingResource, Progress
-from rsnotify.sync.closed_lists import KnownLists
-from rsnotify_subscriber.fetching.digests import agree
-from rsnotify_subscriber.storage.baseline import BaselineTables, EntryCounts
-from rsnotify_subscriber.storage.content_log import ContentLog, UnflushedContent
-from rsnotify_subscriber.storage.database import StateLocation
-from rsnotify_subscriber.storage.handler_intent import IntentLog
+from rsnotify.sync.list_evidence import KnownLists
 from rsnotify_subscriber.storage.identity import Identity, KnownLinks, has_moved
 from rsnotify_subscriber.storage.lookups import (
+    BaselineTables,
+    EntryCounts,
     EquivalentLookup,
     held_uris,
     identify,
@@ -39,9 +59,187 @@ from rsnotify_subscriber.storage.lookups import (
     look_up,
 )
 from rsnotify_subscriber.storage.resource_state import LOST, ResourceState
-from rsnotify_subscriber.storage.set_sum import EXTENT, sum_after, sum_up, usable
-from rsnotify_subscriber.storage.sqlite import SQLiteFolder
-from rsnotify_subscriber.storage.transaction import StateTransactions
+from rsnotify_subscriber.storage.sqlite_state import SQLiteFolder
+from rsnotify_subscriber.storage.state_database import (
+    Rows,
+    StateDatabase,
+    StateLocation,
+    StateTransactions,
+)
+
+#: A resource and its content; None if it was deleted.
+UnflushedContent = tuple[str, bytes | None]
+
+
+class ContentLog:
+    """The contents of one state, in the order in which they were applied.
+
+    Contents are added in the transaction of the changes, by one thread at a time.
+    """
+
+    def __init__(self, database: StateDatabase, committed: int) -> None:
+        self._database = database
+        query = "SELECT number, batch, uri, content FROM {contents} ORDER BY number"
+        rows = database.read(query) if database.is_local else []
+        #: By URI, what an earlier run has applied last and not flushed.
+        self.unfinished: dict[str, bytes | None] = {}
+        # Otherwise a version that knows no contents has committed later changes since.
+        if rows and rows[-1][1] == committed:
+            self.unfinished = {uri: content for _, _, uri, content in rows}
+        #: The number of the last content; all up to it have been applied.
+        self.last: int = rows[-1][0] if rows else 0
+        self._batch = committed
+        self._flushed = 0 if self.unfinished else self.last
+        self._deleted = 0
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether nothing is left to be flushed."""
+        return self._flushed == self.last
+
+    @property
+    def has_flushed(self) -> bool:
+        """Whether there are contents that `delete_flushed` deletes."""
+        return self._deleted < self._flushed
+
+    def write(self, batch: int, unflushed: Sequence[UnflushedContent] | None) -> None:
+        """Store what was applied in a batch, and not flushed; None if everything was flushed."""
+        if unflushed is None:
+            self.set_flushed(self.last)
+        self.delete_flushed()
+        if unflushed:
+            numbered = enumerate(unflushed, self.last + 1)
+            rows = [(number, batch, uri, content) for number, (uri, content) in numbered]
+            self._database.executemany("INSERT INTO {contents} VALUES (?, ?, ?, ?)", rows)
+            self.last += len(rows)
+        elif batch != self._batch and not self.is_flushed:  # they are valid after this commit too
+            query = "UPDATE {contents} SET batch = ? WHERE number = ?"
+            self._database.execute(query, (batch, self.last))
+        self._batch = batch
+
+    def set_flushed(self, last: int) -> None:
+        """Note that the contents up to a number were flushed, and can be deleted."""
+        self._flushed = max(self._flushed, last)
+
+    def delete_flushed(self) -> None:
+        if self.has_flushed:
+            flushed = self._flushed
+            self._database.execute("DELETE FROM {contents} WHERE number <= ?", (flushed,))
+            self._deleted = flushed
+
+
+class HandlerIntent(Struct, frozen=True, array_like=True):
+    """The changes of one call of a handler.
+
+    Args:
+        batch: The number of the commit that follows.
+        uris: The resources of the changes.
+        refused: The resources of changes that a handler failed to apply before.
+    """
+
+    batch: int = 0
+    uris: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+    def unfinished(self, committed: int) -> set[str]:
+        """Return what may be applied and is not committed, after the commit of this number."""
+        if self.batch < committed:
+            return set()
+        return {*self.refused, *(self.uris if self.batch > committed else ())}
+
+
+class IntentLog:
+    """Stores intents, and reads what the last ones of an earlier run left `unfinished`."""
+
+    def __init__(self, database: StateDatabase, committed: int) -> None:
+        self._database = database
+        self._batch = self._committed = committed
+        self._last = HandlerIntent(committed)
+        self.unfinished: set[str] = set()
+        for record in database.read_intents():
+            # One that was being written is damaged, and no handler was called after it.
+            with suppress(msgspec.DecodeError):
+                intent = msgspec.json.decode(record, type=HandlerIntent)
+                self.unfinished |= intent.unfinished(committed)
+                self._batch = max(self._batch, intent.batch)
+        if self.unfinished:
+            self._batch += 1
+
+    def store(self, uris: Sequence[str], refused: Collection[str]) -> None:
+        """Store an intent durably in place of the last; the arguments are as in `HandlerIntent`."""
+        self._batch += 1
+        self._last = HandlerIntent(self._batch, tuple(uris), tuple(refused))
+        self._database.store_intent(msgspec.json.encode(self._last))
+
+    @property
+    def applying(self) -> set[str]:
+        """What may be applied now and is not committed."""
+        return self._last.unfinished(self._committed)
+
+    @property
+    def progress(self) -> int:
+        """A number that differs after each intent, and after each commit of one."""
+        return self._batch + self._committed
+
+    @property
+    def batch(self) -> int:
+        """The number of the last intent."""
+        return self._batch
+
+    def settle(self) -> int | None:
+        """Return the number of the last intent for the next commit; None if the last one had it."""
+        if self._batch == self._committed:
+            return None
+        self._committed = self._batch
+        return self._batch
+
+
+#: The number of resources in the copy, the datetime (µs) of the latest change of any, and how many
+#: rows have an `identity` other than their URI, or none that is known.
+EXTENT = """
+SELECT count(CASE WHEN change != 'deleted' THEN 1 END), max(changed_at),
+    count(CASE WHEN identity != '' THEN 1 END), count(CASE WHEN identity IS NULL THEN 1 END)
+    FROM {resources}
+"""
+_HASHES = """
+SELECT uri, hash, coalesce(spelling, uri) FROM {resources}
+    WHERE change != 'deleted' AND uri > ? ORDER BY uri LIMIT ?
+"""
+#: How many resources are read at once.
+_PAGE = 10_000
+
+
+def sum_up(execute: Callable[[str, Sequence[object]], Rows]) -> SetSum:
+    total = SetSum()
+    after = ""
+    while rows := execute(_HASHES, (after, _PAGE)).fetchall():
+        total.add((spelling, hash) for _, hash, spelling in rows)
+        after = rows[-1][0]
+    return total
+
+
+def usable(stored: str | None, count: int) -> SetSum | None:
+    """Return a stored sum; None if it cannot be that of so many resources.
+
+    A version that knew no sums may have run since it was stored.
+    """
+    try:
+        total = SetSum.parse(stored or "0 0 0")
+    except ValueError:
+        return None
+    return total if total.count == count else None
+
+
+def sum_after(
+    total: SetSum, before: Mapping[str, ResourceState], after: Iterable[ResourceState]
+) -> SetSum:
+    """Return the sum after a change; of several states of one resource, the last counts."""
+    changed = total.copy()
+    changed.remove((state.source_uri, state.hash) for state in before.values() if state.exists)
+    last = {state.uri: state for state in after}
+    changed.add((state.source_uri, state.hash) for state in last.values() if state.exists)
+    return changed
+
 
 NO_DOUBTS: Mapping[str, str] = {}
 NO_LENGTHS: Mapping[str, int | None] = {}

@@ -15,8 +15,8 @@ from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document
 from rsnotify.format.offer import Offer
-from rsnotify.selection.selection import Selection
-from rsnotify.sync.fallback_order import resource_documents
+from rsnotify.selection import Selection
+from rsnotify.sync.pull import resource_documents
 
 T = TypeVar("T")
 

@@ -8,13 +8,11 @@ from enum import Enum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.format import timestamp_precision as dating
+from rsnotify.format import datetimes as dating
 from rsnotify.format.coverage import Change, CheckMethod
-from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
-from rsnotify.format.model import Resource
-from rsnotify.format.timestamp_precision import postponed
-from rsnotify.format.vocabulary import ChangeType
-from rsnotify_subscriber.fetching.digests import agree
+from rsnotify.format.datetimes import Instant, from_microseconds, postponed, to_microseconds
+from rsnotify.format.hashes import agree
+from rsnotify.format.model import ChangeType, Resource
 
 #: The `mtime` of a resource whose content the copy has lost.
 LOST = -1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from rsnotify.validation import RULES, Rule
-from rsnotify.validation.rules import DOCUMENT_RULES, TREE_RULES, VALUE_RULES
+from rsnotify_validation import RULES, Rule
+from rsnotify_validation.rules import DOCUMENT_RULES, TREE_RULES, VALUE_RULES
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/validation.md"
 

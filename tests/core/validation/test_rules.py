@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rsnotify.validation import RULES, validate
+from rsnotify_validation import RULES, validate
 from tests.core.validation.broken import BREAKS, Break
 
 

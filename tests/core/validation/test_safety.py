@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rsnotify.format.model import Document
 from rsnotify.format.reader import DocumentLimits
 from rsnotify.format.writer import write_document
-from rsnotify.validation import Finding, Validator, validate
+from rsnotify_validation import Finding, Validator, validate
 from tests.core.documents import DOCUMENTS
 from tests.core.validation.valid import UP, VALID, urlset
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rsnotify.format.writer import Profile
-from rsnotify.validation import Validator, validate
-from rsnotify.validation.kinds import KINDS
+from rsnotify_validation import Validator, validate
+from rsnotify_validation.kinds import KINDS
 from tests.core.validation.examples import SPECIFICATIONS, examples
 from tests.core.validation.valid import CHANGE_LIST_1_1, UP, VALID, urlset
 

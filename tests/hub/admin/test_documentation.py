@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from rsnotify_hub.admin.command import commands
-from rsnotify_hub.admin.node_schemas import NodeList, StreamInfo
 from rsnotify_hub.admin.operations import OPERATIONS, PREFIX, Operation
-from rsnotify_hub.admin.readings import HubReadings
+from rsnotify_hub.admin.schemas import NodeList, StreamInfo
+from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.metrics import metric_families
 from rsnotify_hub.statistics import Statistics
 

@@ -9,7 +9,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from rsnotify import __version__
-from rsnotify_hub.admin.readings import HubReadings
+from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.metrics import LAG_BUCKETS, WORST, Metrics
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.subscriptions import DeliveryState

@@ -10,8 +10,7 @@ from aiohttp import web
 from jsonschema import Draft202012Validator
 
 from rsnotify import __version__
-from rsnotify_hub.admin.api import AdminApi, add_admin_routes
-from rsnotify_hub.admin.openapi import describe
+from rsnotify_hub.admin.api import AdminApi, add_admin_routes, describe
 from rsnotify_hub.admin.operations import OPERATIONS
 from rsnotify_hub.subscriptions import subscription_id
 from tests.hub.admin.admin_user import AdminUser

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify_hub.admin.paging import SUBSCRIPTIONS, TOPICS, RowOrder, RowPage, page_of
+from rsnotify_hub.admin.reports import SUBSCRIPTIONS, TOPICS, RowOrder, RowPage, page_of
 from rsnotify_hub.admin.schemas import PageQuery, SubscriptionOrder, TopicOrder
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.store.interface import LogState
 from rsnotify_hub.subscriptions import DeliveryState, Subscription
-from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryAttempt
+from rsnotify_hub.websub.delivery import Delivery, DeliveryAttempt
 from tests.hub.helpers import at
 
 names = st.sets(st.text(min_size=1, max_size=4), max_size=30)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from rsnotify_hub.admin import tables
-from rsnotify_hub.admin.status_schemas import StatusInfo
+from rsnotify_hub.admin import client as tables
+from rsnotify_hub.admin.schemas import StatusInfo
 from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.subscriptions import subscription_id
 from tests.hub.admin.admin_user import AdminUser

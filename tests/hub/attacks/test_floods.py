@@ -7,9 +7,8 @@ import time
 
 import pytest
 
-from rsnotify_hub.websub.delivery.scheduler import QUICK_SECONDS
-from rsnotify_hub.websub.intent_requests import QUICK_INTENTS
-from rsnotify_hub.websub.quota import PENDING_SHARE
+from rsnotify_hub.websub.registry import PENDING_SHARE
+from rsnotify_hub.websub.scheduler import QUICK_INTENTS, QUICK_SECONDS
 from tests.hub.attacks.helpers import Names, confirm, obliging, raw_server
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, RunHub, fragment
 

@@ -11,17 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rsnotify_hub.cluster.assignment import Assignment, node_of
-from rsnotify_hub.cluster.membership import (
+from rsnotify_jetstream.membership import (
+    BRIDGE,
     Action,
+    Assignment,
+    ClusterPace,
     Membership,
     Release,
     Revoke,
     ShardView,
     Take,
+    node_of,
 )
-from rsnotify_hub.cluster.pace import ClusterPace
-from rsnotify_hub.cluster.sharding import BRIDGE
 
 SHARDS = tuple(str(number) for number in range(8))
 PACE = ClusterPace()

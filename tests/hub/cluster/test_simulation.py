@@ -6,8 +6,7 @@ from random import Random
 
 from benchmarks.simulate_scale import Result, results, simulate, subscriptions
 from benchmarks.simulated_cluster import SimulatedCluster
-from rsnotify_hub.cluster.assignment import node_of
-from rsnotify_hub.cluster.pace import ClusterPace
+from rsnotify_jetstream.membership import ClusterPace, node_of
 
 
 def slowest(result: Result) -> float:

@@ -14,12 +14,9 @@ import pytest
 
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_hub_check.checks import ALL
-from rsnotify_hub_check.endpoints import SimulatedEndpoints, serve_endpoints
-from rsnotify_hub_check.outcomes import CheckResult, CheckVerdict, RequirementLevel
-from rsnotify_hub_check.registry import ConformanceCheck
-from rsnotify_hub_check.run import run_checks
-from rsnotify_hub_check.settings import CheckSettings
+from rsnotify_hub_check.hub_under_test import ConformanceCheck, SimulatedEndpoints, serve_endpoints
+from rsnotify_hub_check.outcomes import CheckResult, CheckSettings, CheckVerdict, RequirementLevel
+from rsnotify_hub_check.run import ALL, run_checks
 from tests.hub.helpers import PATIENCE
 
 OTHER = os.environ.get("RSNOTIFY_HUB_UNDER_TEST")

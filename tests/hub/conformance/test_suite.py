@@ -14,20 +14,15 @@ from typer.testing import CliRunner
 import rsnotify_hub_check
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_hub_check.checks import ALL
-from rsnotify_hub_check.command import app
-from rsnotify_hub_check.endpoints import serve_endpoints
-from rsnotify_hub_check.hub_under_test import HubUnderTest
+from rsnotify_hub_check.hub_under_test import ConformanceCheck, HubUnderTest, serve_endpoints
 from rsnotify_hub_check.outcomes import (
     CheckResult,
+    CheckSettings,
     CheckVerdict,
     RequirementBroken,
     RequirementLevel,
 )
-from rsnotify_hub_check.registry import ConformanceCheck
-from rsnotify_hub_check.report import conforms, line, summary
-from rsnotify_hub_check.run import run_checks
-from rsnotify_hub_check.settings import CheckSettings
+from rsnotify_hub_check.run import ALL, app, conforms, line, run_checks, summary
 from tests.hub.conformance.small_hub import DENIED, small_hub
 from tests.hub.helpers import PATIENCE
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify_hub.store.jetstream.settings import NatsSettings
+from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.jetstream.nodes import prefixed
 from tests.nats_servers import NatsCluster, running_nats
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import aiohttp
 
 from rsnotify.runtime.processes import Process
-from rsnotify_hub.store.jetstream import store
+from rsnotify_jetstream import jetstream_store as store
 from tests.hub.helpers import PATIENCE, Client
 from tests.hub.jetstream.hubs import PACE, SHARDS
 from tests.namespaces import Namespace
@@ -93,7 +93,7 @@ async def bridging(nodes: Sequence[FastNode], way: str = "mqtt") -> FastNode:
 
 
 def main() -> None:
-    from rsnotify.runtime.cli.application import main as rsnotify
+    from rsnotify.runtime.command_line import main as rsnotify
 
     store.open_jetstream = partial(store.open_jetstream, shards=SHARDS, pace=PACE)
     rsnotify()

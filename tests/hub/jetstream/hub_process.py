@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
 
-from rsnotify_hub.store.jetstream.settings import NatsSettings
+from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import Clock
 from tests.hub.jetstream.hubs import running_hubs
 from tests.hub.jetstream.nodes import prefixed

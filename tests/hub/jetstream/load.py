@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from rsnotify.errors import StorageError
-from rsnotify_hub.fragments.fragment import Fragment
-from rsnotify_hub.store.jetstream.log import JetStreamLog
-from rsnotify_hub.store.jetstream.settings import NatsSettings
+from rsnotify_hub.fragments import Fragment
+from rsnotify_jetstream.jetstream_log import JetStreamLog
+from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import PATIENCE, Clock
 from tests.hub.jetstream.nodes import Node, running_node
 from tests.hub.storing import made

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from rsnotify_hub.store.jetstream import appending
-from rsnotify_hub.store.jetstream.records import LogRecord
+from rsnotify_jetstream import jetstream_log as appending
+from rsnotify_jetstream.log_records import LogRecord
 from tests.hub.jetstream import hub_process
 
 ADDED = "added"

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from rsnotify_hub.fragments.fragment import Fragment
-from rsnotify_hub.log.appending import plan_append
+from rsnotify_hub.fragments import Fragment
+from rsnotify_hub.log.topic_log import plan_append
 from rsnotify_hub.store.interface import (
     Appended,
     LogEntry,
@@ -16,9 +16,9 @@ from rsnotify_hub.store.interface import (
     LogState,
     LogStore,
 )
-from rsnotify_hub.store.jetstream.connection import NatsConnection
-from rsnotify_hub.store.jetstream.log import JetStreamLog
-from rsnotify_hub.store.jetstream.settings import NatsSettings, parse_nats_url
+from rsnotify_jetstream.connection import NatsConnection
+from rsnotify_jetstream.jetstream_log import JetStreamLog
+from rsnotify_jetstream.settings import NatsSettings, parse_nats_url
 from tests.hub.helpers import Clock
 from tests.hub.storing import FOREVER
 

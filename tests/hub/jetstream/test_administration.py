@@ -6,13 +6,12 @@ from typing import Any, cast
 
 import pytest
 
-from rsnotify_hub.admin.attempt_schemas import PayloadQuery
 from rsnotify_hub.admin.reports import Reports
-from rsnotify_hub.admin.schemas import PageQuery, Redelivery, SubscriptionQuery
+from rsnotify_hub.admin.schemas import PageQuery, PayloadQuery, Redelivery, SubscriptionQuery
 from rsnotify_hub.admin.service import AdminService, UnknownId
 from rsnotify_hub.admin.views import topic_id
-from rsnotify_hub.store.jetstream.settings import NatsSettings
 from rsnotify_hub.subscriptions import DeliveryState, subscription_id
+from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.jetstream.callbacks import callback_ports
 from tests.hub.jetstream.hubs import ClusterHub, owner_of, running_hubs, settled, until

@@ -7,10 +7,10 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from rsnotify.errors import Unavailable
-from rsnotify.runtime.mqtt.connect import connect
-from rsnotify.runtime.mqtt.topics import channel_topic, parse_broker
-from rsnotify.runtime.xmpp.addresses import parse_service
-from rsnotify.runtime.xmpp.connection import connect as connect_xmpp
+from rsnotify.runtime.mqtt_broker import channel_topic, parse_broker
+from rsnotify.runtime.mqtt_connection import connect
+from rsnotify_xmpp.xmpp_connection import connect as connect_xmpp
+from rsnotify_xmpp.xmpp_service import parse_service
 from tests.hub.helpers import PATIENCE, TOPIC, fragment, seconds_of
 from tests.hub.jetstream.fast_node import FastNode, bridging, fast_node
 from tests.hub.mqtt.listeners import BrokerListener

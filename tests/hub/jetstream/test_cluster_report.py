@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rsnotify_hub.admin import tables
-from rsnotify_hub.admin.node_schemas import CopyInfo, NodeInfo, NodeList, StreamInfo
-from rsnotify_hub.admin.readings import HubReadings
-from rsnotify_hub.cluster.calls import NodeCall
-from rsnotify_hub.cluster_report import ClusterReport, copies_of
+from rsnotify_hub.admin import client as tables
+from rsnotify_hub.admin.schemas import CopyInfo, NodeInfo, NodeList, StreamInfo
+from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.metrics import Metrics
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import Statistics
-from rsnotify_hub.store.jetstream.settings import NatsSettings
+from rsnotify_hub.store.stores import NodeCall
+from rsnotify_jetstream.server_check import ClusterReport, copies_of
+from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import Clock
 from tests.hub.jetstream.callbacks import callback_ports
 from tests.hub.jetstream.hubs import SHARDS, ClusterHub, owner_of, running_hubs, settled, until

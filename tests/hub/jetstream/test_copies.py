@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from rsnotify.errors import StorageError
-from rsnotify_hub.store.jetstream import follower
-from rsnotify_hub.store.jetstream.log import JetStreamLog
+from rsnotify_jetstream import stream_follower as follower
+from rsnotify_jetstream.jetstream_log import JetStreamLog
 from tests.hub.helpers import TOPIC, Clock
 from tests.hub.jetstream.nodes import Node, prefixed, running_node
 from tests.hub.storing import made

@@ -10,19 +10,24 @@ from typing import Any
 import pytest
 
 from rsnotify.errors import StorageError
-from rsnotify_hub.cluster.sharding import Sharding
 from rsnotify_hub.store.interface import NotOwner
-from rsnotify_hub.store.jetstream import fenced_map
-from rsnotify_hub.store.jetstream.bucket import Bucket
-from rsnotify_hub.store.jetstream.connection import NatsConnection
-from rsnotify_hub.store.jetstream.fenced_parts import read_fenced, store_fenced
-from rsnotify_hub.store.jetstream.fenced_record import FencedRecord
-from rsnotify_hub.store.jetstream.owned_bridge import OwnedBridge, bridge_format, bridge_key
-from rsnotify_hub.store.jetstream.owned_shard import OwnedShard, ShardBuckets, ShardEvents
-from rsnotify_hub.store.jetstream.restoring import read_records
-from rsnotify_hub.store.jetstream.settings import NatsSettings
-from rsnotify_hub.store.jetstream.subscription_records import CursorsRecord, decode
 from rsnotify_hub.subscriptions import Subscription, subscription_id
+from rsnotify_jetstream import fenced_records as fenced_map
+from rsnotify_jetstream.bucket import Bucket
+from rsnotify_jetstream.connection import NatsConnection
+from rsnotify_jetstream.fenced_records import FencedRecord, read_fenced, store_fenced
+from rsnotify_jetstream.membership import Sharding
+from rsnotify_jetstream.owned_shard import (
+    OwnedBridge,
+    OwnedShard,
+    ShardBuckets,
+    ShardEvents,
+    bridge_format,
+    bridge_key,
+)
+from rsnotify_jetstream.settings import NatsSettings
+from rsnotify_jetstream.shared_subscriptions import read_records
+from rsnotify_jetstream.subscription_records import CursorsRecord, decode
 from tests.hub.helpers import PATIENCE, TOPIC, at
 from tests.hub.jetstream.nodes import connected
 

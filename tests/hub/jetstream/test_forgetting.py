@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from rsnotify_hub.store.interface import LogMoved
-from rsnotify_hub.store.jetstream.log import JetStreamLog
-from rsnotify_hub.store.jetstream.settings import NatsSettings
+from rsnotify_jetstream.jetstream_log import JetStreamLog
+from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import PATIENCE, TOPIC, Clock
 from tests.hub.jetstream.load import nodes
 from tests.hub.jetstream.nodes import Node, running_node

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify_hub.fragments.content import whole_content
-from rsnotify_hub.fragments.fragment import Fragment
-from rsnotify_hub.log.appending import plan_append
+from rsnotify_hub.fragments import Fragment
+from rsnotify_hub.intake import whole_content
+from rsnotify_hub.log.topic_log import plan_append
 from rsnotify_hub.store.interface import LogRetention, LogState
-from rsnotify_hub.store.jetstream.index import LogIndex
-from rsnotify_hub.store.jetstream.records import LogRecord, RecordKind, digest_of, record_of
-from rsnotify_hub.store.sqlite.store import SqliteStore
-from rsnotify_hub.transfer.exporting import IgnoredNews
+from rsnotify_hub.store.sqlite_store import SqliteStore
+from rsnotify_hub.transfer.files import IgnoredNews
+from rsnotify_jetstream.log_index import LogIndex
+from rsnotify_jetstream.log_records import LogRecord, RecordKind, digest_of, record_of
 from tests.examples_count import examples
 from tests.hub.helpers import Clock, at
 from tests.hub.storing import stored_logs

@@ -16,13 +16,12 @@ from msgspec.structs import replace
 from nats.aio.msg import Msg
 
 from rsnotify.errors import ConfigurationError, StorageError, TooLarge
-from rsnotify_hub.fragments.content import whole_content
+from rsnotify_hub.intake import whole_content
 from rsnotify_hub.store.interface import LogRetention
-from rsnotify_hub.store.jetstream import connection as connecting
-from rsnotify_hub.store.jetstream.cleaning import TRIMMED_TOGETHER
-from rsnotify_hub.store.jetstream.connection import ApiError, NatsConnection
-from rsnotify_hub.store.jetstream.log import JetStreamLog
-from rsnotify_hub.store.jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
+from rsnotify_jetstream import connection as connecting
+from rsnotify_jetstream.connection import ApiError, NatsConnection
+from rsnotify_jetstream.jetstream_log import TRIMMED_TOGETHER, JetStreamLog
+from rsnotify_jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
 from tests.certificates import Authority
 from tests.hub.helpers import PATIENCE, TOPIC, Clock, at
 from tests.hub.jetstream.load import Load, nodes

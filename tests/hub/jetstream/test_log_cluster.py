@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rsnotify_hub.store.jetstream.log import JetStreamLog
+from rsnotify_jetstream.jetstream_log import JetStreamLog
 from tests.hub.helpers import Clock
 from tests.hub.jetstream.load import Load, nodes
 from tests.hub.jetstream.nodes import Node, prefixed, running_node

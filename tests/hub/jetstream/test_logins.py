@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_hub.store.jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
+from rsnotify_jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
 from tests.certificates import Authority
 from tests.hub.helpers import TOPIC, Clock
 from tests.hub.jetstream.nats_accounts import Operator, new_pair, public

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from rsnotify.format.datetimes import Instant, from_microseconds
 from rsnotify_hub.store.interface import LogState
-from rsnotify_hub.store.jetstream.index import LogIndex
-from rsnotify_hub.store.jetstream.records import LogRecord, RecordKind
+from rsnotify_jetstream.log_index import LogIndex
+from rsnotify_jetstream.log_records import LogRecord, RecordKind
 from tests.hub.storing import FOREVER
 
 

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import to_microseconds
-from rsnotify_hub.fragments.fragment import Fragment
-from rsnotify_hub.store.jetstream.records import (
+from rsnotify_hub.fragments import Fragment
+from rsnotify_jetstream.log_records import (
     LogRecord,
     Place,
     RecordKind,

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_hub.store.jetstream.log import JetStreamLog
-from rsnotify_hub.store.jetstream.server_check import ServerFacts, read_facts, warnings_of
-from rsnotify_hub.store.jetstream.settings import NatsSettings
+from rsnotify_jetstream.jetstream_log import JetStreamLog
+from rsnotify_jetstream.server_check import ServerFacts, read_facts, warnings_of
+from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.jetstream.nodes import Notified, connected
 from tests.hub.storing import FOREVER
 from tests.nats_servers import NatsCluster

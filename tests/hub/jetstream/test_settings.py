@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_hub.store.jetstream import connection as connecting
-from rsnotify_hub.store.jetstream.settings import parse_nats_url
+from rsnotify_jetstream import connection as connecting
+from rsnotify_jetstream.settings import parse_nats_url
 from tests.hub.jetstream.nodes import connected
 from tests.ports import free_port
 

@@ -9,15 +9,15 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import StorageError
-from rsnotify_hub.cluster import messages
-from rsnotify_hub.cluster.calls import NodeCall
-from rsnotify_hub.cluster.membership import ShardView
-from rsnotify_hub.cluster.records import NodeRecord
 from rsnotify_hub.refusals import Code, Refusal, answer_to
 from rsnotify_hub.store.interface import NotOwner
-from rsnotify_hub.store.jetstream.settings import NatsSettings
-from rsnotify_hub.store.jetstream.store import JetStreamStore, open_jetstream
-from rsnotify_hub.transfer.exporting import IgnoredNews
+from rsnotify_hub.store.stores import NodeCall
+from rsnotify_hub.transfer.files import IgnoredNews
+from rsnotify_jetstream import node_messages as messages
+from rsnotify_jetstream.cluster_records import NodeRecord
+from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
+from rsnotify_jetstream.membership import ShardView
+from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock
 from tests.hub.jetstream.callbacks import CallbackPorts, callback_ports
 from tests.hub.jetstream.hubs import (

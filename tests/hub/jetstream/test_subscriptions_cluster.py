@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rsnotify_hub.store.jetstream.settings import parse_nats_url
+from rsnotify_jetstream.settings import parse_nats_url
 from tests.hub.helpers import Clock
 from tests.hub.jetstream.callbacks import callback_ports
 from tests.hub.jetstream.hubs import owner_of, running_hubs, settled

@@ -13,8 +13,8 @@ import pytest
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import to_microseconds
-from rsnotify_hub.cluster.messages import CallReply, CallRequest
-from rsnotify_hub.cluster.records import (
+from rsnotify_jetstream.bucket import Bucket
+from rsnotify_jetstream.cluster_records import (
     ClusterMeta,
     NodeRecord,
     ShardRecord,
@@ -22,19 +22,19 @@ from rsnotify_hub.cluster.records import (
     read_node,
     read_shard,
 )
-from rsnotify_hub.cluster.records import (
+from rsnotify_jetstream.cluster_records import (
     encode as encode_cluster,
 )
-from rsnotify_hub.store.jetstream.bucket import Bucket
-from rsnotify_hub.store.jetstream.records import (
+from rsnotify_jetstream.log_records import (
     LogRecord,
     RecordKind,
     headers_of,
     read_record,
     read_stored_fragment,
 )
-from rsnotify_hub.store.jetstream.settings import NatsSettings
-from rsnotify_hub.store.jetstream.subscription_records import (
+from rsnotify_jetstream.node_messages import CallReply, CallRequest
+from rsnotify_jetstream.settings import NatsSettings
+from rsnotify_jetstream.subscription_records import (
     BridgeRecord,
     CursorsRecord,
     SubscriptionRecord,

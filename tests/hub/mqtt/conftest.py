@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rsnotify.runtime.mqtt.connect import CLEAN_START, BrokerSession, connect
-from rsnotify.runtime.mqtt.topics import parse_broker
+from rsnotify.runtime.mqtt_broker import parse_broker
+from rsnotify.runtime.mqtt_connection import CLEAN_START, BrokerSession, connect
 from tests.hub.helpers import Client, LogWatch, RunHub
 from tests.hub.mqtt.listeners import BrokerListener, Listen
 from tests.mosquitto import Mosquitto

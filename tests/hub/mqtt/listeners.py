@@ -7,11 +7,15 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from rsnotify.format.reader import read_document
-from rsnotify.runtime.mqtt.connection import BrokerConnection
-from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.selection_requests import SelectionRequest
-from rsnotify.runtime.mqtt.topics import DEFAULT_PREFIX, channel_topic, request_prefix
-from rsnotify.selection.push_selection import PushSelection
+from rsnotify.runtime.mqtt_broker import (
+    DEFAULT_PREFIX,
+    MqttMessage,
+    SelectionRequest,
+    channel_topic,
+    request_prefix,
+)
+from rsnotify.runtime.mqtt_connection import BrokerConnection
+from rsnotify.selection import PushSelection
 from tests.hub.helpers import PATIENCE, START, TOPIC, seconds_of
 from tests.hub.selections import BASE
 

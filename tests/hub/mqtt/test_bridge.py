@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.runtime.mqtt.connect import BrokerSession
-from rsnotify.runtime.mqtt.topics import channel_topic
+from rsnotify.runtime.mqtt_broker import channel_topic
+from rsnotify.runtime.mqtt_connection import BrokerSession
 from tests.hub.helpers import PATIENCE, TOPIC, LogWatch, RunHub, fragment
 from tests.hub.mqtt.listeners import Listen
 from tests.mosquitto import Mosquitto

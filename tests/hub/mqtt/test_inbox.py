@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.errors import StorageError
-from rsnotify.runtime.mqtt.login import BrokerLogin
-from rsnotify.runtime.mqtt.topics import channel_topic
-from rsnotify.runtime.refusals import ConnectionRefused
-from rsnotify_hub.fragments.fragment import Fragment
+from rsnotify.errors import ConnectionRefused, StorageError
+from rsnotify.runtime.mqtt_broker import BrokerLogin, channel_topic
+from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import FragmentIntake
-from rsnotify_hub.log.topic_logs import TopicLogs
-from rsnotify_hub.mqtt import inbox as inbox_module
+from rsnotify_hub.log.topic_log import TopicLogs
+from rsnotify_hub.mqtt import mqtt_bridge as inbox_module
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, RunHub, fragment
 from tests.hub.mqtt.listeners import BrokerListener, Listen
 from tests.mosquitto import Mosquitto

@@ -8,15 +8,20 @@ from typing import Any
 
 import pytest
 
-from rsnotify.runtime.mqtt.connection import BrokerConnection
-from rsnotify.runtime.mqtt.login import BrokerLogin
-from rsnotify.runtime.mqtt.selection_requests import SelectionRequest
-from rsnotify.runtime.mqtt.topics import DEFAULT_PREFIX, channel_topic, request_prefix
-from rsnotify.runtime.refusals import ConnectionRefused
-from rsnotify.selection.push_selection import PushSelection
-from rsnotify_hub.filtering.filtered_reader import QUIET_SECONDS
-from rsnotify_hub.mqtt import bridge, requested_selections
-from rsnotify_hub.store.sqlite.store import SqliteStore
+from rsnotify.errors import ConnectionRefused
+from rsnotify.runtime.mqtt_broker import (
+    DEFAULT_PREFIX,
+    BrokerLogin,
+    SelectionRequest,
+    channel_topic,
+    request_prefix,
+)
+from rsnotify.runtime.mqtt_connection import BrokerConnection
+from rsnotify.selection import PushSelection
+from rsnotify_hub.filtering import QUIET_SECONDS
+from rsnotify_hub.mqtt import mqtt_bridge as bridge
+from rsnotify_hub.mqtt import mqtt_bridge as requested_selections
+from rsnotify_hub.store.sqlite_store import SqliteStore
 from tests.hub.helpers import PATIENCE, TOPIC, LogWatch, RunHub, fragment
 from tests.hub.mqtt.listeners import (
     MAPS,

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from rsnotify.errors import Unavailable
-from rsnotify.runtime.mqtt.selection_requests import LEASE
-from rsnotify.runtime.mqtt.topics import DEFAULT_PREFIX
-from rsnotify.runtime.refusals import ConnectionRefused
-from rsnotify.selection.push_selection import PushSelection
-from rsnotify_hub.bridging.backlog_sender import BacklogSender
-from rsnotify_hub.filtering.topic_selection import TopicSelection
-from rsnotify_hub.mqtt import bridge, requested_selections
-from rsnotify_hub.mqtt.requested_selections import RequestedSelections
+from rsnotify.errors import ConnectionRefused, Unavailable
+from rsnotify.runtime.mqtt_broker import DEFAULT_PREFIX, LEASE
+from rsnotify.selection import PushSelection
+from rsnotify_hub.bridging import BacklogSender
+from rsnotify_hub.filtering import TopicSelection
+from rsnotify_hub.mqtt import mqtt_bridge as bridge
+from rsnotify_hub.mqtt import mqtt_bridge as requested_selections
+from rsnotify_hub.mqtt.mqtt_bridge import RequestedSelections
 from tests.hub.helpers import TOPIC, LogWatch, RunHub
 from tests.hub.mqtt.listeners import MAPS, MAPS_NAME, REFUSED, Listen, request_part, span
 from tests.hub.selections import BASE, named

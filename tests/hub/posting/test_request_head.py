@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rsnotify.runtime.http.connection import HttpOrigin
-from rsnotify_hub.websub.delivery.posting.request_head import (
+from rsnotify.runtime.http_client import HttpOrigin
+from rsnotify_hub.websub.callback_requests import (
     common_head,
     endpoint_of,
 )

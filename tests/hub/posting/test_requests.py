@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from rsnotify.runtime.http.connection import HttpConnection
-from rsnotify.runtime.http.pool import ConnectionPool
-from rsnotify_hub.http.client import open_client
+from rsnotify.runtime.http_client import ConnectionPool, HttpConnection
+from rsnotify_hub.http.topic_requests import open_client
 from rsnotify_hub.subscriptions import Subscription
-from rsnotify_hub.websub.delivery.answers import Answer
-from rsnotify_hub.websub.delivery.requests import CallbackRequests, notification_head
+from rsnotify_hub.websub.callback_requests import Answer, CallbackRequests, notification_head
 from tests.certificates import Authority
 from tests.hub.helpers import PATIENCE, TOPIC
 from tests.hub.posting.servers import CLOSE, OK, serving

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.runtime.http.response import (
+from rsnotify.runtime.http_client import (
     ANSWER_BYTES,
     EXCERPT_BYTES,
     HEAD_BYTES,

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.format.limits import DocumentLimits
-from rsnotify_hub.fragments.content import whole_content
-from rsnotify_hub.fragments.fragment import Fragment
+from rsnotify.format.model import DocumentLimits
+from rsnotify_hub.fragments import Fragment
+from rsnotify_hub.intake import whole_content
 from rsnotify_hub.subscriptions import Subscription
-from rsnotify_hub.transfer.records import (
+from rsnotify_hub.transfer.files import (
     Exported,
     ExportedBroker,
     ExportedFragment,

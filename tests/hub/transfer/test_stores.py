@@ -13,16 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify_hub.cluster.records import NodeRecord
-from rsnotify_hub.fragments.content import whole_content
-from rsnotify_hub.fragments.fragment import Fragment
+from rsnotify_hub.fragments import Fragment
+from rsnotify_hub.intake import whole_content
 from rsnotify_hub.store.interface import Store, SubscriptionRecords
-from rsnotify_hub.store.jetstream.store import open_jetstream
-from rsnotify_hub.store.sqlite.store import SqliteStore
+from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
-from rsnotify_hub.transfer.exporting import IgnoredNews, read_log, read_store
-from rsnotify_hub.transfer.importing import ImportReport, import_records
-from rsnotify_hub.transfer.records import Exported
+from rsnotify_hub.transfer.files import (
+    Exported,
+    IgnoredNews,
+    ImportReport,
+    import_records,
+    read_log,
+    read_store,
+)
+from rsnotify_jetstream.cluster_records import NodeRecord
+from rsnotify_jetstream.jetstream_store import open_jetstream
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.jetstream.hubs import ClusterHub, running_hubs, until
 from tests.hub.jetstream.nodes import prefixed

@@ -14,9 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.format.reader import read_document
-from rsnotify.runtime.xmpp.addresses import parse_service
-from rsnotify.runtime.xmpp.connection import XmppConnection, connect
-from rsnotify.runtime.xmpp.stanzas import PubSubItem
+from rsnotify_xmpp.xmpp_connection import PubSubItem, XmppConnection, connect
+from rsnotify_xmpp.xmpp_service import parse_service
 from tests.hub.helpers import PATIENCE, TOPIC, Client, LogWatch, RunHub, fragment
 from tests.prosody import DOMAIN, PASSWORDS, SERVICE, Prosody
 from tests.xmpp.hostile import BOUNDED, STAGES, HostileXmpp, hostile_server
@@ -207,8 +206,8 @@ async def test_what_cannot_be_an_item_is_left_out(
 async def test_a_service_that_stops_answering_is_left(
     run_connected: Connected, prosody: Prosody, watch: LogWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rsnotify.runtime.xmpp.connection.TIMEOUT", 0.5)
-    monkeypatch.setattr("rsnotify.runtime.xmpp.connection.PING_SECONDS", 0.1)
+    monkeypatch.setattr("rsnotify_xmpp.xmpp_connection.TIMEOUT", 0.5)
+    monkeypatch.setattr("rsnotify_xmpp.xmpp_connection.PING_SECONDS", 0.1)
     async with run_connected() as hub:
         prosody.pause()
         await watch.line("the XMPP service is away", "not answered in time")

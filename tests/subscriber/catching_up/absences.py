@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rsnotify.format.vocabulary import Capability
+from rsnotify.format.model import Capability
 from tests.subscriber.destination import Destination
 from tests.subscriber.packed_source import PackedSource
 

@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.format.model import Document, Resource
-from rsnotify.format.vocabulary import Capability
+from rsnotify.format.model import Capability, Document, Resource
 from rsnotify.format.writer import write_document
 from tests.subscriber.catching_up.absences import LISTS, fetched, logged, miss_changes
 from tests.subscriber.destination import Destination

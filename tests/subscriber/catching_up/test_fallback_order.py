@@ -9,9 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import Unavailable
-from rsnotify.format.model import Resource
-from rsnotify.format.vocabulary import Capability
-from rsnotify_subscriber.content import dump_packages
+from rsnotify.format.model import Capability, Resource
+from rsnotify_subscriber.content import packages as dump_packages
 from tests.subscriber.catching_up.absences import DUMPS, LISTS, fetched, logged, miss_changes
 from tests.subscriber.destination import Destination
 from tests.subscriber.packed_source import NAMES, PackedSource

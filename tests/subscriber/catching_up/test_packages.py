@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-import rsnotify_subscriber.content.zip_package as zipped_module
+import rsnotify_subscriber.content.packages as zipped_module
 from rsnotify.errors import MalformedDocument
-from rsnotify.format.vocabulary import Capability
-from rsnotify_subscriber.content.zip_package import ZipPackage
+from rsnotify.format.model import Capability
+from rsnotify_subscriber.content.packages import ZipPackage
 from tests.subscriber.catching_up.absences import LISTS, fetched
 from tests.subscriber.destination import Destination
 from tests.subscriber.packed_source import PackedSource, zipped

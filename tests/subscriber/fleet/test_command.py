@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.cli.application import application
+from rsnotify.runtime.command_line import application
 from tests.subscriber.fleet.conftest import PATIENCE, Many
 from tests.subscriber.processes import outcome, rsnotify, running
 from tests.subscriber.source import held_back, path_of, status

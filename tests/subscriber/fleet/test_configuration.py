@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.format.vocabulary import ChangeType
-from rsnotify.runtime.config.files import decode_settings
+from rsnotify.format.model import ChangeType
+from rsnotify.runtime.settings import decode_settings
 from rsnotify_subscriber import Via
-from rsnotify_subscriber.fleet.configuration import FleetConfiguration, FollowedSource
-from rsnotify_subscriber.fleet.parsing import load, parse
-from rsnotify_subscriber.fleet.reloading import configuration_change
+from rsnotify_subscriber.fleet.configuration import FleetConfiguration, FollowedSource, load, parse
+from rsnotify_subscriber.fleet.fleet import configuration_change
 
 PATH = "/etc/rsnotify/fleet.toml"
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.format.model import Document, Link, Resource
-from rsnotify.format.vocabulary import Capability
-from rsnotify_subscriber.fetching.cache import DocumentCache
+from rsnotify.format.model import Capability, Document, Link, Resource
+from rsnotify_subscriber.fetching.fetcher import DocumentCache
 
 CONDITION = ("If-None-Match", '"1"')
 

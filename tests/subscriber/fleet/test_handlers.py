@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_subscriber.fleet.handlers import find_handler
+from rsnotify_subscriber.fleet.building import find_handler
 
 MODULE = """
 class Counting:

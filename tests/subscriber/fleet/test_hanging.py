@@ -83,8 +83,8 @@ async def test_one_signal_ends_a_process_in_which_nothing_hangs(many: Many) -> N
 
 PROGRAM = """
 import asyncio, os, signal, threading
-from rsnotify.runtime.cli.running import run
-from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
+from rsnotify.runtime.command_line import run
+from rsnotify.runtime.command_line import ForcedShutdown
 
 async def main(stop):
     os.kill(os.getpid(), signal.SIGTERM)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from rsnotify_subscriber.commands.follow_fleet import name_sources
-from rsnotify_subscriber.fleet.member import SOURCE_NAME
+from rsnotify_subscriber.fleet.fleet import SOURCE_NAME
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from threading import Barrier
 import pytest
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.lanes import Lane
+from rsnotify.runtime.tasks import Lane
 from rsnotify_subscriber.storage.destination_state import DestinationState, opened
 
 PATIENCE = 30

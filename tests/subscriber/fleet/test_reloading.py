@@ -14,11 +14,11 @@ import pytest
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_subscriber import Received
-from rsnotify_subscriber.fleet import Fleet, Phase, reloading, totals
+from rsnotify_subscriber.fleet import Fleet, Phase, totals
+from rsnotify_subscriber.fleet import fleet as reloading
 from rsnotify_subscriber.fleet.building import build
-from rsnotify_subscriber.fleet.configuration import FleetConfiguration
-from rsnotify_subscriber.fleet.parsing import load
-from rsnotify_subscriber.fleet.reloading import ConfigurationWatcher, FleetReloader
+from rsnotify_subscriber.fleet.configuration import FleetConfiguration, load
+from rsnotify_subscriber.fleet.fleet import ConfigurationWatcher, FleetReloader
 from tests.subscriber.fleet.conftest import PATIENCE, Hanging, Many, until
 
 

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from rsnotify_subscriber import Fleet, FolderMirror, PushState, Status, Subscriber
-from rsnotify_subscriber.commands.fleet_report import FleetView
+from rsnotify_subscriber.commands.follow_fleet import FleetView
 from rsnotify_subscriber.commands.report import JsonFollowReport, LineFollowReport
 from rsnotify_subscriber.fleet import FollowedSourceStatus, Phase
 

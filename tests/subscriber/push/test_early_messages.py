@@ -10,7 +10,7 @@ from websockets.utils import accept_key
 
 from rsnotify.errors import Unavailable
 from rsnotify_subscriber.push.transport import TransportListener
-from rsnotify_subscriber.push.websocket import WebSocketTransport
+from rsnotify_subscriber.push.websocket_transport import WebSocketTransport
 
 
 async def test_a_message_in_one_packet_with_the_handshake_is_ignored() -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from rsnotify_subscriber import Callbacks, Via
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.endpoints import MOST, Transports
-from rsnotify_subscriber.push.mqtt import DEFAULT_MQTT
+from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT
 
 
 def test_of_very_many_hubs_only_the_first_are_used() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify_subscriber.push.failover import (
+from rsnotify_subscriber.push.push_subscription import (
     HOLD,
     LONGEST_HOLD,
     PATIENCE,

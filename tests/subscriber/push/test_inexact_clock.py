@@ -11,10 +11,10 @@ import pytest
 
 from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import Instant
+from rsnotify_subscriber.events import Via
 from rsnotify_subscriber.push.endpoints import Endpoint
-from rsnotify_subscriber.push.subscription import PushSubscription
+from rsnotify_subscriber.push.push_subscription import PushSubscription
 from rsnotify_subscriber.push.transport import TransportListener
-from rsnotify_subscriber.via import Via
 from tests.subscriber.push.virtual import VirtualLoop
 
 #: What passes between two looks at the clock, in seconds.

@@ -8,11 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import cast
 
 from rsnotify.format.datetimes import Instant
-from rsnotify.format.model import Document
-from rsnotify.format.vocabulary import Capability
+from rsnotify.format.model import Capability, Document
 from rsnotify.format.writer import write_document
 from rsnotify.sync.follower import Follower
-from rsnotify_subscriber.sync.push_monitor import QUIET, RETURN, PushMonitor
+from rsnotify_subscriber.following.push_monitor import QUIET, RETURN, PushMonitor
 from tests.subscriber.push.virtual import run
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,12 +8,16 @@ from random import Random
 
 from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import Instant
-from rsnotify_subscriber.events import Event, PushDown, PushUp
+from rsnotify_subscriber.events import Event, PushDown, PushUp, Via
 from rsnotify_subscriber.push.endpoints import Endpoint
-from rsnotify_subscriber.push.failover import HOLD, PATIENCE, SLACK
-from rsnotify_subscriber.push.subscription import SILENCE_GRACE, PushSubscription
+from rsnotify_subscriber.push.push_subscription import (
+    HOLD,
+    PATIENCE,
+    SILENCE_GRACE,
+    SLACK,
+    PushSubscription,
+)
 from rsnotify_subscriber.push.transport import TransportListener
-from rsnotify_subscriber.via import Via
 from tests.subscriber.push.virtual import run
 
 #: What is known when ways are joined.

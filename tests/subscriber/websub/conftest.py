@@ -9,7 +9,7 @@ import pytest
 
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_subscriber.push.websub import transport
+from rsnotify_subscriber.push import websub_transport as transport
 from tests.subscriber.websub.blog import Blog, open_blog
 from tests.subscriber.websub.desk import PATIENCE, Desk, open_desk
 

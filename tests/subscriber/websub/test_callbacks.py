@@ -18,7 +18,7 @@ from yarl import URL
 from rsnotify.errors import ConfigurationError, Unavailable
 from rsnotify.format.signatures import signature
 from rsnotify.runtime import serving as runtime_serving
-from rsnotify.runtime.web.messages import WebRequest
+from rsnotify.runtime.web_messages import WebRequest
 from rsnotify_subscriber import (
     Callbacks,
     FolderMirror,
@@ -28,9 +28,8 @@ from rsnotify_subscriber import (
     WebSubTerms,
     listening,
 )
-from rsnotify_subscriber.push.websub import callbacks
-from rsnotify_subscriber.push.websub.inbox import DeliveryInbox, HubSilence
-from rsnotify_subscriber.push.websub.subscription import SubscriptionMode
+from rsnotify_subscriber.push import websub_callbacks as callbacks
+from rsnotify_subscriber.push.websub_callbacks import DeliveryInbox, HubSilence, SubscriptionMode
 from tests.subscriber.websub.blog import Blog
 from tests.subscriber.websub.desk import PATIENCE, TERMS, Desk, open_desk
 from tests.web_servers import KINDS, serving_wsgi

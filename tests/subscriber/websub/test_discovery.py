@@ -6,7 +6,7 @@ import pytest
 
 from rsnotify.errors import NotFound
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.push.websub.discovery import DiscoveredTopic, discover_topic
+from rsnotify_subscriber.push.websub_transport import DiscoveredTopic, discover_topic
 from tests.subscriber.websub.blog import Blog
 
 SITEMAP = (

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import PushState, Subscriber, Via
-from rsnotify_subscriber.commands.callback_server import CallbackServer
-from rsnotify_subscriber.push import failover
+from rsnotify_subscriber.commands.follow_options import CallbackServer
+from rsnotify_subscriber.push import push_subscription as failover
 from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.processes import outcome, rsnotify, running, until_reported
 from tests.subscriber.source import SmallSource, body, status

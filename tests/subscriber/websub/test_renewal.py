@@ -15,11 +15,9 @@ from msgspec.structs import replace
 
 from rsnotify.errors import RefusedAddress, Unavailable
 from rsnotify.sync.retry import Retry
-from rsnotify_subscriber.fetching.connections import Connections
-from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.push.websub.inbox import HubSilence
-from rsnotify_subscriber.push.websub.subscription import CallbackSubscription
-from rsnotify_subscriber.push.websub.transport import WebSubTransport
+from rsnotify_subscriber.fetching.sessions import Connections, Sessions
+from rsnotify_subscriber.push.websub_callbacks import CallbackSubscription, HubSilence
+from rsnotify_subscriber.push.websub_transport import WebSubTransport
 from tests.certificates import Authority
 from tests.subscriber.source import Server
 from tests.subscriber.websub.blog import Blog

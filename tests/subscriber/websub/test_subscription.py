@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.format.signatures import METHODS, signature
-from rsnotify_subscriber.push.websub.subscription import (
+from rsnotify_subscriber.push.websub_callbacks import (
     CallbackDecision,
     CallbackSubscription,
     SubscriptionMode,

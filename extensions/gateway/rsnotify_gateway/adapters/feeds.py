@@ -11,31 +11,266 @@ Each entry is a resource, by its link.
   of another order, changes on other pages than the first are not seen.
 - A feed that names a hub is subscribed to (WebSub). What the hub delivers is a reason to read the
   feed, and proves nothing. The feed is polled as well, in case the hub fails.
+
+Parses Atom and RSS with feedparser: bytes in, entries out.
 """
 
 from __future__ import annotations
 
 import asyncio
+import codecs
 import logging
+import re
 import time
+from calendar import timegm
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from hashlib import blake2b
+from io import BytesIO
+from typing import Any
+from xml.parsers import expat
+from xml.sax import SAXException
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.errors import Unavailable, without_credentials
-from rsnotify.format.datetimes import format_datetime
-from rsnotify.format.model import Resource
-from rsnotify.format.vocabulary import Rel
+from rsnotify.errors import (
+    ConfigurationError,
+    MalformedDocument,
+    TooLarge,
+    Unavailable,
+    WrongDocument,
+    without_credentials,
+)
+from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.model import Rel, Resource
+from rsnotify.format.xml_parser import expat_parser
 from rsnotify_gateway.adapter import KnownEntries, OriginBatch, OriginTerms, SeenEntry, origin_uri
 from rsnotify_gateway.client import OriginClient
-from rsnotify_gateway.feed_parser import FeedEntry, ParsedFeed, parse_feed
 from rsnotify_gateway.reconciling import usable_uri
-from rsnotify_subscriber.push.websub.callbacks import Callbacks
-from rsnotify_subscriber.push.websub.transport import WebSubTransport
+from rsnotify_subscriber.fetching.credentials import without_login
+from rsnotify_subscriber.push.websub_callbacks import Callbacks
+from rsnotify_subscriber.push.websub_transport import WebSubTransport
+
+#: An XML declaration with an encoding, and the bytes in which it is looked for.
+_DECLARED = re.compile(
+    rb"""<\?xml\s[^>]{0,200}?encoding\s{0,20}=\s{0,20}["']([A-Za-z0-9._:-]{1,40})["']"""
+)
+_DECLARATION = 1_000
+#: The marks at the beginning of a document in another encoding than one that extends ASCII
+#: (XML §F.1); the longer ones come first.
+_MARKS = (
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF8, "utf-8"),
+    ("<".encode("utf-32-be"), "utf-32-be"),
+    ("<".encode("utf-32-le"), "utf-32-le"),
+    ("<".encode("utf-16-be"), "utf-16-be"),
+    ("<".encode("utf-16-le"), "utf-16-le"),
+)
+#: The time that these take to decode grows with the square of the length.
+_SLOW_ENCODINGS = frozenset({"idna", "punycode"})
+#: What texts are in that are not in the encoding that they state.
+_LIKELY_ENCODINGS = ("utf-8", "windows-1252")
+#: All before the root element. Every repetition is possessive, so that it takes linear time.
+_PROLOGUE = re.compile(
+    rb"(?:[ \t\r\n]++|<\?(?:[^?]++|\?(?!>))*+\?>|<!--(?:[^-]++|-(?!->))*+-->"
+    rb"|<!DOCTYPE[^<>\[\]]*+>)*+"
+)
+_ROOT = re.compile(rb"<[A-Za-z_]")
+_MOST_PROLOGUE = 100_000
+#: The most levels of elements, namespaces, attributes of an element, and characters of a base URI
+#: or of a word in the name of a person: feedparser does work in proportion to their square, or for
+#: each element.
+_MOST_DEPTH, _MOST_NAMESPACES, _MOST_ATTRIBUTES, _MOST_BASE, _MOST_WORD = 200, 100, 100, 2_000, 500
+_BASES = ("http://www.w3.org/XML/1998/namespace base", "base")
+#: The elements that feedparser searches for the address of a person.
+_PERSONS = frozenset(
+    {"author", "contributor", "creator", "email", "managingeditor", "name", "owner", "publisher"}
+    | {"webmaster"}
+)
+_WORD = re.compile(r"[A-Za-z0-9_.+-]+")
+#: Links to older entries (RFC 5005 §3, §4).
+_OLDER = ("next", "prev-archive")
+
+
+class FeedEntry(Struct, frozen=True):
+    """An entry.
+
+    Args:
+        digest: A text that differs whenever the entry does.
+    """
+
+    uri: str
+    updated: Instant | None
+    digest: str
+
+
+class ParsedFeed(Struct, frozen=True):
+    """A feed, or a page of one.
+
+    Args:
+        older: The URI of the page with older entries, if there is one.
+        nameless: The number of entries without a URI.
+        has_hub: Whether it names a hub (WebSub §4).
+    """
+
+    entries: tuple[FeedEntry, ...]
+    older: str | None
+    nameless: int
+    has_hub: bool
+
+
+def parse_feed(data: bytes, uri: str) -> ParsedFeed:
+    """Parse a feed at a URI.
+
+    Raises:
+        ConfigurationError: feedparser is not installed.
+        DocumentError: It is no feed, is not well-formed, or is beyond the limits.
+    """
+    try:
+        import feedparser
+    except ImportError:
+        raise ConfigurationError(
+            'feeds need feedparser; install it with pip install "rsnotify[gateway]"'
+        ) from None
+    content = b"<?xml version='1.0' encoding='utf-8'?>\n" + _root(data, uri)
+    _check_structure(content, uri)
+    fields = {"content-location": uri, "content-type": "application/xml; charset=utf-8"}
+    try:
+        # Never the bytes themselves: feedparser opens the file whose path they are.
+        found = feedparser.parse(BytesIO(content), sanitize_html=False, response_headers=fields)
+    except Exception as error:  # of any kind, if the feed is not well-formed
+        raise MalformedDocument(f"it cannot be parsed: {error}", source=uri) from error
+    if isinstance(found.get("bozo_exception"), SAXException):
+        reason = f"not well-formed XML: {found['bozo_exception']}"
+        raise MalformedDocument(reason, source=uri)
+    if not found.get("version"):
+        raise WrongDocument("it is neither Atom nor RSS", source=uri)
+    links = {link.get("rel"): link.get("href") for link in found.feed.get("links", ())}
+    entries = [_entry(entry) for entry in found.entries]
+    known = tuple(entry for entry in entries if entry is not None)
+    older = next((links[rel] for rel in _OLDER if links.get(rel)), None)
+    return ParsedFeed(known, older, len(entries) - len(known), Rel.HUB in links)
+
+
+def _root(data: bytes, uri: str) -> bytes:
+    """Return the root element in UTF-8.
+
+    The time that feedparser takes for the encoding and for the prologue grows with the square of
+    their length, or faster. A feed needs nothing that could be in its prologue.
+    """
+    content = _decoded(data, uri).encode("utf-8", "replace")
+    found = _PROLOGUE.match(content)
+    assert found is not None  # it also matches nothing
+    end = found.end()
+    if content.startswith(b"<!DOCTYPE", end):
+        raise MalformedDocument("it declares entities, which is refused", source=uri)
+    if end > _MOST_PROLOGUE:
+        raise TooLarge(f"more than {_MOST_PROLOGUE} bytes precede its root element", source=uri)
+    if _ROOT.match(content, end) is None:
+        raise WrongDocument("it is neither Atom nor RSS", source=uri)
+    return content[end:]
+
+
+def _decoded(data: bytes, uri: str) -> str:
+    encoding = next((name for mark, name in _MARKS if data.startswith(mark)), None)
+    if encoding is None and (declared := _DECLARED.match(data[:_DECLARATION].lstrip())):
+        encoding = declared[1].decode()
+    for name in (encoding, *_LIKELY_ENCODINGS):
+        if name is None or _is_slow(name):
+            continue
+        try:
+            return data.decode(name).removeprefix("\ufeff")
+        except (LookupError, ValueError):  # unknown, or another one than it states
+            continue
+    raise MalformedDocument("it is in no encoding that is known", source=uri)
+
+
+def _is_slow(encoding: str) -> bool:
+    try:
+        return codecs.lookup(encoding).name in _SLOW_ENCODINGS
+    except LookupError:
+        return False
+
+
+def _check_structure(content: bytes, uri: str) -> None:
+    """Refuse what is not well-formed, and what feedparser would take too long for."""
+    parser = expat_parser(" ")
+    structure = _Structure(uri)
+    parser.StartElementHandler = structure.start
+    parser.EndElementHandler = structure.end
+    parser.CharacterDataHandler = structure.data
+    parser.StartNamespaceDeclHandler = structure.declare
+    try:
+        parser.Parse(content, True)
+    except expat.ExpatError as error:
+        raise MalformedDocument(f"not well-formed XML: {error}", source=uri) from None
+
+
+class _Structure:
+    """Counts what feedparser takes long for; raises `TooLarge` beyond the limits."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._depth = 0
+        self._namespaces: set[tuple[str | None, str]] = set()
+        #: The depth of the outermost element of a person, and the texts in it.
+        self._person: int | None = None
+        self._name: list[str] = []
+
+    def _limit(self, found: int, most: int, what: str) -> None:
+        if found > most:
+            raise TooLarge(f"it has more than {most} {what}", source=self._uri)
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        self._depth += 1
+        self._limit(self._depth, _MOST_DEPTH, "levels of elements")
+        self._limit(len(attributes), _MOST_ATTRIBUTES, "attributes of an element")
+        for base in _BASES:
+            self._limit(len(attributes.get(base, "")), _MOST_BASE, "characters of a base URI")
+        if self._person is None and name.rpartition(" ")[2].lower() in _PERSONS:
+            self._person, self._name = self._depth, []
+
+    def end(self, name: str) -> None:
+        if self._depth == self._person:
+            self._person = None
+            longest = max(map(len, _WORD.findall("".join(self._name))), default=0)
+            self._limit(longest, _MOST_WORD, "characters in a word of a name")
+        self._depth -= 1
+
+    def data(self, text: str) -> None:
+        if self._person is not None:
+            self._name.append(text)
+
+    def declare(self, prefix: str | None, namespace: str) -> None:
+        self._namespaces.add((prefix, namespace))
+        self._limit(len(self._namespaces), _MOST_NAMESPACES, "namespaces")
+
+
+def _entry(entry: Any) -> FeedEntry | None:
+    uri = entry.get("link") or entry.get("id") or ""
+    if not uri.startswith(("http://", "https://")):
+        return None
+    # Not by `get`, which returns the date of publication for a missing `updated`, and warns.
+    dates = [name for name in ("updated", "published") if name in entry]
+    updated = next((entry[f"{name}_parsed"] for name in dates), None)
+    contents = [part.get("value", "") for part in entry.get("content", ())]
+    files = [one.get(key, "") for one in entry.get("enclosures", ()) for key in ("href", "length")]
+    texts = [*(entry[name] for name in dates), entry.get("title", ""), entry.get("summary", "")]
+    digest = blake2b("\0".join([*texts, *contents, *files]).encode(), digest_size=16).hexdigest()
+    return FeedEntry(without_login(uri), None if updated is None else _instant(updated), digest)
+
+
+def _instant(parsed: time.struct_time) -> Instant | None:
+    try:
+        return datetime.fromtimestamp(timegm(parsed), UTC)
+    except (ValueError, OverflowError):  # of year 0
+        return None
+
 
 _log = logging.getLogger("rsnotify.gateway")
 _MOST_BYTES = 20_000_000

@@ -10,20 +10,30 @@ resource is what a member is a version of (`ldes:versionOfPath`), or else the me
   absence of a member is none: a stream may keep its newest members only (`ldes:retentionPolicy`).
 - A page whose Cache-Control says `immutable` is read once. Every other page is requested in each
   check, conditionally. A member is immutable by definition, and is not read again either.
+
+Parses pages of LDES and TREE with pyoxigraph: bytes in, members and relations out.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import re
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator
 from hashlib import blake2b
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from rsnotify.errors import TooLarge
-from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.errors import (
+    ConfigurationError,
+    InvalidDocument,
+    MalformedDocument,
+    TooLarge,
+    WrongDocument,
+)
+from rsnotify.format.datetimes import Instant, format_datetime, parse_datetime
 from rsnotify.format.model import Resource
 from rsnotify_gateway.adapter import (
     KnownEntries,
@@ -34,8 +44,233 @@ from rsnotify_gateway.adapter import (
     origin_uri,
 )
 from rsnotify_gateway.client import OriginAnswer, OriginClient
-from rsnotify_gateway.ldes_parser import StreamMember, StreamPage, StreamTerms, parse_page
 from rsnotify_gateway.reconciling import usable_uri
+from rsnotify_subscriber.fetching.credentials import without_login
+
+_LDES = "https://w3id.org/ldes#"
+_TREE = "https://w3id.org/tree#"
+_RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
+_TYPE = _RDF + "type"
+_FIRST, _REST, _NIL = _RDF + "first", _RDF + "rest", _RDF + "nil"
+#: Each takes about a kilobyte of memory.
+_MOST_TRIPLES = 500_000
+#: The values that may be followed for each triple: enough for three paths of the most steps.
+_VALUES_PER_TRIPLE = 30
+#: The most steps of a property path.
+_MOST_STEPS = 10
+#: The depth of JSON, and the number of quoted triples. pyoxigraph overflows the stack, which ends
+#: the process, beyond a few thousand.
+_MOST_DEPTH, _MOST_QUOTED = 200, 1_000
+# One that is not closed ends with the data: to look for the next beginning takes quadratic time.
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.?+)*+"?+|[][{}]', re.DOTALL)
+
+#: Predicates from a member to a value, one after another.
+Path = tuple[str, ...]
+
+
+class StreamTerms(Struct, frozen=True, omit_defaults=True):
+    """What an event stream states about its members.
+
+    Args:
+        timestamp: The path to the datetime of a version.
+        version_of: The path to the resource that a member is a version of.
+        deletion: The path to what shows a deletion.
+        deleted: What shows a deletion.
+    """
+
+    timestamp: Path | None = None
+    version_of: Path | None = None
+    deletion: Path = (_TYPE,)
+    deleted: str | None = None
+
+
+class StreamMember(Struct, frozen=True):
+    """A member: a version of a resource.
+
+    Args:
+        uri: The URI of the resource.
+        identity: A text without white space that differs between members.
+    """
+
+    uri: str
+    identity: str
+    at: Instant | None
+    deleted: bool
+
+
+class StreamPage(Struct, frozen=True):
+    """A page.
+
+    Args:
+        terms: What is known of the stream, now.
+        nodes: The pages to which its relations lead.
+        nameless: The number of members without a URI.
+    """
+
+    terms: StreamTerms
+    members: tuple[StreamMember, ...]
+    nodes: tuple[str, ...]
+    nameless: int
+
+
+def parse_page(data: bytes, media_type: str, uri: str, terms: StreamTerms) -> StreamPage:
+    """Parse a page.
+
+    Args:
+        data: The page.
+        media_type: Its media type.
+        uri: Its URI, the base of relative references.
+        terms: What other pages stated about the stream.
+
+    Raises:
+        ConfigurationError: pyoxigraph is not installed.
+        DocumentError: It is no RDF that can be read, or not well-formed.
+    """
+    graph = _Graph(data, media_type, uri)
+    terms = _terms(graph, terms)
+    named = [_member(graph, member, terms) for member in graph.objects_of(_TREE + "member")]
+    members = tuple(member for member in named if member is not None)
+    nodes = [
+        node
+        for relation in graph.objects_of(_TREE + "relation")
+        for node in graph.values(relation, _TREE + "node")
+    ]
+    views = sorted({str(view.value) for view in graph.objects_of(_TREE + "view")})
+    if nodes or members or uri in views:
+        views = []
+    found = [str(node.value) for node in nodes] + views[:1]
+    return StreamPage(terms, members, tuple(dict.fromkeys(found)), len(named) - len(members))
+
+
+def _is_too_deep(data: bytes, *, is_json: bool) -> bool:
+    if not is_json:
+        return data.count(b"<<") > _MOST_QUOTED
+    depth = 0
+    # One by one: all in one call would hold the interpreter for seconds.
+    for token in _TOKEN.finditer(data):
+        first = data[token.start()]
+        if first in b"[{":
+            depth += 1
+            if depth > _MOST_DEPTH:
+                return True
+        elif first in b"]}":
+            depth -= 1
+    return False
+
+
+class _Graph:
+    """The triples of a document, whatever graph they are in."""
+
+    def __init__(self, data: bytes, media_type: str, uri: str) -> None:
+        try:
+            import pyoxigraph
+        except ImportError:
+            raise ConfigurationError(
+                'LDES needs pyoxigraph; install it with pip install "rsnotify[ldes]"'
+            ) from None
+        self.uri = uri
+        self._values: dict[tuple[Any, str], list[Any]] = defaultdict(list)
+        self._objects: dict[str, dict[Any, None]] = defaultdict(dict)
+        form = pyoxigraph.RdfFormat.from_media_type(media_type)
+        # RDF/XML has entities and depth without a limit, and no LDES is only in it.
+        if form in (None, pyoxigraph.RdfFormat.RDF_XML):
+            what = media_type or "of no media type"
+            raise WrongDocument(f"it is {what}, not RDF that is accepted", source=uri)
+        if _is_too_deep(data, is_json=form == pyoxigraph.RdfFormat.JSON_LD):
+            raise TooLarge("it is nested too deeply", source=uri)
+        triples = 0
+        try:
+            for quad in pyoxigraph.parse(data, form, base_iri=uri):
+                if isinstance(quad.object, pyoxigraph.Triple):
+                    continue  # a statement about a statement
+                triples += 1
+                if triples > _MOST_TRIPLES:
+                    reason = f"it has more than {_MOST_TRIPLES} triples, which needs more pages"
+                    raise TooLarge(reason, source=uri)
+                predicate = quad.predicate.value
+                self._values[quad.subject, predicate].append(quad.object)
+                self._objects[predicate][quad.object] = None
+        except MemoryError:  # of its buffer, which has a limit
+            raise TooLarge("it has a term of more than 16 MiB", source=uri) from None
+        except (SyntaxError, ValueError) as error:
+            raise MalformedDocument(f"not well-formed RDF: {error}", source=uri) from None
+        #: How many values may still be followed.
+        self._left = triples * _VALUES_PER_TRIPLE
+
+    def objects_of(self, predicate: str) -> list[Any]:
+        return list(self._objects.get(predicate, ()))
+
+    def values(self, subject: Any, predicate: str) -> list[Any]:
+        return self._values.get((subject, predicate), [])
+
+    def follow(self, subject: Any, path: Path) -> list[Any]:
+        """Return the values at the end of a path, each once.
+
+        Raises:
+            InvalidDocument: Paths meet so often that to follow them would take too long.
+        """
+        found = [subject]
+        for predicate in path:
+            several = (value for each in found for value in self.values(each, predicate))
+            found = list(dict.fromkeys(several)) if len(found) > 1 else list(several)
+            self._left -= len(found)
+            if self._left < 0:
+                raise InvalidDocument("its members share too many values", source=self.uri)
+        return found
+
+    def path(self, name: str) -> Path | None:
+        """Return the path that a stream states under a name of LDES, if it does.
+
+        Raises:
+            InvalidDocument: It is another path than predicates, one after another.
+        """
+        stated = self.objects_of(_LDES + name)
+        if not stated:
+            return None
+        steps: list[Any] = []
+        at = stated[0]
+        while self.values(at, _FIRST) and len(steps) < _MOST_STEPS:
+            steps.append(self.values(at, _FIRST)[0])
+            at = next(iter(self.values(at, _REST)), None)
+        is_list = bool(steps) and getattr(at, "value", None) == _NIL
+        found = steps if is_list else stated[:1]
+        if not all(type(step).__name__ == "NamedNode" for step in found):
+            raise InvalidDocument(f"its {name} is a path that is not supported", source=self.uri)
+        return tuple(step.value for step in found)
+
+
+def _terms(graph: _Graph, known: StreamTerms) -> StreamTerms:
+    timestamp = graph.path("versionTimestampPath") or graph.path("timestampPath")
+    deleted = graph.objects_of(_LDES + "versionDeleteObject")
+    return StreamTerms(
+        timestamp or known.timestamp,
+        graph.path("versionOfPath") or known.version_of,
+        graph.path("versionDeletePath") or known.deletion,
+        deleted[0].value if deleted else known.deleted,
+    )
+
+
+def _member(graph: _Graph, member: Any, terms: StreamTerms) -> StreamMember | None:
+    found = [member] if terms.version_of is None else graph.follow(member, terms.version_of)
+    named = [one.value for one in found if type(one).__name__ == "NamedNode"]
+    if not named:
+        return None
+    at = _timestamp(graph, member, terms)
+    signs = () if terms.deleted is None else graph.follow(member, terms.deletion)
+    is_deleted = any(sign.value == terms.deleted for sign in signs)
+    # The identifier of a blank node says nothing outside the page.
+    is_named = type(member).__name__ == "NamedNode"
+    identity = without_login(member.value if is_named else named[0])
+    return StreamMember(without_login(named[0]), identity, at, is_deleted)
+
+
+def _timestamp(graph: _Graph, member: Any, terms: StreamTerms) -> Instant | None:
+    stated = () if terms.timestamp is None else graph.follow(member, terms.timestamp)
+    try:
+        return max((parse_datetime(value.value) for value in stated), default=None)
+    except ValueError as error:
+        raise InvalidDocument(f"the timestamp of a member: {error}", source=graph.uri) from None
+
 
 _MOST_BYTES = 20_000_000
 _MOST_PAGES = 60_000

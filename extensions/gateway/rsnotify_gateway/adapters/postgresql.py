@@ -1,4 +1,4 @@
-"""Tables in PostgreSQL, through the outbox that triggers on them fill (docs in extensions/gateway/README.md).
+"""Tables in PostgreSQL, by an outbox that triggers on them fill (extensions/gateway/README.md).
 
 - Granularity: each committed change, including those of long transactions, in the order in which
   the outbox has them. A NOTIFY wakes the gateway.
@@ -36,8 +36,7 @@ from rsnotify.errors import (
     without_credentials,
 )
 from rsnotify.format.datetimes import format_datetime
-from rsnotify.format.model import Resource
-from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify_gateway.adapter import KnownEntries, MissingEntry, OriginBatch, OriginTerms, SeenEntry
 from rsnotify_publisher.changes import check_change, check_resource
 from rsnotify_publisher.journal import system_clock
@@ -100,7 +99,7 @@ class PostgreSQLAdapter:
     ) -> None:
         try:
             from rsnotify_gateway.outbox_tables import OutboxTables
-            from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
+            from rsnotify_publisher.outbox.postgresql_queue import PostgreSQLQueue
         except ImportError:
             raise ConfigurationError(
                 'type = "postgresql" needs psycopg; install it with pip install '

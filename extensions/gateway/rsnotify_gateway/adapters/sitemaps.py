@@ -29,9 +29,8 @@ from rsnotify.errors import (
     without_credentials,
 )
 from rsnotify.format.datetimes import format_datetime
-from rsnotify.format.model import Resource
+from rsnotify.format.model import Capability, Resource
 from rsnotify.format.reader import SitemapReader
-from rsnotify.format.vocabulary import Capability
 from rsnotify_gateway.adapter import (
     KnownEntries,
     MissingEntry,

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from rsnotify_subscriber.push import failover, mqtt
-from rsnotify_subscriber.push.websub import transport
+from rsnotify_subscriber.push import mqtt_transport as mqtt
+from rsnotify_subscriber.push import push_subscription as failover
+from rsnotify_subscriber.push import websub_transport as transport
 from tests.subscriber.destination import PATIENCE
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource

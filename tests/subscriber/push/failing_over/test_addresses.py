@@ -8,7 +8,7 @@ import pytest
 
 from rsnotify_subscriber import PushState
 from rsnotify_subscriber.events import Event, PushDown
-from rsnotify_subscriber.push import websocket
+from rsnotify_subscriber.push import websocket_transport as websocket
 from tests.resolving import hanging, not_answering, resolve
 from tests.subscriber.destination import Destination
 from tests.subscriber.hub import SmallHub

@@ -11,8 +11,9 @@ from rsnotify_subscriber.events import (
     Event,
     OfferChanged,
 )
-from rsnotify_subscriber.push import failover, websocket
-from rsnotify_subscriber.sync import rediscovery
+from rsnotify_subscriber.following import following as rediscovery
+from rsnotify_subscriber.push import push_subscription as failover
+from rsnotify_subscriber.push import websocket_transport as websocket
 from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.hub import SmallHub, anywhere
 from tests.subscriber.push.failing_over.scene import (

@@ -12,8 +12,8 @@ from rsnotify_subscriber.events import (
     Event,
     PushDown,
 )
-from rsnotify_subscriber.push import subscription as push_module
-from rsnotify_subscriber.sync import push_monitor as push_intake
+from rsnotify_subscriber.following import push_monitor as push_intake
+from rsnotify_subscriber.push import push_subscription as push_module
 from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.push.failing_over.scene import (

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_subscriber.push import failover
-from rsnotify_subscriber.push.websub import transport
+from rsnotify_subscriber.push import push_subscription as failover
+from rsnotify_subscriber.push import websub_transport as transport
 from tests.mosquitto import Mosquitto
 from tests.subscriber.destination import Destination
 from tests.subscriber.hub import SmallHub

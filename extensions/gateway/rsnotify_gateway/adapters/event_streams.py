@@ -1,0 +1,317 @@
+"""Server-Sent Events whose data is JSON, such as Wikimedia EventStreams.
+
+A mapping in the configuration states where an event has the URI of its resource, the datetime and
+the type of the change.
+
+- Granularity: that of the datetimes in the events. Each event is a change.
+- A deletion is seen if the mapping names the types of change that are deletions; otherwise never.
+- The set has the resources with an event since the gateway connected first. A stream has no list of
+  all resources, so nothing can be compared with it.
+- A connection resumes after the last event (Last-Event-ID). What a server no longer has then is
+  missed, and that cannot be noticed. If its events have no ids, each new connection is such a gap.
+- A silent stream may be a quiet or a broken one, so the datetime of the latest event is what is
+  claimed to be checked, less the time by which events were out of order on this connection.
+
+Parses Server-Sent Events (WHATWG HTML §9.2.6), and finds changes in their JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Annotated, Any
+
+import msgspec
+from jsonpointer import resolve_pointer
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from rsnotify.errors import TooLarge, Unavailable
+from rsnotify.format.datetimes import (
+    Instant,
+    format_datetime,
+    from_microseconds,
+    parse_datetime,
+    to_microseconds,
+)
+from rsnotify.format.model import Resource
+from rsnotify_gateway.adapter import (
+    KnownEntries,
+    MissingEntry,
+    OriginBatch,
+    OriginTerms,
+    SeenEntry,
+    origin_uri,
+)
+from rsnotify_gateway.client import OriginClient
+from rsnotify_gateway.reconciling import usable_uri
+
+_END_OF_LINE = re.compile(rb"\r\n|\n|\r")
+_MOST_BYTES = 4_000_000
+#: Numbers from here on are milliseconds since 1970, and smaller ones seconds.
+_MILLISECONDS = 100_000_000_000
+
+_Pointer = Annotated[
+    str,
+    Meta(
+        pattern="^/([^~]|~[01])*$", description="a JSON Pointer, such as /meta/uri", max_length=1000
+    ),
+]
+
+
+class EventMapping(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where an event states a change: JSON Pointers (RFC 6901), `[origin.event]` in TOML.
+
+    Args:
+        uri: The URI of the resource.
+        datetime: The time of the change: a W3C Datetime, or seconds or milliseconds since 1970.
+        change: The type of change.
+        deleted: The types that are deletions.
+        only: Pointers, and what is there in the events that count.
+    """
+
+    uri: _Pointer
+    datetime: _Pointer
+    change: _Pointer | None = None
+    deleted: tuple[str, ...] = ()
+    only: dict[_Pointer, str | int | bool] = {}
+
+
+class ServerEvent(Struct, frozen=True):
+    """An event.
+
+    Args:
+        id: The last id that the stream has stated, with this event or before.
+    """
+
+    id: str
+    data: str
+
+
+class StatedChange(Struct, frozen=True):
+    """What an event states.
+
+    Args:
+        uri: The URI of the resource; None if the event does not count.
+        state: A text that differs for each event.
+    """
+
+    uri: str | None
+    when: Instant
+    deleted: bool
+    state: str
+
+
+class EventParser:
+    """Splits a stream into events; `feed` it piece by piece.
+
+    Attributes:
+        last_id: The last id.
+        retry: The seconds after which the server wants to be connected to again, if it states any.
+    """
+
+    def __init__(self, last_id: str) -> None:
+        self.last_id = last_id
+        self.retry: float | None = None
+        self._rest = bytearray()
+        self._data: list[str] = []
+        self._size = 0
+        self._is_first = True
+
+    def feed(self, piece: bytes) -> list[ServerEvent]:
+        """Return the events that end in a piece.
+
+        Raises:
+            TooLarge: An event is too large.
+        """
+        self._rest += piece
+        if len(self._rest) + self._size > _MOST_BYTES:
+            raise TooLarge(f"an event is larger than {_MOST_BYTES} bytes")
+        if b"\n" not in piece and b"\r" not in piece:
+            return []
+        *lines, last = _END_OF_LINE.split(bytes(self._rest))
+        if not last and self._rest.endswith(b"\r"):  # a line feed may follow
+            last = lines.pop() + b"\r"
+        self._rest = bytearray(last)
+        found = [self._line(line.decode(errors="replace")) for line in lines]
+        return [event for event in found if event is not None]
+
+    def _line(self, line: str) -> ServerEvent | None:
+        if self._is_first:
+            self._is_first, line = False, line.removeprefix("\ufeff")
+        if not line:
+            data, self._data, self._size = self._data, [], 0
+            return ServerEvent(self.last_id, "\n".join(data)) if data else None
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "data":
+            self._data.append(value)
+            self._size += len(line)
+        elif name == "id" and "\0" not in value:
+            self.last_id = value
+        elif name == "retry" and value.isascii() and value.isdigit():
+            self.retry = int(value[:9]) / 1000
+        return None
+
+
+def read_event(data: str, mapping: EventMapping) -> StatedChange | None:
+    """Return what an event states; None if it is not what the mapping describes."""
+    try:
+        event = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    when = _instant(resolve_pointer(event, mapping.datetime, None))
+    if when is None:
+        return None
+    counts = all(resolve_pointer(event, at, None) == is_ for at, is_ in mapping.only.items())
+    uri = resolve_pointer(event, mapping.uri, None) if counts else None
+    if counts and not isinstance(uri, str):
+        return None
+    kind = None if mapping.change is None else resolve_pointer(event, mapping.change, None)
+    state = blake2b(data.encode(), digest_size=16).hexdigest()
+    return StatedChange(uri, when, kind in mapping.deleted, state)
+
+
+def _instant(value: Any) -> Instant | None:
+    try:
+        if isinstance(value, str):
+            return parse_datetime(value)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return from_microseconds(round(value * (1e3 if value >= _MILLISECONDS else 1e6)))
+    except (ValueError, OverflowError):
+        pass
+    return None
+
+
+_EVENT_STREAM = "text/event-stream"
+#: The seconds until a stream that ended is connected to again, if it states none, and the most.
+_RECONNECT, _MOST_RECONNECT = 3.0, 60.0
+_SECOND = 1_000_000
+
+
+class EventCursor(Struct, omit_defaults=True):
+    """How far a stream was read.
+
+    Args:
+        id: The last id.
+        began: Whether there was an event.
+        gap: The last time at which events may have been missed.
+        unusable: The number of events that the mapping does not fit.
+    """
+
+    id: str = ""
+    began: bool = False
+    gap: str | None = None
+    unusable: int = 0
+
+
+_decode = msgspec.json.Decoder(EventCursor).decode
+
+
+class EventsAdapter:
+    """Reads a stream of events.
+
+    Args:
+        url: The URL of the stream.
+        mapping: Where an event states a change.
+        clock: Returns seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        client: OriginClient,
+        mapping: EventMapping,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._url = url
+        self._client = client
+        self._mapping = mapping
+        self._clock = clock
+        self._last = EventCursor()
+        #: The latest datetime, and the most by which one was earlier, on this connection (µs).
+        self._latest = self._disorder = 0
+
+    def terms(self) -> OriginTerms:
+        """Return what a stream shows, and what may have been missed."""
+        limits = [
+            "Only resources with an event since the gateway connected first are listed.",
+            "Events that the stream no longer has when the gateway connects again are missed.",
+            "While there is no event, nothing is known to be unchanged.",
+        ]
+        if self._last.gap is not None:
+            limits.append(f"Events have no ids, so some may have been missed at {self._last.gap}.")
+        if self._disorder:
+            seconds = self._disorder / _SECOND
+            limits.append(f"Events are out of order, by up to {seconds:,.0f} seconds until now.")
+        if self._last.unusable:
+            limits.append(f"{self._last.unusable:,} events state no change and are left out.")
+        types = ", ".join(self._mapping.deleted)
+        seen = f"A deletion is an event of the type {types}." if types else ""
+        return OriginTerms(
+            "Server-Sent Events", None, seen or "A deletion is never seen.", tuple(limits)
+        )
+
+    async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
+        """Yield events as they arrive, over one connection after the other."""
+        self._last = EventCursor() if cursor is None else _decode(cursor)
+        while True:
+            parser = EventParser(self._last.id)
+            self._latest = self._disorder = 0
+            if self._last.began and not self._last.id:
+                gap = format_datetime(datetime.fromtimestamp(self._clock(), UTC))
+                self._last = replace(self._last, gap=gap)
+            resume = {"Last-Event-ID": self._last.id} if self._last.id else {}
+            async with self._client.open(
+                self._url, {"Accept": _EVENT_STREAM, **resume}
+            ) as response:
+                if response.content_type != _EVENT_STREAM:
+                    raise Unavailable(self._url, f"it is {response.content_type}, no event stream")
+                async for piece in response.content.iter_any():
+                    if events := parser.feed(piece):
+                        yield self._batch(events)
+            if not self._latest:
+                raise Unavailable(
+                    self._url, "the stream ended without an event that states a change"
+                )
+            await asyncio.sleep(min(parser.retry or _RECONNECT, _MOST_RECONNECT))
+
+    def _batch(self, events: list[ServerEvent]) -> OriginBatch:
+        stated = [read_event(event.data, self._mapping) for event in events]
+        known = [change for change in stated if change is not None]
+        checked = self._checked(known)
+        counting = [change for change in known if change.uri is not None]
+        entries = [entry for change in counting if (entry := self._entry(change)) is not None]
+        self._last = replace(
+            self._last,
+            id=events[-1].id,
+            began=True,
+            unusable=self._last.unusable + len(stated) - len(known) + len(counting) - len(entries),
+        )
+        # Not the beginning of the check: an event that is read late is not a change of now.
+        at = min(self._latest, round(self._clock() * _SECOND))
+        return OriginBatch(tuple(entries), msgspec.json.encode(self._last).decode(), checked, at)
+
+    def _checked(self, changes: list[StatedChange]) -> int | None:
+        """Return through when the stream was read with some more changes; None if unknown."""
+        for change in changes:
+            when = to_microseconds(change.when)
+            self._latest = max(self._latest, when)
+            self._disorder = max(self._disorder, self._latest - when)
+        if not changes:
+            return None
+        now = round(self._clock() * _SECOND)
+        return min(self._latest - self._disorder, now)
+
+    def _entry(self, change: StatedChange) -> SeenEntry | MissingEntry | None:
+        """Return the entry of a change; None if its URI cannot be used."""
+        uri = usable_uri(origin_uri(self._url, change.uri or ""))
+        if uri is None:
+            return None
+        if change.deleted:
+            return MissingEntry(uri)
+        return SeenEntry(Resource(uri, lastmod=change.when), change.state)

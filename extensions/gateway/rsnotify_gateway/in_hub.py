@@ -1,0 +1,119 @@
+"""Origins that the hub follows itself (`[[follow]]`): a gateway in the process of the hub.
+
+Only a hub that follows something imports the gateway. The documents are below `follow/`, the state
+is in the folder of the hub, and changes are published to the hub over HTTP, as by any Source.
+
+The origins of `[[follow]]`, which are those of `rsnotify gateway`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from pathlib import Path
+from secrets import token_urlsafe
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.format.offer import HUB_DOCUMENT
+from rsnotify.runtime.settings import WrongSetting, convert_settings, digest
+from rsnotify.runtime.tasks import first_completed
+from rsnotify_gateway import OriginSettings
+from rsnotify_hub.access.authorization import Grants
+from rsnotify_hub.config.configuration import FollowConfig, HubConfiguration, PublisherGrant
+from rsnotify_hub.http.middleware import url_of
+
+if TYPE_CHECKING:
+    from rsnotify_gateway import Gateway
+
+log = logging.getLogger("rsnotify.hub")
+
+#: Where the documents are, below the URL of the hub.
+_PATH = "follow/"
+
+
+class HubGateway:
+    """The gateway of a hub.
+
+    Args:
+        public_url: The hub's URL for others, ending in `/`.
+        listener: Where the hub listens.
+    """
+
+    def __init__(
+        self, configuration: HubConfiguration, public_url: str, listener: socket.socket
+    ) -> None:
+        from rsnotify_gateway import Gateway
+        from rsnotify_gateway.in_hub import origins_of
+        from rsnotify_publisher import Hub
+
+        self._base_url = public_url + _PATH
+        self._token = token_urlsafe()
+        here = _local_url(listener)
+        advertised = (public_url + "websub", "ws" + public_url.removeprefix("http") + "ws")
+        hub = Hub(here + "websub", advertised, self._token, documents=(here + HUB_DOCUMENT,))
+        self._gateway: Gateway = Gateway(
+            self._base_url,
+            Path(configuration.log.data) / "follow",
+            origins_of(configuration.follow),
+            configuration.follow.contact or "",
+            hubs=[hub],
+        )
+
+    def add_routes(self, app: web.Application) -> None:
+        """Serve the documents, and the callbacks for the hubs of feeds."""
+        app.add_routes(self._gateway.routes("/" + _PATH))
+
+    @asynccontextmanager
+    async def running(self, grants: Grants) -> AsyncIterator[None]:
+        """Follow the origins within the context; the hub serves their documents already.
+
+        Raises:
+            RsnotifyError: The state cannot be used.
+        """
+        grants.own = (PublisherGrant(digest(self._token), (self._base_url,)),)
+        began = asyncio.Event()
+
+        async def begin() -> None:
+            began.set()
+
+        async with first_completed(self._gateway.run(begin), began.wait()) as (work, _):
+            if work.done():
+                work.result()
+            work.add_done_callback(_log_end)
+            yield
+
+
+def _log_end(work: asyncio.Task[None]) -> None:
+    if not work.cancelled() and (error := work.exception()) is not None:
+        log.error("nothing is followed any more; restart the hub: %s", error, exc_info=error)
+
+
+def _local_url(listener: socket.socket) -> str:
+    """Return the URL at which this process reaches the hub."""
+    host, port = listener.getsockname()[:2]
+    if not ip_address(host).is_unspecified:
+        return url_of(listener)
+    return f"http://[::1]:{port}/" if ":" in host else f"http://127.0.0.1:{port}/"
+
+
+def origins_of(config: FollowConfig) -> list[OriginSettings]:
+    """Return the origins; raise `WrongSetting` if one of them, or the contact, is wrong."""
+    origins: list[OriginSettings] = []
+    for number, table in enumerate(config.tables):
+        origin = convert_settings(table, OriginSettings, "follow", number)
+        try:
+            origin.check()
+        except ConfigurationError as error:
+            raise WrongSetting(("follow", number), str(error)) from None
+        if origin.name in [each.name for each in origins]:
+            reason = f"two origins have the name {origin.name}; rename one"
+            raise WrongSetting(("follow", number, "name"), reason)
+        origins.append(origin)
+    return origins

@@ -1,0 +1,182 @@
+"""Key-value buckets of JetStream: the last value of each key, replaced by compare-and-set.
+
+The *revision* of a value is its sequence number in the stream of the bucket. Each message names its
+key in a header, so that whoever reads messages need not know their subjects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from secrets import token_hex
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as NatsSubscription
+
+from rsnotify_jetstream.connection import ApiError, NatsConnection
+from rsnotify_jetstream.stream import JetStreamStream, StoredMessage
+from rsnotify_jetstream.stream_follower import StreamFollower
+
+_KEY = "Rs-Key"
+_ID = "Nats-Msg-Id"
+_OPERATION = "KV-Operation"
+_EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+_WRONG_LAST = (10071, 10164)
+#: The same message is just being stored.
+_IN_FLIGHT = 10158
+
+
+class BucketRecord(Struct, frozen=True):
+    """A key with its value, None if it was deleted.
+
+    Args:
+        key: The key.
+        value: The value.
+        revision: The revision of the value, or of its deletion.
+        headers: All headers.
+    """
+
+    key: str
+    value: bytes | None
+    revision: int
+    headers: dict[str, str]
+
+
+def _record_of(message: StoredMessage) -> BucketRecord | None:
+    key = message.headers.get(_KEY)
+    if key is None:
+        return None  # somebody else wrote it
+    value = None if _OPERATION in message.headers else message.body
+    return BucketRecord(key, value, message.position, message.headers)
+
+
+class Bucket(JetStreamStream):
+    """A bucket.
+
+    A write that was not acknowledged is repeated, and stored once. Every method raises
+    `StorageError` if NATS does not answer, or refuses.
+
+    Args:
+        connection: The connection.
+        name: The name of the bucket, without the prefix.
+    """
+
+    def __init__(self, connection: NatsConnection, name: str) -> None:
+        bucket = f"{connection.settings.prefix}-{name}"
+        self._base = f"$KV.{bucket}."
+        self._live_base = f"{connection.settings.prefix}.kv-{name}."
+        super().__init__(connection, f"KV_{bucket}", f"{self._base}>", f"{self._live_base}>")
+        self._client = connection.client
+        self._follower: StreamFollower | None = None
+
+    def _settings(self, replicas: int) -> dict[str, Any]:
+        return super()._settings(replicas) | {"max_msgs_per_subject": 1, "deny_delete": True}
+
+    async def put(self, key: str, value: bytes) -> int:
+        """Store a value, whatever the key has, and return its revision."""
+        revision = await self._store(key, value, {})
+        assert revision is not None
+        return revision
+
+    async def replace(self, key: str, value: bytes, revision: int, **headers: str) -> int | None:
+        """Store a value if the key has a revision, 0 if it has none.
+
+        Returns:
+            The new revision; None if the key has another one, and nothing was stored.
+        """
+        return await self._store(key, value, {_EXPECTED: str(revision), **_named(headers)})
+
+    async def delete(self, key: str, revision: int, **headers: str) -> bool:
+        """Delete a key if it has a revision; return whether it was deleted."""
+        conditions = {_EXPECTED: str(revision), _OPERATION: "DEL", **_named(headers)}
+        deleted = await self._store(key, b"", conditions)
+        if deleted is None:
+            return False
+        await self._connection.api(
+            f"STREAM.PURGE.{self.name}",
+            {"filter": self._base + key, "seq": deleted + 1},
+            what="the deletion of a key",
+        )
+        return True
+
+    async def _store(self, key: str, value: bytes, headers: dict[str, str]) -> int | None:
+        identifier = token_hex(16)
+        headers = {_KEY: key, _ID: identifier, **headers}
+        while True:
+            message = await self._connection.request(self._base + key, value, headers=headers)
+            answer: dict[str, Any] = msgspec.json.decode(message.data)
+            if (error := answer.get("error")) is None:
+                return int(answer["seq"])
+            refused = ApiError(f"to store {key}", error)
+            if refused.code in _WRONG_LAST:
+                # An earlier attempt without an answer may have succeeded.
+                found = await self._last_record(key)
+                is_own = found is not None and found.headers.get(_ID) == identifier
+                return found.revision if found is not None and is_own else None
+            if refused.code != _IN_FLIGHT:
+                raise refused
+
+    async def get(self, key: str) -> BucketRecord | None:
+        """Return a key, as the leader of the bucket knows it; None if it was never stored."""
+        return await self._last_record(key)
+
+    async def latest(self, key: str) -> tuple[bytes | None, int]:
+        """Return the value and the revision of a key as `get` does; None and 0 without one."""
+        found = await self._last_record(key)
+        return (None, 0) if found is None else (found.value, found.revision)
+
+    async def _last_record(self, key: str) -> BucketRecord | None:
+        message = await self._get({"last_by_subj": self._base + key})
+        return None if message is None else _record_of(message)
+
+    async def read(self, group: str) -> AsyncGenerator[BucketRecord, None]:
+        """Yield the keys that begin with `group.`, in the order of their revisions.
+
+        The server that is read may lack the latest ones.
+        """
+        scan = self.scan(1, bodies=True, subjects=f"{self._base}{group}.>")
+        async with aclosing(scan) as messages:
+            async for message in messages:
+                if (record := _record_of(message)) is not None:
+                    yield record
+
+    async def watch(self, group: str, receive: Callable[[BucketRecord], None]) -> NatsSubscription:
+        """Call `receive` for what is stored below `group.` from now on.
+
+        Some may be missed while the connection is broken.
+        """
+
+        async def received(message: Msg) -> None:
+            headers = message.headers or {}
+            position = int(headers.get("Nats-Sequence", 0))
+            record = _record_of(StoredMessage(position, headers, message.data, len(message.data)))
+            if record is not None:
+                receive(record)
+
+        subscription = await self._client.subscribe(f"{self._live_base}{group}.>", cb=received)
+        await self._client.flush()
+        return subscription
+
+    async def follow(self, receive: Callable[[str, bytes | None, int], None]) -> None:
+        """Call `receive` with each key, value and revision, and from now on with each change.
+
+        It returns after the keys that are stored. Changes come in their order, and none is missed.
+        """
+
+        def received(message: StoredMessage) -> None:
+            if (record := _record_of(message)) is not None:
+                receive(record.key, record.value, record.revision)
+
+        self._follower = StreamFollower(self._connection, self, received, loads_bodies=True)
+        await self._follower.start(lambda: None)
+
+    async def close(self) -> None:
+        if self._follower is not None:
+            await self._follower.close()
+
+
+def _named(headers: dict[str, str]) -> dict[str, str]:
+    return {f"Rs-{name.capitalize()}": value for name, value in headers.items()}

@@ -1,0 +1,538 @@
+"""The log of a hub of many nodes: a replicated stream of NATS JetStream.
+
+Theory of operation. All records of all logs are in one stream, and the position of a record is its
+sequence number. Each node follows the whole stream (`StreamFollower`), and keeps an index of it in
+memory (`LogIndex`), which is the same on every node. An append succeeds if the log is still as the
+index knows it: each record names the last one from which it was planned, and every index skips a
+record that came too late. It returns once the index of this node has the record. So the stream
+alone decides the order, and no clock does.
+
+Appends records to the stream, one after the other.
+
+Theory of operation. The servers store each record without a condition: they only order them. A
+record names the last record of its topic from which it was planned, and every index skips it if
+another one came in between (`LogIndex.apply`). So a record that is sent again after a lost
+acknowledgement counts once, records of one append keep their order even if the leader of the stream
+changes in between, and of two nodes that append at once one has to plan again. Conditions that the
+servers check (`Nats-Expected-Last-Subject-Sequence`, `Nats-Msg-Id`) would do much of this, but each
+copy of the stream checks them for itself, and copies may differ (`EntryReader`).
+
+Deletes from the stream what no index has any more, in the background.
+
+It may fail, or be done twice: what is left in the stream is deleted later, and no index has it.
+The last entry of a topic always stays: it tells the state of the log. Single records are deleted in
+order: a record that came too late shows that only while the stream has the one that came before it,
+which a later record may replace.
+
+Reads entries by their positions, and keeps some in memory that were read or have just come.
+
+Any server with a copy of the stream may answer, and a copy may be wrong (`CopyScan`). So each entry
+is compared with the digest in the index, and read from other copies if it is another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from rsnotify.errors import StorageError, TooLarge
+from rsnotify.format.datetimes import Instant, to_microseconds
+from rsnotify.runtime.tasks import cancel
+from rsnotify_hub.fragments import Fragment
+from rsnotify_hub.store.interface import (
+    Appended,
+    Backlog,
+    LogEntry,
+    LogListener,
+    LogMoved,
+    LogRetention,
+    LogState,
+)
+from rsnotify_jetstream.connection import ApiError, NatsConnection
+from rsnotify_jetstream.log_index import Applied, LogIndex
+from rsnotify_jetstream.log_records import (
+    LogRecord,
+    RecordKind,
+    digest_of,
+    headers_of,
+    read_record,
+    read_stored_fragment,
+    record_of,
+)
+from rsnotify_jetstream.stream import LogStream, StoredMessage
+from rsnotify_jetstream.stream_follower import StreamFollower
+
+#: The bytes of the lines that enclose headers, and of the server's own headers.
+_ENVELOPE = 64
+
+
+class Appender:
+    """Appends records.
+
+    Args:
+        connection: The connection.
+        stream: The stream.
+        follower: Follows the stream, and so updates the index.
+    """
+
+    def __init__(
+        self, connection: NatsConnection, stream: LogStream, follower: StreamFollower
+    ) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._follower = follower
+        self._accepted: dict[str, dict[tuple[int, bytes], int]] = {}
+
+    def accepted(self, record: LogRecord) -> None:
+        """Note that the index has accepted a record of a topic to which this node appends."""
+        positions = self._accepted.setdefault(record.topic, {})
+        positions[record.after, record.digest] = record.position
+
+    def ended(self, topic: str) -> None:
+        """Note that this node does not append to a topic any more."""
+        self._accepted.pop(topic, None)
+
+    async def append(self, record: LogRecord, fragment: Fragment) -> int:
+        """Append a record to the log that the index knows, and return its position.
+
+        It returns after the index has applied the record.
+
+        Args:
+            record: The record, without a position.
+            fragment: Its fragment.
+
+        Raises:
+            LogMoved: Another node has appended to the log, or deleted it.
+            TooLarge: The server does not accept a message of this size.
+            StorageError: It is unknown whether the record was stored.
+        """
+        headers = headers_of(record, fragment.content_type)
+        self._check_size(headers, fragment.body)
+        return await self._append(record, fragment.body, headers)
+
+    async def reset(self, record: LogRecord) -> None:
+        """Append a record that deletes the log that the index knows.
+
+        Raises:
+            LogMoved: Another node has appended to the log, or deleted it.
+            StorageError: It is unknown whether the record was stored.
+        """
+        await self._append(record, b"", headers_of(record))
+
+    async def _append(self, record: LogRecord, body: bytes, headers: dict[str, str]) -> int:
+        await self._store(self._stream.subject(record.topic), body, headers)
+        # If the record was sent twice, the first one counts.
+        found = self._accepted.get(record.topic, {}).get((record.after, record.digest))
+        if found is None:
+            raise LogMoved(f"another hub has changed the log of {record.topic}")
+        return found
+
+    async def check(self) -> None:
+        """Store a record that says nothing in place of the one before, and wait for it."""
+        headers = headers_of(LogRecord(0, RecordKind.CHECK)) | {"Nats-Rollup": "sub"}
+        await self._store(self._stream.check_subject, b"", headers)
+
+    async def _store(self, subject: str, body: bytes, headers: dict[str, str]) -> None:
+        """Send a record until it is acknowledged, and wait until the index has applied it."""
+        message = await self._connection.request(subject, body, headers=headers)
+        answer: dict[str, Any] = msgspec.json.decode(message.data)
+        if (error := answer.get("error")) is not None:
+            raise ApiError("to store a record", error)
+        await self._follower.reach(int(answer["seq"]))
+
+    def _check_size(self, headers: Mapping[str, str], body: bytes) -> None:
+        size = sum(len(name) + len(value) + 4 for name, value in headers.items())
+        limit = self._connection.client.max_payload
+        if size + len(body) + _ENVELOPE > limit:
+            raise TooLarge(
+                f"it has {len(body)} bytes, and NATS accepts {limit} with the headers; send "
+                "smaller fragments, or set max_payload in the configuration of the NATS servers"
+            )
+
+
+log = logging.getLogger("rsnotify.hub.store")
+
+#: How many entries of a log are trimmed before they are deleted together.
+TRIMMED_TOGETHER = 32
+#: Seconds that deletions wait for others.
+_DELAY = 0.5
+
+
+class Cleaner:
+    """Deletes records.
+
+    Args:
+        stream: The stream.
+    """
+
+    def __init__(self, stream: LogStream) -> None:
+        self._stream = stream
+        self._trimmed: dict[str, int] = {}
+        self._purges: dict[str, int] = {}
+        self._deletions: deque[int] = deque()
+        self._wanted = asyncio.Event()
+        self._cleaning = asyncio.create_task(self._clean())
+
+    def delete(self, position: int) -> None:
+        """Delete a record that another one replaces, or that came too late."""
+        self._deletions.append(position)
+        self._wanted.set()
+
+    def trimmed(self, topic: str, entries: int, first: int, *, now: bool = False) -> None:
+        """Delete the records before `first`, as soon as there are enough of them, or now."""
+        count = self._trimmed.pop(topic, 0) + entries
+        if count >= TRIMMED_TOGETHER or (now and count):
+            self._purges[topic] = first
+            self._wanted.set()
+        elif count:
+            self._trimmed[topic] = count
+
+    async def _clean(self) -> None:
+        while True:
+            await self._wanted.wait()
+            await asyncio.sleep(_DELAY)
+            self._wanted.clear()
+            purges, self._purges = self._purges, {}
+            try:
+                for topic, first in purges.items():
+                    await self._stream.purge(topic, first)
+                while self._deletions:
+                    await self._stream.delete(self._deletions[0])
+                    self._deletions.popleft()
+            except StorageError as error:
+                log.info("old records of the log stay in NATS for now: %s", error)
+
+    async def close(self) -> None:
+        await cancel([self._cleaning])
+
+
+#: The bytes of all bodies in memory.
+CACHE_BYTES = 16 * 1024 * 1024
+#: How often a record is read that is not the expected one, until the leader of the stream is asked.
+_ATTEMPTS = 8
+
+
+class EntryReader:
+    """Reads entries.
+
+    Args:
+        stream: The stream.
+    """
+
+    def __init__(self, stream: LogStream) -> None:
+        self._stream = stream
+        self._cache: OrderedDict[int, LogEntry] = OrderedDict()
+        self._size = 0
+
+    def keep(self, entry: LogEntry) -> None:
+        """Keep an entry in memory, in place of the one that was used longest ago."""
+        size = len(entry.fragment.body)
+        if size > CACHE_BYTES // 8 or entry.position in self._cache:
+            return
+        self._cache[entry.position] = entry
+        self._size += size
+        while self._size > CACHE_BYTES:
+            self._size -= len(self._cache.popitem(last=False)[1].fragment.body)
+
+    async def read(self, expected: Mapping[int, bytes]) -> list[LogEntry]:
+        """Return the entries at some positions, in their order.
+
+        Another node may have trimmed an entry already; such an entry is left out.
+
+        Args:
+            expected: The digest of each entry, by its position.
+        """
+        reads = (self._entry(position, digest) for position, digest in expected.items())
+        found = await asyncio.gather(*reads, return_exceptions=True)
+        entries = []
+        for entry in found:
+            if isinstance(entry, BaseException):
+                raise entry
+            if entry is not None:
+                entries.append(entry)
+        return entries
+
+    async def _entry(self, position: int, digest: bytes) -> LogEntry | None:
+        entry = self._cache.get(position)
+        if entry is not None:
+            self._cache.move_to_end(position)
+            return entry
+        message = await self._stream.get(position)
+        for _ in range(_ATTEMPTS):
+            if message is None or (entry := _checked(message, digest)) is not None:
+                break
+            log.warning("a NATS server has a wrong record %d", position)
+            message = await self._stream.get(position)  # of a random server
+        else:
+            message = await self._stream.get_from_leader(position)
+            entry = None if message is None else _checked(message, digest)
+        if message is None:
+            return None
+        if entry is None:
+            raise StorageError(
+                f"the record {position} of the log in NATS is not the one that was stored: a copy "
+                "of the stream is damaged; see `nats stream info`, and remove the server with it"
+            )
+        self.keep(entry)
+        return entry
+
+
+def _checked(message: StoredMessage, digest: bytes) -> LogEntry | None:
+    """Return the entry in a message, if it is the expected one."""
+    record = read_record(message.position, message.headers, message.size)
+    if record is None or record.kind in (RecordKind.RESET, RecordKind.CHECK):
+        return None
+    fragment = read_stored_fragment(record, message.headers, message.body)
+    return LogEntry(message.position, fragment) if digest_of(fragment) == digest else None
+
+
+class JetStreamLog:
+    """A `LogStore` in NATS JetStream, for any number of nodes.
+
+    Args:
+        connection: An open connection; the caller closes it after the log.
+        retention: How much of each log is kept.
+        clock: Returns the current instant.
+        cleans: Returns whether this node deletes what is trimmed of a topic that nobody appends
+            to; one node of the cluster should.
+
+    Attributes:
+        connection: The connection.
+    """
+
+    def __init__(
+        self,
+        connection: NatsConnection,
+        retention: LogRetention,
+        clock: Callable[[], Instant],
+        *,
+        cleans: Callable[[str], bool] = lambda topic: True,
+    ) -> None:
+        self.connection = connection
+        self._clock = clock
+        self._cleans = cleans
+        self._stream = LogStream(connection)
+        self._index = LogIndex(retention)
+        self._follower = StreamFollower(connection, self._stream, self._apply)
+        self._appender = Appender(connection, self._stream, self._follower)
+        self._reader = EntryReader(self._stream)
+        self._cleaner = Cleaner(self._stream)
+        self._listener: LogListener | None = None
+        self._appending = Counter[str]()
+
+    @property
+    def stream(self) -> LogStream:
+        """The stream of the log."""
+        return self._stream
+
+    @property
+    def position(self) -> int:
+        """The position up to which this node has followed the stream."""
+        return self._follower.position
+
+    @property
+    def behind(self) -> int:
+        """How many records of the stream this node does not have yet, at least."""
+        return self._follower.behind
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What the leader of the stream last said of it."""
+        return self._follower.info
+
+    def trouble(self) -> str | None:
+        """Return why this node cannot use the log at the moment; None if it can."""
+        if self.connection.server is None:
+            return "this node has lost its connection to NATS, and connects again"
+        return self._follower.trouble()
+
+    async def start(self, listener: LogListener) -> list[LogState]:
+        states: list[LogState] = []
+
+        def loaded() -> None:
+            self._listener = listener
+            states.extend(self._index.states())
+
+        await self._stream.prepare()
+        await self._follower.start(loaded)
+        return states
+
+    def _apply(self, message: StoredMessage) -> None:
+        """Apply a message of the stream to the index, and notify the listener."""
+        record = read_record(message.position, message.headers, message.size)
+        if record is None:
+            log.warning("message %d of the log in NATS is not of a hub", message.position)
+            return
+        applied = self._index.apply(record)
+        if record.topic in self._appending and applied.accepted:
+            self._appender.accepted(record)
+        if self._listener is not None:
+            self._notify(self._listener, message, record, applied)
+        if not applied.accepted:
+            # On every node, so that it precedes a deletion of the record that made this one late.
+            self._cleaner.delete(record.position)
+        # What the node that appended it did not delete is deleted when another one starts.
+        elif self._listener is None or record.topic in self._appending:
+            self._clean(record, applied)
+
+    def _notify(
+        self, listener: LogListener, message: StoredMessage, record: LogRecord, applied: Applied
+    ) -> None:
+        try:
+            if applied.forgotten:
+                listener.forgotten(record.topic)
+            if applied.state is not None:
+                fragment = read_stored_fragment(record, message.headers, message.body)
+                entry = LogEntry(record.position, fragment)
+                self._reader.keep(entry)
+                listener.appended(record.topic, (entry,), applied.state, applied.replaced)
+        except Exception:
+            # A bug there must not stop the log.
+            log.exception("an entry of the log of %s could not be passed on", record.topic)
+
+    def _clean(self, record: LogRecord, applied: Applied) -> None:
+        if applied.replaced is not None:
+            self._cleaner.delete(applied.replaced)
+        if applied.trimmed and applied.state is not None:
+            self._cleaner.trimmed(record.topic, applied.trimmed, _first(applied.state))
+        if record.kind is RecordKind.RESET:
+            self._cleaner.trimmed(record.topic, 1, record.position, now=True)
+
+    async def append(
+        self, topic: str, fragments: Sequence[Fragment], *, after: int, replacing: int | None
+    ) -> Appended:
+        state = self._index.state(topic)
+        if (state.position if state else 0) != after:
+            raise LogMoved(f"the log of {topic} has moved on")
+        new = self._new(topic, fragments, replacing)
+        if not new:
+            return self._trimmed(topic)
+        entries: list[LogEntry] = []
+        with self._queue(topic):
+            for number in sorted(new):
+                position = await self._append(topic, fragments[number], replacing)
+                entries.append(LogEntry(position, fragments[number]))
+                replacing = None
+        changed = self._index.state(topic)
+        if changed is None:
+            raise LogMoved(f"another hub has deleted the log of {topic}")
+        return Appended(entries, changed)
+
+    def _trimmed(self, topic: str) -> Appended:
+        """Trim a log to which nothing is appended, since it has everything."""
+        self._index.trim(topic, self._clock())
+        state = self._index.state(topic)
+        assert state is not None
+        assert self._listener is not None
+        self._listener.appended(topic, (), state, None)
+        return Appended([], state)
+
+    def _new(self, topic: str, fragments: Sequence[Fragment], replacing: int | None) -> set[int]:
+        """Return the numbers of the fragments that the log does not have yet."""
+        new: dict[bytes, int] = {}
+        for number, fragment in enumerate(fragments):
+            digest = digest_of(fragment)
+            if self._index.find(topic, digest) in (None, replacing):
+                new.setdefault(digest, number)
+        return set(new.values())
+
+    async def _append(self, topic: str, fragment: Fragment, replacing: int | None) -> int:
+        state = self._index.state(topic)
+        record = record_of(
+            topic,
+            fragment,
+            received=self._clock(),
+            through=state.through if state else None,
+            place=self._index.place(topic, replacing),
+        )
+        return await self._appender.append(record, fragment)
+
+    async def forget(self, topic: str, *, after: int) -> None:
+        state = self._index.state(topic)
+        if state is None or state.position != after:
+            raise LogMoved(f"the log of {topic} has moved on")
+        received = to_microseconds(self._clock())
+        with self._queue(topic):
+            await self._appender.reset(
+                LogRecord(0, RecordKind.RESET, topic, received=received, after=after)
+            )
+
+    @contextmanager
+    def _queue(self, topic: str) -> Iterator[None]:
+        self._appending[topic] += 1
+        try:
+            yield
+        finally:
+            self._appending[topic] -= 1
+            if not self._appending[topic]:
+                del self._appending[topic]
+                self._appender.ended(topic)
+
+    async def newest(self, *, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
+        self._follower.check()
+        return self._index.newest(after, limit)
+
+    async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
+        self._follower.check()
+        while positions := self._index.read(topic, after=after, since=since):
+            if entries := await self._reader.read(self._expected(topic, positions)):
+                return entries
+            after = positions[-1]  # another node has trimmed all of them
+        return []
+
+    async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
+        self._follower.check()
+        positions = self._index.changes(topic, since=since)
+        return await self._reader.read(self._expected(topic, positions))
+
+    def _expected(self, topic: str, positions: Sequence[int]) -> dict[int, bytes]:
+        return {position: self._index.digest(topic, position) for position in positions}
+
+    async def trim(self, topic: str) -> LogState | None:
+        self._follower.check()
+        trimmed = self._index.trim(topic, self._clock())
+        state = self._index.state(topic)
+        if state is not None and self._cleans(topic):
+            self._cleaner.trimmed(topic, trimmed, _first(state), now=True)
+        return state
+
+    async def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
+        self._follower.check()
+        return self._index.backlogs(topic, positions)
+
+    async def reached(self, position: int) -> int:
+        """Return how far the stream has come: at least to a position, unless that is past its end.
+
+        Raises:
+            StorageError: It is unknown.
+        """
+        if position > self.position:
+            await self.catch_up()
+        return self.position
+
+    async def catch_up(self) -> None:
+        """Wait until this node has applied all that is in the stream by now."""
+        await self._follower.catch_up()
+
+    def queued(self) -> int:
+        return self._appending.total()
+
+    async def check(self) -> None:
+        self._follower.check()
+        await self._appender.check()
+
+    async def close(self) -> None:
+        """Stop to follow the stream, and finish deletions."""
+        await self._cleaner.close()
+        await self._follower.close()
+
+
+def _first(state: LogState) -> int:
+    """Return the position before which records are deleted; the last one always stays."""
+    return min(state.first, state.position)

@@ -1,0 +1,227 @@
+"""A record of the stream: a fragment with what the index needs to know, as headers and payload.
+
+The payload is the fragment's bytes, unchanged. Everything else is in headers, so that an index is
+loaded without the payloads. Unknown headers are ignored, so a later version may add some.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from enum import IntEnum
+from urllib.parse import quote, unquote
+
+from msgspec import Struct
+
+from rsnotify.errors import StorageError
+from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
+from rsnotify_hub.fragments import Fragment, heartbeat_interval
+from rsnotify_jetstream.cluster_records import newer
+
+#: The version of the format of records. A hub reads records of this version and older ones.
+VERSION = 1
+
+#: Printable ASCII without the percent sign, which escapes all else.
+_SAFE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
+_DIGEST_BYTES = 16
+
+
+class RecordKind(IntEnum):
+    """What a record is about."""
+
+    CHANGES = 0
+    HEARTBEAT = 1
+    WHOLE = 2
+    #: The log of the topic was deleted.
+    RESET = 3
+    #: A node has checked that it can write.
+    CHECK = 4
+
+
+class LogRecord(Struct, frozen=True, gc=False):
+    """What the index needs to know of a record. Instants are microseconds since 1970.
+
+    Args:
+        position: Its sequence number in the stream.
+        kind: What it is about.
+        topic: The topic; empty for a check.
+        begins: As of the fragment.
+        from_: As of the fragment.
+        until: As of the fragment.
+        received: When it arrived, by the clock of the node that appended it.
+        through: The latest `until` of the log up to and including this record.
+        size: The bytes of the fragment.
+        digest: Identifies equal fragments in a log.
+        after: The position of the last record of the topic when this one was planned; 0 if
+            there was none. The record counts only if that is still the last one.
+        previous: The position of the entry before it in the log; 0 if there is none.
+        reset: The position of the last reset of the log before it; 0 if there was none.
+    """
+
+    position: int
+    kind: RecordKind
+    topic: str = ""
+    begins: int = 0
+    from_: int | None = None
+    until: int = 0
+    received: int = 0
+    through: int = 0
+    size: int = 0
+    digest: bytes = b""
+    after: int = 0
+    previous: int = 0
+    reset: int = 0
+
+
+class Place(Struct, frozen=True):
+    """Where a new record belongs in a log, as `LogRecord` has it."""
+
+    after: int = 0
+    previous: int = 0
+    reset: int = 0
+
+
+def topic_token(topic: str) -> str:
+    """Return the last token of the subject of a topic."""
+    return hashlib.sha256(topic.encode()).hexdigest()
+
+
+def kind_of(fragment: Fragment) -> RecordKind:
+    if fragment.whole:
+        return RecordKind.WHOLE
+    return RecordKind.CHANGES if heartbeat_interval(fragment) is None else RecordKind.HEARTBEAT
+
+
+def digest_of(fragment: Fragment) -> bytes:
+    """Return the digest that identifies equal fragments in a log."""
+    kind = b"whole " if fragment.whole else b""
+    return hashlib.sha256(kind + fragment.body).digest()[:_DIGEST_BYTES]
+
+
+def record_of(
+    topic: str,
+    fragment: Fragment,
+    *,
+    received: Instant,
+    through: Instant | None,
+    place: Place,
+) -> LogRecord:
+    """Return the record of a fragment, which has no position yet.
+
+    Args:
+        topic: The topic.
+        fragment: The fragment.
+        received: When it arrived.
+        through: The latest `until` of the log so far; None if there is no log.
+        place: Where it belongs in the log.
+    """
+    until = to_microseconds(fragment.until)
+    return LogRecord(
+        position=0,
+        kind=kind_of(fragment),
+        topic=topic,
+        begins=to_microseconds(fragment.begins),
+        from_=None if fragment.from_ is None else to_microseconds(fragment.from_),
+        until=until,
+        received=to_microseconds(received),
+        through=until if through is None else max(until, to_microseconds(through)),
+        size=len(fragment.body),
+        digest=digest_of(fragment),
+        after=place.after,
+        previous=place.previous,
+        reset=place.reset,
+    )
+
+
+def headers_of(record: LogRecord, content_type: str | None = None) -> dict[str, str]:
+    """Return the headers of a record, as `read_record` and `read_stored_fragment` read them."""
+    headers = {"Rs-Version": str(VERSION), "Rs-RecordKind": record.kind.name.lower()}
+    if record.kind is RecordKind.CHECK:
+        return headers
+    headers["Rs-Topic"] = _escape(record.topic)
+    headers["Rs-Received"] = str(record.received)
+    headers["Rs-After"] = str(record.after)
+    if record.kind is RecordKind.RESET:
+        return headers
+    headers |= {
+        "Rs-Begins": str(record.begins),
+        "Rs-Until": str(record.until),
+        "Rs-Through": str(record.through),
+        "Rs-Previous": str(record.previous),
+        "Rs-Digest": record.digest.hex(),
+        "Content-Type": _escape(content_type or ""),
+    }
+    if record.from_ is not None:
+        headers["Rs-From"] = str(record.from_)
+    if record.reset:
+        headers["Rs-Reset"] = str(record.reset)
+    return headers
+
+
+def read_record(position: int, headers: Mapping[str, str], size: int) -> LogRecord | None:
+    """Read a record; return None for a message that no hub has written.
+
+    Args:
+        position: Its sequence number in the stream.
+        headers: Its headers.
+        size: The bytes of its payload.
+
+    Raises:
+        StorageError: It was written by a newer hub, or is damaged.
+    """
+    version = headers.get("Rs-Version")
+    if version is None:
+        return None
+    try:
+        if int(version) > VERSION:
+            raise StorageError(newer("a record of the log in NATS", int(version), VERSION))
+        kind = RecordKind[headers["Rs-RecordKind"].upper()]
+        if kind is RecordKind.CHECK:
+            return LogRecord(position, kind)
+        topic, received = unquote(headers["Rs-Topic"]), int(headers["Rs-Received"])
+        after = int(headers["Rs-After"])
+        if kind is RecordKind.RESET:
+            return LogRecord(position, kind, topic, received=received, after=after)
+        return LogRecord(
+            position=position,
+            kind=kind,
+            topic=topic,
+            begins=int(headers["Rs-Begins"]),
+            from_=_optional(headers.get("Rs-From")),
+            until=int(headers["Rs-Until"]),
+            received=received,
+            through=int(headers["Rs-Through"]),
+            size=size,
+            digest=bytes.fromhex(headers["Rs-Digest"]),
+            after=after,
+            previous=int(headers["Rs-Previous"]),
+            reset=int(headers.get("Rs-Reset", 0)),
+        )
+    except (KeyError, ValueError) as error:
+        raise StorageError(
+            f"the record {position} of the log in NATS is damaged ({error!r}): restore the stream "
+            "from a backup, or delete the message with `nats stream rmm`"
+        ) from None
+
+
+def read_stored_fragment(record: LogRecord, headers: Mapping[str, str], body: bytes) -> Fragment:
+    """Return the fragment of a record."""
+    return Fragment(
+        body=body,
+        content_type=unquote(headers.get("Content-Type", "")),
+        from_=None if record.from_ is None else from_microseconds(record.from_),
+        until=from_microseconds(record.until),
+        begins=from_microseconds(record.begins),
+        heartbeat=record.kind is RecordKind.HEARTBEAT,
+        whole=record.kind is RecordKind.WHOLE,
+    )
+
+
+def _optional(value: str | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _escape(text: str) -> str:
+    """Escape what a header cannot carry: all but printable ASCII, and spaces at the ends."""
+    escaped = quote(text, safe=_SAFE)
+    return escaped if escaped == escaped.strip() else escaped.replace(" ", "%20")

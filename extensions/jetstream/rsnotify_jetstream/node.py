@@ -1,0 +1,409 @@
+"""One node of the cluster: it renews its record, follows those of the others, and does what
+`membership` decides.
+
+Theory of operation. A tick about every half second asks the membership for actions. Each `Take` and
+`Release` runs in a task of its own, at most one for a shard; a `Revoke` happens at once. Failures
+of the store are reported to the membership, whose next decision tries again.
+
+The clock of leases: it also counts the time in which the machine was suspended.
+
+What a node of the cluster uses: the records that all nodes share, and the work on its shards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from secrets import token_hex
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from rsnotify.errors import StorageError
+from rsnotify.runtime.tasks import cancel
+from rsnotify_jetstream import cluster_records as formats
+from rsnotify_jetstream.cluster_records import ClusterMeta, NodeRecord, ShardRecord
+from rsnotify_jetstream.membership import (
+    BRIDGE,
+    DEFAULT_SHARDS,
+    ClusterPace,
+    Membership,
+    Release,
+    Revoke,
+    Sharding,
+    ShardView,
+    Take,
+)
+
+_BOOT = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def lease_clock() -> float:
+    """Return the seconds since the machine started, or since another instant."""
+    return time.monotonic() if _BOOT is None else time.clock_gettime(_BOOT)
+
+
+class ClusterRecords(Protocol):
+    """The records that all nodes share, by their keys. Methods raise `StorageError`."""
+
+    async def prepare(self) -> None:
+        """Create the place for them, if absent."""
+
+    async def follow(self, receive: Callable[[str, bytes | None, int], None]) -> None:
+        """Pass on each record with its revision, and from now on each change, in order."""
+
+    async def latest(self, key: str) -> tuple[bytes | None, int]:
+        """Return a record and its revision as they are stored now; None and 0 if there is none."""
+
+    async def put(self, key: str, value: bytes) -> int:
+        """Store a record, and return its revision."""
+
+    async def replace(self, key: str, value: bytes, revision: int) -> int | None:
+        """Store a record in place of a revision; return the new one, None if it has another."""
+
+    async def delete(self, key: str, revision: int) -> bool:
+        """Delete a record that has a revision."""
+
+    async def close(self) -> None:
+        """Stop passing on changes."""
+
+
+class ShardWork(Protocol):
+    """What a node does for the shards that it owns."""
+
+    async def load(self, shard: str, epoch: int) -> None:
+        """Prepare the work on a shard, without beginning it. Raises `StorageError`."""
+
+    def begin(self, shard: str) -> None:
+        """Begin the work on a shard that was loaded."""
+
+    async def finish(self, shard: str) -> None:
+        """End the work on a shard within bounds, and write its state."""
+
+    def abandon(self, shard: str) -> None:
+        """End the work on a shard, or its loading, at once; write nothing."""
+
+
+log = logging.getLogger("rsnotify.hub.cluster")
+
+TICK_SECONDS = 0.5
+#: How long a node may take to release its shards when it stops, in seconds.
+CLOSE_SECONDS = 10.0
+_RETRY_SECONDS = 0.2
+
+
+class ClusterNode:
+    """This node.
+
+    Args:
+        describe: What the others should know about this node; `renewals`, `draining` and `shards`
+            are replaced.
+        shards: The number of shards if this node creates the cluster.
+        clock: The clock of the leases.
+
+    Attributes:
+        id: The id of this node, another one after each start.
+        nodes: The records of all nodes by id.
+        sharding: Which shard a callback belongs to.
+        membership: The view of this node.
+        report: Completes the record of this node before it is renewed.
+        moved: How many shards this node has taken, released and lost.
+    """
+
+    sharding: Sharding
+    membership: Membership
+
+    def __init__(
+        self,
+        records: ClusterRecords,
+        describe: NodeRecord,
+        *,
+        shards: int = DEFAULT_SHARDS,
+        pace: ClusterPace = ClusterPace(),  # noqa: B008 - it is immutable
+        clock: Callable[[], float] = lease_clock,
+    ) -> None:
+        self.id = token_hex(8)
+        self.nodes: dict[str, NodeRecord] = {}
+        self.report: Callable[[NodeRecord], NodeRecord] = lambda record: record
+        self.moved: Counter[str] = Counter(taken=0, released=0, lost=0)
+        self._records = records
+        self._record = replace(describe, started=describe.started or time.time())
+        self._shards = shards
+        self._pace = pace
+        self._clock = clock
+        self._revisions: dict[str, int] = {}
+        self._sent: dict[int, float] = {}  # when each renewal was sent
+        self._moves: dict[str, asyncio.Task[None]] = {}
+        self._wanted = asyncio.Event()
+        self._loops: list[asyncio.Task[None]] = []
+        self._work: ShardWork | None = None
+
+    async def open(self) -> None:
+        """Read the cluster, or create it; this node does not take part yet.
+
+        Raises:
+            StorageError: It cannot be read, or a newer hub has created it.
+        """
+        await self._records.prepare()
+        found: dict[str, tuple[bytes | None, int]] = {}
+        is_created = asyncio.Event()
+        is_loaded = False
+
+        def receive(key: str, value: bytes | None, revision: int) -> None:
+            if is_loaded:
+                self._seen(key, value, revision)
+                return
+            found[key] = value, revision
+            if key == formats.META:
+                is_created.set()
+
+        await self._records.follow(receive)
+        if not is_created.is_set():
+            created = formats.encode(ClusterMeta(shards=self._shards))
+            await self._records.replace(formats.META, created, 0)
+            try:
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await is_created.wait()  # another node may have created it first
+            except TimeoutError:
+                raise StorageError("the records of the cluster cannot be followed") from None
+        meta = found[formats.META][0]
+        assert meta is not None
+        self.sharding = Sharding(formats.read_meta(meta).shards)
+        self.membership = Membership(self.id, self.sharding.names(), self._pace)
+        is_loaded = True
+        for key, (value, revision) in found.items():
+            self._seen(key, value, revision)
+
+    def join(self, work: ShardWork) -> None:
+        """Take part: do `work` for the shards that this node owns."""
+        self._work = work
+        self._loops = [
+            asyncio.create_task(self._renew_all()),
+            asyncio.create_task(self._tick_all()),
+        ]
+
+    def owns(self, shard: str) -> bool:
+        """Return whether this node may work on a shard right now."""
+        return self.membership.owns(shard, self._clock())
+
+    def may_finish(self, shard: str) -> bool:
+        """Return whether this node may write the state of a shard right now."""
+        return self.membership.may_finish(shard, self._clock())
+
+    def lost(self, shard: str, epoch: int) -> None:
+        """Note that another node has written for a shard that this one worked on."""
+        self.membership.lost(shard, epoch)
+        self._wanted.set()
+
+    def living(self) -> list[str]:
+        """Return the ids of the nodes that are alive."""
+        return self.membership.living(self._clock())
+
+    def working(self) -> list[str]:
+        """Return the shards that this node may work on right now."""
+        return [shard for shard in self.membership.owned() if self.owns(shard)]
+
+    def owners(self) -> Counter[str | None]:
+        """Return how many shards each living node owns; those of None are free.
+
+        The shard of the bridge counts only if a living node can run the bridge.
+        """
+        living = set(self.living())
+        bridges = any(self.nodes[node].bridges for node in living if node in self.nodes)
+        shards = [name for name in self.sharding.names() if bridges or name != BRIDGE]
+        owners = map(self.membership.owner, shards)
+        return Counter(owner if owner in living else None for owner in owners)
+
+    # What is seen.
+
+    def _seen(self, key: str, value: bytes | None, revision: int) -> None:
+        try:
+            if (node := formats.node_of_key(key)) is not None:
+                self._node_seen(node, value, revision)
+            elif (shard := formats.shard_of_key(key)) is not None and value is not None:
+                record = formats.read_shard(value)
+                view = ShardView(record.owner, record.epoch, revision)
+                self.membership.shard_seen(shard, view)
+        except StorageError as error:
+            log.warning("%s", error)
+
+    def _node_seen(self, node: str, value: bytes | None, revision: int) -> None:
+        if value is None:
+            self.nodes.pop(node, None)
+            self._revisions.pop(node, None)
+            self.membership.node_gone(node)
+            return
+        record = formats.read_node(value)
+        self.nodes[node] = record
+        self._revisions[node] = revision
+        now = self._clock()
+        if node == self.id:
+            now = self._sent.get(record.renewals, float("-inf"))
+        self.membership.node_seen(
+            node, is_draining=record.draining, now=now, bridges=record.bridges
+        )
+
+    # Renewals.
+
+    async def _renew_all(self) -> None:
+        while True:
+            sent_at = self._clock()
+            pause = _RETRY_SECONDS
+            with suppress(StorageError, TimeoutError):
+                await self._renew()
+                pause = max(0.0, self._pace.renew_seconds - (self._clock() - sent_at))
+            await asyncio.sleep(pause)
+
+    async def _renew(self) -> None:
+        number = self._record.renewals + 1
+        sent_at = self._clock()
+        self._sent[number] = sent_at
+        self._sent.pop(number - 16, None)
+        record = replace(self._record, renewals=number, shards=len(self.membership.owned()))
+        self._record = self.report(record)
+        async with asyncio.timeout(self._pace.renew_seconds):
+            await self._records.put(formats.node_key(self.id), formats.encode(self._record))
+        self.membership.renewed(sent_at)
+
+    # Actions.
+
+    async def _tick_all(self) -> None:
+        while True:
+            try:
+                await self._tick()
+            except Exception:
+                log.exception("this node cannot decide which shards to take")
+            self._wanted.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._wanted.wait()
+
+    async def _tick(self) -> None:
+        now = self._clock()
+        for action in self.membership.decide(now):
+            match action:
+                case Revoke():
+                    self._revoke(action.shards)
+                case Take():
+                    self._move(action.shard, self._take(action))
+                case Release():
+                    self._move(action.shard, self._release(action))
+        if not self.membership.is_fenced(now):
+            for node in self.membership.forgettable(now):
+                with suppress(StorageError):
+                    # It fails if the node has renewed its record meanwhile.
+                    await self._records.delete(formats.node_key(node), self._revisions[node])
+
+    def _revoke(self, shards: tuple[str, ...]) -> None:
+        assert self._work is not None
+        if shards:
+            log.warning("this node has lost %d shards of subscriptions", len(shards))
+            self.moved["lost"] += len(shards)
+        for shard in shards:
+            if (move := self._moves.pop(shard, None)) is not None:
+                move.cancel()
+            self._work.abandon(shard)
+
+    def _move(self, shard: str, work: Coroutine[Any, Any, None]) -> None:
+        task = self._moves[shard] = asyncio.create_task(work)
+        task.add_done_callback(lambda _: self._moved(shard, task))
+
+    def _moved(self, shard: str, task: asyncio.Task[None]) -> None:
+        if self._moves.get(shard) is task:
+            del self._moves[shard]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the shard %s could not be moved", shard, exc_info=error)
+
+    async def _take(self, take: Take) -> None:
+        assert self._work is not None
+        try:
+            record = formats.encode(ShardRecord(epoch=take.epoch, owner=self.id))
+            key = formats.shard_key(take.shard)
+            revision = await self._records.replace(key, record, take.revision)
+            if revision is None:
+                await self._read(take.shard)
+                self.membership.take_failed(take)
+                return
+            await self._work.load(take.shard, take.epoch)
+        except Exception as error:
+            self._work.abandon(take.shard)
+            self.membership.take_failed(take)
+            if not isinstance(error, StorageError):
+                raise
+            log.warning("the shard %s cannot be taken yet: %s", take.shard, error)
+            return
+        if self.membership.taken(take, revision):
+            self._work.begin(take.shard)
+            self.moved["taken"] += 1
+            self._wanted.set()  # another one may be taken now
+        else:
+            self._work.abandon(take.shard)
+
+    async def _release(self, release: Release) -> None:
+        assert self._work is not None
+        revision = None
+        try:
+            await self._work.finish(release.shard)
+            record = formats.encode(ShardRecord(epoch=release.epoch, owner=None))
+            key = formats.shard_key(release.shard)
+            revision = await self._records.replace(key, record, release.revision)
+            if revision is None:
+                await self._read(release.shard)
+        except StorageError as error:
+            log.warning("the shard %s cannot be released yet: %s", release.shard, error)
+        finally:
+            self.membership.released(release, revision)
+        self.moved["released"] += revision is not None
+        if self._record.draining and revision is not None:
+            self._wanted.set()
+
+    async def _read(self, shard: str) -> None:
+        """Read a record that is not as it was seen: a server's copy of it may have been wrong."""
+        value, revision = await self._records.latest(formats.shard_key(shard))
+        view = ShardView()
+        if value is not None:
+            record = formats.read_shard(value)
+            view = ShardView(record.owner, record.epoch, revision)
+        self.membership.shard_read(shard, view)
+
+    # The end.
+
+    async def drain(self) -> None:
+        """Release everything, and take nothing any more; return when all is released.
+
+        Raises:
+            StorageError: The others cannot be told.
+            TimeoutError: They do not answer.
+        """
+        self._record = replace(self._record, draining=True)
+        await self._renew()
+        while not self.membership.is_idle():
+            self._wanted.set()
+            await asyncio.sleep(0.05)
+
+    async def close(self) -> None:
+        """Release everything within some seconds, and leave the cluster."""
+        if self._loops:
+            with suppress(StorageError, TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await self.drain()
+                    for task in self._loops:
+                        task.cancel()
+                    key = formats.node_key(self.id)
+                    revision = await self._records.put(key, formats.encode(self._record))
+                    await self._records.delete(key, revision)
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Stop as in a crash: the others are not informed."""
+        tasks = [*self._loops, *self._moves.values()]
+        self._loops = []
+        await cancel(tasks)
+        if self._work is not None:
+            for shard in self.sharding.names():
+                self._work.abandon(shard)
+        await self._records.close()

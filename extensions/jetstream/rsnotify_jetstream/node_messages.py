@@ -1,0 +1,250 @@
+"""Calls between nodes as requests and replies over NATS.
+
+Each node listens at a subject of its own. A request about subscriptions names their shard, and a
+node that does not own it says so; whoever asks tries again, by its view of the cluster then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+
+import msgspec
+from msgspec import Struct
+from nats import errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as NatsSubscription
+
+from rsnotify.errors import StorageError
+from rsnotify.runtime.tasks import cancel
+from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.store.interface import NotOwner
+from rsnotify_hub.store.stores import A, Handler, NodeCall, R
+from rsnotify_jetstream.cluster_records import decode_versioned
+from rsnotify_jetstream.membership import BRIDGE
+from rsnotify_jetstream.node import ClusterNode
+
+log = logging.getLogger("rsnotify.hub.cluster")
+
+#: The version of the format of requests and replies.
+VERSION = 1
+#: How long an owner, or answers about all subscriptions, are waited for, in seconds.
+OWNER_SECONDS = 6.0
+#: How long a node may take to answer, and if the others' answers are enough.
+ANSWER_SECONDS = 5.0
+SOON_SECONDS = 1.0
+_RETRY_SECONDS = 0.1
+
+
+class CallRequest(Struct, frozen=True, kw_only=True):
+    """A request: the name of the call, the shard that it is about, if any, and the argument."""
+
+    version: int = VERSION
+    name: str
+    shard: str | None
+    argument: bytes
+
+
+class CallReply(Struct, frozen=True, kw_only=True):
+    """A reply: an answer; or the code and the reason of a refusal, or an error of the store.
+
+    Args:
+        version: The version of the format.
+        answer: The answer.
+        shards: The shards that the node owned all the time while it made the answer.
+        not_owner: Whether the node does not own the shard.
+        code: The code of the refusal.
+        reason: The reason of the refusal, or the error.
+    """
+
+    version: int = VERSION
+    answer: bytes | None = None
+    shards: tuple[str, ...] = ()
+    not_owner: bool = False
+    code: str | None = None
+    reason: str = ""
+
+
+class NodeMessages:
+    """The `HubNodes` of a cluster.
+
+    Args:
+        client: A client that is connected.
+        prefix: What the subjects begin with.
+        node: This node.
+    """
+
+    def __init__(self, client: Client, prefix: str, node: ClusterNode) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._node = node
+        self._calls: dict[str, tuple[NodeCall, Handler]] = {}  # type: ignore[type-arg]
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._subscription: NatsSubscription | None = None
+
+    async def start(self) -> None:
+        """Answer the requests of other nodes from now on."""
+        self._subscription = await self._client.subscribe(
+            self._subject(self._node.id), cb=self._requested
+        )
+
+    def _subject(self, node: str) -> str:
+        return f"{self._prefix}.node.{node}"
+
+    def count(self) -> int:
+        return len({self._node.id, *self._node.living()})
+
+    def serve(self, call: NodeCall[A, R], handler: Callable[[A], Awaitable[R]]) -> None:
+        self._calls[call.name] = call, handler
+
+    # The node that asks.
+
+    async def ask_owner(self, authority: str, call: NodeCall[A, R], argument: A) -> R:
+        shard = self._node.sharding.shard_of(authority)
+        request = CallRequest(name=call.name, shard=shard, argument=_encoded(argument))
+        end = asyncio.get_running_loop().time() + OWNER_SECONDS
+        while True:
+            owner = self._node.membership.owner(shard)
+            with suppress(NotOwner):
+                if owner is not None and owner in self._node.living():
+                    reply = await self._ask(owner, request)
+                    answer: R = msgspec.msgpack.decode(reply.answer or b"", type=call.answer)
+                    return answer
+            if asyncio.get_running_loop().time() > end:
+                raise Refusal(Code.UNAVAILABLE, "no node of the hub has these subscriptions now")
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def find(self, call: NodeCall[A, R | None], argument: A) -> R | None:
+        answers = await self._ask_all(call, argument, lambda each: each is not None)
+        return next((each for each in answers if each is not None), None)
+
+    async def ask_all(self, call: NodeCall[A, R], argument: A) -> list[R]:
+        return await self._ask_all(call, argument, lambda each: False)
+
+    async def _ask_all(
+        self, call: NodeCall[A, R], argument: A, is_enough: Callable[[R], bool]
+    ) -> list[R]:
+        """Ask every node until their answers are complete, or one of them is enough."""
+        request = CallRequest(name=call.name, shard=None, argument=_encoded(argument))
+        end = asyncio.get_running_loop().time() + OWNER_SECONDS
+        while True:
+            asked = (self._ask(node, request) for node in self._node.living())
+            found = await asyncio.gather(*asked, return_exceptions=True)
+            replies = [reply for reply in found if isinstance(reply, CallReply)]
+            answers: list[R] = [
+                msgspec.msgpack.decode(reply.answer or b"", type=call.answer) for reply in replies
+            ]
+            if any(map(is_enough, answers)):
+                return answers
+            failures = [reply for reply in found if isinstance(reply, BaseException)]
+            for failure in failures:
+                if not isinstance(failure, NotOwner):
+                    raise failure
+            if not failures and self._is_complete(replies):
+                return answers
+            if asyncio.get_running_loop().time() > end:
+                raise StorageError("some subscriptions have no node at the moment; try again")
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def ask_others(self, call: NodeCall[A, R], argument: A) -> list[R]:
+        request = CallRequest(name=call.name, shard=None, argument=_encoded(argument))
+        others = [node for node in self._node.living() if node != self._node.id]
+        asked = (self._ask(node, request, SOON_SECONDS) for node in others)
+        answers: list[R] = []
+        for reply in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(reply, CallReply):
+                with suppress(msgspec.DecodeError):  # a node of another version
+                    answers.append(msgspec.msgpack.decode(reply.answer or b"", type=call.answer))
+        return answers
+
+    def _is_complete(self, replies: Iterable[CallReply]) -> bool:
+        """Return whether each shard of subscriptions has exactly one node among the replies."""
+        shards = [shard for reply in replies for shard in reply.shards if shard != BRIDGE]
+        return len(shards) == len(set(shards)) == self._node.sharding.count
+
+    async def _ask(
+        self, node: str, request: CallRequest, seconds: float = ANSWER_SECONDS
+    ) -> CallReply:
+        """Ask a node.
+
+        Raises:
+            NotOwner: It has gone, or does not own the shard.
+            Refusal: It refuses.
+            StorageError: It does not answer, or its store fails.
+        """
+        if node == self._node.id:
+            return _read_reply(await self._answer(request))
+        try:
+            message = await self._client.request(
+                self._subject(node), msgspec.msgpack.encode(request), seconds
+            )
+        except errors.NoRespondersError:
+            raise NotOwner("this node has gone") from None
+        except (errors.Error, TimeoutError, OSError):
+            name = self._node.nodes[node].name if node in self._node.nodes else node
+            raise StorageError(f"the node {name or node} of this hub does not answer") from None
+        what = "the reply of another node of this hub"
+        return _read_reply(decode_versioned(message.data, CallReply, VERSION, what))
+
+    # The node that answers.
+
+    async def _requested(self, message: Msg) -> None:
+        task = asyncio.create_task(self._reply(message))  # a slow call must not delay the others
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _reply(self, message: Msg) -> None:
+        try:
+            what = "a request to another node of this hub"
+            reply = await self._answer(decode_versioned(message.data, CallRequest, VERSION, what))
+        except StorageError as error:
+            reply = CallReply(reason=str(error))
+        with suppress(errors.Error, OSError):  # whoever asks notices
+            await message.respond(msgspec.msgpack.encode(reply))
+
+    async def _answer(self, request: CallRequest) -> CallReply:
+        known = self._calls.get(request.name)
+        if known is None:
+            return CallReply(reason=f"this node has no {request.name}: upgrade its hub")
+        if request.shard is not None and not self._node.owns(request.shard):
+            return CallReply(not_owner=True)
+        call, handler = known
+        before = set(self._node.working())
+        try:
+            argument = msgspec.msgpack.decode(request.argument, type=call.argument)
+            answer = _encoded(await handler(argument))
+        except NotOwner:
+            return CallReply(not_owner=True)
+        except Refusal as refusal:
+            return CallReply(code=refusal.code, reason=refusal.reason)
+        except StorageError as error:
+            return CallReply(reason=str(error))
+        except Exception:
+            log.exception("the call %s of another node failed", request.name)
+            return CallReply(reason="a node of this hub has a fault of its own")
+        shards = tuple(before & set(self._node.working()))
+        return CallReply(answer=answer, shards=shards)
+
+    async def close(self) -> None:
+        """Answer no more."""
+        if self._subscription is not None:
+            with suppress(Exception):  # the connection may be closed
+                await self._subscription.unsubscribe()
+        await cancel(self._tasks)
+
+
+def _encoded(value: object) -> bytes:
+    return msgspec.msgpack.encode(value)
+
+
+def _read_reply(reply: CallReply) -> CallReply:
+    if reply.not_owner:
+        raise NotOwner("this node does not own the subscription")
+    if reply.code is not None:
+        raise Refusal(Code(reply.code), reply.reason)
+    if reply.answer is None:
+        raise StorageError(reply.reason)
+    return reply

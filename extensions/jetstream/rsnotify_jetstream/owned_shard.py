@@ -1,0 +1,460 @@
+"""The subscriptions of one shard on the node that owns it.
+
+Theory of operation. Taking a shard has three steps. The records of its cursors are written with the
+new epoch, so that the owner before can move them no more. Then the node watches the keys of the
+subscriptions, and writes one of its own, the *claim*. What it reads from any server is complete if
+it has the claim; what the owner before had sent, and is stored later, comes through the watch.
+
+The bridge to a broker, and its cursors, on the node that owns the shard of the bridge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import aclosing, suppress
+
+from msgspec import Struct
+from nats.aio.subscription import Subscription as NatsSubscription
+
+from rsnotify.errors import StorageError, counted
+from rsnotify.runtime.tasks import cancel
+from rsnotify_hub.store.interface import BridgeOwner, NotOwner, StoredSubscription
+from rsnotify_hub.subscriptions import Subscription, subscription_id
+from rsnotify_jetstream.bucket import Bucket, BucketRecord
+from rsnotify_jetstream.fenced_records import (
+    RETRY_DELAY,
+    FencedContent,
+    FencedFormat,
+    FencedMap,
+    OwnerRights,
+)
+from rsnotify_jetstream.subscription_records import (
+    BridgeRecord,
+    CursorsRecord,
+    StoredCursor,
+    SubscriptionRecord,
+    cursor_of,
+    decode,
+    encode,
+    record_of,
+    subscription_of,
+)
+
+log = logging.getLogger("rsnotify.hub.store")
+
+#: The last part of the key that a new owner writes.
+CLAIM = "claim"
+#: How often a server is asked again that does not have the claim yet.
+_READS, _READ_SECONDS = 40, 0.1
+
+
+class ShardBuckets(Struct, frozen=True):
+    """The buckets of subscriptions and cursors, and the id of this node."""
+
+    subscriptions: Bucket
+    cursors: Bucket
+    node: str
+
+
+class ShardEvents(Struct, frozen=True):
+    """What a shard asks and reports.
+
+    Args:
+        may_write: Returns whether this node may write right now.
+        lost: Called when another node has written.
+        changed: Called with what the owner before wrote: a subscription that is new or has
+            changed, or None if it was deleted, and the id.
+    """
+
+    may_write: Callable[[], bool]
+    lost: Callable[[], None]
+    changed: Callable[[str, StoredSubscription | None], None]
+
+
+class _Known(Struct):
+    record: SubscriptionRecord | None  # None if it was deleted
+    revision: int
+
+
+class OwnedShard:
+    """A shard.
+
+    Args:
+        buckets: Where it is stored.
+        shard: The name of the shard.
+        epoch: The epoch at which this node took it.
+        events: What it asks and reports.
+    """
+
+    def __init__(self, buckets: ShardBuckets, shard: str, epoch: int, events: ShardEvents) -> None:
+        self._bucket = buckets.subscriptions
+        self._shard = shard
+        self._epoch = epoch
+        self._events = events
+        self._stamp = {"node": buckets.node, "epoch": str(epoch)}
+        self._known: dict[str, _Known] = {}
+        self._cursors = FencedMap(
+            buckets.cursors,
+            shard,
+            CURSORS_FORMAT,
+            OwnerRights(epoch, events.may_write, events.lost),
+        )
+        self._beyond: list[str] = []
+        self._watch: NatsSubscription | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self.is_working = False
+
+    async def load(self) -> None:
+        """Take the shard over from the owner before."""
+        await self._cursors.load()
+        self._watch = await self._bucket.watch(self._shard, self._received)
+        await self._read_all()
+        self._cursors.keep({bytes.fromhex(id) for id, known in self._known.items() if known.record})
+
+    async def check_cursors(self, reached: Callable[[int], Awaitable[int]]) -> None:
+        """Find the cursors beyond the end of the log, which `begin` sets to its beginning.
+
+        The positions of a log that was deleted, or restored from a backup, begin again.
+        """
+        positions = {
+            subscription_id(each.topic, each.callback): each.position
+            for each in (stored.subscription for stored in self.stored())
+        }
+        end = await reached(max(positions.values(), default=0))
+        self._beyond = [id for id, position in positions.items() if position > end]
+
+    def begin(self) -> list[StoredSubscription]:
+        """Begin the work, and return all subscriptions."""
+        self.is_working = True
+        for id in self._beyond:
+            self.move(id, 0)
+        if self._beyond:
+            log.warning(
+                "the log in NATS was deleted or restored: %s of the shard %s begin with what it "
+                "has now",
+                counted(len(self._beyond), "subscription"),
+                self._shard,
+            )
+        return self.stored()
+
+    async def _read_all(self) -> None:
+        """Read all subscriptions, at least as far as they are stored by now."""
+        key = f"{self._shard}.{CLAIM}"
+        claim = await self._bucket.put(key, self._stamp["epoch"].encode())
+        for _ in range(_READS):
+            latest = 0
+            found: set[str] = set()
+            async with aclosing(self._bucket.read(self._shard)) as records:
+                async for record in records:
+                    latest = record.revision
+                    found.add(record.key)
+                    self._apply(record)
+            if latest >= claim:
+                for id, known in self._known.items():
+                    if known.record and known.revision < claim and self._key(id) not in found:
+                        known.record = None  # its deletion was not seen
+                        self._report(id)
+                return
+            await asyncio.sleep(_READ_SECONDS)
+        raise StorageError(f"the subscriptions of the shard {self._shard} cannot be read")
+
+    def reload(self) -> None:
+        """Read again what the watch may have missed, in the background."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._reload())
+
+    async def _reload(self) -> None:
+        with suppress(StorageError):
+            await self._read_all()
+
+    def _received(self, record: BucketRecord) -> None:
+        if record.headers.get("Rs-Node") != self._stamp["node"]:
+            self._apply(record)
+
+    def _apply(self, record: BucketRecord) -> None:
+        """Apply what is stored, unless it is known; report it if the work has begun."""
+        id = record.key.rpartition(".")[2]
+        known = self._known.get(id)
+        if id == CLAIM or (known is not None and known.revision >= record.revision):
+            return
+        if self.is_working and record.headers.get("Rs-Node") == self._stamp["node"]:
+            return  # it is being written
+        found = None if record.value is None else decode(record.value, SubscriptionRecord)
+        self._known[id] = _Known(found, record.revision)
+        self._report(id)
+
+    def _report(self, id: str) -> None:
+        if self.is_working:
+            record = self._known[id].record
+            self._events.changed(id, None if record is None else self._stored(id, record))
+
+    def _stored(self, id: str, record: SubscriptionRecord) -> StoredSubscription:
+        _, position, trouble = cursor_of(record, self._cursors.get(bytes.fromhex(id)))
+        return StoredSubscription(subscription_of(record, position), trouble)
+
+    def stored(self) -> list[StoredSubscription]:
+        """Return all subscriptions."""
+        return [
+            self._stored(id, known.record)
+            for id, known in self._known.items()
+            if known.record is not None
+        ]
+
+    def ids(self) -> Collection[str]:
+        return [id for id, known in self._known.items() if known.record is not None]
+
+    def _key(self, id: str) -> str:
+        return f"{self._shard}.{id}"
+
+    async def save(self, subscription: Subscription) -> None:
+        """Store a subscription (`SubscriptionStore.save`)."""
+        id = subscription_id(subscription.topic, subscription.callback)
+        known = self._known.get(id)
+        is_known = known is not None and known.record is not None
+        begins = known.record.begins if known and known.record else subscription.position
+        old = self._cursors.get(bytes.fromhex(id))
+        trouble = old[2] if old is not None and is_known else None
+        self._move(id, begins, subscription.position, trouble)
+        record = record_of(subscription, begins)
+        await self._write(id, encode(record), record)
+
+    async def delete(self, id: str) -> None:
+        """Delete a subscription, if it is stored (`SubscriptionStore.delete`)."""
+        if (known := self._known.get(id)) is not None and known.record is not None:
+            await self._write(id, None, None)
+            self._cursors.remove(bytes.fromhex(id))
+
+    async def _write(self, id: str, value: bytes | None, record: SubscriptionRecord | None) -> None:
+        while True:
+            self.check()
+            known = self._known.get(id)
+            revision = known.revision if known is not None else 0
+            key = self._key(id)
+            if value is not None:
+                stored = await self._bucket.replace(key, value, revision, **self._stamp)
+            else:
+                stored = await self._bucket.delete(key, revision, **self._stamp)
+            if stored is not None:
+                # After a deletion the key has no revision any more.
+                self._known[id] = _Known(record, stored if value is not None else 0)
+                self.check()
+                return
+            await self._refresh(id)
+
+    async def _refresh(self, id: str) -> None:
+        """Learn what the owner before has stored; stop if it was a later one."""
+        found = await self._bucket.get(self._key(id))
+        if found is None:
+            self._known[id] = _Known(None, 0)
+            return
+        if int(found.headers.get("Rs-Epoch", 0)) > self._epoch:
+            self._events.lost()
+            raise NotOwner("another node has written this subscription")
+        self._known[id] = _Known(None, found.revision)
+        with suppress(StorageError):
+            if found.value is not None:
+                self._known[id].record = decode(found.value, SubscriptionRecord)
+
+    def check(self) -> None:
+        """Raise `NotOwner` if this node may not write."""
+        if not self.is_working or not self._events.may_write():
+            raise NotOwner("this node does not own the subscription")
+
+    def move(self, id: str, position: int) -> None:
+        """Move a cursor; durable soon."""
+        known = self._known.get(id)
+        if known is not None and known.record is not None:
+            old = self._cursors.get(bytes.fromhex(id))
+            self._move(id, known.record.begins, position, old[2] if old else None)
+
+    def note_trouble(self, id: str, state: bytes | None) -> None:
+        """Store how deliveries fail; durable soon."""
+        known = self._known.get(id)
+        if known is not None and known.record is not None:
+            begins = known.record.begins
+            old = self._cursors.get(bytes.fromhex(id)) or (begins, begins, None)
+            self._move(id, begins, old[1], state)
+
+    def _move(self, id: str, begins: int, position: int, trouble: bytes | None) -> None:
+        self._cursors.set(bytes.fromhex(id), (begins, position, trouble))
+
+    async def flush(self) -> None:
+        """Write the cursors."""
+        await self._cursors.flush()
+
+    async def close(self) -> None:
+        """Write nothing any more."""
+        self.is_working = False
+        self._cursors.close()
+        if self._reading is not None:
+            self._reading.cancel()
+        if self._watch is not None:
+            watch, self._watch = self._watch, None
+            with suppress(Exception):  # the connection may be closed
+                await watch.unsubscribe()
+
+
+def _encode_cursors(content: FencedContent[bytes, StoredCursor]) -> bytes:
+    return encode(CursorsRecord(epoch=content.epoch, parts=content.parts, cursors=content.cursors))
+
+
+def _decode_cursors(value: bytes) -> FencedContent[bytes, StoredCursor]:
+    found = decode(value, CursorsRecord)
+    return FencedContent(found.epoch, found.parts, found.cursors)
+
+
+#: How the cursors of a shard are stored.
+CURSORS_FORMAT = FencedFormat(_encode_cursors, _decode_cursors)
+
+
+def bridge_key(broker: str) -> str:
+    """Return the key of the cursors of a broker."""
+    return f"bridge.{hashlib.sha256(broker.encode()).hexdigest()}"
+
+
+def bridge_format(broker: str) -> FencedFormat[str, int]:
+    def encode_cursors(content: FencedContent[str, int]) -> bytes:
+        return encode(
+            BridgeRecord(
+                epoch=content.epoch, parts=content.parts, broker=broker, cursors=content.cursors
+            )
+        )
+
+    def decode_cursors(value: bytes) -> FencedContent[str, int]:
+        found = decode(value, BridgeRecord)
+        return FencedContent(found.epoch, found.parts, found.cursors)
+
+    return FencedFormat(encode_cursors, decode_cursors)
+
+
+class OwnedBridge:
+    """The bridge while this node owns its shard.
+
+    Args:
+        bucket: The bucket of cursors.
+        epoch: The epoch at which this node took the shard.
+        may_write: Returns whether this node may write right now.
+        lost: Called when another node has written.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        epoch: int,
+        may_write: Callable[[], bool],
+        lost: Callable[[], None],
+    ) -> None:
+        self._bucket = bucket
+        self._may_write = may_write
+        self._rights = OwnerRights(epoch, may_write, lost)
+        self._brokers: dict[str, FencedMap[str, int]] = {}
+        self._loading = asyncio.Lock()
+        self._is_closed = False
+
+    async def _broker(self, broker: str) -> FencedMap[str, int]:
+        async with self._loading:
+            found = self._brokers.get(broker)
+            if found is None:
+                format = bridge_format(broker)
+                found = FencedMap(self._bucket, bridge_key(broker), format, self._rights)
+                self._check()
+                await found.load()
+                self._brokers[broker] = found
+        self._check()
+        return found
+
+    def _check(self) -> None:
+        if self._is_closed or not self._may_write():
+            raise NotOwner("this node does not run the bridge to the broker")
+
+    async def read(self, broker: str) -> dict[str, int]:
+        return (await self._broker(broker)).all()
+
+    async def store(self, broker: str, positions: Mapping[str, int]) -> None:
+        found = await self._broker(broker)
+        for key, position in positions.items():
+            found.set(key, position)
+        await found.write()
+
+    async def delete(self, broker: str, topic: str) -> None:
+        found = await self._broker(broker)
+        found.remove(topic)
+        await found.write()
+
+    def move(self, broker: str, topic: str, position: int) -> None:
+        found = self._brokers.get(broker)
+        if found is not None and not self._is_closed:
+            found.set(topic, position)
+
+    async def flush(self) -> None:
+        for found in self._brokers.values():
+            await found.flush()
+
+    def close(self) -> None:
+        """Write nothing any more."""
+        self._is_closed = True
+        for found in self._brokers.values():
+            found.close()
+
+
+class BridgeSwitch:
+    """Starts and stops a bridge, one after the other, as this node becomes its owner and back.
+
+    It is started again each time that this node becomes the owner, since another one may have moved
+    the cursors meanwhile.
+    """
+
+    def __init__(self, bridge: BridgeOwner) -> None:
+        self._bridge = bridge
+        self._wanted: OwnedBridge | None = None
+        self._running: OwnedBridge | None = None
+        self._changed = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._stopped.set()
+        self._task = asyncio.create_task(self._run())
+
+    def set(self, wanted: OwnedBridge | None) -> None:
+        """Run the bridge with these cursors; None stops it."""
+        self._wanted = wanted
+        self._changed.set()
+
+    async def stop(self) -> None:
+        """Stop the bridge, and return when it has stopped."""
+        self.set(None)
+        await self._stopped.wait()
+
+    async def _run(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                if self._wanted is not self._running:
+                    await self._change(self._wanted)
+            except StorageError as error:
+                self._set_stopped()
+                if self._wanted is not None:
+                    log.warning("the bridge to the MQTT broker cannot start yet: %s", error)
+                    await asyncio.sleep(RETRY_DELAY)
+                    self._changed.set()
+
+    async def _change(self, wanted: OwnedBridge | None) -> None:
+        if self._running is not None:
+            await self._bridge.close()
+            self._set_stopped()
+        if wanted is not None:
+            self._running = wanted
+            self._stopped.clear()
+            await self._bridge.start()
+
+    def _set_stopped(self) -> None:
+        self._running = None
+        self._stopped.set()
+
+    async def close(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RETRY_DELAY):
+                await self.stop()
+        await cancel([self._task])

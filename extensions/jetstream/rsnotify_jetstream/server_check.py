@@ -1,0 +1,293 @@
+"""Checks at the start whether the NATS servers keep what they acknowledge, and have room for it.
+
+What a node of a cluster knows of the nodes, the shards, and the NATS servers.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from rsnotify.errors import StorageError
+from rsnotify.format.datetimes import Instant
+from rsnotify_hub.admin.schemas import CopyInfo, NodeInfo, NodeList, StreamInfo
+from rsnotify_jetstream.connection import NatsConnection
+from rsnotify_jetstream.jetstream_log import JetStreamLog
+
+if TYPE_CHECKING:
+    from rsnotify_jetstream.jetstream_store import JetStreamStore
+
+#: The oldest version with which the log was tested, and the first whose flushes are configured.
+_TESTED, _CONFIGURED = (2, 9, 10), (2, 10)
+#: A clock that differs by more is reported.
+_SKEW = timedelta(seconds=2)
+#: Enough for the headers of a record.
+_HEADERS = 16_384
+#: The part of the storage that may be used.
+_FULL = 0.8
+
+
+class ServerFacts(Struct, frozen=True):
+    """What a client can learn of the servers.
+
+    Args:
+        version: The version of the server.
+        max_payload: The largest message that it accepts.
+        servers: The number of servers that have a copy of the stream.
+        offline: Those of them that do not answer.
+        stream: The settings of the stream.
+        storage: The bytes that the account uses.
+        storage_limit: The most that it may use; None without a limit.
+        skew: How far the clock of the servers is ahead of the clock here, at least; negative if
+            it is behind.
+    """
+
+    version: str
+    max_payload: int
+    servers: int
+    offline: tuple[str, ...]
+    stream: dict[str, Any]
+    storage: int
+    storage_limit: int | None
+    skew: timedelta
+
+
+async def read_facts(
+    connection: NatsConnection, log: JetStreamLog, clock: Callable[[], Instant]
+) -> ServerFacts:
+    """Ask the servers, and write a record to compare the clocks.
+
+    Args:
+        connection: An open connection.
+        log: The log, which was started.
+        clock: Returns the current instant.
+
+    Raises:
+        StorageError: They do not answer.
+    """
+    before = clock()
+    await log.check()
+    after = clock()
+    stored = await log.stream.time_of_check()
+    info = await log.stream.info()
+    account = await connection.api("INFO", what="information on the account")
+    version = connection.client.connected_server_version
+    replicas = (info.get("cluster") or {}).get("replicas") or []
+    return ServerFacts(
+        version=f"{version.major}.{version.minor}.{version.patch}",
+        max_payload=connection.client.max_payload,
+        servers=1 + len(replicas),
+        offline=tuple(each["name"] for each in replicas if each.get("offline")),
+        stream=info["config"],
+        storage=int(account.get("storage", 0)),
+        storage_limit=_storage_limit(account, info["config"]["num_replicas"]),
+        skew=_outside(stored, before, after),
+    )
+
+
+def _storage_limit(account: dict[str, Any], replicas: int) -> int | None:
+    tiers = account.get("tiers") or {}
+    limits = tiers.get(f"R{replicas}", account).get("limits") or {}
+    limit = int(limits.get("max_storage", -1))
+    return limit if limit >= 0 else None
+
+
+def _outside(instant: Instant, begin: Instant, end: Instant) -> timedelta:
+    """Return by how much an instant is before or after an interval."""
+    return min(instant - begin, timedelta(0)) + max(instant - end, timedelta(0))
+
+
+def warnings_of(facts: ServerFacts, *, largest_fragment: int) -> list[str]:
+    """Return what the administrator should know or change.
+
+    Args:
+        facts: What is known of the servers.
+        largest_fragment: The bytes of the largest fragment that the hub accepts.
+    """
+    return [
+        *_on_durability(facts),
+        *_on_limits(facts, largest_fragment),
+        *_on_servers(facts),
+    ]
+
+
+def _on_durability(facts: ServerFacts) -> Iterator[str]:
+    replicas = facts.stream["num_replicas"]
+    if replicas == 1:
+        yield (
+            "NATS keeps one copy of the log: with its server, or its disk, the log is lost. Run "
+            "three servers, and add ?replicas=3 to the URL"
+        )
+    loss = "the server loses" if replicas == 1 else f"all {replicas} servers lose"
+    if _version(facts.version) < _CONFIGURED:
+        yield (
+            f"NATS {facts.version} acknowledges what it has not flushed to the disk, and flushes "
+            f"every two minutes: if {loss} power at once, the last two minutes may be "
+            "lost. Upgrade to NATS 2.10 or later, and set sync_interval: always in its jetstream "
+            "block"
+        )
+    else:
+        yield (
+            "the hub cannot see whether NATS flushes to the disk before it acknowledges; by "
+            f"default it flushes every two minutes: if {loss} power at once, the last two "
+            "minutes may be lost. Set sync_interval: always in the jetstream block of each server"
+        )
+
+
+def _on_limits(facts: ServerFacts, largest_fragment: int) -> Iterator[str]:
+    if facts.max_payload < largest_fragment + _HEADERS:
+        yield (
+            f"NATS accepts messages of up to {facts.max_payload} bytes, and the hub fragments of "
+            f"up to {largest_fragment}: larger ones will be refused. Set max_payload: "
+            f"{largest_fragment + _HEADERS} in the configuration of the NATS servers, or lower "
+            "the hub's limit"
+        )
+    if facts.storage_limit is not None and facts.storage > facts.storage_limit * _FULL:
+        yield (
+            f"JetStream uses {facts.storage} of the {facts.storage_limit} bytes that the account "
+            "may use: publishing fails when they are full. Raise max_storage of the account, or "
+            "keep less of each log"
+        )
+    for name in ("max_age", "max_bytes", "max_msgs", "max_msgs_per_subject"):
+        if facts.stream.get(name, -1) > 0:
+            yield (
+                f"the stream {facts.stream['name']} has a limit, {name}: NATS may delete what the "
+                "hub still needs, or refuse what is published. Remove it with `nats stream edit`; "
+                "the hub itself trims the logs"
+            )
+
+
+def _on_servers(facts: ServerFacts) -> Iterator[str]:
+    if _version(facts.version) < _TESTED:
+        yield (
+            f"NATS {facts.version} is older than "
+            f"{'.'.join(map(str, _TESTED))}, the oldest version that the hub was tested with; "
+            "upgrade it"
+        )
+    if facts.offline:
+        yield (
+            f"{', '.join(facts.offline)} of the {facts.servers} NATS servers with a copy of the "
+            "log do not answer: start them, as publishing fails without a majority"
+        )
+    if abs(facts.skew) > _SKEW:
+        direction = "ahead of" if facts.skew > timedelta(0) else "behind"
+        yield (
+            f"the clock of NATS is {abs(facts.skew).total_seconds():.0f} seconds {direction} the "
+            "clock of this hub: set the clocks, for example with chrony. Logs are trimmed, and "
+            "leases of subscriptions end, by these clocks"
+        )
+
+
+def _version(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)[:3]))
+
+
+log = logging.getLogger("rsnotify.hub.store")
+
+
+class ClusterReport:
+    """Describes a cluster.
+
+    Args:
+        store: The store of this node.
+        clock: Returns the current instant.
+        largest_fragment: The bytes of the largest fragment that the hub accepts.
+    """
+
+    def __init__(
+        self, store: JetStreamStore, clock: Callable[[], Instant], *, largest_fragment: int
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._largest_fragment = largest_fragment
+        self._warnings: list[str] = []
+
+    async def check_servers(self) -> None:
+        """Check the NATS servers, and log what was not wrong with them before."""
+        try:
+            facts = await read_facts(self._store.connection, self._store, self._clock)
+        except StorageError as error:
+            log.warning("the NATS servers cannot be checked now: %s", error)
+            return
+        found = warnings_of(facts, largest_fragment=self._largest_fragment)
+        for text in found:
+            if text not in self._warnings:
+                log.warning("%s", text)
+        self._warnings = found
+
+    def describe(self) -> NodeList:
+        node = self._store.node
+        living = set(node.living())
+        can_know = node.id in living
+        owners = node.owners()
+        rows = [
+            self._node(id, id in living if can_know or id == node.id else None, owners[id])
+            for id in sorted(node.nodes, key=lambda id: (node.nodes[id].name, id))
+        ]
+        return NodeList(
+            rows=tuple(rows),
+            shards=owners.total(),
+            free=owners[None] if can_know else None,
+            stream=self._stream(),
+        )
+
+    def _node(self, id: str, is_alive: bool | None, shards: int) -> NodeInfo:
+        node = self._store.node
+        record = node.nodes[id]
+        is_this = id == node.id
+        server, behind = (record.server, record.behind) if is_alive else ("", None)
+        if is_this:
+            server = self._store.connection.server or ""
+            behind = None if self._store.trouble() else self._store.behind
+        return NodeInfo(
+            name=record.name,
+            url=record.url,
+            version=record.hub,
+            started=datetime.fromtimestamp(record.started, UTC),
+            alive=is_alive,
+            draining=record.draining,
+            shards=shards,
+            behind=behind,
+            server=server or None,
+            this=is_this,
+        )
+
+    def _stream(self) -> StreamInfo:
+        info = self._store.info
+        state = info.get("state", {})
+        server = self._store.connection.server
+        return StreamInfo(
+            name=self._store.stream.name,
+            connected=server is not None,
+            trouble=self._store.trouble(),
+            records=state.get("messages", 0),
+            bytes=state.get("bytes", 0),
+            copies=tuple(sorted(copies_of(info, server), key=lambda copy: copy.name)),
+            warnings=tuple(self._warnings),
+        )
+
+
+def copies_of(info: dict[str, Any], server: str | None) -> Iterator[CopyInfo]:
+    """Yield the servers that have a copy of a stream.
+
+    Args:
+        info: What JetStream says of the stream.
+        server: The server that this node is connected to; a server alone does not name itself.
+    """
+    cluster = info.get("cluster") or {"leader": server}
+    if leader := cluster.get("leader"):
+        yield CopyInfo(name=leader, leader=True, online=True, current=True, behind=0)
+    for copy in cluster.get("replicas") or ():
+        is_online = not copy.get("offline", False)
+        yield CopyInfo(
+            name=copy["name"],
+            leader=False,
+            online=is_online,
+            current=is_online and bool(copy.get("current")),
+            behind=int(copy.get("lag", 0)),
+        )

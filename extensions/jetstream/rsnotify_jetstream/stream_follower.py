@@ -1,0 +1,291 @@
+"""Follows the stream of the log: passes on each message once, in order, without a gap.
+
+Theory of operation. The servers republish each stored message on core NATS, with its sequence
+number. The numbers of the stream are contiguous, so a message that is not the next one shows a gap,
+which is read from the stream first. What is not announced (the connection broke, a leader died) is
+found by asking for the last number from time to time. All of it happens under one lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+from typing import Any
+
+from nats.aio.msg import Msg
+
+from rsnotify.errors import StorageError, counted
+from rsnotify.runtime.tasks import cancel
+from rsnotify_jetstream.connection import PATIENCE, ApiError, NatsConnection
+from rsnotify_jetstream.stream import NO_STREAM, JetStreamStream, StoredMessage
+
+log = logging.getLogger("rsnotify.hub.store")
+
+#: Seconds between comparisons with the last position of the stream.
+COMPARE_SECONDS = 2.0
+#: Seconds without a successful comparison after which this node is not in step.
+TROUBLE_SECONDS = 10.0
+#: Seconds that a message may arrive later than the acknowledgement for it, before it is read.
+_ANNOUNCED_SECONDS = 0.25
+#: A gap of at most this many is read one message at a time.
+_SMALL_GAP = 8
+#: How often copies are read that are behind.
+_SCANS = 20
+_RETRY_SECONDS = 0.1
+
+
+class StreamFollower:
+    """Passes on every message of the stream.
+
+    Args:
+        connection: The connection.
+        stream: The stream.
+        receive: Receives each message. It must not raise anything but StorageError, which ends
+            the following: this hub cannot understand the log.
+        loads_bodies: Whether the messages that `start` passes on have their payloads.
+
+    Attributes:
+        position: The position up to which all messages were passed on.
+        failure: Why the following has ended, if it has.
+        info: What the leader of the stream last said of it.
+    """
+
+    def __init__(
+        self,
+        connection: NatsConnection,
+        stream: JetStreamStream,
+        receive: Callable[[StoredMessage], None],
+        *,
+        loads_bodies: bool = False,
+    ) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._receive = receive
+        self._loads_bodies = loads_bodies
+        self._lock = asyncio.Lock()
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._compare_now = asyncio.Event()
+        self._comparing: asyncio.Task[None] | None = None
+        self.position = 0
+        self.failure: StorageError | None = None
+        self.info: dict[str, Any] = {}
+        self._compared = 0.0
+        self._created: str | None = None
+        self._missing: str | None = None
+        self._is_behind = False
+
+    async def start(self, loaded: Callable[[], None]) -> None:
+        """Pass on all messages of the stream, and then follow it.
+
+        Args:
+            loaded: Called between the two.
+        """
+        client = self._connection.client
+        async with self._lock:
+            # First, so that nothing between the two is missed; the lock delays it meanwhile.
+            self._live = await client.subscribe(self._stream.live, cb=self._announced)
+            await self._load()
+            self.check()
+            self._compared = asyncio.get_running_loop().time()
+            loaded()
+        self._connection.reconnected.append(self._compare_now.set)
+        self._comparing = asyncio.create_task(self._compare())
+
+    async def _load(self) -> None:
+        end = asyncio.get_running_loop().time() + PATIENCE
+        while True:
+            try:
+                await self._read_until(await self._last(), bodies=self._loads_bodies)
+                return
+            except StorageError:
+                if self.failure or asyncio.get_running_loop().time() > end:
+                    raise
+
+    async def _last(self) -> int:
+        """Return the last position of the stream.
+
+        Raises:
+            StorageError: It is unknown, or this is another stream of the same name.
+        """
+        try:
+            self.info = info = await self._stream.info()
+        except ApiError as error:
+            if error.code != NO_STREAM:
+                raise
+            # A server that starts may not have the stream yet, so the following does not end.
+            self._missing = (
+                f"the stream {self._stream.name} does not exist in NATS any more: its servers lost "
+                "their data, or the stream was deleted; restart all nodes of this hub, which "
+                "create it again, and import the last export of the subscriptions"
+            )
+            raise StorageError(self._missing) from None
+        self._missing = None
+        self._created = self._created or info["created"]
+        if info["created"] != self._created:
+            self._fail(
+                StorageError(
+                    f"the stream {self._stream.name} was deleted or restored while this hub was "
+                    "running; restart the hub"
+                )
+            )
+        self.check()
+        return int(info["state"]["last_seq"])
+
+    async def reach(self, position: int) -> None:
+        """Wait until all messages up to a position were passed on.
+
+        Raises:
+            StorageError: That took too long, or the following has ended.
+        """
+        self.check()
+        if position <= self.position:
+            return None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (position, id(future), future))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ANNOUNCED_SECONDS):
+                return await asyncio.shield(future)
+        self._compare_now.set()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await future
+        except TimeoutError:
+            raise StorageError(
+                f"the log in NATS at {self._connection.settings.place} cannot be read; "
+                "are most of its servers running?"
+            ) from None
+
+    async def catch_up(self) -> None:
+        """Pass on all messages that the stream has by now."""
+        await self.reach(await self._last())
+
+    async def _announced(self, message: Msg) -> None:
+        headers = message.headers or {}
+        position = int(headers.get("Nats-Sequence", 0))
+        async with self._lock:
+            if position <= self.position or self.failure:
+                return
+            if position != self.position + 1:
+                try:
+                    await self._read_until(position - 1, bodies=True)
+                except StorageError as error:
+                    log.warning("the log in NATS has to be read again: %s", error)
+                    self._compare_now.set()
+                    return
+            if position > self.position:
+                body = message.data
+                self._pass_on(StoredMessage(position, headers, body, len(body)))
+
+    async def _read_until(self, target: int, *, bodies: bool) -> None:
+        """Pass on the messages up to a position, which the stream has or had; with the lock."""
+        for _ in range(_SCANS):
+            before = self.position
+            if target - before <= _SMALL_GAP or self.failure:
+                break
+            async with aclosing(self._stream.scan(before + 1, bodies=bodies)) as messages:
+                async for message in messages:
+                    self._pass_on(message)
+            if self.position == before:
+                if await self._stream.next(before + 1, through=target) is None:
+                    break
+                await asyncio.sleep(_RETRY_SECONDS)  # a copy is behind
+        # Copies may be behind; only the leader has everything.
+        while self.position < target and not self.failure:
+            found = await self._stream.next(self.position + 1, through=target)
+            if found is not None:
+                self._pass_on(found)
+            else:
+                self._advance(target)  # they were deleted
+
+    def _pass_on(self, message: StoredMessage) -> None:
+        if message.position <= self.position or self.failure:
+            return
+        try:
+            self._receive(message)
+        except StorageError as error:
+            self._fail(error)
+        else:
+            self._advance(message.position)
+
+    def _fail(self, error: StorageError) -> None:
+        if self.failure is None:
+            log.error("this hub cannot follow the log any more: %s", error)
+            self.failure = error
+            self._wake(None)
+
+    def _advance(self, position: int) -> None:
+        self.position = position
+        self._wake(position)
+
+    def _wake(self, position: int | None) -> None:
+        while self._waiting and (position is None or self._waiting[0][0] <= position):
+            future = heapq.heappop(self._waiting)[2]
+            if future.done():
+                continue
+            if self.failure is None:
+                future.set_result(None)
+            else:
+                future.set_exception(self.failure)
+
+    def check(self) -> None:
+        """Raise the failure that has ended the following, if any."""
+        if self.failure is not None:
+            raise self.failure
+
+    @property
+    def behind(self) -> int:
+        """How many records the stream had, when it was last compared, that were not passed on."""
+        last = int(self.info["state"]["last_seq"]) if self.info else 0
+        return max(0, last - self.position)
+
+    def _is_led(self) -> bool:
+        """Return whether the last information on the stream is that of its leader.
+
+        Without a majority, a server answers with what it has itself. A server alone has no leader.
+        """
+        cluster = self.info.get("cluster")
+        return cluster is None or bool(cluster.get("leader"))
+
+    def trouble(self) -> str | None:
+        """Return why this node does not follow the log at the moment; None if it does."""
+        if self.failure is not None:
+            return f"this node cannot follow the log in NATS any more: {self.failure}"
+        if self._missing is not None:
+            return self._missing
+        seconds = asyncio.get_running_loop().time() - self._compared
+        if seconds < TROUBLE_SECONDS:
+            return None
+        return (
+            f"this node has not caught up with the log in NATS for {seconds:.0f} seconds, and is "
+            f"at least {counted(self.behind, 'record')} behind: do most of its servers run?"
+        )
+
+    async def _compare(self) -> None:
+        """Look for messages that were not announced, until `close`."""
+        while not self.failure:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(COMPARE_SECONDS):
+                    await self._compare_now.wait()
+            self._compare_now.clear()
+            try:
+                last = await self._last()
+                if last > self.position and not self._waiting:
+                    await asyncio.sleep(_RETRY_SECONDS)  # it may just be announced
+                async with self._lock:
+                    await self._read_until(last, bodies=True)
+                if self._is_led():
+                    self._compared = asyncio.get_running_loop().time()
+                self._is_behind = False
+            except StorageError as error:
+                if not self._is_behind and not self.failure:
+                    log.warning("the log in NATS cannot be followed at the moment: %s", error)
+                self._is_behind = True
+
+    async def close(self) -> None:
+        if self._comparing is not None:
+            await cancel([self._comparing])
+        self.failure = self.failure or StorageError("the store is closed")
+        self._wake(None)

@@ -1,0 +1,272 @@
+"""The command `rsnotify validate`: every rule that a document breaks.
+
+The command `rsnotify inspect`: what a Source offers, as a tree.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Coroutine, Iterator
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from rsnotify.errors import RsnotifyError, counted, without_credentials
+from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.model import Capability
+from rsnotify.format.writer import Profile
+from rsnotify.runtime.command_line import complain, printable, run_until_stopped
+from rsnotify_subscriber.commands.follow_options import Json, NetworkArguments, Url, with_arguments
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+    from rsnotify_validation.document_check import CheckedDocument, ValidationResult
+    from rsnotify_validation.inspect import InspectionFinding
+
+
+@with_arguments
+def validate(
+    target: Annotated[
+        str, typer.Argument(metavar="FILE|URL", help="A document, or a package of a dump.")
+    ],
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Validate the documents it leads to, and compare.")
+    ] = False,
+    spec: Annotated[
+        Profile, typer.Option(metavar="1.1|1.0", help="The version of ResourceSync.")
+    ] = Profile.V1_1,
+    json: Json = False,
+    *,
+    arguments: NetworkArguments,
+) -> None:
+    """Report every rule that a document or a package breaks.
+
+    Exit code 0: valid. 1: not valid. 2: it cannot be read.
+
+    Examples:
+        rsnotify validate resourcelist.xml
+        rsnotify validate https://source.example/ --deep
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    from rsnotify_validation.validate import validate as validate_target
+
+    credentials = arguments.credentials
+    status = Console(stderr=True).status(Text(printable(without_credentials(target))))
+
+    def work() -> Coroutine[None, None, ValidationResult]:
+        return validate_target(
+            target,
+            deep=deep,
+            spec=spec,
+            allow_private_addresses=arguments.allow_private_addresses,
+            credentials=credentials,
+            progress=lambda name: status.update(Text(printable(name))),
+        )
+
+    try:
+        with status if sys.stderr.isatty() else nullcontext():
+            result = run_until_stopped(work)
+    except RsnotifyError as error:
+        raise complain(error, 2) from None
+    except OSError as error:
+        raise complain(f"{target}: {error.strerror or error}", 2) from None
+    if result is None:
+        raise typer.Exit(2)
+    if json:
+        facts = msgspec.structs.asdict(result) | {"valid": result.valid}
+        typer.echo(msgspec.json.encode(facts).decode())
+    else:
+        for line in validation_lines(result):
+            typer.echo(line)
+    raise typer.Exit(0 if result.valid else 1)
+
+
+def validation_lines(result: ValidationResult) -> Iterator[str]:
+    from rsnotify_validation import Severity
+
+    for document in result.documents:
+        for line in _lines(document):
+            yield printable(line)
+    counts = (
+        (len(result.documents), "document"),
+        (result.count(Severity.ERROR), "error"),
+        (result.count(Severity.WARNING), "warning"),
+    )
+    totals = ", ".join(counted(count, what) for count, what in counts)
+    yield f"{'valid' if result.valid else 'not valid'}: {totals}"
+
+
+def _lines(document: CheckedDocument) -> Iterator[str]:
+    for found in document.findings:
+        place = document.name if found.line is None else f"{document.name}:{found.line}"
+        element = found.element if found.entry is None else f"{found.element}, entry {found.entry}"
+        yield f"{place}: {found.severity} {found.section} {found.rule}: {found.message} [{element}]"
+    for rule, number in document.more.items():
+        yield f"{document.name}: {rule}: at {number:,} more places"
+
+
+#: By capability, the name of the document, and of its entries.
+_WORDS = {
+    Capability.DESCRIPTION: ("Source Description", "set of resources", "sets of resources"),
+    Capability.CAPABILITY_LIST: ("Capability List", "capability", "capabilities"),
+    Capability.RESOURCE_LIST: ("Resource List", "resource", "resources"),
+    Capability.CHANGE_LIST: ("Change List", "change", "changes"),
+    Capability.RESOURCE_DUMP: ("Resource Dump", "package", "packages"),
+    Capability.CHANGE_DUMP: ("Change Dump", "package", "packages"),
+    Capability.RESOURCE_DUMP_MANIFEST: ("Resource Dump Manifest", "resource", "resources"),
+    Capability.CHANGE_DUMP_MANIFEST: ("Change Dump Manifest", "change", "changes"),
+    Capability.RESOURCE_LIST_ARCHIVE: ("Resource List Archive", "list", "lists"),
+    Capability.CHANGE_LIST_ARCHIVE: ("Change List Archive", "list", "lists"),
+    Capability.RESOURCE_DUMP_ARCHIVE: ("Resource Dump Archive", "dump", "dumps"),
+    Capability.CHANGE_DUMP_ARCHIVE: ("Change Dump Archive", "dump", "dumps"),
+    Capability.CHANGE_NOTIFICATION: ("channel", "change", "changes"),
+    Capability.FRAMEWORK_NOTIFICATION: ("channel of the framework", "change", "changes"),
+    "robots.txt": ("robots.txt", "Sitemap", "Sitemaps"),
+    None: ("Sitemap", "resource", "resources"),
+}
+_UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
+
+
+@with_arguments
+def inspect(url: Url, json: Json = False, *, arguments: NetworkArguments) -> None:
+    """Show what the Source at URL offers.
+
+    Exit code 1: it cannot be inspected at all.
+
+    Examples:
+        rsnotify inspect https://source.example/
+        rsnotify inspect https://source.example/changelist.xml --json
+    """
+    from rsnotify_validation.inspect import inspect as inspect_source
+
+    credentials = arguments.credentials
+    try:
+        found = run_until_stopped(
+            lambda: inspect_source(
+                url,
+                allow_private_addresses=arguments.allow_private_addresses,
+                credentials=credentials,
+            )
+        )
+    except RsnotifyError as error:
+        raise complain(error, 1) from None
+    if found is None:
+        raise typer.Exit(1)
+    if json:
+        typer.echo(msgspec.json.encode(found).decode())
+    elif sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(_tree(found, datetime.now(UTC)))
+    else:
+        for line in inspection_lines(found, datetime.now(UTC)):
+            typer.echo(line)
+
+
+def inspection_lines(found: InspectionFinding, now: Instant, depth: int = 0) -> Iterator[str]:
+    indent = "  " * depth
+    yield f"{indent}{_title(found)}  {printable(found.uri)}"
+    for line in _details(found, now):
+        yield f"{indent}    {printable(line)}"
+    for part in found.parts:
+        yield from inspection_lines(part, now, depth + 1)
+
+
+def _tree(found: InspectionFinding, now: Instant) -> Tree:
+    from rich.text import Text
+    from rich.tree import Tree
+
+    label = Text.assemble((_title(found), "bold"), "  ", (printable(found.uri), "cyan"))
+    for line in _details(found, now):
+        wrong = line.startswith("!")
+        label.append("\n" + printable(line), style="red" if wrong else "dim")
+    tree = Tree(label)
+    for part in found.parts:
+        tree.add(_tree(part, now))
+    return tree
+
+
+def _words(found: InspectionFinding) -> tuple[str, str, str]:
+    return _WORDS.get(found.capability) or (printable(str(found.capability)), "entry", "entries")
+
+
+def _title(found: InspectionFinding) -> str:
+    name, _, _ = _words(found)
+    return f"{name} Index" if found.index else name
+
+
+def _details(found: InspectionFinding, now: Instant) -> Iterator[str]:
+    if found.problem is not None:
+        yield f"! {found.problem}"
+    for warning in found.warnings:
+        yield f"! {warning}"
+    if found.entries is not None:
+        yield ", ".join(_counts(found))
+        if interval := ", ".join(_interval(found, now)):
+            yield interval
+    if found.reaches is not None:
+        yield _reach(found, *found.reaches, now)
+    for link in found.links:
+        yield f"{link.rel} {link.uri}"
+
+
+def _counts(found: InspectionFinding) -> Iterator[str]:
+    from rich.filesize import decimal
+
+    _, one, many = _words(found)
+    if found.index:
+        one, many = "part", "parts"
+    count = found.entries or 0
+    yield counted(count, one, many)
+    if found.changes:
+        yield " ".join(f"{number:,} {change}" for change, number in found.changes.items())
+    if found.listed_bytes:
+        yield f"{decimal(found.listed_bytes)} in all"
+    yield f"document of {decimal(found.bytes)}"
+    if found.profile:
+        yield f"format {found.profile}"
+    if found.granularity:
+        yield f"datetimes to {found.granularity}"
+    if found.unread:
+        yield f"{found.unread:,} of those below left unread"
+
+
+def _interval(found: InspectionFinding, now: Instant) -> Iterator[str]:
+    instants = {
+        "at": found.at,
+        "completed": found.completed,
+        "from": found.from_,
+        "until": found.until,
+    }
+    for word, instant in instants.items():
+        if instant is not None:
+            yield f"{word} {_with_age(instant, now)}"
+    if found.from_ is not None and found.until is None:
+        yield "open"
+
+
+def _reach(found: InspectionFinding, earliest: Instant, latest: Instant, now: Instant) -> str:
+    if (found.capability or "").endswith("-archive"):
+        return f"reaches back to {_with_age(earliest, now)}"
+    what = "last change" if found.changes else "newest entry"
+    return f"{what} {_with_age(latest, now)}"
+
+
+def _with_age(instant: Instant, now: Instant) -> str:
+    return f"{format_datetime(instant)} ({age(instant, now)})"
+
+
+def age(instant: Instant, now: Instant) -> str:
+    """Return how long ago an instant was, in the largest unit."""
+    seconds = int((now - instant).total_seconds())
+    for unit, size in _UNITS:
+        if count := abs(seconds) // size:
+            span = counted(count, unit)
+            return f"{span} ago" if seconds > 0 else f"in {span}"
+    return "just now"

@@ -1,0 +1,310 @@
+"""Checking single documents and packages, streamed through the validator.
+
+Checking a ZIP package of a dump against its manifest (core §11.2, §13.2).
+
+The result of a validation: the documents that were checked, and the findings in each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from rsnotify.errors import ContentMismatch, FetchError, MalformedDocument, RsnotifyError
+from rsnotify.format.hashes import Digester, agree
+from rsnotify.format.model import Resource
+from rsnotify.format.writer import Profile
+from rsnotify_subscriber.content.packages import MANIFEST, ZipPackage
+from rsnotify_subscriber.fetching.contents import Content
+from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.responses import body, check_status, inflated_if_gzip
+from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_validation import RULES, Finding, Severity, Validator
+from rsnotify_validation.outline import Outline, Reference
+from rsnotify_validation.rules import make_finding
+from rsnotify_validation.tree import LocatedFinding, TreePosition
+
+#: The bytes of inflated members after which no further ones are compared.
+_MOST_INFLATED = 16 * 2**30
+
+
+class PackageChecker:
+    """Checks one open package; its methods block on the disk."""
+
+    def __init__(self, package: ZipPackage, spec: Profile) -> None:
+        self._package = package
+        self._spec = spec
+        self._inflated = 0
+
+    def manifest(self) -> tuple[Outline, list[Finding]]:
+        """Validate the manifest; ContentMismatch if it cannot be unpacked."""
+        validator = Validator(self._spec)
+        found: list[Finding] = []
+        for piece in self._package.pieces(MANIFEST):
+            found += validator.feed(piece)
+        found += validator.close()
+        return validator.outline, found
+
+    @property
+    def has_manifest(self) -> bool:
+        return MANIFEST in self._package.names
+
+    def bitstreams(self, manifest: Outline) -> Iterator[Finding]:
+        """Compare each bitstream with its entry in the manifest, and yield the findings."""
+        present = set(self._package.names) - {MANIFEST}
+        described = set()
+        for reference in manifest.references:
+            name = (reference.path or "").removeprefix("/")
+            described.add(name)
+            if name in present:
+                yield from self._bitstream(reference)
+            else:
+                detail = f"path is {reference.path!r}"
+                yield make_finding(
+                    "package-path-missing", reference.line, "rs:md", detail, reference.entry
+                )
+        for name in sorted(present - described):
+            yield make_finding("package-not-described", None, "package", repr(name))
+
+    def _bitstream(self, reference: Reference) -> Iterator[Finding]:
+        if self._inflated > _MOST_INFLATED:
+            return
+        digester = Digester(reference.hash)
+        try:
+            for piece in self._package.pieces(reference.path or ""):
+                digester.update(piece)
+                self._inflated += len(piece)
+        except ContentMismatch as error:
+            yield make_finding(
+                "package-unsafe", reference.line, "rs:md", error.reason, reference.entry
+            )
+            return
+        yield from compare(reference, digester, f"path {reference.path!r}", reference.line)
+
+
+def compare(entry: Reference, content: Digester, what: str, line: int | None) -> Iterator[Finding]:
+    """Compare content with its entry; `line` is that of the entry, if the finding belongs there."""
+    if agree(entry.hash, content.hashes) is False:
+        detail = f"{what} has hash {content.hashes}, not {entry.hash}"
+        yield make_finding("package-content", line, "rs:md", detail, entry.entry)
+    elif entry.length is not None and entry.length != str(content.length):
+        detail = f"{what} has {content.length} bytes, not {entry.length}"
+        yield make_finding("package-content", line, "rs:md", detail, entry.entry)
+
+
+#: The most findings of one rule that are kept for one document; the others are counted.
+_MOST_PLACES = 100
+
+
+class CheckedDocument(Struct):
+    """The findings in one document or package.
+
+    Args:
+        name: The file or URI; for the manifest of a package, that of the package with
+            `!manifest.xml`.
+        capability: Its capability.
+        entries: The number of its entries.
+        findings: The findings.
+        more: How many times a rule is broken beside those in `findings`, by rule.
+    """
+
+    name: str
+    capability: str | None = None
+    entries: int = 0
+    findings: list[Finding] = []
+    more: dict[str, int] = {}
+
+    def add(self, findings: Iterable[Finding]) -> None:
+        """Add findings, in bounded memory."""
+        for finding in findings:
+            if finding in self.findings[-_MOST_PLACES:]:
+                continue  # two documents lead here, with the same finding
+            places = sum(one.rule == finding.rule for one in self.findings)
+            if places < _MOST_PLACES:
+                self.findings.append(finding)
+            else:
+                self.more[finding.rule] = self.more.get(finding.rule, 0) + 1
+
+    def count(self, severity: Severity) -> int:
+        shown = sum(finding.severity is severity for finding in self.findings)
+        more = sum(n for rule, n in self.more.items() if RULES[rule].severity is severity)
+        return shown + more
+
+
+class ValidationResult(Struct):
+    """The result of a validation, with each document that was checked, in order."""
+
+    target: str
+    spec: str
+    documents: list[CheckedDocument] = []
+
+    def count(self, severity: Severity) -> int:
+        return sum(document.count(severity) for document in self.documents)
+
+    @property
+    def valid(self) -> bool:
+        return self.count(Severity.ERROR) == 0
+
+
+#: The most bytes of one package.
+_MOST_PACKAGE_BYTES = 4 * 2**30
+_PIECE = 131_072
+_ZIP = b"PK\x03\x04"
+
+
+class PackageReceived(RsnotifyError):
+    """The response for a document is a ZIP."""
+
+
+class DocumentChecker:
+    """Checks the documents and packages of one validation, and adds the findings to its result."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        folder: Path,
+        result: ValidationResult,
+        spec: Profile,
+        progress: Callable[[str], None],
+    ) -> None:
+        self._sessions = sessions
+        self._folder = folder
+        self._fetcher = Fetcher(sessions, folder)
+        self._result = result
+        self._spec = spec
+        self._progress = progress
+        self._checked: dict[str, CheckedDocument] = {}
+
+    def note(self, found: Iterable[LocatedFinding]) -> None:
+        """Add findings about documents that were checked before."""
+        for located in found:
+            self._checked[located.name].add([located.finding])
+
+    async def file(self, path: Path) -> TreePosition:
+        """Check a file, a document or a package; OSError if it cannot be read."""
+        name = str(path)
+        with path.open("rb") as file:
+            is_package = file.read(len(_ZIP)) == _ZIP
+        if not is_package:
+            outline, checked = await self._read(name, inflated_if_gzip(_pieces(path)))
+            self._begin(checked)
+            return _placed("", name, outline)
+        self._begin(CheckedDocument(name))
+        return await self._package(_linked(path, self._folder), name, "")
+
+    async def fetch(self, uri: str) -> TreePosition:
+        """GET and check a document, or a package; FetchError if that fails."""
+        try:
+            outline, checked = await self._get(uri)
+        except PackageReceived:
+            return await self.fetch_package(Reference(uri, 1))
+        self._begin(checked)
+        return _placed(uri, uri, outline)
+
+    async def peek(self, uri: str) -> TreePosition | None:
+        """GET and read a document without adding findings about it; None if that fails."""
+        try:
+            outline, _ = await self._get(uri)
+        except (FetchError, PackageReceived):
+            return None
+        return TreePosition(uri, uri, outline)
+
+    async def fetch_package(self, reference: Reference) -> TreePosition:
+        """GET a package, check it and its manifest, and return that; FetchError if that fails."""
+        uri = reference.uri
+        content = await self._fetcher.content(Resource(uri), most=_MOST_PACKAGE_BYTES)
+        checked = self._begin(CheckedDocument(uri))
+        digester = await asyncio.to_thread(_digested, content, reference.hash)
+        checked.add(compare(reference, digester, "the package", None))
+        return await self._package(content.path, uri, uri)
+
+    def _begin(self, checked: CheckedDocument) -> CheckedDocument:
+        self._checked[checked.name] = checked
+        self._result.documents.append(checked)
+        self._progress(checked.name)
+        return checked
+
+    async def _get(self, uri: str) -> tuple[Outline, CheckedDocument]:
+        async with self._sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
+            check_status(uri, response)
+            return await self._read(uri, inflated_if_gzip(body(uri, response)))
+
+    async def _read(
+        self, name: str, chunks: AsyncIterator[bytes]
+    ) -> tuple[Outline, CheckedDocument]:
+        validator = Validator(self._spec)
+        checked = CheckedDocument(name)
+        begun = False
+        try:
+            async for chunk in chunks:
+                if not begun and chunk.startswith(_ZIP):
+                    raise PackageReceived
+                begun = True
+                checked.add(validator.feed(chunk))
+                await asyncio.sleep(0)
+        except (zlib.error, ContentMismatch) as error:
+            detail = f"its compression is damaged: {error}"
+            checked.add([make_finding("not-well-formed", None, "document", detail)])
+        else:
+            checked.add(validator.close())
+        outline = validator.outline
+        checked.capability, checked.entries = outline.capability, outline.entries
+        return outline, checked
+
+    async def _package(self, path: Path, name: str, uri: str) -> TreePosition:
+        try:
+            package = await asyncio.to_thread(ZipPackage, path, name)
+        except MalformedDocument as error:
+            return self._unusable(uri, name, "package-format", error.reason)
+        check = PackageChecker(package, self._spec)
+        try:
+            if not check.has_manifest:
+                return self._unusable(uri, name, "package-manifest-missing")
+            outline, found = await asyncio.to_thread(check.manifest)
+            manifest = self._begin(CheckedDocument(f"{name}!{MANIFEST}"))
+            manifest.capability, manifest.entries = outline.capability, outline.entries
+            manifest.add(found)
+            for finding in await asyncio.to_thread(list, check.bitstreams(outline)):
+                (manifest if finding.line else self._checked[name]).add([finding])
+        except ContentMismatch as error:
+            return self._unusable(uri, name, "package-unsafe", error.reason)
+        finally:
+            await asyncio.to_thread(package.close)
+        return _placed(uri, manifest.name, outline)
+
+    def _unusable(self, uri: str, name: str, rule: str, detail: str = "") -> TreePosition:
+        self._checked[name].add([make_finding(rule, None, "package", detail)])
+        return TreePosition(uri, name, Outline())
+
+
+def _placed(uri: str, name: str, outline: Outline) -> TreePosition:
+    """Return the position of a document, without the bitstreams of a manifest (checked before)."""
+    if outline.kind is not None and outline.kind.is_manifest:
+        outline.references.clear()
+    return TreePosition(uri, name, outline)
+
+
+def _digested(content: Content, announced: str | None) -> Digester:
+    content.write()
+    digester = Digester(announced)
+    with content.path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            digester.update(piece)
+    return digester
+
+
+def _linked(path: Path, folder: Path) -> Path:
+    """Return a link to a file, as closing a package removes its file."""
+    link = folder / "package"
+    link.symlink_to(path.resolve())
+    return link
+
+
+async def _pieces(path: Path) -> AsyncIterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            yield piece

@@ -1,0 +1,399 @@
+"""Checks of single entries, and of any `rs:md` and `rs:ln`.
+
+W3C Datetimes as the validator reads them: strictly, and with their written precision.
+
+`2013-01-02` is a whole day. Two datetimes are compared only up to their precision, so that coarse
+datetimes are not reported as out of order.
+
+The syntax of attributes and texts (core §7), and the registered link relation types.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+
+from msgspec import Struct
+
+from rsnotify.format.datetimes import MICROSECOND, Instant, parse_datetime
+from rsnotify.format.digest import AUDIT_NS, FORMS
+from rsnotify.format.model import RS_NS, Capability, ChangeType, Rel
+from rsnotify.format.writer import Profile
+from rsnotify_validation.elements import Element, EntryElement
+from rsnotify_validation.kinds import CAPABILITIES, DESCRIBED, NOT_OFFERED, TOPICS, Kind
+from rsnotify_validation.outline import TIMES
+
+# https://www.w3.org/TR/1998/NOTE-datetime-19980827: the zone is mandatory after a time.
+_FORM = re.compile(
+    r"\d{4}(-\d\d(-\d\d(T\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d))?)?)?",
+    re.ASCII,
+)
+_RECOMMENDED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", re.ASCII)
+#: The duration of the unit that is written, by the number of groups of the form plus one.
+_DURATIONS = {
+    1: timedelta(days=365),
+    2: timedelta(days=28),
+    3: timedelta(days=1),
+    4: timedelta(minutes=1),
+    5: timedelta(seconds=1),
+}
+
+
+class StrictDatetime(Struct, frozen=True):
+    """The instants that a datetime may mean, from the first to the last."""
+
+    first: Instant
+    last: Instant
+
+    def is_before(self, other: StrictDatetime) -> bool:
+        """Return whether it is certainly earlier."""
+        return self.last < other.first
+
+
+def read_strict_datetime(text: str | None) -> StrictDatetime | None:
+    """Read a W3C Datetime; None if it is malformed."""
+    match = _FORM.fullmatch(text.strip()) if text is not None else None
+    if match is None or text is None:
+        return None
+    try:
+        first = parse_datetime(text)
+        return StrictDatetime(first, first + _duration(match) - MICROSECOND)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _duration(match: re.Match[str]) -> timedelta:
+    fraction = match.group(5)
+    if fraction:
+        return max(MICROSECOND, timedelta(seconds=10.0 ** -(len(fraction) - 1)))
+    written = sum(group is not None for group in match.groups()[:4])
+    return _DURATIONS[written + 1]
+
+
+def is_recommended(text: str) -> bool:
+    """Return whether a text has the form that core §7 recommends."""
+    return _RECOMMENDED.fullmatch(text.strip()) is not None
+
+
+#: The greatest length of a loc (https://www.sitemaps.org/protocol.html).
+_LONGEST_LOC = 2_047
+_SHOWN = 80
+
+_CHANGES = frozenset(ChangeType)
+_FREQUENCIES = frozenset({"always", "hourly", "daily", "weekly", "monthly", "yearly", "never"})
+_TOKEN = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
+_MEDIA_TYPE = re.compile(rf"{_TOKEN}/{_TOKEN}(\s*;\s*{_TOKEN}=({_TOKEN}|\"[^\"]*\"))*")
+_CODINGS = re.compile(rf"{_TOKEN}(\s*,\s*{_TOKEN})*")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_URI = re.compile(r"(?:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=]++|%[0-9A-Fa-f]{2})++")
+_RELATION = re.compile(r"[a-z][a-z0-9.-]*")
+_HASH = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*):([0-9A-Fa-f]+)")
+#: Hexadecimal digits of a digest, by the names of the IANA registry of hash functions.
+_DIGITS = {"md5": 32, "sha-1": 40, "sha-224": 56, "sha-256": 64, "sha-384": 96, "sha-512": 128}
+
+_RELATIONS = """
+    about acl alternate amphtml api-catalog appendix apple-touch-icon apple-touch-startup-image
+    archives author blocked-by bookmark c2pa-manifest canonical chapter cite-as collection
+    compression-dictionary contents convertedfrom copyright create-form current deprecation
+    describedby describes disclosure dns-prefetch duplicate edit edit-form edit-media enclosure
+    external first geofeed glossary help hosts hub ice-server icon index intervalafter
+    intervalbefore intervalcontains intervaldisjoint intervalduring intervalequals
+    intervalfinishedby intervalfinishes intervalin intervalmeets intervalmetby
+    intervaloverlappedby intervaloverlaps intervalstartedby intervalstarts item last
+    latest-version license linkset lrdd manifest mask-icon me media-feed memento micropub
+    modulepreload monitor monitor-group next next-archive nofollow noopener noreferrer opener
+    openid2.local_provider openid2.provider original p3pv1 payment pingback preconnect
+    predecessor-version prefetch preload prerender prev prev-archive preview previous
+    privacy-policy profile publication rdap-active rdap-bottom rdap-down rdap-top rdap-up
+    related replies restconf ruleinput search section self service service-desc service-doc
+    service-meta sip-trunking-capability sponsored start status stylesheet subsection
+    successor-version sunset tag terms-of-service timegate timemap type ugc up version-history
+    via webmention working-copy working-copy-of
+"""
+#: The IANA Link Relation Type Registry as of 2025. Later types are missing here, so an unknown
+#: type gives a warning and not an error.
+REGISTERED = frozenset(_RELATIONS.split())
+
+RuleIds = tuple[str, ...]
+
+
+def _datetime(text: str) -> RuleIds:
+    if read_strict_datetime(text) is None:
+        return ("datetime-syntax",)
+    return () if is_recommended(text) else ("datetime-form",)
+
+
+def _uri(text: str) -> RuleIds:
+    if _SCHEME.match(text) is None:
+        return ("uri-relative",)
+    return () if _URI.fullmatch(text) else ("uri-characters",)
+
+
+def _loc(text: str) -> RuleIds:
+    return _uri(text) + (("loc-long",) if len(text) > _LONGEST_LOC else ())
+
+
+def _hash(text: str) -> RuleIds:
+    pairs = [_HASH.fullmatch(pair) for pair in text.split()]
+    found = [match for match in pairs if match is not None]
+    if len(found) < len(pairs) or not pairs:
+        return ("hash-syntax",)
+    broken: RuleIds = ()
+    if any(len(pair[2]) != _DIGITS.get(pair[1].lower(), len(pair[2])) for pair in found):
+        broken += ("hash-length",)
+    if any(pair[1].lower() not in _DIGITS for pair in found):
+        broken += ("hash-algorithm",)
+    return broken
+
+
+def _priority(text: str) -> RuleIds:
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    return () if 1 <= number <= 999_999 else ("pri-range",)
+
+
+def _relation(text: str) -> RuleIds:
+    if _RELATION.fullmatch(text):
+        return () if text in REGISTERED else ("rel-unregistered",)
+    return ("rel-syntax",) if _uri(text) else ()
+
+
+def _path(text: str) -> RuleIds:
+    if not text.startswith("/"):
+        return ("path-rooted",)
+    parts = text[1:].split("/")
+    within = all(part not in ("", ".", "..") for part in parts)
+    return () if within and "\\" not in text and "\0" not in text else ("path-within",)
+
+
+def _one_of(values: frozenset[str], rule: str) -> Callable[[str], RuleIds]:
+    return lambda text: () if text in values else (rule,)
+
+
+def _like(form: re.Pattern[str], rule: str) -> Callable[[str], RuleIds]:
+    return lambda text: () if form.fullmatch(text) else (rule,)
+
+
+#: The check of each attribute or text, which returns the broken rules.
+_CHECKS: dict[str, Callable[[str], RuleIds]] = {
+    **dict.fromkeys(
+        ("at", "completed", "from", "until", "datetime", "modified", "lastmod"), _datetime
+    ),
+    "change": _one_of(_CHANGES, "change-value"),
+    "changefreq": _one_of(_FREQUENCIES, "changefreq-value"),
+    "encoding": _like(_CODINGS, "encoding-value"),
+    "hash": _hash,
+    "href": _uri,
+    "length": _like(re.compile("[0-9]+"), "length-value"),
+    "loc": _loc,
+    "path": _path,
+    "pri": _priority,
+    "rel": _relation,
+    "type": _like(_MEDIA_TYPE, "type-value"),
+}
+
+
+def broken_by(name: str, value: str) -> RuleIds:
+    """Return the syntax rules that the value of an attribute or element breaks."""
+    check = _CHECKS.get(name)
+    return () if check is None else check(value)
+
+
+def shown(name: str, value: str) -> str:
+    """Return a value for a message, shortened if it is long."""
+    text = value if len(value) <= _SHOWN else value[: _SHOWN - 1] + "…"
+    return f"{name} is {text!r}"
+
+
+#: Called with a broken rule, the line, the element and a detail.
+Report = Callable[..., None]
+
+HEAD_ATTRIBUTES = frozenset({"capability", *TIMES})
+ENTRY_ATTRIBUTES = HEAD_ATTRIBUTES | {
+    "change", "datetime", "encoding", "hash", "length", "path", "type",
+}  # fmt: skip
+_OF_LINKED = ("encoding", "hash", "length", "modified", "path", "type", "pri")
+LINK_ATTRIBUTES = frozenset({"rel", "href", *_OF_LINKED})
+#: Kinds whose entries state the kind of document they lead to.
+_OF_ANY_KIND = frozenset({Capability.CAPABILITY_LIST, Capability.FRAMEWORK_NOTIFICATION})
+#: Attributes that a mirror has in common with the resource (core §14.2).
+_OF_CONTENT = ("encoding", "hash", "length", "type")
+
+
+def check_attributes(element: Element, name: str, known: frozenset[str], report: Report) -> None:
+    """Check that the attributes of an element are known, and the syntax of each (core §7)."""
+    for attribute, value in element.attributes.items():
+        namespace, _, local = attribute.rpartition(" ")
+        if namespace == RS_NS:
+            report("attribute-prefixed", element.line, name, local)
+        elif not namespace and local not in known:
+            report("attribute-unknown", element.line, name, local)
+        elif not namespace:
+            for rule in broken_by(local, value.strip() if local != "path" else value):
+                report(rule, element.line, name, shown(local, value))
+
+
+def check_audit(md: Element, report: Report) -> None:
+    """Check the audit attributes in the `rs:md` of a document (docs/audit.md)."""
+    values = {name: md.attributes.get(f"{AUDIT_NS} {name}") for name in FORMS}
+    missing = [name for name, value in values.items() if value is None]
+    if len(missing) == len(values):
+        return
+    if missing:
+        report("audit-incomplete", md.line, "rs:md", ", ".join(missing))
+    for name, value in values.items():
+        if value is not None and FORMS[name].fullmatch(value) is None:
+            report("audit-value", md.line, "rs:md", shown(name, value))
+    if "until" not in md.attributes:
+        report("audit-until-missing", md.line, "rs:md")
+
+
+def check_order_of_times(element: Element, report: Report) -> None:
+    """Check that a snapshot or interval does not end before it begins (core §7)."""
+    at, completed, from_, until = (
+        read_strict_datetime(element.attributes.get(name)) for name in TIMES
+    )
+    if at and completed and completed.is_before(at):
+        report("completed-before-at", element.line, "rs:md")
+    if from_ and until and until.is_before(from_):
+        report("until-before-from", element.line, "rs:md")
+
+
+def check_link(link: Element, report: Report) -> None:
+    """Check the rules for every `rs:ln` (core §7)."""
+    check_attributes(link, "rs:ln", LINK_ATTRIBUTES, report)
+    for name in ("href", "rel"):
+        if name not in link.attributes:
+            report(f"link-{name}-missing", link.line, "rs:ln")
+
+
+class EntryCheck:
+    """Checks the entries of one document, each by itself.
+
+    The kind is None for a document that core and Archives do not describe.
+    """
+
+    def __init__(self, kind: Kind | None, spec: Profile, report: Report) -> None:
+        self._kind = kind
+        self._is_1_0 = spec is Profile.V1_0
+        self._report = report
+
+    def check(self, entry: EntryElement) -> None:
+        self._texts(entry)
+        if entry.md is not None:
+            check_attributes(entry.md, "rs:md", ENTRY_ATTRIBUTES, self._report)
+            check_order_of_times(entry.md, self._report)
+        for link in entry.links:
+            check_link(link, self._report)
+            self._relation(entry, link)
+        self._link_counts(entry)
+        if self._kind is not None:
+            self._parts(self._kind, entry)
+            self._allowed(self._kind, entry)
+            self._capability(self._kind, entry)
+
+    def _texts(self, entry: EntryElement) -> None:
+        if not entry.text("loc"):
+            self._report("loc-missing", entry.line, entry.name)
+        for name, (text, line) in entry.texts.items():
+            for rule in broken_by(name, text) if text or name != "loc" else ():
+                self._report(rule, line, name, shown(name, text))
+
+    def _parts(self, kind: Kind, entry: EntryElement) -> None:
+        """Check that the entry has the parts that its kind requires or recommends."""
+        deleted = entry.attribute("change") == ChangeType.DELETED
+        for part in kind.entry_required + kind.entry_recommended:
+            if part == "lastmod":
+                missing = self._is_1_0 and part not in entry.texts
+            elif part == "describedby" and entry.attribute("capability") in TOPICS:
+                missing = False
+            elif part == "describedby":
+                missing = not any(link.attributes.get("rel") == part for link in entry.links)
+            elif deleted and part in ("path", "type"):
+                missing = False  # a deleted resource has no bitstream (core §13.2)
+            else:
+                missing = entry.attribute(part) is None
+            if missing:
+                line = entry.line if part in ("lastmod", "describedby") else entry.md_line
+                self._report(f"{kind.id}-entry-{part}-missing", line, entry.name)
+
+    def _allowed(self, kind: Kind, entry: EntryElement) -> None:
+        """Check that the entry has no attributes of other kinds (core §7, Appendix A)."""
+        if entry.md is None:
+            return
+        attributes = entry.md.attributes
+        refuse = partial(self._refuse, entry.md, "rs:md")
+        if "at" not in kind.entry_time:
+            refuse("entry-at-not-allowed", "at", "completed")
+        elif "at" not in attributes:
+            refuse("completed-without-at", "completed")
+        if "from" not in kind.entry_time:
+            refuse("entry-from-not-allowed", "from", "until")
+        elif "from" not in attributes:
+            refuse("until-without-from", "until")
+        if self._is_1_0:
+            refuse("datetime-not-in-1.0", "datetime")
+        elif not kind.changes:
+            refuse("datetime-not-allowed", "datetime")
+        if not kind.changes:
+            refuse("change-not-used", "change")
+        if not kind.is_manifest:
+            refuse("path-not-allowed", "path")
+
+    def _refuse(self, element: Element, name: str, rule: str, *attributes: str) -> None:
+        found = [attribute for attribute in attributes if attribute in element.attributes]
+        if found:
+            self._report(rule, element.line, name, ", ".join(found))
+
+    def _capability(self, kind: Kind, entry: EntryElement) -> None:
+        """Check the kind of document that the entry states (core §8, §9)."""
+        if entry.md is None:
+            return
+        capability = entry.attribute("capability")
+        line = entry.md.line
+        if kind.id == Capability.DESCRIPTION:
+            if capability not in DESCRIBED:
+                self._report("description-capability", line, "rs:md")
+        elif capability is None:
+            return
+        elif kind.id not in _OF_ANY_KIND:
+            self._report("entry-capability-not-used", line, "rs:md")
+        elif capability not in CAPABILITIES:
+            self._report("capability-unknown", line, "rs:md", shown("it", capability))
+        elif kind.id == Capability.CAPABILITY_LIST and capability in NOT_OFFERED:
+            self._report("capability-not-offered", line, "rs:md", capability)
+
+    def _relation(self, entry: EntryElement, link: Element) -> None:
+        """Check the rules for single relations (core §14)."""
+        relation = link.attributes.get("rel")
+        if relation == Rel.DUPLICATE:
+            self._refuse(link, "rs:ln", "duplicate-attributes", *_OF_CONTENT)
+        elif relation == Rel.ALTERNATE:
+            if "type" not in link.attributes:
+                self._report("alternate-type-missing", link.line, "rs:ln")
+        elif relation == Rel.TIMEGATE:
+            self._refuse(link, "rs:ln", "timegate-attributes", *_OF_LINKED)
+        elif relation == Rel.PATCH:
+            self._patch(entry, link)
+
+    def _patch(self, entry: EntryElement, link: Element) -> None:
+        if "type" not in link.attributes:
+            self._report("patch-type-missing", link.line, "rs:ln")
+        if self._kind is None:
+            return
+        if not self._kind.changes:
+            self._report("patch-not-allowed", link.line, "rs:ln")
+        elif self._kind.is_manifest and "path" not in link.attributes:
+            self._report("patch-path-missing", link.line, "rs:ln")
+
+    def _link_counts(self, entry: EntryElement) -> None:
+        relations = [link.attributes.get("rel") for link in entry.links]
+        for relation in (Rel.MEMENTO, Rel.VIA):
+            if relations.count(relation) > 1:
+                self._report(f"{relation}-repeated", entry.line, entry.name)
+        if self._is_1_0 and "lastmod" not in entry.texts:
+            # If the kind itself requires lastmod, that was reported already.
+            required = self._kind is not None and "lastmod" in self._kind.entry_required
+            if not required and {Rel.MEMENTO, Rel.TIMEGATE, Rel.TIMEMAP} & set(relations):
+                self._report("memento-lastmod-missing", entry.line, entry.name)

@@ -1,0 +1,280 @@
+"""The kinds of ResourceSync documents, and their required and recommended parts, as one table.
+
+It combines Appendix A of the core with the sections of the core and of Archives. The rules on
+what a kind must or should have are derived from it in `rules`.
+
+The findings of a validation: rules, and where a document breaks them.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from rsnotify.format.model import Capability
+
+
+class Severity(StrEnum):
+    """The severity of breaking a rule: an error for a MUST, a warning for a SHOULD."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+class Rule(Struct, frozen=True):
+    """One rule of the specifications.
+
+    Args:
+        id: A stable name, for programs.
+        section: Its section in the specification, such as `core §12.1`.
+        severity: The severity of breaking it.
+        sentence: What is wrong when it is broken, and what to do.
+    """
+
+    id: str
+    section: str
+    severity: Severity
+    sentence: str
+
+
+class Finding(Struct, frozen=True, omit_defaults=True):
+    """A rule that a document breaks.
+
+    Args:
+        rule: The `id` of the rule.
+        section: The section of the rule in the specification.
+        severity: The severity of breaking it.
+        line: The line where the element at fault begins; None if there is none.
+        element: The element at fault, such as `rs:md`.
+        message: What is wrong and what to do, as a sentence.
+        entry: The 1-based position of the `url` or `sitemap` at fault, if there is one.
+    """
+
+    rule: str
+    section: str
+    severity: Severity
+    line: int | None
+    element: str
+    message: str
+    entry: int | None = None
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the finding makes the document invalid."""
+        return self.severity is Severity.ERROR
+
+
+_AT = "at"
+_FROM = "from"
+#: For an entry that leads to a document of any kind.
+_EITHER = "at from"
+
+
+class Kind(Struct, frozen=True, kw_only=True):
+    """One kind of document, identified by its capability and its root element.
+
+    Args:
+        name: Its name, with the article.
+        capability: `rs:md/@capability` of the document.
+        section: Its section in the specification.
+        index: Whether the root is a `sitemapindex`.
+        time: The times of the document: `at` (and `completed`), `from` (and `until`), or
+            neither; `entry_time` the same for each entry, or both.
+        required: The parts that the document must have; it should have those `recommended`.
+        ordered: The severity if its entries are not in chronological order.
+        changes: Whether its entries are changes; or else `packages`, or ResourceSync `documents`.
+    """
+
+    name: str
+    capability: str
+    section: str
+    index: bool = False
+    time: str = ""
+    entry_time: str = ""
+    required: tuple[str, ...] = ()
+    recommended: tuple[str, ...] = ()
+    entry_required: tuple[str, ...] = ()
+    entry_recommended: tuple[str, ...] = ()
+    ordered: Severity | None = None
+    changes: bool = False
+    packages: bool = False
+    documents: bool = False
+
+    @property
+    def id(self) -> str:
+        """The prefix of the names of its rules."""
+        return f"{self.capability}-index" if self.index else self.capability
+
+    @property
+    def is_manifest(self) -> bool:
+        """Whether it describes the content of a package."""
+        return self.capability.endswith("-manifest")
+
+    @property
+    def is_archive(self) -> bool:
+        """Whether it is an Archive, or the Index of one."""
+        return self.capability.endswith("-archive")
+
+
+def _archives(name: str, core: str, section: str, time: str) -> tuple[Kind, Kind]:
+    """Return the kinds of an Archive and its Index (archives §3 to §6, §3.1)."""
+    archive = Kind(
+        name=f"a {name} Archive",
+        capability=f"{core}-archive",
+        section=section,
+        entry_time=time,
+        required=("up",),
+        entry_recommended=(_AT,) if time == _AT else (),
+        ordered=Severity.ERROR if time == _FROM else None,
+        documents=True,
+    )
+    return archive, _index(archive, "archives §3.1")
+
+
+def _index(kind: Kind, section: str) -> Kind:
+    """Return the kind of an index of documents of another kind (core §10.2, §12.2)."""
+    has_changes = kind.time == _FROM
+    return Kind(
+        name=f"{kind.name} Index",
+        capability=kind.capability,
+        section=section,
+        index=True,
+        time=kind.time,
+        entry_time=kind.time or kind.entry_time,
+        required=kind.required,
+        entry_recommended=(_FROM,) if has_changes else (),
+        ordered=Severity.ERROR if has_changes else None,
+        documents=True,
+    )
+
+
+_DESCRIPTION = Kind(
+    name="a Source Description",
+    capability=Capability.DESCRIPTION,
+    section="core §8",
+    recommended=("describedby",),
+    entry_recommended=("describedby",),
+    documents=True,
+)
+_RESOURCE_LIST = Kind(
+    name="a Resource List",
+    capability=Capability.RESOURCE_LIST,
+    section="core §10.1",
+    time=_AT,
+    required=(_AT, "up"),
+)
+_RESOURCE_DUMP = Kind(
+    name="a Resource Dump",
+    capability=Capability.RESOURCE_DUMP,
+    section="core §11.1",
+    time=_AT,
+    entry_time=_AT,
+    required=(_AT, "up"),
+    entry_recommended=("type", "length"),
+    packages=True,
+)
+_CHANGE_LIST = Kind(
+    name="a Change List",
+    capability=Capability.CHANGE_LIST,
+    section="core §12.1",
+    time=_FROM,
+    required=(_FROM, "up"),
+    entry_required=("change", "lastmod"),
+    ordered=Severity.ERROR,
+    changes=True,
+)
+_CHANGE_DUMP = Kind(
+    name="a Change Dump",
+    capability=Capability.CHANGE_DUMP,
+    section="core §13.1",
+    time=_FROM,
+    entry_time=_FROM,
+    required=(_FROM, "up"),
+    entry_recommended=(_FROM, "type", "length"),
+    ordered=Severity.WARNING,
+    packages=True,
+)
+
+KINDS: tuple[Kind, ...] = (
+    _DESCRIPTION,
+    _index(_DESCRIPTION, "core §8"),
+    Kind(
+        name="a Capability List",
+        capability=Capability.CAPABILITY_LIST,
+        section="core §9",
+        required=("up",),
+        recommended=("describedby",),
+        entry_required=("capability",),
+        documents=True,
+    ),
+    _RESOURCE_LIST,
+    _index(_RESOURCE_LIST, "core §10.2"),
+    _RESOURCE_DUMP,
+    _index(_RESOURCE_DUMP, "core §11.1"),
+    Kind(
+        name="a Resource Dump Manifest",
+        capability=Capability.RESOURCE_DUMP_MANIFEST,
+        section="core §11.2",
+        time=_AT,
+        required=(_AT, "up"),
+        entry_required=("path",),
+        entry_recommended=("type",),
+    ),
+    _CHANGE_LIST,
+    _index(_CHANGE_LIST, "core §12.2"),
+    _CHANGE_DUMP,
+    _index(_CHANGE_DUMP, "core §13.1"),
+    Kind(
+        name="a Change Dump Manifest",
+        capability=Capability.CHANGE_DUMP_MANIFEST,
+        section="core §13.2",
+        time=_FROM,
+        required=(_FROM, "up"),
+        entry_required=("change", "lastmod", "path"),
+        entry_recommended=("type",),
+        ordered=Severity.ERROR,
+        changes=True,
+    ),
+    *_archives("Resource List", Capability.RESOURCE_LIST, "archives §3", _AT),
+    *_archives("Resource Dump", Capability.RESOURCE_DUMP, "archives §4", _AT),
+    *_archives("Change List", Capability.CHANGE_LIST, "archives §5", _FROM),
+    *_archives("Change Dump", Capability.CHANGE_DUMP, "archives §6", _FROM),
+    Kind(
+        name="a Framework Notification",
+        capability=Capability.FRAMEWORK_NOTIFICATION,
+        section="framework notification §3",
+        time=_FROM,
+        entry_time=_EITHER,
+        required=("up",),
+        entry_required=("capability", "change"),
+        ordered=Severity.ERROR,
+        changes=True,
+    ),
+)
+
+_BY_CAPABILITY = {(kind.capability, kind.index): kind for kind in KINDS}
+#: Capabilities of documents that other specifications describe.
+SPECIFIED_ELSEWHERE = frozenset({Capability.CHANGE_NOTIFICATION})
+#: All values of `rs:md/@capability`.
+CAPABILITIES = frozenset(kind.capability for kind in KINDS) | SPECIFIED_ELSEWHERE
+#: Documents above a Capability List, or within a package, which it does not offer.
+NOT_OFFERED = frozenset(
+    {
+        Capability.DESCRIPTION,
+        Capability.CAPABILITY_LIST,
+        Capability.RESOURCE_DUMP_MANIFEST,
+        Capability.CHANGE_DUMP_MANIFEST,
+        Capability.FRAMEWORK_NOTIFICATION,
+    }
+)
+#: Capabilities whose entries lead to a channel, and not to a document.
+TOPICS = frozenset({Capability.CHANGE_NOTIFICATION, Capability.FRAMEWORK_NOTIFICATION})
+#: What entries of a Source Description lead to: a set, or the channel of Framework Notifications
+#: (framework notification §5).
+DESCRIBED = frozenset({Capability.CAPABILITY_LIST, Capability.FRAMEWORK_NOTIFICATION})
+
+
+def kind_of(capability: str | None, *, index: bool) -> Kind | None:
+    """Return the kind of a document, or None if the specifications have no such kind."""
+    return None if capability is None else _BY_CAPABILITY.get((capability, index))

@@ -1,0 +1,208 @@
+"""Checks between documents: whether their references to each other are right (core §6).
+
+This is pure, too: the caller fetches the documents, passes the outlines of a document and of one
+that it leads to, and gets findings, each with the document at fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rsnotify.format.links import resolve
+from rsnotify.format.model import Capability, Rel
+from rsnotify_validation.entries import read_strict_datetime
+from rsnotify_validation.kinds import TOPICS, Finding, Kind
+from rsnotify_validation.outline import Outline, Reference
+from rsnotify_validation.rules import make_finding
+
+_ABOVE = frozenset({Capability.DESCRIPTION, Capability.CAPABILITY_LIST})
+#: Kinds for which core §12.2, and §13.1 by analogy, say when an entry has `until`.
+_UNTIL_IS_SPECIFIED = frozenset({"changelist-index", "changedump-index"})
+
+
+class TreePosition(Struct, frozen=True):
+    """A validated document in the tree of documents.
+
+    `uri` is the base of its references, and empty for a file; `name` stands for it in findings.
+    """
+
+    uri: str
+    name: str
+    outline: Outline
+
+
+class LocatedFinding(Struct, frozen=True):
+    """A finding, and the name of the document at fault."""
+
+    name: str
+    finding: Finding
+
+
+def references_below(place: TreePosition) -> Iterator[Reference]:
+    """Yield the references to the documents and packages below a document.
+
+    Each has an absolute URI, if the document has one itself, and the capability that the document
+    below must have.
+    """
+    kind = place.outline.kind
+    if kind is None:
+        return
+    if kind.documents or kind.packages:
+        for reference in place.outline.references:
+            capability = _expected(kind, reference)
+            if capability not in TOPICS:
+                uri = resolve(place.uri, reference.uri)
+                yield replace(reference, uri=uri, capability=capability)
+    archives = place.outline.links.get(Rel.ARCHIVES)
+    if archives is not None and not kind.is_archive:
+        uri, line = resolve(place.uri, archives[0]), archives[1]
+        yield Reference(uri, line, capability=f"{kind.capability}-archive")
+
+
+def _expected(kind: Kind, reference: Reference) -> str | None:
+    if kind.packages:
+        return f"{kind.capability}-manifest"
+    if kind.index:
+        return kind.capability
+    if kind.is_archive:
+        return kind.capability.removesuffix("-archive")
+    if kind.capability == Capability.DESCRIPTION:
+        stated = reference.capability
+        return stated if stated in TOPICS else Capability.CAPABILITY_LIST
+    return reference.capability
+
+
+def lists(above: TreePosition, uri: str) -> bool:
+    return any(resolve(above.uri, each.uri) == uri for each in above.outline.references)
+
+
+def up_link(place: TreePosition) -> str | None:
+    return _target(place, Rel.UP)
+
+
+def expected_up(parent: TreePosition) -> str | None:
+    """Return the right target of `up` in the documents below; None if every target is right.
+
+    Below an index, an archive or a dump, that is not the document itself but the target of its
+    own `up`, the Capability List (core Examples 16 and 21).
+    """
+    return parent.uri or None if is_directly_above(parent) else up_link(parent)
+
+
+def is_directly_above(parent: TreePosition) -> bool:
+    """Return whether `up` of the documents below leads to this document."""
+    kind = parent.outline.kind
+    return kind is not None and kind.capability in _ABOVE and not kind.index
+
+
+def wrong_up(parent: TreePosition, child: TreePosition) -> LocatedFinding:
+    """Return the finding for a wrong link `up`."""
+    _, line = child.outline.links[Rel.UP]
+    detail = f"it leads to {up_link(child)}, not {expected_up(parent) or parent.name}"
+    return _found(child, "tree-up", line, "rs:ln", detail)
+
+
+def index_link(place: TreePosition) -> str | None:
+    return _target(place, Rel.INDEX)
+
+
+def _target(place: TreePosition, rel: str) -> str | None:
+    found = place.outline.links.get(rel)
+    return None if found is None else resolve(place.uri, found[0])
+
+
+def is_index(place: TreePosition, part: TreePosition) -> bool:
+    """Return whether a document is an index that lists another.
+
+    A document may be listed by several: the live index, and its copy in an archive.
+    """
+    kind = place.outline.kind
+    same = place.outline.capability == part.outline.capability
+    return kind is not None and kind.index and same and lists(place, part.uri)
+
+
+def wrong_index(part: TreePosition) -> LocatedFinding:
+    """Return the finding for a link `index` to a document that does not list the part."""
+    _, line = part.outline.links[Rel.INDEX]
+    detail = f"{index_link(part)} does not list it"
+    return _found(part, "tree-index", line, "rs:ln", detail)
+
+
+def check_pair(
+    parent: TreePosition, reference: Reference, child: TreePosition
+) -> Iterator[LocatedFinding]:
+    """Check a document against one below it, except the links `up` and `index`.
+
+    `references_below(parent)` has yielded the reference. Below a dump, the child is a Manifest.
+    """
+    kind, outline = parent.outline.kind, child.outline
+    expected = reference.capability
+    if outline.capability is not None and expected not in (None, outline.capability):
+        detail = f"{parent.name} states {expected}, and the document {outline.capability}"
+        yield _found(child, "tree-capability", outline.line, "rs:md", detail)
+        return
+    if kind is None:
+        return
+    if kind.index and reference.capability == kind.capability:  # not its archive
+        yield from _check_part(parent, reference, child)
+    yield from _check_times(parent, reference, child)
+
+
+def _check_part(
+    parent: TreePosition, reference: Reference, child: TreePosition
+) -> Iterator[LocatedFinding]:
+    """Check a part against its index (core §6.2, §10.2)."""
+    outline = child.outline
+    if outline.kind is not None and outline.kind.index:
+        yield _found_at(parent, reference, "tree-index-nested", "sitemap", child.name)
+    elif Rel.INDEX not in outline.links:
+        yield _found(child, "tree-index-missing", outline.line, "urlset")
+
+
+def _check_times(
+    parent: TreePosition, reference: Reference, child: TreePosition
+) -> Iterator[LocatedFinding]:
+    """Check the times of an entry against those of the document (core §7, §12.2)."""
+    times, actual = reference.times, child.outline.times
+    if not times:
+        return
+    at_fault = partial(_found_at, parent, reference)
+    kind = parent.outline.kind
+    if kind is not None and kind.id in _UNTIL_IS_SPECIFIED:
+        if "until" in actual and "until" not in times:
+            yield at_fault(
+                "tree-until-missing", "rs:md", f"{child.name} has until {actual['until']}"
+            )
+        if "until" in times and "until" not in actual:
+            yield at_fault("tree-until-early", "rs:md", f"{child.name} has no until")
+    for name, text in times.items():
+        stated, own = read_strict_datetime(text), read_strict_datetime(actual.get(name))
+        if stated and own and (stated.is_before(own) or own.is_before(stated)):
+            detail = f"{name} {text}, and {child.name} has {actual[name]}"
+            yield at_fault("tree-times", "rs:md", detail)
+
+
+def check_copy(
+    dump: TreePosition, reference: Reference, manifest: TreePosition, copy: TreePosition
+) -> Iterator[LocatedFinding]:
+    """Check that the Manifest at `contents` equals the one in the package (core §11.1)."""
+    both_read = manifest.outline.kind is not None and copy.outline.kind is not None
+    if both_read and manifest.outline.fingerprint != copy.outline.fingerprint:
+        yield _found_at(dump, reference, "tree-contents", "rs:ln", copy.name)
+
+
+def _found(
+    place: TreePosition, rule: str, line: int, element: str, detail: str = ""
+) -> LocatedFinding:
+    return LocatedFinding(place.name, make_finding(rule, line, element, detail))
+
+
+def _found_at(
+    place: TreePosition, reference: Reference, rule: str, element: str, detail: str
+) -> LocatedFinding:
+    finding = make_finding(rule, reference.line, element, detail, reference.entry)
+    return LocatedFinding(place.name, finding)

@@ -1,0 +1,218 @@
+"""Validating a document, or the tree of all documents that it leads to.
+
+The rules are in `rsnotify_validation`. Each document and package is fetched once, however often it
+is named, up to a limit: a document may name a hundred thousand others.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from msgspec.structs import replace
+
+from rsnotify.errors import FetchError, RefusedAddress
+from rsnotify.format.links import resolve
+from rsnotify.format.model import WELL_KNOWN_PATH, Capability, Rel
+from rsnotify.format.writer import Profile
+from rsnotify_subscriber.fetching.credentials import (
+    NO_CREDENTIALS,
+    Credentials,
+    without_login,
+)
+from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_validation import Finding
+from rsnotify_validation.document_check import DocumentChecker, ValidationResult
+from rsnotify_validation.outline import Reference
+from rsnotify_validation.rules import make_finding
+from rsnotify_validation.tree import (
+    LocatedFinding,
+    TreePosition,
+    check_copy,
+    check_pair,
+    expected_up,
+    index_link,
+    is_directly_above,
+    is_index,
+    lists,
+    references_below,
+    up_link,
+    wrong_index,
+    wrong_up,
+)
+
+#: The most documents and packages that are fetched.
+_MOST_FETCHED = 1_000
+
+
+async def validate(
+    target: str,
+    *,
+    deep: bool = False,
+    spec: Profile = Profile.V1_1,
+    allow_private_addresses: bool = False,
+    credentials: Credentials = NO_CREDENTIALS,
+    progress: Callable[[str], None] = lambda name: None,
+) -> ValidationResult:
+    """Validate a document, or the tree that it leads to.
+
+    Args:
+        target: The path of a file, or an http(s) URI: a document, or a ZIP package of a dump.
+        deep: Whether to validate the documents it leads to, and to compare them.
+        spec: The version of the specification.
+        allow_private_addresses: Whether documents may name hosts at private addresses.
+        credentials: The credentials for the origin of a URI, as of a `Subscriber`.
+        progress: Is called with the name of each document or package that was read.
+
+    Raises:
+        FetchError: The document could not be fetched.
+        OSError: The file could not be read.
+    """
+    named = target if _is_uri(target) else ""
+    uri = without_login(named)
+    sessions = Sessions(
+        named, allow_private_addresses=allow_private_addresses, credentials=credentials
+    )
+    result = ValidationResult(uri or target, str(spec))
+    with TemporaryDirectory(prefix="rsnotify-validate-") as temporary:
+        async with sessions:
+            checker = DocumentChecker(sessions, Path(temporary), result, spec, progress)
+            root = await (checker.fetch(uri) if uri else checker.file(Path(target)))
+            if deep:
+                await _Walk(checker, root).down()
+    for document in result.documents:
+        document.findings.sort(key=lambda finding: finding.line or 0)
+    return result
+
+
+def _is_uri(target: str) -> bool:
+    return target.lower().startswith(("http://", "https://"))
+
+
+class _Walk:
+    def __init__(self, checker: DocumentChecker, root: TreePosition) -> None:
+        self._checker = checker
+        self._root = root
+        self._places: dict[str, TreePosition | None] = {root.uri: root} if root.uri else {}
+        self._peeked: dict[str, TreePosition | None] = {}
+        self._waiting = deque([root])
+
+    async def down(self) -> None:
+        await self._above(self._root)
+        while self._waiting:
+            parent = self._waiting.popleft()
+            await self._well_known(parent)
+            for reference in references_below(parent):
+                if not await self._follow(parent, reference):
+                    return
+
+    async def _follow(self, parent: TreePosition, reference: Reference) -> bool:
+        """Check a document that another leads to; return whether more may be fetched."""
+        if reference.uri not in self._places and len(self._places) >= _MOST_FETCHED:
+            detail = f"{_MOST_FETCHED} documents and packages were, and no more are"
+            self._at_fault(parent, "tree-not-followed", reference, detail)
+            return False
+        child = await self._place(parent, reference)
+        if child is not None:
+            self._checker.note(check_pair(parent, reference, child))
+            await self._up(parent, child)
+            await self._index(parent, child)
+            await self._copy(parent, reference, child)
+        return True
+
+    async def _place(self, parent: TreePosition, reference: Reference) -> TreePosition | None:
+        uri = reference.uri
+        if uri in self._places:
+            return self._places[uri]
+        self._places[uri] = None
+        kind = parent.outline.kind
+        is_package = kind is not None and kind.packages and uri != reference.contents
+        try:
+            if not _is_uri(uri):
+                raise RefusedAddress(uri, "it is not an absolute http:// or https:// URL")
+            examine = self._checker.fetch_package(reference) if is_package else None
+            place = await (examine or self._checker.fetch(uri))
+        except RefusedAddress as error:
+            self._at_fault(parent, "tree-not-followed", reference, str(error))
+            return None
+        except FetchError as error:
+            self._at_fault(parent, "tree-unreachable", reference, str(error))
+            return None
+        self._places[uri] = place
+        self._waiting.append(place)
+        return place
+
+    def _at_fault(self, parent: TreePosition, rule: str, reference: Reference, detail: str) -> None:
+        self._note(parent, make_finding(rule, reference.line, "loc", detail, reference.entry))
+
+    def _note(self, place: TreePosition, finding: Finding) -> None:
+        self._checker.note([LocatedFinding(place.name, finding)])
+
+    async def _copy(self, dump: TreePosition, reference: Reference, manifest: TreePosition) -> None:
+        """Compare the Manifest of a package with the copy beside it (core §11.1, §13.1)."""
+        if reference.contents is None:
+            return
+        uri = resolve(dump.uri, reference.contents)
+        beside = replace(reference, uri=uri, contents=uri)
+        copy = await self._place(dump, beside)
+        if copy is not None:
+            self._checker.note(check_pair(dump, beside, copy))
+            self._checker.note(check_copy(dump, reference, manifest, copy))
+
+    async def _up(self, parent: TreePosition, child: TreePosition) -> None:
+        """Check that a document has a link to the one above it (core §6.2)."""
+        leads, expected = up_link(child), expected_up(parent)
+        if leads is None or leads == expected:
+            return
+        if is_directly_above(parent):
+            # One document may be at several places, as a Source Description often is.
+            above = await self._peek(leads)
+            same = above is not None and above.outline.capability == parent.outline.capability
+            if above is not None and same and lists(above, child.uri):
+                return
+        elif expected is None:
+            return
+        self._checker.note([wrong_up(parent, child)])
+
+    async def _index(self, parent: TreePosition, child: TreePosition) -> None:
+        """Check that a part has a link to the index that lists it (core §6.2)."""
+        leads = index_link(child)
+        if leads is None or leads == parent.uri or not (parent.uri and is_index(parent, child)):
+            return
+        index = await self._peek(leads)
+        if index is None or not is_index(index, child):
+            self._checker.note([wrong_index(child)])
+
+    async def _above(self, root: TreePosition) -> None:
+        """Check that the document above a Capability List can be fetched and lists it."""
+        leads = up_link(root)
+        if root.outline.capability != Capability.CAPABILITY_LIST or not root.uri or not leads:
+            return
+        above = await self._peek(leads)
+        line = root.outline.links[Rel.UP][1]
+        if above is None:
+            self._at_fault(root, "tree-unreachable", Reference(leads, line), leads)
+        elif not lists(above, root.uri):
+            detail = f"{leads} does not list it"
+            self._note(root, make_finding("tree-up", line, "rs:ln", detail))
+
+    async def _well_known(self, place: TreePosition) -> None:
+        """Check that a Source Description is at the well-known URI (core §6.3.2)."""
+        if place.outline.capability != Capability.DESCRIPTION or not place.uri:
+            return
+        there = resolve(place.uri, WELL_KNOWN_PATH)
+        if place.uri == there:
+            return
+        found = await self._peek(there)
+        if found is None or found.outline.capability != Capability.DESCRIPTION:
+            self._note(place, make_finding("tree-well-known", place.outline.line, "rs:md", there))
+
+    async def _peek(self, uri: str) -> TreePosition | None:
+        known = self._places.get(uri)
+        if known is not None:
+            return known
+        if uri not in self._peeked:
+            self._peeked[uri] = await self._checker.peek(uri)
+        return self._peeked[uri]

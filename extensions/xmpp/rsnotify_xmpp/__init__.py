@@ -1,0 +1,1 @@
+"""XMPP PubSub for publishers and subscribers of fragments (docs/xmpp.md)."""

@@ -1,0 +1,63 @@
+"""Fragments from the node of an XMPP PubSub service (docs/xmpp.md).
+
+A service has no log that could be read from a given instant. It keeps the newest fragment of a
+node: as a fragment says where it begins, that shows whether anything is missing. Where nothing is
+kept, nothing is shown, and the lists are read.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from rsnotify.errors import ConfigurationError, Unavailable
+from rsnotify.format.datetimes import Instant
+from rsnotify_subscriber.push.transport import TransportListener
+from rsnotify_xmpp.xmpp_connection import PubSubItem, connect
+from rsnotify_xmpp.xmpp_service import PubSubService, XmppLogin
+
+logger = logging.getLogger("rsnotify.subscriber")
+
+
+@dataclass
+class XmppTransport:
+    """A subscription of an account to one node; a `Transport`.
+
+    The connection goes to the server of the account, whatever service a Source names. The
+    subscription stays when it ends: other connections of the account may need it.
+
+    Attributes:
+        ignored: How many messages were about something else.
+    """
+
+    service: PubSubService
+    topic: str
+    login: XmppLogin
+    ignored: int = 0
+
+    async def receive(self, since: Instant | None, listener: TransportListener) -> None:
+        place = self.service.jid, self.service.node(self.topic)
+
+        def receive_item(item: PubSubItem) -> None:
+            if (item.sender, item.node) == place:
+                listener.fragment(item.payload)
+            else:
+                self._ignore()
+
+        try:
+            async with connect(self.login, receive_item, self._ignore) as connection:
+                newest = await connection.subscribe(self.service, self.topic)
+                listener.up()
+                if newest is None:
+                    listener.gap()
+                else:
+                    listener.fragment(newest)
+                await connection.lost()
+        except ConfigurationError as error:  # a certificate may be about to be replaced
+            raise Unavailable(self.service.url, str(error)) from None
+
+    def _ignore(self) -> None:
+        self.ignored += 1
+        logger.debug(
+            "a message over XMPP is no fragment of %s; %s so far", self.topic, self.ignored
+        )

@@ -1,0 +1,66 @@
+"""The bridge to an XMPP PubSub service: each fragment is an item of its topic's node."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from rsnotify_hub.bridging import BacklogSender, Bridge, BridgeTiming, BrokerCursors
+from rsnotify_hub.config.configuration import XmppConfig
+from rsnotify_hub.filtering import FilterCache, TopicSelection
+from rsnotify_hub.log.topic_log import TopicLogs
+from rsnotify_hub.statistics import DeliveryTransport, Statistics
+from rsnotify_hub.store.interface import Store
+from rsnotify_xmpp.xmpp_connection import XmppConnection, connect
+from rsnotify_xmpp.xmpp_service import parse_service
+
+#: The code that counts messages to the hub's account as refused: nobody publishes through it.
+FOREIGN = "xmpp-message"
+
+
+class XmppBridge(Bridge):
+    """The `Bridge` to a PubSub service."""
+
+    def __init__(
+        self,
+        config: XmppConfig,
+        store: Store,
+        topics: TopicLogs,
+        statistics: Statistics,
+        filters: FilterCache,
+        timing: BridgeTiming,
+    ) -> None:
+        assert config.url is not None
+        self._service = parse_service(config.url)
+        self._config = config
+        self._statistics = statistics
+        self._filters = filters
+        cursors = BrokerCursors(store, topics, self._service.url_for(""))
+        super().__init__(DeliveryTransport.XMPP, "XMPP service", topics, cursors, timing)
+
+    async def _connect(self) -> None:
+        self._cursors.check_owner()
+        async with connect(self._config.login, on_foreign=self._ignore) as connection:
+            self._log.info("connected to %s, for %s", connection.url, self._service.url)
+            sender = BacklogSender(
+                self.transport,
+                partial(self._publish, connection),
+                lambda topic: [TopicSelection(topic)],
+                self._topics,
+                self._cursors,
+                self._filters,
+                self._statistics,
+                self._retry,
+            )
+            async with self._sending(sender):
+                self._warned.clear()
+                await connection.lost()
+
+    def _ignore(self) -> None:
+        self._statistics.refused[FOREIGN] += 1
+
+    async def _publish(
+        self, connection: XmppConnection, selection: TopicSelection, body: bytes, _: str
+    ) -> asyncio.Future[None]:
+        self._cursors.check_owner()
+        return await connection.publish(self._service, selection.topic, body)

@@ -1,0 +1,147 @@
+"""The URIs of PubSub services, and the nodes of channels.
+
+    xmpp:pubsub.example.org                       rsnotify/<digest of the channel>
+    xmpp:pubsub.example.org?;node=deep/down/      deep/down/<digest of the channel>
+    xmpp:pubsub.example.org?;node=any/name        any/name, for every channel
+
+The digest is that of MQTT topics.
+
+How a client logs in to its XMPP server, and how it verifies the server.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, unquote
+
+from msgspec import Struct
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.mqtt_broker import DEFAULT_PREFIX, channel_topic, trusted_context
+
+SCHEME = "xmpp"
+
+_PART = r"[^\s\"&'/:<>@?#;%]{1,1023}"
+_JID = re.compile(rf"(?:{_PART}@)?{_PART}")
+_ACCOUNT = re.compile(rf"{_PART}@{_PART}")
+_URI = re.compile(rf"{SCHEME}:([^?#/]+)/?(?:\?([^#]*))?")
+_MAX_NODE = 1023
+
+
+class PubSubService(Struct, frozen=True):
+    """A PubSub service, and the nodes of fragments at it.
+
+    Args:
+        jid: Its JID.
+        node_or_prefix: The node of every channel, or a prefix of nodes, ending in `/`.
+    """
+
+    jid: str
+    node_or_prefix: str = DEFAULT_PREFIX
+
+    @property
+    def url(self) -> str:
+        return f"{SCHEME}:{self.jid}"
+
+    @property
+    def has_prefix(self) -> bool:
+        return self.node_or_prefix.endswith("/")
+
+    def node(self, channel: str) -> str:
+        name = self.node_or_prefix
+        return channel_topic(channel, name) if self.has_prefix else name
+
+    def url_for(self, channel: str) -> str:
+        """Return the URI of a channel's node (XEP-0060 §4.6)."""
+        return f"{self.url}?;node={quote(self.node(channel))}"
+
+
+def is_service_url(url: str) -> bool:
+    return url.partition(":")[0].lower() == SCHEME
+
+
+def is_account(jid: str) -> bool:
+    """Return whether a text is the bare JID of an account, as `user@example.org`."""
+    return _ACCOUNT.fullmatch(jid) is not None
+
+
+def parse_service(url: str) -> PubSubService:
+    """Read the URI of a PubSub service or node (RFC 5122), or raise ConfigurationError."""
+    found = _URI.fullmatch(url)
+    if found is None or not _JID.fullmatch(jid := unquote(found[1])):
+        raise ConfigurationError(
+            f"{url!r} is no PubSub service; write xmpp:pubsub.example.org, "
+            "with ?;node=NAME if need be"
+        )
+    pairs = (pair.partition("=") for pair in (found[2] or "").split(";")[1:])
+    node = next((unquote(value) for key, _, value in pairs if key == "node"), DEFAULT_PREFIX)
+    if not node.isprintable() or not 0 < len(node.encode()) <= _MAX_NODE:
+        raise ConfigurationError(f"{url!r} has no usable name of a node")
+    return PubSubService(jid.lower(), node)
+
+
+class XmppLogin(Struct, frozen=True, kw_only=True):
+    """An account at an XMPP server, and the certificates that are trusted.
+
+    Args:
+        jid: The account, as `user@example.org`; None for none.
+        password: Its password, a secret.
+        server: Where the server of the account is, as `host:port`, if DNS does not say so.
+        ca: A file with the trusted root certificates in PEM format; None for those of the system.
+    """
+
+    jid: str | None = None
+    password: str | None = None
+    server: str | None = None
+    ca: str | None = None
+
+    def __repr__(self) -> str:
+        """Leave out the password, for logs."""
+        return f"XmppLogin(jid={self.jid!r})"
+
+    @property
+    def address(self) -> tuple[str | None, int | None]:
+        """The host and port of the server; both None if DNS has to say."""
+        if self.server is None:
+            return None, None
+        host, _, port = self.server.rpartition(":")
+        return host.removeprefix("[").removesuffix("]"), int(port)
+
+    def check(self) -> None:
+        """Check all without a connection, or raise ConfigurationError."""
+        if self.jid is None:
+            for name in ("password", "server", "ca"):
+                if getattr(self, name) is not None:
+                    raise ConfigurationError(f"the {name} for XMPP needs the JID of an account")
+            return
+        if not is_account(self.jid):
+            raise ConfigurationError(f"{self.jid!r} is no XMPP account; write user@example.org")
+        if not self.password:
+            raise ConfigurationError(f"the XMPP account {self.jid} needs its password")
+        if self.server is not None:
+            host, _, port = self.server.rpartition(":")
+            if not host or not (port.isdecimal() and 0 < int(port) < 65_536):
+                raise ConfigurationError(f"{self.server!r} is no XMPP server; write host:port")
+        if self.ca is not None:
+            trusted_context(self.ca)
+        check_installed()
+
+
+#: No account.
+NO_ACCOUNT = XmppLogin()
+
+
+def xmpp_login_of(settings: object, prefix: str = "xmpp_") -> XmppLogin:
+    """Return the login from the attributes `xmpp_jid`, `xmpp_password` and so on of settings."""
+    fields = XmppLogin.__struct_fields__
+    return XmppLogin(**{name: getattr(settings, prefix + name) for name in fields})
+
+
+def check_installed() -> None:
+    """Raise ConfigurationError if slixmpp is missing."""
+    try:
+        import slixmpp  # noqa: F401
+    except ImportError:
+        raise ConfigurationError(
+            "XMPP needs another package: pip install 'rsnotify[xmpp]'"
+        ) from None

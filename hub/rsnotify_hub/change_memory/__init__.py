@@ -1,1 +1,0 @@
-"""The change memory: `GET /topics`, the list of topics and the past changes of each."""

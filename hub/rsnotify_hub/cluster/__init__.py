@@ -1,1 +1,0 @@
-"""Equal hub nodes that share one store: which node owns which shard, and messages between nodes."""

@@ -1,1 +1,0 @@
-"""The dashboard at `/`: the live state of the hub."""

@@ -1,1 +1,0 @@
-"""`GET /events`: Server-Sent Events, for browsers and `curl`."""

@@ -1,0 +1,221 @@
+"""A fragment in the hub: bytes that are passed on unchanged, and the interval they cover.
+
+Theory of operation. A fragment covers `from` (exclusive) to `until` (inclusive). The hub does not
+require that fragments are contiguous: a Destination detects a gap itself. It refuses fragments that
+would make a Destination wrong: those with entries outside the interval or out of order. A heartbeat
+(a fragment without entries) only states that nothing changed, so a heartbeat at the end of a log is
+replaced by a fragment that covers it. For a subscriber that lags, contiguous fragments are merged.
+For a topic that is not about changes, a fragment holds its whole content (`contents`).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
+
+from msgspec import Struct
+
+from rsnotify.errors import InvalidDocument, MalformedDocument
+from rsnotify.format.coverage import notification_coverage
+from rsnotify.format.datetimes import Instant, just_before
+from rsnotify.format.model import Capability, Document
+from rsnotify.format.reader import DEFAULT_LIMITS, DocumentLimits, read_document
+from rsnotify.format.writer import write_document
+
+#: The Content-Type of a merged fragment.
+MERGED_CONTENT_TYPE = "application/xml"
+
+#: The fragments of a log were checked against the limits of the settings on arrival.
+_NO_LIMITS = DocumentLimits(
+    document_bytes=sys.maxsize,
+    entries=sys.maxsize,
+    entry_length=sys.maxsize,
+    entry_elements=sys.maxsize,
+    links=sys.maxsize,
+)
+
+_DECLARED_ENCODING = re.compile(rb"""\s*<\?xml[^>]*?\sencoding\s*=\s*["']([^"']*)["']""")
+
+#: Finds what a Framework Notification certainly has; few other documents have it.
+_MAYBE_FRAMEWORK = re.compile(rb"""capability\s*=\s*["'](?:\s*framework-notification|[^"'&]*&)""")
+
+#: The bytes of a fragment up to which its parsed form is kept for further merges.
+_SMALL = 2048
+
+
+class Fragment(Struct, frozen=True):
+    """A fragment as it was sent.
+
+    Args:
+        body: The XML, unchanged.
+        from_: The begin of its interval (exclusive), if it has one.
+        until: The end of its interval, or the datetime of its last change.
+        begins: `from_`, or the latest instant that is surely before its first change.
+        heartbeat: Whether it has no entries.
+        whole: Whether it is a topic's whole content instead of changes (`contents`), received at
+            `until`. A newer content replaces it.
+    """
+
+    body: bytes
+    content_type: str
+    from_: Instant | None
+    until: Instant
+    begins: Instant
+    heartbeat: bool
+    whole: bool = False
+
+
+def read_fragment(
+    body: bytes, *, content_type: str = "application/xml", limits: DocumentLimits = DEFAULT_LIMITS
+) -> Fragment:
+    """Read and check a Change Notification, a Change List or a Framework Notification.
+
+    Raises:
+        DocumentError: It is not a fragment, or would make a Destination wrong.
+    """
+    _check_encoding(body)
+    return check_fragment(read_document(body, limits=limits), body, content_type)
+
+
+def read_stored(body: bytes) -> Document:
+    return read_document(body, limits=_NO_LIMITS)
+
+
+def check_fragment(document: Document, body: bytes, content_type: str) -> Fragment:
+    """Check a document that was parsed from `body`, and return the fragment."""
+    coverage = notification_coverage(document)
+    until = coverage.until
+    if until is None:
+        raise InvalidDocument("it has neither an until nor the datetime of a last change")
+    if not coverage.changes and coverage.from_ is None:
+        raise InvalidDocument("it has neither entries nor a from")
+    first = coverage.changes[0].at if coverage.changes else until
+    return Fragment(
+        body=body,
+        content_type=check_content_type(content_type),
+        from_=coverage.from_,
+        until=until,
+        begins=coverage.from_ or just_before(first),
+        heartbeat=not coverage.changes,
+    )
+
+
+def check_content_type(content_type: str) -> str:
+    if not (content_type.isascii() and content_type.isprintable()):
+        raise InvalidDocument("its Content-Type is not printable ASCII")
+    return content_type
+
+
+def _check_encoding(body: bytes) -> None:
+    # The Sitemap protocol requires UTF-8, and WebSocket text frames carry the body unchanged.
+    declared = _DECLARED_ENCODING.match(body[:200].removeprefix(b"\xef\xbb\xbf"))
+    if declared and declared.group(1).lower() not in (b"utf-8", b"us-ascii"):
+        raise MalformedDocument("its encoding is not UTF-8")
+    if not is_utf_8(body):
+        raise MalformedDocument("its encoding is not UTF-8")
+
+
+def is_utf_8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def capability_of(document: Document) -> str:
+    """Return the capability of a pushed document that is a part or a merge of others."""
+    if document.capability == Capability.FRAMEWORK_NOTIFICATION:
+        return Capability.FRAMEWORK_NOTIFICATION
+    return Capability.CHANGE_NOTIFICATION
+
+
+def is_framework(fragment: Fragment) -> bool:
+    """Return whether a fragment is a Framework Notification, which is about documents.
+
+    Only a fragment that may be one is parsed.
+    """
+    if fragment.whole or not _MAYBE_FRAMEWORK.search(fragment.body):
+        return False
+    return capability_of(_read_merged(fragment.body)) == Capability.FRAMEWORK_NOTIFICATION
+
+
+class Interval(Struct, frozen=True):
+    from_: Instant
+    until: Instant
+
+
+def is_later(fragment: Fragment, instant: Instant) -> bool:
+    """Return whether a fragment may have changes that who knows all through an instant lacks.
+
+    One that begins and ends at that instant has late changes of a Source with a precision of
+    seconds.
+    """
+    if fragment.until == fragment.from_ == instant:
+        return not fragment.heartbeat
+    return fragment.until > instant
+
+
+def covers(fragment: Fragment, interval: Interval) -> bool:
+    if fragment.from_ is None:
+        return False
+    return fragment.from_ <= interval.from_ and fragment.until >= interval.until
+
+
+def heartbeat_interval(fragment: Fragment) -> Interval | None:
+    if fragment.heartbeat and fragment.from_ is not None:
+        return Interval(fragment.from_, fragment.until)
+    return None
+
+
+def count_chained(fragments: Sequence[Fragment], *, max_bytes: int) -> int:
+    """Return how many of the first fragments can be merged: they are contiguous and of one kind."""
+    if fragments[0].from_ is None:
+        return 1
+    size = len(fragments[0].body)
+    for number in range(1, len(fragments)):
+        size += len(fragments[number].body)
+        if fragments[number].from_ != fragments[number - 1].until or size > max_bytes:
+            return number
+        # A log of an earlier version may have both kinds.
+        if is_framework(fragments[number]) != is_framework(fragments[0]):
+            return number
+    return len(fragments)
+
+
+def merge_fragments(fragments: Sequence[Fragment]) -> bytes:
+    """Merge contiguous fragments (`count_chained`) into one.
+
+    The links and foreign attributes of the last, which are about the whole set, are the result's.
+    """
+    bodies = tuple(fragment.body for fragment in fragments)
+    return _merge(bodies, fragments[0].from_, fragments[-1].until)
+
+
+def _read_merged(body: bytes) -> Document:
+    return _read_small(body) if len(body) <= _SMALL else read_stored(body)
+
+
+# A callback that fails gets the same fragments, and some newer ones, with each attempt. Parsing
+# them takes nine tenths of a merge.
+@lru_cache(maxsize=512)
+def _read_small(body: bytes) -> Document:
+    return read_stored(body)
+
+
+# Many subscribers lag by the same fragments, for example if all are equally slow.
+@lru_cache(maxsize=16)
+def _merge(bodies: tuple[bytes, ...], from_: Instant | None, until: Instant) -> bytes:
+    documents = [_read_merged(body) for body in bodies]
+    return write_document(
+        Document(
+            capability=capability_of(documents[-1]),
+            resources=tuple(entry for document in documents for entry in document.resources),
+            from_=from_,
+            until=until,
+            links=documents[-1].links,
+            attributes=documents[-1].attributes,
+        )
+    )

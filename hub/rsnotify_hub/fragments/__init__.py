@@ -1,1 +1,0 @@
-"""Fragments as the hub reads, stores and merges them."""

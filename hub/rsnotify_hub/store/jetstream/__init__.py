@@ -1,1 +1,0 @@
-"""The store of a hub of many nodes: NATS JetStream."""

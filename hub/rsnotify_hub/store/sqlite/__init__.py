@@ -1,1 +1,0 @@
-"""The store in one SQLite database, for one process."""

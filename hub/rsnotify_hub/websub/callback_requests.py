@@ -1,0 +1,398 @@
+"""The requests that the hub makes to callbacks: to verify, to deny, and to deliver.
+
+Callbacks belong to strangers: redirects are never followed, and only a bounded part of an answer is
+read. Time limits and the number of requests are up to the caller (`scheduler`): a request that is
+cancelled leaves nothing behind.
+
+Where a request to a callback goes, and the bytes of its head.
+
+The answer of a callback as a value, and its meaning for the subscription.
+
+Connections to hosts that strangers name: each address is checked when it is dialled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import ssl
+from collections.abc import Callable
+from enum import Enum, auto
+from functools import lru_cache, partial
+from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import aiohappyeyeballs
+import aiohttp
+from aiohttp.abc import ResolveResult
+from msgspec import Struct
+
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.links import format_links
+from rsnotify.format.model import Rel
+from rsnotify.format.signatures import SigningKey
+from rsnotify.runtime.dialing import AddressResolver
+from rsnotify.runtime.http_client import (
+    ConnectionOwner,
+    ConnectionPool,
+    HttpConnection,
+    HttpOrigin,
+    HttpReply,
+    NoReply,
+    StaleConnection,
+    Unreachable,
+)
+from rsnotify.sync.retry import parse_retry_after
+from rsnotify_hub.http.topic_requests import USER_AGENT, exact_url, guarded_socket, reason_of
+from rsnotify_hub.store.interface import NotOwner
+from rsnotify_hub.subscriptions import Subscription
+from rsnotify_hub.urls import SHORTEST_SECRET
+
+_PORTS = {"http": 80, "https": 443}
+# What could end the request line or the Host header early, or is no character of a URI.
+_UNSAFE_IN_URL = re.compile(r"[^\x21-\x7e]")
+# What would end a header early (RFC 9110 §5.5).
+_UNSAFE_IN_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+class CallbackEndpoint(NamedTuple):
+    """Where a request goes, with its request line and Host header."""
+
+    origin: HttpOrigin
+    opening: bytes
+
+
+def endpoint_of(url: str) -> CallbackEndpoint:
+    """Return where a POST to a URL goes, with the target exactly as it is written."""
+    parts = urlsplit(url)
+    if _UNSAFE_IN_URL.search(url) or parts.scheme not in _PORTS or not parts.hostname:
+        raise ValueError("this is not an absolute http or https URL")
+    # A bare `?` at the end belongs to the target, but urlsplit drops it.
+    authority, target = _split(url.partition("#")[0].partition("://")[2])
+    host = authority.rpartition("@")[2].removesuffix(":")
+    opening = f"POST {target} HTTP/1.1\r\nHost: {host}\r\n".encode()
+    port = parts.port or _PORTS[parts.scheme]
+    return CallbackEndpoint(HttpOrigin(parts.scheme == "https", parts.hostname, port), opening)
+
+
+def _split(rest: str) -> tuple[str, str]:
+    end = next((index for index, letter in enumerate(rest) if letter in "/?"), len(rest))
+    authority, target = rest[:end], rest[end:]
+    return authority, target if target.startswith("/") else "/" + target
+
+
+def common_head(*headers: tuple[str, str], size: int) -> bytes:
+    own = (
+        ("Accept", "*/*"),
+        ("Accept-Encoding", "identity"),
+        ("User-Agent", USER_AGENT),
+        ("Content-Length", str(size)),
+    )
+    return b"".join(_header(name, value) for name, value in (*headers, *own))
+
+
+def _header(name: str, value: str) -> bytes:
+    if _UNSAFE_IN_HEADER.search(value):
+        raise ValueError(f"the value of {name} has a character that a header cannot have")
+    return f"{name}: {value}\r\n".encode()
+
+
+#: How much of a failed answer's body is kept, so that an operator can find the cause.
+EXCERPT_BYTES = 512
+
+_REDACTED = b"[...]"
+
+
+class AnswerVerdict(Enum):
+    DELIVERED = auto()
+    GONE = auto()
+    RETRY = auto()
+
+
+class Answer(Struct, frozen=True, gc=False):
+    """The outcome of one request to a callback.
+
+    Args:
+        status: The HTTP status; None without a response.
+        reason: The outcome, worded to follow "the callback": `answers 500`.
+        excerpt: The first bytes of the body, as far as they were wanted.
+        retry_after: The seconds after which it wants another request, if it says so.
+        reached: False if no connection could be opened, so that nothing was sent.
+    """
+
+    status: int | None
+    reason: str
+    excerpt: bytes = b""
+    retry_after: float | None = None
+    reached: bool = True
+
+    @property
+    def verdict(self) -> AnswerVerdict:
+        """The verdict on a delivery (WebSub §7).
+
+        A redirect is a failure: the subscriber verified this callback and no other.
+        """
+        if self.succeeded:
+            return AnswerVerdict.DELIVERED
+        return AnswerVerdict.GONE if self.status == 410 else AnswerVerdict.RETRY
+
+    @property
+    def succeeded(self) -> bool:
+        return self.status is not None and 200 <= self.status < 300
+
+
+def redacted(excerpt: bytes, subscription: Subscription) -> bytes:
+    """Return the part of an answer that may be shown: an error page may repeat the request."""
+    for secret in _secrets(subscription):
+        excerpt = excerpt.replace(secret.encode(), _REDACTED)
+    return excerpt[:EXCERPT_BYTES]
+
+
+def _secrets(subscription: Subscription) -> list[str]:
+    # The callback is a capability URL: any part of it but the host may be secret (WebSub §8.2).
+    parts = urlsplit(subscription.callback)
+    found = [subscription.secret or "", parts.query, *parts.path.split("/")]
+    found += [unquote(part) for part in found[1:]]  # as servers read them
+    found += [value or name for name, value in parse_qsl(parts.query, keep_blank_values=True)]
+    long_enough = {part for part in found if len(part) >= SHORTEST_SECRET}
+    return sorted(long_enough, key=len, reverse=True)
+
+
+#: How long one address is tried alone, in seconds (RFC 8305 §5).
+_HEAD_START = 0.25
+
+
+class CallbackDialer:
+    def __init__(
+        self,
+        owner: ConnectionOwner,
+        *,
+        allow_private_addresses: bool,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._owner = owner
+        self._lookups = AddressResolver()
+        self._make_socket = None if allow_private_addresses else guarded_socket
+        self._tls = tls or ssl.create_default_context()
+
+    async def dial(self, origin: HttpOrigin) -> HttpConnection:
+        """Open a connection; `Unreachable` says why there is none."""
+        try:
+            return await self._dial(origin)
+        except (OSError, RuntimeError, ValueError) as error:  # from aiohappyeyeballs and uvloop
+            raise Unreachable from error
+
+    async def _dial(self, origin: HttpOrigin) -> HttpConnection:
+        found = await self._lookups.resolve(origin.host, origin.port, socket.AF_UNSPEC)
+        connected = await aiohappyeyeballs.start_connection(
+            [
+                (each["family"], socket.SOCK_STREAM, each["proto"], "", _address(each))
+                for each in found
+            ],
+            happy_eyeballs_delay=_HEAD_START,
+            interleave=1,
+            socket_factory=self._make_socket,
+        )
+        # No certificate has the dot of the DNS root.
+        name = origin.host.rstrip(".") if origin.secure else None
+        try:
+            _, connection = await asyncio.get_running_loop().create_connection(
+                partial(HttpConnection, origin, self._owner),
+                sock=connected,
+                ssl=self._tls if origin.secure else None,
+                server_hostname=name,
+            )
+        except BaseException:
+            connected.close()
+            raise
+        return connection
+
+
+def _address(found: ResolveResult) -> tuple[str, int] | tuple[str, int, int, int]:
+    if found["family"] == socket.AF_INET6:
+        return found["host"], found["port"], 0, 0
+    return found["host"], found["port"]
+
+
+_FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
+
+
+class CallbackRequests:
+    """Makes the requests to callbacks.
+
+    Args:
+        hub_url: This hub's `/websub`, for Link headers.
+        method: The signature method of deliveries: `sha1`, `sha256`, `sha384` or `sha512` (WebSub
+            §7.1.1).
+    """
+
+    def __init__(
+        self,
+        client: aiohttp.ClientSession,
+        hub_url: str,
+        *,
+        method: str,
+        clock: Callable[[], Instant],
+        allow_private_addresses: bool,
+        tls: ssl.SSLContext | None = None,
+        pool: ConnectionPool | None = None,
+    ) -> None:
+        self.pool = ConnectionPool() if pool is None else pool
+        self._dialer = CallbackDialer(
+            self.pool, allow_private_addresses=allow_private_addresses, tls=tls
+        )
+        self._client = client
+        self._hub_url = hub_url
+        self._method = method
+        self._clock = clock
+
+    def begin(
+        self,
+        subscription: Subscription,
+        body: bytes,
+        content_type: str,
+        done: Callable[[Answer | None], None],
+    ) -> HttpConnection | None:
+        """POST a notification without a task, if a connection is kept for it.
+
+        `done` is called once, later, with the answer; or with None if the connection had already
+        ended, so that `deliver` must make the request.
+
+        Returns:
+            The connection, with which the request can be cancelled; None if nothing was sent, and
+            `deliver` must be used.
+        """
+
+        def settle(outcome: HttpReply | Exception) -> None:
+            if isinstance(outcome, HttpReply):
+                done(self._answer(outcome))
+            else:
+                done(None if isinstance(outcome, StaleConnection) else _no_reply(outcome))
+
+        try:
+            origin, head = self._request(subscription, body, content_type)
+        except ValueError:
+            return None
+        connection = self.pool.acquire(origin)
+        if connection is None or not connection.send(head, body, settle):
+            return None
+        return connection
+
+    async def deliver(
+        self,
+        subscription: Subscription,
+        body: bytes,
+        content_type: str,
+        *,
+        is_allowed: Callable[[], bool] = lambda: True,
+    ) -> Answer:
+        """POST a notification (WebSub §7), over a new connection if none is kept.
+
+        Raises:
+            NotOwner: `is_allowed` returned False when it would have been sent.
+        """
+        try:
+            origin, head = self._request(subscription, body, content_type)
+            reply = await self._post(origin, head, body, is_allowed)
+        except (NoReply, Unreachable, OSError, ValueError) as error:
+            return _no_reply(error)
+        return self._answer(reply)
+
+    async def _post(
+        self, origin: HttpOrigin, head: bytes, body: bytes, is_allowed: Callable[[], bool]
+    ) -> HttpReply:
+        connection = self.pool.acquire(origin)
+        if connection is not None:
+            try:
+                return await connection.request(head, body)
+            except StaleConnection:
+                # Repeat it once (RFC 9110 §9.2.2): a subscriber must accept a notification twice.
+                pass
+        connection = await self._dialer.dial(origin)
+        if not is_allowed():  # this process may have been suspended meanwhile
+            connection.abort()
+            raise NotOwner("another node delivers to this callback")
+        return await connection.request(head, body)
+
+    def _request(
+        self, subscription: Subscription, body: bytes, content_type: str
+    ) -> tuple[HttpOrigin, bytes]:
+        origin, opening, key = callback_target(
+            subscription.callback, subscription.secret, self._method
+        )
+        common = notification_head(subscription.topic, self._hub_url, content_type, len(body))
+        if key is None:
+            return origin, opening + common + b"\r\n"
+        signature = f"X-Hub-Signature: {key.sign(body)}\r\n\r\n".encode()  # WebSub §7.1
+        return origin, opening + common + signature
+
+    async def get(self, url: str, *, limit: int) -> Answer:
+        """GET a callback with a query (WebSub §5.2, §5.3); keep one byte more than the limit."""
+        try:
+            async with self._client.get(exact_url(url), allow_redirects=False) as response:
+                body = await _beginning(response, limit + 1) if limit else b""
+                retry_after = response.headers.get("Retry-After", "")
+                return self._answer(HttpReply(response.status, retry_after, body))
+        except _FAILURES as error:
+            unconnected = isinstance(error, aiohttp.ClientConnectorError)
+            return _not_reached(error, connected=not unconnected)
+
+    def _answer(self, reply: HttpReply) -> Answer:
+        if not reply.excerpt and reply.status < 300:
+            return _success(reply.status)
+        limited = reply.status in (429, 503)
+        wait = parse_retry_after(reply.retry_after, self._clock()) if limited else None
+        return Answer(reply.status, f"answers {reply.status}", reply.excerpt, wait)
+
+    def close(self) -> None:
+        self.pool.close()
+
+
+class CallbackTarget(NamedTuple):
+    """What the deliveries to one subscription share."""
+
+    origin: HttpOrigin
+    opening: bytes
+    key: SigningKey | None
+
+
+# As many as the subscriptions of a large hub: a smaller cache that is used in order never hits.
+@lru_cache(maxsize=32_768)
+def callback_target(callback: str, secret: str | None, method: str) -> CallbackTarget:
+    """Return what a POST to a callback needs but its body; ValueError if it is no URL."""
+    key = None if secret is None else SigningKey(secret, method)
+    return CallbackTarget(*endpoint_of(callback), key)
+
+
+@lru_cache(maxsize=256)
+def notification_head(topic: str, hub_url: str, content_type: str, size: int) -> bytes:
+    """Return the headers that the requests to all subscribers of a topic share (WebSub §7)."""
+    links = format_links([(Rel.SELF, topic), (Rel.HUB, hub_url)])
+    return common_head(("Content-Type", content_type), ("Link", links), size=size)
+
+
+@lru_cache(maxsize=100)
+def _success(status: int) -> Answer:
+    return Answer(status, f"answers {status}")
+
+
+async def _beginning(response: aiohttp.ClientResponse, size: int) -> bytes:
+    body = b""
+    async for chunk in response.content.iter_chunked(size):
+        body += chunk
+        if len(body) >= size:
+            break
+    return body[:size]
+
+
+def _no_reply(error: Exception) -> Answer:
+    if isinstance(error, NoReply):
+        return Answer(None, str(error))
+    return _not_reached(error, connected=not isinstance(error, Unreachable))
+
+
+def _not_reached(error: Exception, *, connected: bool) -> Answer:
+    # An address that is refused now is refused at the next attempt, too: not worth one.
+    refused = isinstance(error.__cause__, PermissionError)
+    return Answer(None, f"cannot be reached: {reason_of(error)}", reached=connected or refused)

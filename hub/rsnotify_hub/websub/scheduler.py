@@ -1,0 +1,453 @@
+"""When each request to a callback starts, so that no callback holds up the others.
+
+Theory of operation. There are two queues. A first attempt goes into the quick queue, a retry into
+the slow one. While something waits for the quick queue, a request that has run there for a second
+moves to the slow one; if that is full, the request ends as if its time were up. So the quick
+queue empties at least once a second, whatever callbacks do, and the number of open connections is
+bounded.
+
+A request starts within `submit` if there is capacity. It takes a task only if its starter runs
+one (`DeliveryScheduler.run`). All requests have the same time limit, so that one timer serves them
+all (`Deadlines`).
+
+Which waiting request starts next when more wait than may run at once.
+
+Theory of operation. A queue has a capacity, of which each host gets at most a share. Hosts that
+have something waiting are served round-robin, so a host with a thousand callbacks delays the
+others no more than a host with one. Nothing here does I/O or reads a clock.
+
+GET requests to callbacks: to verify an intent, and to say that a subscription is denied.
+
+Theory of operation. Whatever a stranger sends to the hub, it causes one GET at most: a request is
+repeated only if no connection could be opened, so that nobody was reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import Struct
+
+from rsnotify.runtime.tasks import cancel
+from rsnotify.sync.retry import Retry
+from rsnotify_hub.urls import authority_of
+from rsnotify_hub.websub.callback_requests import Answer, CallbackRequests
+
+
+class QueueItem(Protocol):
+    @property
+    def host(self) -> str: ...
+
+
+T = TypeVar("T", bound=QueueItem)
+
+
+class Capacity(Struct, frozen=True):
+    count: int
+    per_host: int
+
+
+class FairQueue(Generic[T]):
+    def __init__(self, capacity: Capacity) -> None:
+        self._capacity = capacity
+        self._waiting: OrderedDict[str, deque[T]] = OrderedDict()
+        self._running: dict[T, float] = {}
+        self._running_hosts: dict[str, int] = {}
+
+    def add(self, item: T) -> None:
+        self._waiting.setdefault(item.host, deque()).append(item)
+
+    def pop(self) -> T | None:
+        """Remove and return the waiting item that may run next; None if none may."""
+        if not self._waiting or len(self._running) >= self._capacity.count:
+            return None
+        host = next((host for host in self._waiting if self._has_share(host)), None)
+        if host is None:
+            return None
+        found = self._waiting[host].popleft()
+        self._waiting.move_to_end(host)
+        if not self._waiting[host]:
+            del self._waiting[host]
+        return found
+
+    def _has_share(self, host: str) -> bool:
+        return self._running_hosts.get(host, 0) < self._capacity.per_host
+
+    def has_capacity(self, host: str) -> bool:
+        return len(self._running) < self._capacity.count and self._has_share(host)
+
+    def start_at_once(self, item: T, now: float) -> bool:
+        """Start an item that does not wait, if there is capacity; return whether there was."""
+        running = self._running_hosts.get(item.host, 0)
+        if running >= self._capacity.per_host or len(self._running) >= self._capacity.count:
+            return False
+        self._running[item] = now
+        self._running_hosts[item.host] = running + 1
+        return True
+
+    def start(self, item: T, now: float) -> None:
+        """Count an item as running since `now`, in seconds of any monotonic clock."""
+        self._running[item] = now
+        self._running_hosts[item.host] = self._running_hosts.get(item.host, 0) + 1
+
+    def remove(self, item: T) -> None:
+        if self._running.pop(item, None) is not None:
+            self._running_hosts[item.host] -= 1
+            if not self._running_hosts[item.host]:
+                del self._running_hosts[item.host]
+        elif item in self._waiting.get(item.host, ()):
+            self._waiting[item.host].remove(item)
+            if not self._waiting[item.host]:
+                del self._waiting[item.host]
+
+    def blocking(self, before: float) -> Iterator[T]:
+        """Yield what runs since `before` or earlier while another waits for its capacity."""
+        full = len(self._running) >= self._capacity.count
+        for item, started in list(self._running.items()):
+            if started > before:
+                return
+            if self._waiting and (full or item.host in self._waiting):
+                yield item
+
+    def has_waiting(self) -> bool:
+        return bool(self._waiting)
+
+    def waiting(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def running(self) -> list[T]:
+        return list(self._running)
+
+    def clear(self) -> None:
+        self._waiting.clear()
+
+
+log = logging.getLogger("rsnotify.hub.websub")
+
+#: How long a request may run in the quick queue while others wait for it, in seconds.
+QUICK_SECONDS = 1.0
+
+#: The capacity for deliveries.
+QUICK = Capacity(400, per_host=50)
+SLOW = Capacity(200, per_host=10)
+
+_TIMED_OUT = Answer(None, "takes too long")
+
+
+class DeliveryScheduler:
+    """Starts the requests of one kind, and ends those that take longer than `seconds`."""
+
+    def __init__(
+        self,
+        seconds: float,
+        *,
+        quick: Capacity = QUICK,
+        slow: Capacity = SLOW,
+        quick_seconds: float = QUICK_SECONDS,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()  # each look-up is a system call
+        self._deadlines = Deadlines(seconds)
+        self._quick_seconds = quick_seconds
+        self._quick: FairQueue[DeliverySlot] = FairQueue(quick)
+        self._slow: FairQueue[DeliverySlot] = FairQueue(slow)
+        self._check: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def submit(self, host: str, start: Starter, *, slow: bool = False) -> DeliverySlot:
+        """Start a request as soon as there is capacity, at once if there is now.
+
+        `start` is called with the slot. It either calls `DeliverySlot.watch`, and `release` or
+        `run` later, or calls `run`. It must not raise.
+        """
+        queue = self._slow if slow else self._quick
+        slot = DeliverySlot(host, start, queue, self._deadlines)
+        if not self._closed and queue.start_at_once(slot, self._loop.time()):
+            start(slot)
+        else:
+            queue.add(slot)
+            self._schedule_check()
+        return slot
+
+    def _start(self, slot: DeliverySlot) -> None:
+        slot.queue.start(slot, self._loop.time())
+        slot.start(slot)
+
+    def run(self, slot: DeliverySlot, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work of a started request in a task, and release its slot at the end."""
+        slot.task = self._loop.create_task(work)
+        slot.task.add_done_callback(partial(self._task_ended, slot))
+
+    def _task_ended(self, slot: DeliverySlot, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error(
+                "a request to the callback at %s failed with an internal error",
+                slot.host,
+                exc_info=error,
+            )
+        self.release(slot)
+
+    def release(self, slot: DeliverySlot) -> None:
+        """Free the capacity of a request that has ended, and start what waits for it."""
+        queue = slot.queue
+        queue.remove(slot)
+        if slot.ended is not None and not slot.ended.done():
+            slot.ended.set_result(None)
+        if queue.has_waiting():
+            self._start_waiting(queue)
+
+    def cancel(self, slot: DeliverySlot) -> None:
+        slot.cancel()
+        if slot.task is None:  # else the end of the task releases it
+            self.release(slot)
+
+    def waiting(self) -> int:
+        return self._quick.waiting() + self._slow.waiting()
+
+    def _start_waiting(self, queue: FairQueue[DeliverySlot]) -> None:
+        while not self._closed and (slot := queue.pop()) is not None:
+            self._start(slot)
+        if self._check is None:
+            self._schedule_check()
+
+    def _schedule_check(self) -> None:
+        if self._check is None and self._quick.has_waiting():
+            due = self._loop.time() + self._quick_seconds
+            self._check = self._loop.call_at(due, self._clear_quick_queue, due)
+
+    def _clear_quick_queue(self, due: float) -> None:
+        self._check = None
+        now = self._loop.time()
+        # If this runs late, the hub itself was slow, and answers may have arrived unread.
+        if now - due <= self._quick_seconds / 2:
+            for slot in self._quick.blocking(now - self._quick_seconds):
+                self._demote(slot, now)
+        self._start_waiting(self._quick)
+
+    def _demote(self, slot: DeliverySlot, now: float) -> None:
+        """Move a request to the slow queue, or end it if that is full."""
+        if self._slow.has_capacity(slot.host):
+            self._quick.remove(slot)
+            slot.queue = self._slow
+            self._slow.start(slot, now)
+        else:
+            slot.expire()
+
+    async def close(self, seconds: float) -> None:
+        """Start nothing more, and cancel what still runs after some seconds."""
+        self._closed = True
+        self._quick.clear()
+        self._slow.clear()
+        if self._check is not None:
+            self._check.cancel()
+        await self.finish([*self._quick.running(), *self._slow.running()], seconds)
+        self._deadlines.close()
+
+    async def finish(self, running: Sequence[DeliverySlot], seconds: float) -> None:
+        """Wait until some started requests have ended, and cancel what runs after some seconds."""
+        if not running:
+            return
+        ends = []
+        for slot in running:
+            slot.ended = slot.ended or self._loop.create_future()
+            ends.append(slot.ended)
+        await asyncio.wait(ends, timeout=seconds)
+        for slot, end in zip(running, ends, strict=True):
+            if not end.done():
+                self.cancel(slot)
+        await asyncio.gather(*ends)
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class DeliverySlot:
+    """A request to a host and port that waits for capacity, or runs.
+
+    Attributes:
+        task: Does its work, if it needs a task.
+        ended: Resolved when it has ended, if `DeliveryScheduler.close` waits for that.
+        due: When the time of its last request ends, by the clock of the event loop.
+    """
+
+    host: str
+    start: Starter
+    queue: FairQueue[DeliverySlot]
+    deadlines: Deadlines
+    task: asyncio.Task[None] | None = None
+    ended: asyncio.Future[None] | None = None
+    due: float = 0.0
+    _cancel_request: Callable[[], None] | None = None
+    _done: Callable[[Answer | None], None] | None = None
+    _is_requesting: bool = False
+    _expired: bool = False
+
+    async def limit(self, request: Coroutine[Any, Any, Answer]) -> Answer:
+        """Await a request within the time limit; only from the slot's own task."""
+        self.deadlines.add(self)
+        self._is_requesting = True
+        try:
+            return await request
+        except asyncio.CancelledError:
+            # The task may have been cancelled for another reason as well.
+            if not self._expired or self._own_task.uncancel() > 0:
+                raise
+            return _TIMED_OUT
+        finally:
+            self._is_requesting = False
+            self.deadlines.remove(self)
+
+    def watch(self, cancel: Callable[[], None], done: Callable[[Answer | None], None]) -> None:
+        """Wait within the time limit for a request without a task, which will call `complete`.
+
+        `done` receives what `complete` receives, or an answer that says that the time was up.
+        """
+        self._cancel_request, self._done = cancel, done
+        self.deadlines.add(self)
+
+    def complete(self, answer: Answer | None) -> None:
+        """Report the answer to a watched request, or None if the request must be made again."""
+        done, self._done = self._done, None
+        self._cancel_request = None
+        self.deadlines.remove(self)
+        if done is not None:
+            done(answer)
+
+    def _forget_request(self) -> None:
+        self._cancel_request = self._done = None
+        self.deadlines.remove(self)
+
+    def cancel(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+        elif self._cancel_request is not None:
+            self._cancel_request()
+            self._forget_request()
+
+    def expire(self) -> None:
+        """End the request that runs, if one does, with the answer that its time was up."""
+        if self._cancel_request is not None:
+            self._cancel_request()
+            self.complete(_TIMED_OUT)
+        elif self._is_requesting and not self._expired:
+            self._expired = True
+            self._own_task.cancel()
+
+    @property
+    def seconds(self) -> float:
+        """How long its last request has taken until now."""
+        return self.deadlines.since(self.due)
+
+    @property
+    def is_started(self) -> bool:
+        return self.task is not None or self._cancel_request is not None
+
+    @property
+    def _own_task(self) -> asyncio.Task[None]:
+        assert self.task is not None
+        return self.task
+
+
+#: Starts the request of a slot.
+Starter = Callable[[DeliverySlot], None]
+
+
+class Deadlines:
+    """Expires slots after the same time each, with one timer for all."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._due: dict[DeliverySlot, float] = {}  # in the order in which they are due
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, slot: DeliverySlot) -> None:
+        self._due[slot] = slot.due = due = self._loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = self._loop.call_at(due, self._expire)
+
+    def remove(self, slot: DeliverySlot) -> None:
+        self._due.pop(slot, None)
+
+    def since(self, due: float) -> float:
+        """Return the seconds since a slot was added."""
+        return self._loop.time() - due + self._seconds
+
+    def _expire(self) -> None:
+        self._timer = None
+        while self._due:
+            first, due = next(iter(self._due.items()))
+            if due > self._loop.time():
+                self._timer = self._loop.call_at(due, self._expire)
+                return
+            del self._due[first]
+            first.expire()
+
+    def close(self) -> None:
+        self._due.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+#: How many attempts are made at a callback to which no connection can be opened.
+TRIES = 3
+
+#: The capacity for these requests; deliveries have their own.
+QUICK_INTENTS = Capacity(100, per_host=20)
+SLOW_INTENTS = Capacity(50, per_host=5)
+
+_NOT_SENT = Answer(None, "could not be requested")
+
+
+class IntentRequests:
+    def __init__(self, requests: CallbackRequests, retry: Retry, seconds: float) -> None:
+        self._requests = requests
+        self._retry = retry
+        self._random = Random()
+        self._scheduler = DeliveryScheduler(seconds, quick=QUICK_INTENTS, slow=SLOW_INTENTS)
+        self._background: set[asyncio.Task[Answer]] = set()
+
+    async def get(self, url: str, *, limit: int) -> Answer:
+        """GET a callback as soon as there is capacity (`CallbackRequests.get`)."""
+        answer = await self._get_once(url, limit, slow=False)
+        for failures in range(1, TRIES):
+            if answer.reached:
+                break
+            await asyncio.sleep(self._retry.delay(failures, self._random))
+            answer = await self._get_once(url, limit, slow=True)
+        return answer
+
+    def notify(self, url: str) -> None:
+        """GET a callback in the background, whatever it answers."""
+        task = asyncio.create_task(self.get(url, limit=0))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _get_once(self, url: str, limit: int, *, slow: bool) -> Answer:
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        async def work(slot: DeliverySlot) -> None:
+            answer = _NOT_SENT
+            try:
+                answer = await slot.limit(self._requests.get(url, limit=limit))
+            finally:  # whatever happens, the future must resolve
+                if not answered.done():
+                    answered.set_result(answer)
+
+        def start(slot: DeliverySlot) -> None:
+            self._scheduler.run(slot, work(slot))
+
+        slot = self._scheduler.submit(authority_of(url), start, slow=slow)
+        try:
+            return await answered
+        finally:
+            self._scheduler.cancel(slot)
+
+    async def close(self) -> None:
+        await cancel(self._background)
+        await self._scheduler.close(0)

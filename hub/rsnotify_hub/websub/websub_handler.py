@@ -1,0 +1,131 @@
+"""`POST /websub`: fragments and pings of Sources, subscription requests of Destinations."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from aiohttp import HttpVersion11, web
+
+from rsnotify.errors import DocumentError
+from rsnotify.format.links import parse_links
+from rsnotify.format.model import Rel
+from rsnotify_hub.access.limits import RateLimits
+from rsnotify_hub.intake import FragmentIntake
+from rsnotify_hub.log.topic_log import TopicLogs
+from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.urls import check_url
+from rsnotify_hub.websub.forms import Ping, parse_form
+from rsnotify_hub.websub.pings import PingHandler
+from rsnotify_hub.websub.registry import client_of
+from rsnotify_hub.websub.verification import ACCEPT, ForwardedRequest, IntentVerification
+
+_FORM = "application/x-www-form-urlencoded"
+_MAX_FORM_BYTES = 64 * 1024
+_CONTINUE = "100-continue"
+
+
+@dataclass(eq=False, repr=False)
+class WebSubHandler:
+    intake: FragmentIntake
+    topics: TopicLogs
+    pings: PingHandler
+    verification: IntentVerification
+    limits: RateLimits
+
+    def __post_init__(self) -> None:
+        self.verification.nodes.serve(ACCEPT, self._accept)
+
+    async def handle(self, request: web.Request) -> web.Response:
+        """Answer 202 once content is durable, or a subscription request is about to be verified."""
+        if request.content_type == _FORM:
+            await self._form(request)
+        else:
+            await self._content(request)
+        return web.Response(status=202)
+
+    async def _content(self, request: web.Request) -> None:
+        content_type = request.headers.get("Content-Type", "")
+        if not content_type:
+            raise web.HTTPUnsupportedMediaType(text="it has no Content-Type\n")
+        topics = [
+            target
+            for relation, target in parse_links(request.headers.getall("Link", []))
+            if relation == Rel.SELF
+        ]
+        if len(topics) != 1:
+            raise Refusal(Code.BAD_REQUEST, 'it needs one Link with rel="self", the topic')
+        topic = check_url(topics[0], 'the Link with rel="self"')
+        permission = self.intake.authorizer.check_publisher(request, topic)
+        body = await self._body(request, self.intake.max_bytes)
+        try:
+            content = await self.intake.read_content(body, content_type)
+            permission.check()  # grants may have changed meanwhile
+            await self.topics.publish(topic, content)
+        except DocumentError as error:
+            raise Refusal(Code.INVALID_FRAGMENT, str(error)) from None
+
+    async def _form(self, request: web.Request) -> None:
+        form = parse_form(await self._body(request, _MAX_FORM_BYTES))
+        if isinstance(form, Ping):
+            await self._ping(request, form)
+        else:
+            self.limits.subscriptions.check(request.remote)
+            await self.verification.forward(form, client_of(request.remote))
+
+    async def _ping(self, request: web.Request, ping: Ping) -> None:
+        for topic in ping.topics:
+            self.intake.authorizer.check_ping(request, topic)
+            if self.pings.is_open(topic):  # a small request that causes a large one
+                self.limits.pings.check(request.remote)
+        await asyncio.gather(*(self.pings.fetch(topic) for topic in ping.topics))
+
+    async def _accept(self, forwarded: ForwardedRequest) -> None:
+        """Accept a subscription request, which another node may have received."""
+        wanted, client = forwarded.request, forwarded.client
+        await self.verification.check_quota(wanted, client)
+        unknown = self.topics.state(wanted.topic) is None
+        is_served = self.intake.authorizer.grants.is_served(wanted.topic)
+        if wanted.mode == "subscribe" and unknown and not is_served:
+            denial = "this hub does not serve the topic"
+        else:
+            denial = None
+        self.verification.verify(wanted, client, denial=denial)
+
+    async def _body(self, request: web.Request, most: int) -> bytes:
+        _check_size(request.content_length or 0, most)
+        await send_continue(request)
+        try:
+            async with asyncio.timeout(self.intake.request_seconds):
+                body = await request.read()
+        except TimeoutError:
+            raise web.HTTPRequestTimeout(text="the body did not arrive in time\n") from None
+        except ConnectionError:
+            # The client is gone; any other error would be logged as a fault of the hub.
+            raise web.HTTPBadRequest(text="the body ended early\n") from None
+        _check_size(len(body), most)  # a chunked body has no Content-Length
+        return body
+
+
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        raise web.HTTPRequestEntityTooLarge(most, size)
+
+
+async def defer_continue(request: web.Request) -> None:
+    """Send no `100 Continue` yet (an `expect_handler` of aiohttp; RFC 9110 §10.1.1).
+
+    A client that waits with its body gets the answer that its head deserves, and `send_continue`
+    requests the body only when it will be read.
+    """
+
+
+async def send_continue(request: web.Request) -> None:
+    if request.version < HttpVersion11:
+        return  # an HTTP/1.0 client knows no interim response, and its Expect must be ignored
+    expected = request.headers.get("Expect", "").lower()
+    if expected not in ("", _CONTINUE):
+        raise web.HTTPExpectationFailed(text="the hub supports no such expectation\n")
+    if expected:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # the answer itself has not begun

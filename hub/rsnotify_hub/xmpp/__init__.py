@@ -1,1 +1,0 @@
-"""XMPP: the hub publishes all topics to a PubSub service."""

@@ -1,0 +1,221 @@
+"""The open Change List, kept as written entries, so that a change is written once.
+
+It follows the journal: new changes are appended, and changes that were closed are dropped. If the
+open period outgrew one document, its older parts are closed already, and a Change List Index
+lists all parts (core §12.2).
+
+Reads closed Change Lists.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from zlib import crc32
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rsnotify.format.datetimes import to_microseconds
+from rsnotify.format.model import Capability, ChangeType, Document, Resource
+from rsnotify.format.reader import SitemapReader
+from rsnotify.format.writer import closing, opening
+from rsnotify_publisher.files import reading
+from rsnotify_publisher.journal import FinishedDocument, Journal
+from rsnotify_publisher.options import MinimumOpen, RotationPolicy
+from rsnotify_publisher.source_documents import SourceDocuments
+
+# More bytes than a document has before and after its entries.
+_HEAD = 50_000
+
+
+class ListToClose(Struct, frozen=True):
+    """The `count` oldest changes of the open list, through `until`, which are closed next.
+
+    If `archived`, they leave the open period at once.
+    """
+
+    count: int
+    until: int
+    archived: bool
+
+
+class OpenChangeList:
+    """The open Change List as one reader of the journal sees it."""
+
+    def __init__(self, documents: SourceDocuments) -> None:
+        options = documents.options
+        self._documents = documents
+        self._max_entries = options.max_entries
+        self._max_bytes = max(1, options.max_bytes - min(_HEAD, options.max_bytes // 2))
+        #: Where the open Change List begins (µs).
+        self.begin = 0
+        self._parts: list[FinishedDocument] = []
+        self._datetimes: list[int] = []
+        self._entries: list[bytes] = []
+        self._size = 0
+
+    def refresh(self, journal: Journal, limit: int = -1) -> list[Resource]:
+        """Append the next changes, at most `limit` if that is not negative, and return them."""
+        with journal.snapshot() as state:
+            changes = journal.changes(max(state.closed, self.through), limit)
+            self._parts = journal.finished(Capability.CHANGE_LIST, archived=False)
+        if state.closed != self.begin:
+            self._drop(state.closed)
+        for change in changes:
+            assert change.datetime is not None
+            self._datetimes.append(to_microseconds(change.datetime))
+            self._entries.append(self._documents.entry(change))
+            self._size += len(self._entries[-1])
+        return changes
+
+    def _drop(self, begin: int) -> None:
+        gone = bisect_right(self._datetimes, begin)
+        self._size -= sum(map(len, self._entries[:gone]))
+        del self._datetimes[:gone]
+        del self._entries[:gone]
+        self.begin = begin
+
+    @property
+    def through(self) -> int:
+        """The datetime of the last change (µs), or where the list begins."""
+        return self._datetimes[-1] if self._datetimes else self.begin
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the open period is more than one document."""
+        return bool(self._parts)
+
+    @property
+    def version(self) -> str:
+        """A text that differs whenever the bytes of the document do."""
+        head = crc32(self._head())
+        return f"{self.through:x}-{head:x}"
+
+    def _head(self) -> bytes:
+        if self._parts:
+            return self._documents.write(self._documents.change_list_index(self._parts, self.begin))
+        return opening(self._documents.change_list(self.begin))
+
+    def chunks(self) -> list[bytes]:
+        """Return changelist.xml in pieces: the list, or the index of its parts."""
+        return [self._head()] if self._parts else self.open_chunks()
+
+    def open_chunks(self) -> list[bytes]:
+        """Return the open Change List itself, in pieces.
+
+        An open list promises nothing after its last entry, so it may end with the last entry that
+        fits into one document; the others are in the next list, a moment later.
+        """
+        head = self._documents.change_list(self.begin, is_part=bool(self._parts))
+        return _joined(head, self._entries[: self._max_entries])
+
+    def closed(self, part: ListToClose) -> list[bytes]:
+        head = self._documents.change_list(self.begin, part.until, is_part=not part.archived)
+        return _joined(head, self._entries[: part.count])
+
+    def parts_to_archive(
+        self, rotation: RotationPolicy, now: int, scheduled: int | None = None
+    ) -> list[FinishedDocument]:
+        """Return which closed parts leave the open period; arguments as for `next_to_close`."""
+        changes = len(self._entries) + sum(part.entries for part in self._parts)
+        size = self._size + sum(part.size for part in self._parts)
+        removed: list[FinishedDocument] = []
+        if not self._parts:
+            return removed
+        minimum = rotation.minimum_open(changes, size, self._parts[0].begin, now, scheduled)
+        for part in self._parts:
+            changes -= part.entries
+            size -= part.size
+            if minimum is None or not minimum.allows(changes, size, part.end):
+                break
+            removed.append(part)
+        return removed
+
+    def next_to_close(
+        self, rotation: RotationPolicy, now: int, scheduled: int | None = None
+    ) -> ListToClose | None:
+        """Return which changes to close next: by the rotation, or what fills a whole document.
+
+        Changes through `scheduled` (µs) are to be closed in any case.
+        """
+        count = 0 if self._parts else self._surplus(rotation, now, scheduled)
+        if count:
+            return ListToClose(count, self._datetimes[count - 1], archived=True)
+        if len(self._entries) > self._max_entries or self._size > self._max_bytes:
+            count = self._fitting(self._max_entries, self._max_bytes, len(self._entries))
+            return ListToClose(count, self._datetimes[count - 1], archived=False)
+        return None
+
+    def _surplus(self, rotation: RotationPolicy, now: int, scheduled: int | None) -> int:
+        """Return how many changes the rotation closes, in one document."""
+        changes, size = len(self._entries), self._size
+        minimum: MinimumOpen | None = None
+        if changes:
+            minimum = rotation.minimum_open(changes, size, self._datetimes[0], now, scheduled)
+        if minimum is None:
+            return 0
+        # After a flood the older half may itself be more than one document.
+        most = min(self._max_entries, rotation.changes or self._max_entries)
+        count = 0
+        for at, written in zip(self._datetimes[:most], self._entries[:most], strict=True):
+            changes -= 1
+            size -= len(written)
+            if not minimum.allows(changes, size, at):
+                break
+            count += 1
+        return self._fitting(most, min(self._max_bytes, rotation.size or self._max_bytes), count)
+
+    def _fitting(self, entries: int, size: int, most: int) -> int:
+        """Return how many of the oldest changes fit into one document; at least one, if any."""
+        count = 0
+        for written in self._entries[: min(entries, most)]:
+            size -= len(written)
+            if count and size < 0:
+                break
+            count += 1
+        return count
+
+
+def _joined(head: Document, entries: Sequence[bytes]) -> list[bytes]:
+    # Ten thousand small pieces would take longer to write.
+    return [opening(head), b"".join(entries), closing(head)]
+
+
+def changes_in(folder: Path, closed: FinishedDocument) -> Iterator[Resource]:
+    """Stream the changes of a closed Change List, each with its datetime."""
+    reader = SitemapReader()
+    for piece in reading(folder / closed.files[0]):
+        for change in reader.feed(piece):
+            # In a 1.0 list the datetime of the change is in lastmod alone.
+            yield replace(change, datetime=change.changed_at)
+
+
+def still_listed(uris: Sequence[str], since: int, journal: Journal, folder: Path) -> Iterable[str]:
+    """Return which of some resources that were in the set after an instant (µs) are not deleted.
+
+    If the Source itself returns the set, only changes show that a resource is deleted.
+    """
+    if not uris:
+        return ()
+    if journal.state().tracked:
+        return [uri for uri in uris if journal.resource(uri) is not None]
+    deleted = _deleted(since, journal, folder)
+    return [uri for uri in uris if uri not in deleted]
+
+
+def _deleted(since: int, journal: Journal, folder: Path) -> set[str]:
+    """Return the resources that were deleted after an instant and not created again."""
+    with journal.snapshot() as state:
+        closed = journal.finished(Capability.CHANGE_LIST)
+        opened = journal.changes(max(since, state.closed))
+    lists = [changes_in(folder, document) for document in closed if document.end > since]
+    deleted: set[str] = set()
+    for change in chain(*lists, opened):
+        if change.change is ChangeType.DELETED:
+            deleted.add(change.uri)
+        else:
+            deleted.discard(change.uri)
+    return deleted

@@ -1,0 +1,313 @@
+"""Writes one package: a ZIP whose last member is the manifest (core §11.2, §13.2).
+
+Opens the bitstreams for packages one at a time, just before each is copied.
+
+The content that each change gave its resource, kept until the Change Dump is written.
+
+A Change Dump has one bitstream for each change (core §13.2), but the Source can only return the
+current content. So the content is kept here from the time at which the change is recorded, in a
+file for each change, named after the datetime of the change.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, BinaryIO
+from urllib.parse import unquote
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rsnotify.errors import StorageError, counted
+from rsnotify.format.datetimes import Instant, to_microseconds
+from rsnotify.format.hashes import Digests
+from rsnotify.format.media_types import extension
+from rsnotify.format.model import ChangeType, Document, Resource
+from rsnotify.format.writer import Profile, closing, entry, opening
+
+#: Bytes that are copied at a time.
+CHUNK = 262_144
+
+#: Returns the content for an entry: the bytes, the file that has them, or None if it is gone.
+EntryContent = Callable[[Resource], bytes | Path | None]
+
+
+class Bitstream(Struct, frozen=True):
+    """Content about to be copied, in a seekable file that may grow beyond `size` meanwhile."""
+
+    file: BinaryIO
+    size: int
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the bytes from the beginning, up to the size."""
+        self.file.seek(0)
+        left = self.size
+        while left and (chunk := self.file.read(min(CHUNK, left))):
+            left -= len(chunk)
+            yield chunk
+
+
+#: An entry, and its bitstream if there is one.
+EntryBitstream = tuple[Resource, Bitstream | None]
+
+
+@contextmanager
+def opened(found: bytes | Path | None) -> Iterator[Bitstream | None]:
+    """Open what an `EntryContent` returned; None if there is no content."""
+    if isinstance(found, bytes):
+        yield Bitstream(io.BytesIO(found), len(found))
+        return
+    file = None if found is None else _open(found)
+    if file is None:
+        yield None
+        return
+    with file:
+        yield Bitstream(file, os.fstat(file.fileno()).st_size)
+
+
+def _open(path: Path) -> BinaryIO | None:
+    try:
+        return open(path, "rb")
+    except (FileNotFoundError, NotADirectoryError):  # deleted meanwhile
+        return None
+
+
+class BitstreamSupplier(Struct, frozen=True):
+    """Opens the bitstreams of entries, one after the other; `check` raises an exception to stop."""
+
+    content: EntryContent
+    check: Callable[[], None]
+
+    def of(self, entries: Iterable[Resource]) -> Generator[EntryBitstream]:
+        """Yield entries with their bitstreams; each is open until the next one is requested."""
+        for resource in entries:
+            self.check()
+            if resource.change is ChangeType.DELETED:
+                yield resource, None
+                continue
+            with self.opened(resource) as bitstream:
+                yield resource, bitstream
+
+    def opened(self, entry: Resource) -> AbstractContextManager[Bitstream | None]:
+        return opened(self.content(entry))
+
+
+_MANIFEST = "manifest.xml"
+_UNIX = 3
+_PLAIN_FILE = 0o100644 << 16
+# Characters that some file systems do not allow, or that could name a parent folder.
+_UNSAFE = re.compile(r"(?:[^A-Za-z0-9._-]|\.{2,})+")
+_LONGEST = 100
+# Deflating these again costs time and gains nothing.
+_COMPRESSED = re.compile(
+    r"audio/|video/"
+    r"|image/(jpeg|png|gif|webp|avif|heic|jp2|jxl)"
+    r"|application/(zip|gzip|zstd|x-bzip2|x-xz|x-7z-compressed|vnd\.rar|vnd\.openxmlformats-)"
+    r"|[^;]*\+(zip|gzip|zstd)\b",
+    re.IGNORECASE,
+)
+
+
+class StoredBitstream(Struct, frozen=True):
+    """A bitstream that was copied into the package, with the hash and length of the copied bytes.
+
+    Args:
+        path: With a leading slash, as in a manifest.
+        hash: Of the bytes.
+        length: Number of bytes.
+        as_recorded: Whether they have the hash of the entry; None if it has none of use.
+    """
+
+    path: str
+    hash: str
+    length: int
+    as_recorded: bool | None
+
+    def describe(self, resource: Resource) -> Resource:
+        """Return an entry with the path, hash and length of its bitstream."""
+        return replace(resource, path=self.path, hash=self.hash, length=self.length)
+
+
+@dataclass(eq=False)
+class PackageFile:
+    """A ZIP being written, and its manifest, whose entries do not stay in memory.
+
+    Args:
+        zip: The ZIP, open to be written.
+        buffer: Holds the entries of the manifest until the package is complete.
+        folder: The folder of the ZIP for bitstreams.
+        stamp: The modification time of all members, so that equal contents give equal bytes.
+        check: Called before every chunk; raises an exception to stop.
+        profile: How the manifest is written.
+        count: Entries in the manifest, with `manifest_size` bytes, on `content_size` bytes.
+    """
+
+    zip: ZipFile
+    buffer: IO[bytes]
+    folder: str
+    stamp: Instant
+    check: Callable[[], None]
+    profile: Profile
+    count: int = 0
+    manifest_size: int = 0
+    content_size: int = 0
+    members: int = 0
+
+    def store(self, resource: Resource, bitstream: Bitstream) -> StoredBitstream:
+        """Copy a bitstream into the ZIP.
+
+        The content may change meanwhile, so the hash is of the bytes that were copied.
+        """
+        self.members += 1
+        path = f"{self.folder}/{_member_path(self.members, resource)}"
+        digests = Digests(resource.hash)
+        length = 0
+        with self.zip.open(self._info(path, resource, bitstream.size), "w") as member:
+            for chunk in bitstream.chunks():
+                self.check()
+                digests.update(chunk)
+                length += member.write(chunk)
+        self.content_size += length
+        return StoredBitstream("/" + path, digests.text, length, digests.agree)
+
+    def note(self, resource: Resource) -> None:
+        """Put an entry into the manifest."""
+        self.count += 1
+        self.manifest_size += self.buffer.write(entry(resource, profile=self.profile))
+
+    def finish(self, head: Document) -> None:
+        """Write the manifest into the ZIP; `head` is the manifest without its entries."""
+        described = Resource(_MANIFEST, type="application/xml")
+        info = self._info(_MANIFEST, described, self.manifest_size)
+        with self.zip.open(info, "w") as member:
+            for chunk in self.manifest(head):
+                member.write(chunk)
+
+    def manifest(self, head: Document) -> Iterator[bytes]:
+        """Yield the manifest in pieces."""
+        yield opening(head)
+        self.buffer.seek(0)
+        while chunk := self.buffer.read(CHUNK):
+            yield chunk
+        yield closing(head)
+
+    def _info(self, path: str, resource: Resource, size: int) -> ZipInfo:
+        # A ZIP can store years from 1980 to 2107.
+        year = min(max(self.stamp.year, 1980), 2107)
+        info = ZipInfo(path, (year, *self.stamp.timetuple()[1:6]))
+        info.compress_type = ZIP_STORED if _is_compressed(resource) else ZIP_DEFLATED
+        info.create_system, info.external_attr = _UNIX, _PLAIN_FILE
+        info.file_size = size  # by which zipfile decides whether it must be ZIP64
+        return info
+
+
+def _member_path(number: int, resource: Resource) -> str:
+    """Return the path of a bitstream below its folder in the package.
+
+    The number alone distinguishes members; the last part of the URI is for people.
+    """
+    last = re.split(r"[?#]", resource.uri, maxsplit=1)[0].rpartition("/")[2]
+    name = _UNSAFE.sub("_", unquote(last))[-_LONGEST:].rstrip(".")
+    suffix = "" if "." in name else extension(resource.type or "")
+    return f"{number:06}-{name}{suffix}" if name else f"{number:06}{suffix}"
+
+
+def _is_compressed(resource: Resource) -> bool:
+    coded = resource.encoding not in (None, "", "identity")
+    return coded or bool(_COMPRESSED.match(resource.type or ""))
+
+
+_log = logging.getLogger("rsnotify.publisher")
+
+
+class Captured:
+    """A folder of contents, which any number of threads and processes may write.
+
+    Content is kept only for changes with a hash: nothing else shows that the content of a resource
+    is still that of the change.
+    """
+
+    def __init__(self, folder: Path, content: Callable[[str], bytes | Path | None]) -> None:
+        self._folder = folder
+        self._content = content
+
+    def put(self, change: Resource, content: bytes) -> None:
+        """Keep the content that came with a change."""
+        with opened(content) as bitstream:
+            assert bitstream is not None
+            _copy(bitstream, change.hash or "", self._path(change))
+
+    def keep(self, changes: Iterable[Resource]) -> None:
+        """Keep the current content of resources, if its hash is still that of the change.
+
+        The sooner this is called after a change, the fewer resources have changed again. Files
+        that exist are left alone. Nothing is flushed to the disk, because the hash reveals a file
+        that a crash has damaged.
+
+        Errors are logged: the entry of such a change has no bitstream in the Change Dump.
+        """
+        failed: list[Exception] = []
+        for change in changes:
+            try:
+                self._keep(change)
+            except (StorageError, OSError) as error:
+                failed.append(error)
+        if failed:
+            _log.error(
+                "the content of %s could not be kept for the Change Dump; the first: %s",
+                *(counted(len(failed), "change"), failed[0]),
+            )
+
+    def _keep(self, change: Resource) -> None:
+        if change.change is ChangeType.DELETED or change.hash is None:
+            return
+        path = self._path(change)
+        if not path.exists():
+            with opened(self._content(change.uri)) as bitstream:
+                if bitstream is not None:
+                    _copy(bitstream, change.hash, path)
+
+    def content(self, change: Resource) -> Path | None:
+        """Return the file with the content of a change, if it was kept; the caller verifies it."""
+        path = self._path(change)
+        return path if path.exists() else None
+
+    def forget(self, through: Instant) -> None:
+        last = _name(through)
+        for path in self._folder.glob("*"):
+            if path.name <= last:
+                path.unlink(missing_ok=True)
+
+    def _path(self, change: Resource) -> Path:
+        assert change.datetime is not None, "a change that was recorded has a datetime"
+        return self._folder / _name(change.datetime)
+
+
+def _name(instant: Instant) -> str:
+    return f"{to_microseconds(instant):020}"
+
+
+def _copy(bitstream: Bitstream, hashes: str, path: Path) -> None:
+    """Copy a bitstream to a file, unless it has another hash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Several threads and processes may keep the same content.
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_native_id()}.tmp")
+    digests = Digests(hashes)
+    try:
+        with open(temporary, "wb") as file:
+            for chunk in bitstream.chunks():
+                digests.update(chunk)
+                file.write(chunk)
+        if digests.agree:
+            os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

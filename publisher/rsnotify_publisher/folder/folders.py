@@ -1,0 +1,266 @@
+"""Makes Sources of settings: a folder as a Source, or several folders as the sets of one.
+
+Publishes folders: each is scanned, started and watched, a few at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import typer
+from filelock import FileLock, Timeout
+from msgspec.structs import replace
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from rsnotify.errors import ConfigurationError, RsnotifyError, counted
+from rsnotify.runtime.tasks import Lane, first_cause, running
+from rsnotify_publisher.config import SourceConfiguration
+from rsnotify_publisher.description import SourceDescription
+from rsnotify_publisher.folder.scanner import FileNames, FolderScanner
+from rsnotify_publisher.folder.server import PublishedFolder
+from rsnotify_publisher.folder.watcher import FolderWatcher, SystemWatch
+from rsnotify_publisher.options import Options
+from rsnotify_publisher.publisher import Publisher, close_all
+from rsnotify_publisher.source_context import normalize_base_url
+
+#: Default folder for the state of several sets.
+_STATE = Path("rsnotify-source")
+
+
+def one_folder(
+    root: Path, base_url: str, settings: SourceConfiguration
+) -> tuple[Publisher, list[PublishedFolder]]:
+    """Return a Source of one folder; ConfigurationError if it or a setting is unusable."""
+    names = FileNames(root, normalize_base_url(base_url))
+    beside = names.root.with_name(names.root.name + ".rsnotify")
+    state = Path(settings.data) if settings.data else beside / "source"
+    folder = _folder(names, state, settings, settings.options_of(), settings.described_by)
+    check_folders([folder])
+    return folder.publisher, [folder]
+
+
+def several_folders(
+    base_url: str, settings: SourceConfiguration
+) -> tuple[SourceDescription, list[PublishedFolder]]:
+    """Return a Source of several folders; each is a set of resources."""
+    if not settings.sets:
+        raise ConfigurationError("the configuration of the Source has no [[set]]; add one")
+    folders = []
+    for each in settings.sets:
+        url = each.base_url or f"{normalize_base_url(base_url)}{each.name}/"
+        names = FileNames(Path(each.folder), normalize_base_url(url))
+        state = Path(settings.data or _STATE) / each.name
+        options = settings.options_of(each)
+        folders.append(_folder(names, state, settings, options, each.described_by))
+    publishers = [folder.publisher for folder in folders]
+    source = SourceDescription(base_url, publishers, described_by=settings.described_by)
+    check_folders(folders)
+    return source, folders
+
+
+def _folder(
+    names: FileNames,
+    state: Path,
+    settings: SourceConfiguration,
+    options: Options,
+    described_by: str | None,
+) -> PublishedFolder:
+    publisher = Publisher(
+        state.resolve(),
+        names.base_url,
+        hubs=settings.known_hubs(),
+        content=lambda uri: _file(names, uri),
+        described_by=described_by,
+        options=replace(options, change_memory=True),
+    )
+    return PublishedFolder(names, publisher)
+
+
+def _file(names: FileNames, uri: str) -> Path | None:
+    path = names.path(uri)
+    return path if path is not None and names.is_published(path) else None
+
+
+@contextmanager
+def claim(folders: Sequence[PublishedFolder]) -> Iterator[None]:
+    """Lock the state of these folders against every other `rsnotify source`.
+
+    Both would compare the folder with the journal and record what they find, so that every change
+    would be published twice.
+    """
+    with ExitStack() as claims:
+        for folder in folders:
+            state = folder.publisher.source.folder
+            try:
+                claims.enter_context(FileLock(state / "source.lock", blocking=False))
+            except Timeout:
+                raise ConfigurationError(
+                    f"{folder.names.root} is being published by another rsnotify source, whose "
+                    f"state is in {state}; stop that one first"
+                ) from None
+        yield
+
+
+def check_folders(folders: Sequence[PublishedFolder]) -> None:
+    """Raise ConfigurationError if folders cannot be published, or their states not kept."""
+    for folder in folders:
+        folder.names.check()
+    published = _by_root(folders)
+    for folder in folders:
+        for other in _around(folder.names.root, published):
+            if other is not folder and other.names.may_be_published(folder.names.root):
+                raise _both(other, folder)
+    for folder in folders:
+        state = folder.publisher.source.folder
+        if _around(state, published):
+            raise ConfigurationError(
+                f"the state in {state} would be published; choose another --data"
+            )
+        folder.publisher.source.check_folders()
+
+
+def _by_root(folders: Sequence[PublishedFolder]) -> dict[Path, PublishedFolder]:
+    found: dict[Path, PublishedFolder] = {}
+    for folder in folders:
+        other = found.setdefault(folder.names.root, folder)
+        if other is not folder:
+            raise _both(other, folder)
+    return found
+
+
+def _around(path: Path, folders: Mapping[Path, PublishedFolder]) -> list[PublishedFolder]:
+    """Return the folders that contain a path, in a time that does not depend on their number."""
+    return [folders[parent] for parent in (path, *path.parents) if parent in folders]
+
+
+def _both(first: PublishedFolder, second: PublishedFolder) -> ConfigurationError:
+    return ConfigurationError(
+        f"the sets at {first.names.base_url} and {second.names.base_url} would both publish "
+        f"{second.names.root}; give each a folder that is not within another's"
+    )
+
+
+def load(folder: PublishedFolder, on_file: Callable[[], None], *, is_alone: bool) -> None:
+    """Load the files of a folder as the baseline, at the first start.
+
+    `on_file` is called for each and may raise to stop. The progress of a folder that is the only
+    one can be shown in a terminal.
+    """
+    names, publisher = folder.names, folder.publisher
+    if not publisher.is_empty():
+        return
+    with publisher.source.open_journal() as journal, _progress(is_alone) as progress:
+        scanner = FolderScanner(names, journal)
+        total = None if progress.disable else sum(1 for _ in scanner.files(names.root))
+        task = progress.add_task("scanning", total=total)
+
+        def advance() -> None:
+            on_file()
+            progress.advance(task)
+
+        count = publisher.load(scanner.baseline(advance))
+    if progress.disable:
+        typer.echo(f"rsnotify source scanned {names.root} ({counted(count, 'file')})", err=True)
+
+
+def _progress(is_alone: bool) -> Progress:
+    return Progress(
+        TextColumn("scanning"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        console=Console(stderr=True),
+        disable=not (is_alone and sys.stderr.isatty()),
+    )
+
+
+# Threads that scan folders before the start, and threads that read changed files.
+_OPENERS = 4
+_SCANNERS = 4
+
+_Announce = Callable[[str], None]
+
+
+class PublishingStopped(RsnotifyError):
+    """The first scan of a folder is not needed any more."""
+
+
+class FolderPublishing:
+    """Publishes all folders of a Source, which are served at the URL `listening`."""
+
+    def __init__(self, folders: Sequence[PublishedFolder], listening: str) -> None:
+        self._folders = folders
+        self._listening = listening
+        self._compared = {folder.prefix: asyncio.Event() for folder in folders}
+        self._is_stopping = False
+        #: Set when all folders are published.
+        self.published = asyncio.Event()
+
+    async def run(self, stop: asyncio.Event, announce: _Announce) -> None:
+        """Publish until stopped, and end in order; RsnotifyError if a folder cannot be published.
+
+        Each folder is announced by a line once it is published, in their order.
+        """
+        async with running(self._publish(announce), stop.wait()) as tasks:
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                self._is_stopping = True
+        publishing, _ = tasks
+        if not publishing.cancelled() and (error := publishing.exception()) is not None:
+            raise first_cause(error) if isinstance(error, Exception) else error
+
+    async def _publish(self, announce: _Announce) -> None:
+        openers = ThreadPoolExecutor(_OPENERS, "rsnotify-opener")
+        scanners = ThreadPoolExecutor(_SCANNERS, "rsnotify-scanner")
+        watchers = {
+            folder.names.root: FolderWatcher(folder.names, folder.publisher, Lane(scanners))
+            for folder in self._folders
+        }
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(SystemWatch(watchers).run())
+                await asyncio.sleep(0)  # now they are watched, so that no change is missed
+                for folder in self._folders:
+                    watcher = watchers[folder.names.root]
+                    tasks.create_task(self._keep(folder, watcher, openers))
+                tasks.create_task(self._announce_all(announce))
+        finally:
+            for pool in (openers, scanners):
+                await asyncio.to_thread(pool.shutdown, cancel_futures=True)
+            await asyncio.to_thread(close_all, [each.publisher for each in self._folders])
+
+    async def _keep(
+        self, folder: PublishedFolder, watcher: FolderWatcher, openers: Executor
+    ) -> None:
+        """Publish one folder until cancelled."""
+        await asyncio.get_running_loop().run_in_executor(openers, self._open, folder)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(watcher.run(self._compared[folder.prefix].set))
+            if await folder.publisher.await_published():
+                folder.ready.set()
+
+    def _open(self, folder: PublishedFolder) -> None:
+        load(folder, self._check, is_alone=len(self._folders) == 1)
+        self._check()
+        folder.publisher.start()
+
+    def _check(self) -> None:
+        if self._is_stopping:
+            raise PublishingStopped
+
+    async def _announce_all(self, announce: _Announce) -> None:
+        for folder in self._folders:
+            await folder.ready.wait()
+            await self._compared[folder.prefix].wait()
+            count = await asyncio.to_thread(folder.publisher.source.count)
+            announce(
+                f"rsnotify source serving {folder.names.base_url} ({counted(count, 'resource')}), "
+                f"listening on {self._listening}"
+            )
+        self.published.set()

@@ -1,0 +1,405 @@
+"""The database of the journal: connections, transactions, errors.
+
+The tables of the journal, and how the tables of an earlier version become these.
+
+Changes that were just recorded, as they are in memory.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from filelock import FileLock
+from msgspec import Struct, json
+
+from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.format.datetimes import from_microseconds, to_microseconds
+from rsnotify.format.digest import SetDigest, SetSum
+from rsnotify.format.model import Resource
+from rsnotify.format.uris import normalize
+from rsnotify.runtime.state_folders import check_role, later_version, make_durably
+
+VERSION = 8
+#: Bytes. Resources that change in a large set lie far apart, so that each writes a page of its own,
+#: twice; a page holds some ten resources.
+PAGE_SIZE = 2048
+_VOLUMES = """
+CREATE TABLE volumes (             -- see `FinishedDocument`
+    kind TEXT NOT NULL,
+    begins INTEGER NOT NULL,
+    ends INTEGER NOT NULL,
+    archived INTEGER NOT NULL,     -- whether it is in the archive of its kind
+    entries INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    files TEXT NOT NULL,           -- a JSON array of names
+    PRIMARY KEY (kind, begins)
+) WITHOUT ROWID;
+CREATE TABLE discarded (file TEXT PRIMARY KEY, at INTEGER NOT NULL) WITHOUT ROWID;
+"""
+_NOTICES = """
+CREATE TABLE notices (             -- notices of documents: the first row is where they begin
+    at INTEGER PRIMARY KEY,
+    entry BLOB NOT NULL
+);
+CREATE TABLE told (hub TEXT PRIMARY KEY, through INTEGER NOT NULL);  -- cursors in notices
+CREATE TABLE versions (document TEXT PRIMARY KEY, version TEXT NOT NULL) WITHOUT ROWID;
+"""
+_POSITIONS = """
+CREATE TABLE IF NOT EXISTS positions (  -- in other logs, up to which changes were read
+    reader TEXT PRIMARY KEY,
+    position TEXT NOT NULL
+) WITHOUT ROWID;
+"""
+# A resource is in the set once, whatever the spelling of its URI.
+_SPELLINGS = """
+CREATE TABLE IF NOT EXISTS spellings (  -- of resources whose URI is not in normal form
+    normal TEXT PRIMARY KEY,
+    uri TEXT NOT NULL
+) WITHOUT ROWID;
+"""
+TABLES = f"""
+CREATE TABLE state (
+    base_url TEXT NOT NULL,        -- the URL below which documents are served
+    applied INTEGER NOT NULL,      -- datetime of the last change applied to `resources` and `sum`
+    promised INTEGER NOT NULL,     -- no later change gets a datetime at or before this
+    pruned INTEGER NOT NULL,       -- datetime of the last change no longer in `changes`; at first,
+                                   -- of the baseline
+    closed INTEGER NOT NULL,       -- where the open Change List begins
+    tracked INTEGER NOT NULL,      -- whether `resources` is kept; else the Source returns the set
+    sum TEXT                       -- over `resources`, see `SetSum`; NULL if not tracked
+);
+CREATE TABLE changes (
+    at INTEGER PRIMARY KEY,
+    entry BLOB NOT NULL,           -- as in `resources`
+    uri TEXT,
+    validator TEXT
+);
+CREATE TABLE resources (
+    uri TEXT PRIMARY KEY,
+    at INTEGER NOT NULL,
+    entry BLOB NOT NULL,           -- the resource, its URI left out; but see `migrate`
+    validator TEXT
+) WITHOUT ROWID;
+CREATE TABLE cursors (hub TEXT PRIMARY KEY, through INTEGER NOT NULL);
+{_VOLUMES}
+{_NOTICES}
+{_POSITIONS}
+{_SPELLINGS}
+"""
+
+
+def migrate(database: sqlite3.Connection, version: int) -> None:
+    """Migrate a journal of an earlier version; inside a transaction.
+
+    Version 4 held the URI of a resource in its entry, too. It is ignored when it is read, and
+    left out by the next change of the resource. The page size is not changed.
+    """
+    if version < 2:
+        _add_volumes(database)
+    if version < 3:
+        _add_notices(database)
+    if version < 4:
+        _add_sum(database)
+    if version < 6:
+        database.execute(_POSITIONS)
+    if version < 7:
+        database.execute("ALTER TABLE state RENAME COLUMN last_change TO applied")
+        database.execute("ALTER TABLE changes ADD COLUMN uri TEXT")
+        database.execute("ALTER TABLE changes ADD COLUMN validator TEXT")
+        database.execute("UPDATE changes SET uri = json_extract(CAST(entry AS TEXT), '$.uri')")
+    if version < 8:
+        _add_spellings(database)
+    database.execute(f"PRAGMA user_version={VERSION}")
+
+
+def _add_notices(database: sqlite3.Connection) -> None:
+    for statement in _NOTICES.split(";")[:3]:
+        database.execute(statement)
+    database.execute("INSERT INTO notices SELECT max(last_change, promised), '' FROM state")
+
+
+def _add_sum(database: sqlite3.Connection) -> None:
+    database.execute("ALTER TABLE state ADD COLUMN sum TEXT")
+    total = SetSum()
+    rows = database.execute("SELECT uri, entry FROM resources")
+    total.add((uri, json.decode(entry, type=Resource).hash) for uri, entry in rows)
+    database.execute("UPDATE state SET sum = ? WHERE tracked", (str(total),))
+
+
+def _add_volumes(database: sqlite3.Connection) -> None:
+    execute = database.execute
+    for statement in _VOLUMES.split(";")[:2]:
+        execute(statement)
+    execute("ALTER TABLE state ADD COLUMN closed INTEGER NOT NULL DEFAULT 0")
+    execute("ALTER TABLE state ADD COLUMN tracked INTEGER NOT NULL DEFAULT TRUE")
+    newest = "(SELECT max(until_at) FROM closed_lists)"
+    execute(f"UPDATE state SET closed = coalesce({newest}, pruned)")
+    for begin, end in execute("SELECT from_at, until_at FROM closed_lists").fetchall():
+        # How large they are was not noted; a policy by size counts the new ones alone.
+        row = ("changelist", begin, end, True, 0, 0, json.encode([_name(begin, end)]).decode())
+        execute("INSERT INTO volumes VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    execute("DROP TABLE closed_lists")
+
+
+def _add_spellings(database: sqlite3.Connection) -> None:
+    """Add the table of spellings; of the resources with one normal form, the latest is kept."""
+    database.execute(_SPELLINGS)
+    spelled: dict[str, list[tuple[int, str, bytes]]] = {}
+    for at, uri, entry in database.execute("SELECT at, uri, entry FROM resources"):
+        if (normal := normalize(uri)) != uri:
+            spelled.setdefault(normal, []).append((at, uri, entry))
+    dropped: list[tuple[int, str, bytes]] = []
+    for normal, rows in spelled.items():
+        rows += database.execute("SELECT at, uri, entry FROM resources WHERE uri = ?", (normal,))
+        *others, (_, uri, _) = sorted(rows)
+        dropped += others
+        if uri != normal:
+            database.execute("INSERT INTO spellings VALUES (?, ?)", (normal, uri))
+    if not dropped:
+        return
+    database.executemany("DELETE FROM resources WHERE uri = ?", [(uri,) for _, uri, _ in dropped])
+    (stored,) = database.execute("SELECT sum FROM state").fetchone()
+    if stored is not None:
+        total = SetSum.parse(stored)
+        total.remove((uri, json.decode(entry, type=Resource).hash) for _, uri, entry in dropped)
+        database.execute("UPDATE state SET sum = ?", (str(total),))
+
+
+def _name(begin: int, end: int) -> str:
+    """Return the name that version 1 gave a closed Change List."""
+    times = [from_microseconds(at).strftime("%Y%m%dT%H%M%S%fZ") for at in (begin, end)]
+    return f"resourcesync/changelist-{times[0]}-{times[1]}.xml"
+
+
+class RecordedChanges(Struct, frozen=True):
+    """Consecutive changes of a journal.
+
+    Args:
+        begin: The datetime of the last change before them (µs).
+        end: The datetime of the last of them (µs).
+        changes: The changes with their datetimes.
+        contents: Small contents after the changes, by URI; None for one that is not available.
+    """
+
+    begin: int
+    end: int
+    changes: Sequence[Resource]
+    contents: Mapping[str, bytes | None] = {}
+
+    def joined(self, later: RecordedChanges) -> RecordedChanges:
+        """Return these changes and those that follow on them."""
+        changes = [*self.changes, *later.changes]
+        return RecordedChanges(self.begin, later.end, changes, {**self.contents, **later.contents})
+
+    def first(self, count: int) -> RecordedChanges:
+        """Return the first changes, at least one."""
+        changes = self.changes[:count]
+        return RecordedChanges(self.begin, _at(changes[-1]), changes, self.contents)
+
+    def after(self, through: int) -> RecordedChanges:
+        """Return the changes later than `through`, which is before `end`."""
+        count = bisect_right(self.changes, through, key=_at)
+        if count == 0:
+            return self
+        begin = _at(self.changes[count - 1])
+        return RecordedChanges(begin, self.end, self.changes[count:], self.contents)
+
+    def through(self, end: int) -> RecordedChanges:
+        """Return the changes up to `end`, which is the datetime of one of them."""
+        return self if end == self.end else self.first(bisect_right(self.changes, end, key=_at))
+
+
+def consecutive(begin: int, changes: Sequence[Resource]) -> RecordedChanges | None:
+    """Return changes that follow on `begin`; None if there are none."""
+    return RecordedChanges(begin, _at(changes[-1]), changes) if changes else None
+
+
+def _at(change: Resource) -> int:
+    assert change.datetime is not None
+    return to_microseconds(change.datetime)
+
+
+#: MiB of cache for the connection that writes.
+USUAL_MEMORY = 64.0
+# Pages in the WAL of a small file before a checkpoint.
+_CHECKPOINT = 2_000
+_STATE = (
+    "SELECT coalesce((SELECT max(at) FROM changes), pruned),"
+    " applied, promised, pruned, closed, tracked, sum FROM state"
+)
+
+
+def system_clock() -> int:
+    return time.time_ns() // 1000
+
+
+class JournalState(Struct, frozen=True):
+    """Where the journal ends; see the columns of its table.
+
+    `sum` is that of the set after the change `applied`; later changes are in the journal alone.
+    """
+
+    last_change: int
+    applied: int
+    promised: int
+    pruned: int
+    closed: int
+    tracked: int
+    sum: str | None
+
+    @property
+    def digest(self) -> SetDigest | None:
+        """Count and digest of the set as of the last change, if they are known."""
+        if self.sum is None or self.applied != self.last_change:
+            return None
+        return SetSum.parse(self.sum).digest()
+
+    @property
+    def reached(self) -> int:
+        """No later change gets a datetime at or before this one."""
+        return max(self.last_change, self.promised)
+
+
+class JournalConnection:
+    """One connection to the file, for one thread at a time; creates the file if it is missing.
+
+    Attributes:
+        recorded: The changes that the last transaction recorded.
+
+    Raises:
+        StorageError: The file cannot be used.
+        ConfigurationError: It belongs to a Source with another base URL.
+    """
+
+    def __init__(
+        self, path: Path, base_url: str, *, clock: Callable[[], int] = system_clock
+    ) -> None:
+        self._path = path
+        self._clock = clock
+        self.recorded: list[RecordedChanges] = []
+        self._is_snapshot = False
+        check_role(path)
+        with self._translated():
+            if not path.exists():
+                make_durably(path.parent)
+            # A recorder of several journals may use another thread for each transaction.
+            self._db = sqlite3.connect(
+                path, isolation_level=None, timeout=30, check_same_thread=False
+            )
+            try:
+                self._prepare(base_url)
+            except BaseException:
+                self._db.close()
+                raise
+
+    def _prepare(self, base_url: str) -> None:
+        self._db.execute("PRAGMA synchronous=FULL")
+        # Two processes that switch a new file to WAL at once would see "locked".
+        if self._version() < VERSION:
+            with FileLock(self._path.with_suffix(".lock")):
+                if self._version() == 0:
+                    self._create(base_url)
+                elif self._version() < VERSION:
+                    with self.transaction():
+                        migrate(self._db, self._version())
+        if self._version() != VERSION:
+            raise later_version(self._path)
+        known = self._value("SELECT base_url FROM state")
+        if known != base_url:
+            raise ConfigurationError(
+                f"{self._path} belongs to the Source {known}, not {base_url}; "
+                "use that base URL, or another folder for the state"
+            )
+
+    def _version(self) -> int:
+        return int(self._value("PRAGMA user_version"))
+
+    def _value(self, query: str, *values: object) -> Any:
+        """Return the value of a query whose result has one row and column."""
+        return self._db.execute(query, values).fetchone()[0]
+
+    def _create(self, base_url: str) -> None:
+        now = self._clock()
+        self._db.execute(f"PRAGMA page_size={PAGE_SIZE}")
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.executescript(f"BEGIN;{TABLES}PRAGMA user_version={VERSION};")
+        self._db.execute(
+            "INSERT INTO state VALUES (?, ?, ?, ?, ?, TRUE, ?)",
+            (base_url, now, now, now, now, str(SetSum())),
+        )
+        self._db.execute("INSERT INTO notices VALUES (?, '')", (now,))
+        self._db.execute("COMMIT")
+
+    def expect_writes(self, memory: float = USUAL_MEMORY) -> None:
+        """Prepare for many transactions; otherwise a large set makes each change slower.
+
+        The pages of a change are scattered over the file, so a cache of 64 MB pays off. If the file
+        is large, the WAL is checkpointed only after up to 128 MB, since a checkpoint spends most of
+        its time on seeking; otherwise soon, since until the WAL has that size for the first time,
+        each flush also writes its new length.
+        """
+        self._db.execute(f"PRAGMA cache_size={-round(memory * 1024)}")
+        size, pages = self._value("PRAGMA page_size"), self._value("PRAGMA page_count")
+        after = min(max(_CHECKPOINT, pages / 2), memory * 2**20 / size * 2)
+        self._db.execute(f"PRAGMA wal_autocheckpoint={round(after)}")
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def transaction(self, *, flush: bool = True) -> Iterator[None]:
+        """Commit all writes at the end, or none if an exception is raised.
+
+        Without a flush, a power failure may undo the transaction, but none before it.
+        """
+        self.recorded = []
+        with self._translated():
+            if self._db.in_transaction:  # a failed transaction could not be rolled back
+                self._db.execute("ROLLBACK")
+            if not flush:
+                self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+            finally:
+                if not flush:
+                    self._db.execute("PRAGMA synchronous=FULL")
+
+    @contextmanager
+    def snapshot(self) -> Iterator[JournalState]:
+        """Read the journal, but not the current set, as it was at the start of the context."""
+        with self._translated():
+            self._db.execute("BEGIN")
+            self._is_snapshot = True
+            try:
+                yield self.state()
+            finally:
+                self._is_snapshot = False
+                self._db.execute("ROLLBACK")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise StorageError(f"{self._path}: {error}") from error
+
+    def state(self) -> JournalState:
+        return JournalState(*self._db.execute(_STATE).fetchone())

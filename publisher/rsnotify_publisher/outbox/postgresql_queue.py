@@ -1,0 +1,118 @@
+"""The queue of an outbox in PostgreSQL, woken by NOTIFY.
+
+It needs psycopg 3: `pip install "rsnotify[postgresql]"`.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from select import select
+
+import psycopg
+
+from rsnotify.errors import StorageError
+from rsnotify_publisher.outbox.forwarder import OutboxLine, RecordLines
+from rsnotify_publisher.outbox.outbox import LOCK, Outbox
+
+_WAITING = "SELECT id, entry FROM {table} WHERE refused IS NULL ORDER BY id LIMIT %s"
+_REFUSE = "UPDATE {table} SET refused = %s WHERE id = %s"
+_DELETE = "DELETE FROM {table} WHERE id = ANY(%s)"
+
+
+class PostgreSQLQueue:
+    """Reads what an `Outbox`, or any other program, writes into the table.
+
+    Args:
+        conninfo: How libpq connects: a URL, or `host=… dbname=…`. Missing parameters come from
+            the environment (PGHOST, PGPASSWORD, …).
+        outbox: With the name of the table, which is created if it is missing.
+    """
+
+    def __init__(self, conninfo: str = "", outbox: Outbox | None = None) -> None:
+        self._conninfo = conninfo
+        self._outbox = outbox or Outbox()
+        self._connection: psycopg.Connection | None = None
+        self._listener: psycopg.Connection | None = None
+        self._ends: tuple[socket.socket, socket.socket] | None = None
+        self._interrupted = threading.Event()
+
+    def forward(self, limit: int, record: RecordLines) -> int:
+        """Record what was committed, then delete it; see `OutboxQueue.forward`."""
+        with self._translated():
+            connection = self._connected()
+            with connection.transaction():
+                if connection.execute(self._sql(LOCK)).fetchone() != (True,):
+                    return 0
+                found = connection.execute(self._sql(_WAITING), (limit,)).fetchall()
+                self._record(connection, [OutboxLine(*row) for row in found], record)
+            return len(found)
+
+    def _record(
+        self, connection: psycopg.Connection, lines: list[OutboxLine], record: RecordLines
+    ) -> None:
+        refused = record(lines)
+        for number, reason in refused.items():
+            connection.execute(self._sql(_REFUSE), (reason, number))
+        if done := [line.number for line in lines if line.number not in refused]:
+            connection.execute(self._sql(_DELETE), (done,))
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a NOTIFY; see `OutboxQueue.wait`."""
+        with self._translated():
+            self._connected()
+            assert self._listener is not None
+            assert self._ends is not None
+            if not self._interrupted.is_set():
+                select([self._listener.fileno(), self._ends[0].fileno()], [], [], seconds)
+            pgconn = self._listener.pgconn
+            pgconn.consume_input()
+            while pgconn.notifies() is not None:
+                pass
+
+    def interrupt(self) -> None:
+        """Make `wait` return immediately until `close`."""
+        self._interrupted.set()
+        if self._ends is not None:
+            with suppress(OSError):  # the socket was closed this moment
+                self._ends[1].send(b".")
+
+    def close(self) -> None:
+        """Disconnect."""
+        for resource in (self._connection, self._listener, *(self._ends or ())):
+            if resource is not None:
+                resource.close()
+        self._connection = self._listener = self._ends = None
+        self._interrupted.clear()
+
+    def _connected(self) -> psycopg.Connection:
+        if self._connection is None:
+            self._ends = self._ends or socket.socketpair()
+            connection = psycopg.connect(self._conninfo, autocommit=True)
+            self._connection = connection
+            self._create_table(connection)
+            # Before the table is first read, so that no change is missed in between.
+            self._listener = psycopg.connect(self._conninfo, autocommit=True)
+            self._listener.execute(self._sql("LISTEN {table}"))
+        return self._connection
+
+    def _create_table(self, connection: psycopg.Connection) -> None:
+        """Create the table if it is missing: DDL on a table waits for all transactions."""
+        with connection.transaction():
+            # Two processes that create it at once would fail.
+            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('rsnotify', 0))")
+            found = connection.execute("SELECT to_regclass(%s)", (self._outbox.table,)).fetchone()
+            if found == (None,):
+                connection.execute(self._outbox.ddl.encode())
+
+    def _sql(self, text: str) -> bytes:
+        return text.format(table=self._outbox.table).encode()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise StorageError(f"the outbox {self._outbox.table}: {str(error).strip()}") from error

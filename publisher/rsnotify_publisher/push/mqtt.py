@@ -1,0 +1,206 @@
+"""Publishes fragments at a broker, with or without a hub behind it (docs/mqtt.md, docs/xmpp.md).
+
+A broker does not report its cursor, so the Source's own counts: what the broker has acknowledged,
+in the order in which it was sent.
+
+The brokers that the hubs of a Source state, which its Capability List advertises.
+
+Theory of operation. A hub that is named by its base URL states its endpoints in a document. Those
+of HTTP and WebSocket are advertised as the user named the hub, since that is known to work; what
+cannot be derived from that name is its brokers. They are kept in a file, so that a Source whose hub
+does not answer advertises what it did before. Only a valid document changes that: an error, a
+document of something else, and a hub that is down do not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import aclosing
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import aiohttp
+import msgspec
+
+import rsnotify_xmpp.xmpp_connection as xmpp
+from rsnotify.errors import ConfigurationError, ConnectionRefused
+from rsnotify.format.offer import HubDocument
+from rsnotify.runtime.dialing import Connector, Dialer
+from rsnotify.runtime.mqtt_broker import parse_broker
+from rsnotify.runtime.mqtt_connection import connect
+from rsnotify.sync.retry import Retry
+from rsnotify_publisher.files import write_atomically
+from rsnotify_publisher.hubs import Hub, broker_of, url_for_topic
+from rsnotify_publisher.push.hub_feed import HubFeed, OutgoingFragment
+from rsnotify_xmpp.xmpp_service import parse_service
+
+_log = logging.getLogger("rsnotify.publisher")
+
+_XML = "application/xml"
+_Sent = asyncio.Queue[tuple[OutgoingFragment, asyncio.Future[None]]]
+#: Sends a fragment; the future is done when the broker has acknowledged it.
+_Publish = Callable[[bytes], Awaitable[asyncio.Future[None]]]
+
+
+async def feed_by_mqtt(hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> None:
+    """Feed an MQTT broker until that fails, always with Unavailable."""
+    broker = parse_broker(hub.uri)
+    dial = dialer.dial if broker.path is None else None  # a WebSocket may need a proxy
+    async with connect(broker, hub.login, version=hub.version, dial=dial) as connection:
+        name = broker.topic(topic)
+        publish = partial(connection.publish, name, content_type=_XML, channel=topic)
+        await _feed(connection.lost(), publish, feed)
+
+
+async def feed_by_xmpp(hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> None:
+    """Feed a PubSub service until that fails, always with Unavailable."""
+    async with xmpp.connect(hub.xmpp) as connection:
+        publish = partial(connection.publish, parse_service(hub.uri), topic)
+        await _feed(connection.lost(), publish, feed)
+
+
+async def _feed(lost: Coroutine[Any, Any, None], publish: _Publish, feed: HubFeed) -> None:
+    sent: _Sent = asyncio.Queue()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(lost)
+        tasks.create_task(_confirm(sent, feed))
+        tasks.create_task(_send(publish, feed, sent))
+
+
+async def _send(publish: _Publish, feed: HubFeed, sent: _Sent) -> None:
+    async with aclosing(feed.fragments()) as fragments:
+        async for fragment in fragments:
+            try:
+                taken = await publish(fragment.body)
+            except ConnectionRefused as error:
+                taken = asyncio.get_running_loop().create_future()
+                taken.set_exception(error)
+            sent.put_nowait((fragment, taken))
+
+
+async def _confirm(sent: _Sent, feed: HubFeed) -> None:
+    while True:
+        fragment, taken = await sent.get()
+        try:
+            await taken
+        except ConnectionRefused as error:
+            if not error.is_final:
+                raise
+            # A retry cannot succeed; Destinations detect the gap and read the Change List.
+            _log.warning("a fragment was left out: %s", error)
+        feed.accepted(fragment.until)
+
+
+#: How often a document is read, in seconds; up to half of it is added at random.
+EVERY = 300.0
+RETRY = Retry(first=1.0, most=EVERY)
+_TIMEOUT = aiohttp.ClientTimeout(total=30.0)
+_MAX_BYTES = 65_536
+
+#: The brokers by the URL of the document that states them.
+_Stated = dict[str, tuple[str, ...]]
+
+
+class StatedBrokers:
+    """Reads the documents of the hubs of a channel, and keeps the brokers in a file."""
+
+    def __init__(self, hubs: Sequence[Hub], topic: str, file: Path) -> None:
+        self._documents = tuple(document for hub in hubs for document in hub.documents)
+        self._topic = topic
+        self._file = file
+        self._stated: _Stated = {}
+        self._random = Random()
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The URLs of the brokers, with the topic of the channel, each once."""
+        stated = (url for each in self._documents for url in self._stated.get(each, ()))
+        return tuple(dict.fromkeys(url_for_topic(url, self._topic) for url in stated))
+
+    def load(self) -> None:
+        """Read the file, if there is one that can be used."""
+        try:
+            found = msgspec.json.decode(self._file.read_bytes(), type=_Stated)
+            self._stated = {document: _checked(*urls) for document, urls in found.items()}
+        except FileNotFoundError:
+            pass
+        except (OSError, msgspec.MsgspecError, ConfigurationError) as error:
+            _log.warning("%s cannot be used, and is written again: %s", self._file, error)
+
+    async def follow(self, changed: Callable[[], Awaitable[object]]) -> None:
+        """Read the documents regularly until cancelled; call `changed` when `urls` has changed."""
+        if not self._documents:
+            return
+        async with (
+            aiohttp.ClientSession(timeout=_TIMEOUT, connector=_connector()) as session,
+            asyncio.TaskGroup() as tasks,
+        ):
+            for document in self._documents:
+                tasks.create_task(self._follow(session, document, changed))
+
+    async def _follow(
+        self,
+        session: aiohttp.ClientSession,
+        document: str,
+        changed: Callable[[], Awaitable[object]],
+    ) -> None:
+        failures = 0
+        while True:
+            try:
+                brokers = await _read(session, document)
+                before = self.urls
+                if brokers != self._stated.get(document):
+                    self._stated[document] = brokers
+                    self._save()
+                if self.urls != before:
+                    await changed()
+            except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
+                failures += 1
+                _log.debug("%s cannot be read: %s", document, error)
+                await asyncio.sleep(RETRY.delay(failures, self._random))
+            else:
+                failures = 0
+                await asyncio.sleep(EVERY * self._random.uniform(1, 1.5))
+
+    def _save(self) -> None:
+        kept = {document: self._stated.get(document, ()) for document in self._documents}
+        write_atomically(self._file, [msgspec.json.encode(kept)])
+
+
+def _connector() -> Connector:
+    # Nothing is kept open for documents that are read so rarely; names are resolved by the system
+    # also where aiodns is installed.
+    return Connector(force_close=True, resolver=aiohttp.ThreadedResolver())
+
+
+async def _read(session: aiohttp.ClientSession, document: str) -> tuple[str, ...]:
+    """Return the brokers that a document states; raise ValueError if it is no such document."""
+    async with session.get(document, allow_redirects=False) as response:
+        if response.status != 200:
+            raise ValueError(f"it answered {response.status}")
+        body = b""
+        async for part in response.content.iter_any():
+            body += part
+            if len(body) > _MAX_BYTES:
+                raise ValueError("it is too long")
+    try:
+        found = msgspec.json.decode(body, type=HubDocument)
+        brokers = _checked(found.mqtt, found.xmpp)
+    except (msgspec.MsgspecError, RecursionError, ConfigurationError) as error:
+        raise ValueError(str(error)) from None
+    if found.websub is None and found.websocket is None:
+        raise ValueError("it is no document of a hub")
+    return brokers
+
+
+def _checked(*urls: str | None) -> tuple[str, ...]:
+    """Return the URLs that are given; raise ConfigurationError if one names no broker."""
+    found = tuple(url for url in urls if url is not None)
+    for url in found:
+        if broker_of(url) is None:
+            raise ConfigurationError(f"{url!r} names no broker")
+    return found

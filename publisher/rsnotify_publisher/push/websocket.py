@@ -1,0 +1,172 @@
+"""A WebSocket to a hub: fragments and acknowledgements pass without a task or queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+from websockets.protocol import State
+
+from rsnotify.format.datetimes import Instant, parse_datetime
+from rsnotify.runtime.shared_websockets import SharedWebSocket
+from rsnotify_publisher.hubs import Hub, HubFailure
+from rsnotify_publisher.push.http_post import remedy
+from rsnotify_publisher.push.hub_feed import HubFeed, OutgoingFragment
+
+_IN_FLIGHT = 256
+#: The codes of errors that another node of the hub would not repeat (docs/protocol.md).
+_OF_ONE_NODE = frozenset({"unavailable", "misdirected"})
+
+
+class _Accepted(Struct, frozen=True, tag="accepted"):
+    """All fragments of a topic up to the one that ends at `until` are durable."""
+
+    until: Annotated[Instant, Meta(tz=True)]
+    topic: str | None = None
+
+
+class _Control(Struct, frozen=True):
+    """Any other frame, or a rare form of an acknowledgement."""
+
+    type: str
+    topic: str | None = None
+    until: str | None = None
+    through: str | None = None
+    code: str = ""
+    message: str = ""
+
+
+_decode = msgspec.json.Decoder(_Accepted).decode
+_decode_control = msgspec.json.Decoder(_Control).decode
+#: Seconds after an acknowledgement until the next ones are read, all together: each would wake up a
+#: thread, which costs more than to read them, and nothing waits for them.
+_PAUSE = 0.05
+
+
+class HubPublication:
+    """A feed's publication on one topic; its fragments in flight are at most `_IN_FLIGHT`.
+
+    Attributes:
+        begun: Is done with the end of the hub's log, or None, once the hub accepts fragments.
+        ended: Is done once the connection is lost, or with the failure that the hub reports.
+    """
+
+    def __init__(self, hub: Hub, topic: str, feed: HubFeed) -> None:
+        self.topic = topic
+        self._hub = hub
+        self._feed = feed
+        self._free = asyncio.Semaphore(_IN_FLIGHT)
+        self._waiting: deque[Instant] = deque()
+        loop = asyncio.get_running_loop()
+        self.begun: asyncio.Future[Instant | None] = loop.create_future()
+        self.ended: asyncio.Future[None] = loop.create_future()
+
+    async def enter(self, fragment: OutgoingFragment) -> None:
+        await self._free.acquire()
+        self._waiting.append(fragment.until)
+
+    def accepted(self, until: Instant) -> None:
+        """Note that everything up to an instant is durable."""
+        while self._waiting and self._waiting[0] <= until:
+            self._feed.accepted(self._waiting.popleft())
+            self._free.release()
+
+    def process(self, control: _Control) -> None:
+        """Handle a control frame; an error ends this topic only."""
+        try:
+            self._process(control)
+        except HubFailure as failure:
+            self.end(failure)
+
+    def _process(self, control: _Control) -> None:
+        if control.type == "error":
+            code = control.code
+            action = remedy(self._hub, self.topic, 403) if code == "forbidden" else None
+            reason = f"it answered {code}: {control.message}"
+            everywhere = code not in _OF_ONE_NODE
+            raise HubFailure(self._hub.uri, reason, remedy=action, everywhere=everywhere)
+        if control.type == "accepted":
+            until = self._instant(control.until, "until")
+            if until is not None:
+                self.accepted(until)
+        elif not self.begun.done():
+            if control.type != "publishing":
+                raise HubFailure(self._hub.uri, f"it answered {control.type!r} to publish")
+            self.begun.set_result(self._instant(control.through, "through"))
+
+    def _instant(self, text: str | None, name: str) -> Instant | None:
+        try:
+            return None if text is None else parse_datetime(text)
+        except ValueError:
+            raise HubFailure(self._hub.uri, f"its {name} is no datetime: {text!r}") from None
+
+    def end(self, failure: Exception | None) -> None:
+        if not self.ended.done():
+            if failure is None:
+                self.ended.set_result(None)
+            else:
+                self.ended.set_exception(failure)
+                self.ended.exception()  # nobody need wait for it
+
+
+class HubConnection(SharedWebSocket[HubPublication]):
+    """A connection that publishes on topics."""
+
+    #: The topic of the fragments that follow.
+    _current: str | None = None
+
+    def publish(self, hub: Hub, topic: str, feed: HubFeed) -> HubPublication:
+        """Announce that fragments of a topic follow."""
+        publication = self.topics[topic] = HubPublication(hub, topic, feed)
+        self.send_frame({"type": "publish", "topic": topic})
+        if self.protocol.state is State.CLOSED:
+            publication.end(None)
+        return publication
+
+    async def send_fragment(self, topic: str, body: bytes) -> None:
+        """Send a fragment; wait if the hub reads slowly."""
+        if self.protocol.state is not State.OPEN:
+            await self.wait_closed()
+            raise self.close_exc
+        if self.is_for_many and topic != self._current:
+            self._current = topic
+            self.send_frame({"type": "documents", "topic": topic})
+        self.protocol.send_text(body)
+        self.send_data()
+        if self.paused:
+            await self.drain()
+
+    def process_message(self, message: bytes) -> None:
+        try:
+            accepted = _decode(message)
+        except (ValueError, RecursionError):
+            self._process_other(message)
+            return
+        publication = self.named(accepted.topic)
+        if publication is not None:
+            publication.accepted(accepted.until)
+        if self.transport.is_reading():
+            self.transport.pause_reading()
+            self.loop.call_later(_PAUSE, self.transport.resume_reading)
+
+    def _process_other(self, message: bytes) -> None:
+        try:
+            control = _decode_control(message)
+        except (ValueError, RecursionError) as error:
+            self.end_all(ValueError(f"it sent no control frame: {error}"))
+            return
+        publication = self.named(control.topic)
+        if publication is not None:
+            publication.process(control)
+        elif control.type == "error" and control.topic is None:
+            self.is_ending = True
+            for publication in self.topics.values():
+                publication.process(control)
+
+    def end_all(self, error: Exception | None) -> None:
+        self.is_ending = True
+        for publication in self.topics.values():
+            publication.end(error)

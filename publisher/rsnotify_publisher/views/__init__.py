@@ -1,1 +1,0 @@
-"""Views: the changes of a Source in formats of other ecosystems; pure."""

@@ -1,0 +1,136 @@
+"""The commands `rsnotify backup` and `rsnotify restore`.
+
+Copies of the state of a Source, a hub or a Destination, which may be in use meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.runtime.state_folders import ROLES, flush, make_durably
+
+_NEW = "It must not exist, or be empty."
+_State = Annotated[Path, typer.Argument(metavar="STATE", help="Folder of the state.")]
+_NewState = Annotated[Path, typer.Argument(metavar="STATE", help=f"Folder of the state. {_NEW}")]
+_Backup = Annotated[Path, typer.Argument(metavar="BACKUP", help="Folder of the backup.")]
+_NewBackup = Annotated[Path, typer.Argument(metavar="BACKUP", help=f"Folder of the backup. {_NEW}")]
+
+
+def backup(state: _State, backup: _NewBackup) -> None:
+    """Copy the state of a program, which may be running.
+
+    It is that of a Source, hub, Destination, relay or gateway. Once it is reported, the copy
+    survives a power failure. It has the secrets of the state.
+
+    Examples:
+        rsnotify backup rsnotify-hub hub-backup
+        rsnotify backup data.rsnotify source-backup
+    """
+    _copy(state, backup, "backed up")
+
+
+def restore(backup: _Backup, state: _NewState) -> None:
+    """Restore a state from a backup.
+
+    The program that uses the state is started afterwards. A Destination then compares all files.
+
+    Examples:
+        rsnotify restore hub-backup rsnotify-hub
+        rsnotify restore source-backup data.rsnotify
+    """
+    _copy(backup, state, "restored")
+
+
+def _copy(source: Path, target: Path, done: str) -> None:
+    from rsnotify.runtime.backup import copy_state
+
+    size = copy_state(source, target)
+    typer.echo(f"{done} {source} to {target}: {size / 1e6:.1f} MB")
+
+
+#: Files of a process that runs, or ran: locks, those of SQLite, and content on its way.
+_PASSING = ("lock", "-wal", "-shm", "-journal", "applying")
+_PASSING_FOLDER = "incoming"
+_PARTIAL = ".partial"
+#: A mirror has later changes than the copy of its state, so the next run compares all files.
+_RESTORED = "INSERT OR REPLACE INTO facts VALUES ('restored', CAST('true' AS BLOB))"
+
+
+def copy_state(source: Path, target: Path) -> int:
+    """Copy a state with all states in its folders, durably; return the number of bytes.
+
+    A relay is a Destination and a Source: a change is in its journal before T covers it, so the
+    copy of the journal is made after that of T. So is that of the documents that a journal names;
+    the next start discards later ones.
+
+    Raises:
+        ConfigurationError: There is no state in `source`, or `target` cannot be used.
+        StorageError: A file cannot be read or written.
+    """
+    databases = [path for name in ROLES for path in sorted(source.rglob(name))]
+    if not databases:
+        names = ", ".join(ROLES)
+        raise ConfigurationError(f"{source} contains no state of rsnotify ({names})")
+    if target.resolve().is_relative_to(source.resolve()):
+        raise ConfigurationError(f"{target} is inside {source}; choose another folder")
+    try:
+        if target.exists() and any(target.iterdir()):
+            raise ConfigurationError(
+                f"{target} is not empty; name a new folder. If it is a state to be replaced, stop "
+                "the program that uses it, and move the folder away"
+            )
+        make_durably(target, mode=0o700)
+        copies = [target / path.relative_to(source) for path in databases]
+        for path, copy in zip(databases, copies, strict=True):
+            _copy_database(path, copy.with_name(copy.name + _PARTIAL))
+        for path in _files(source):
+            _copy_file(path, target / path.relative_to(source))
+        # Without these, an incomplete copy is no state.
+        for copy in copies:
+            copy.with_name(copy.name + _PARTIAL).rename(copy)
+        folders = [path for path in target.rglob("*") if path.is_dir()]
+        for folder in [*folders, target]:
+            flush(folder)
+        return sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
+    except (OSError, sqlite3.Error) as error:
+        raise StorageError(f"{source} cannot be copied to {target}: {error}") from error
+
+
+def _copy_database(path: Path, copy: Path) -> None:
+    copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    copy.touch(mode=path.stat().st_mode & 0o777)
+    with (
+        closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as database,
+        closing(sqlite3.connect(copy, isolation_level=None)) as copied,
+    ):
+        database.backup(copied)
+        if path.name == "state.sqlite":
+            copied.execute(_RESTORED)
+    flush(copy)
+
+
+def _files(source: Path) -> Iterator[Path]:
+    """Yield what belongs to a state beside its databases."""
+    for folder, folders, names in os.walk(source):
+        if _PASSING_FOLDER in folders and "state.sqlite" in names:
+            folders.remove(_PASSING_FOLDER)
+        for name in names:
+            path = Path(folder, name)
+            if name not in ROLES and not name.endswith(_PASSING) and path.is_file():
+                yield path
+
+
+def _copy_file(path: Path, copy: Path) -> None:
+    copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):  # a document that was just dropped
+        shutil.copy2(path, copy)
+        flush(copy)

@@ -1,1 +1,0 @@
-"""The command line: the application `rsnotify`, and what its subcommands share."""

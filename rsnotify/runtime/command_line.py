@@ -1,0 +1,445 @@
+"""The command `rsnotify`, with the subcommands of the installed packages.
+
+A package offers a subcommand as an entry point of the group `rsnotify.commands`: a typer
+function with the name of the subcommand, or a typer application with subcommands of its own.
+The help, and the completion in a shell, load the modules of all subcommands. So such a module may
+import at its top only what the help needs.
+
+The classes of commands for typer: their help, environment variables, and wrong arguments.
+
+Each option of a subcommand is an environment variable too: RSNOTIFY_SOURCE_PORT is `--port` of
+`rsnotify source`. The name of the command is part of that of the variable, so that one environment
+can hold settings of several commands. Names without it are accepted for one release. An option
+that typer may not name itself (`allow_from_autoenv`) has the same variable in every command.
+
+Live displays in a terminal, with log lines above them.
+
+Ending a process that cannot shut down gracefully, because foreign code does not return.
+
+Functions that all commands share: running a coroutine, and reporting errors.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
+from importlib.metadata import EntryPoint, entry_points
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar
+
+import typer
+from rich.console import RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from typer.core import TyperCommand, TyperGroup, TyperOption
+
+from rsnotify import __version__
+from rsnotify.errors import ConfigurationError, RsnotifyError, WrongOption
+from rsnotify.runtime.settings import is_former, warn_of_former
+
+if TYPE_CHECKING:
+    import asyncio
+
+_EXAMPLES = "\n\nExamples:\n"
+_PREFIX = "RSNOTIFY_"
+
+
+def option(metavar: str, help: str, panel: str | None = None, **settings: Any) -> Any:
+    """Return an option with a value, in a group of the help (`panel`)."""
+    return typer.Option(metavar=metavar, help=help, rich_help_panel=panel, **settings)
+
+
+class _Layout:
+    """Help with examples and groups of options, and errors that name environment variables."""
+
+    help: str | None
+    get_params: Any
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write the docstring; its section `Examples:` keeps its lines."""
+        text, _, examples = inspect.cleandoc(self.help or "").partition(_EXAMPLES)
+        if text:
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(text)
+        if examples:
+            with formatter.section("Examples"):
+                for line in inspect.cleandoc(examples).splitlines():
+                    formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write each parameter in its group; those without a group come first."""
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                group = getattr(parameter, "rich_help_panel", None) or kind
+                if kind == "Arguments":  # typer adds the type to their names
+                    record = (parameter.metavar or parameter.name.upper(), record[1])
+                default = getattr(parameter, "show_default", None)
+                if isinstance(default, str):  # typer puts it in parentheses
+                    text = record[1].replace(f"default: ({default})", f"default: {default}")
+                    record = (record[0], text)
+                groups.setdefault(group, []).append(record)
+        for name, records in groups.items():
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse; an error names the environment variable that a wrong value came from."""
+        try:
+            return super().parse_args(ctx, args)  # type: ignore[misc, no-any-return]
+        except typer.BadParameter as error:
+            parameter: Any = error.param
+            if parameter is not None and from_environment(ctx, parameter.name):
+                error.param_hint = f"the environment variable {_variable(ctx, parameter)}"
+            elif parameter is not None and parameter.param_type_name == "option":
+                error.param_hint = [*parameter.opts]  # without its variable
+            raise
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; its errors name the environment variable of a wrong value, too."""
+        try:
+            return super().invoke(ctx)  # type: ignore[misc]
+        except WrongOption as error:
+            for parameter in self.get_params(ctx):
+                if error.option in parameter.opts and from_environment(ctx, parameter.name):
+                    variable = _variable(ctx, parameter)
+                    raise ConfigurationError(
+                        f"the environment variable {variable}: {error.reason}"
+                    ) from None
+            raise
+
+
+class Command(_Layout, TyperCommand):
+    """A command whose help has examples and groups of options."""
+
+
+class Subcommand(Command):
+    """A command whose options are environment variables too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse, and warn of former names of variables that were used."""
+        former: dict[str, tuple[str, str]] = {}
+        for option in self.params:
+            if (
+                isinstance(option, TyperOption)
+                and option.name is not None
+                and option.expose_value
+                and option.allow_from_autoenv
+            ):
+                name = max(option.opts, key=len).lstrip("-").replace("-", "_").upper()
+                new = f"{_PREFIX}{ctx.info_name.upper()}_{name}"
+                old = option.envvar or f"{_PREFIX}{option.name.upper()}"
+                option.envvar = new
+                if isinstance(old, str) and is_former(os.environ, old, new):
+                    option.envvar = [new, old]
+                    former[option.name] = old, new
+        rest = super().parse_args(ctx, args)
+        for parameter, names in former.items():
+            if from_environment(ctx, parameter):
+                warn_of_former(*names)
+        return rest
+
+
+class CommandGroup(_Layout, TyperGroup):
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+def from_environment(context: Any, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "ENVIRONMENT"
+
+
+def _variable(ctx: Any, parameter: Any) -> str:
+    named = parameter.envvar or f"{ctx.auto_envvar_prefix}_{parameter.name.upper()}"
+    names = [named] if isinstance(named, str) else list(named)
+    return next((name for name in names if os.environ.get(name)), names[0])
+
+
+def live(first: RenderableType) -> Live:
+    """Return a live display; log lines appear above it if they go to the terminal too."""
+    return Live(first, refresh_per_second=4, redirect_stderr=sys.stderr.isatty())
+
+
+class ProgressBar:
+    """A bar for a known number of things, with the time since it was made."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.rendered = Progress(
+            TextColumn(text), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        )
+        self._task = self.rendered.add_task(text, total=None)
+
+    def show(self, done: int, total: int) -> None:
+        self.rendered.update(self._task, completed=done, total=total)
+
+
+@contextmanager
+def progress_bar(text: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar until the block ends; call what it yields with the numbers done, and of all."""
+    bar = ProgressBar(text)
+    with live(bar.rendered) as display:
+        display.transient = True
+        yield bar.show
+
+
+#: Seconds that a program has for a graceful shutdown.
+PATIENCE = 30.0
+_STDERR = 2
+
+
+class ForcedShutdown:
+    """Ends the process at a second signal, or when a graceful shutdown takes too long.
+
+    This is like a crash: uncommitted work is lost, and nothing else. `explain` is called in any
+    thread, and returns a sentence with the reason for the delay.
+    """
+
+    def __init__(self, explain: Callable[[], str], patience: float = PATIENCE) -> None:
+        self._explain = explain
+        self._patience = patience
+        self._timer: threading.Timer | None = None
+        self._others: dict[int, Any] = {}
+
+    @contextmanager
+    def after(self, signals: Sequence[signal.Signals]) -> Iterator[None]:
+        """Return a context that handles signals; for the main thread.
+
+        Enter it after the event loop has installed its own handlers, which it calls too. Unlike
+        those, its handlers also run while blocking code holds up the loop.
+        """
+        self._others = {number: signal.signal(number, self._on_signal) for number in signals}
+        try:
+            yield
+        finally:
+            # The default handlers, which the loop restores when it ends.
+            for number in signals:
+                usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+                signal.signal(number, usual)
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._timer is not None:
+            self._exit()
+        self._timer = threading.Timer(self._patience, self._exit)
+        self._timer.daemon = True
+        self._timer.start()
+        other = self._others[number]
+        if callable(other):
+            other(number, frame)
+
+    def _exit(self) -> None:
+        # To the descriptor, since the interrupted code may hold the lock of the stream.
+        os.write(_STDERR, f"rsnotify: {self._explain()}\n".encode())
+        os._exit(1)
+
+
+T = TypeVar("T")
+
+
+#: The number of new objects after which Python collects garbage.
+_GC_THRESHOLD = 50_000
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def run(
+    main: Callable[[asyncio.Event], Coroutine[None, None, T]], forced: ForcedShutdown | None = None
+) -> T:
+    """Run a coroutine until it returns, on uvloop if that is installed.
+
+    Args:
+        main: Called with an event that is set at SIGINT or SIGTERM; it then shuts down gracefully.
+        forced: Ends the process if the graceful shutdown takes too long.
+    """
+    import asyncio  # takes an eighth of the time of `rsnotify --help`, which does not need it
+
+    async def supervised() -> T:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, stop.set)
+        if forced is not None:
+            contexts.enter_context(forced.after(_SIGNALS))
+        return await main(stop)
+
+    _reduce_garbage_collection()
+    # Closing the loop waits for threads as well, so it comes before the end of `forced`.
+    with ExitStack() as contexts, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(supervised())
+
+
+def _reduce_garbage_collection() -> None:
+    """Make Python's cycle collector run rarely, and ignore all present objects.
+
+    A message to many subscribers creates thousands of objects at once, and so does a list with many
+    resources; none of them is in a cycle. With the default threshold the collector took a quarter
+    of the CPU time of a hub, and an eighth of that of a Destination.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD, 20, 20)
+
+
+def run_until_stopped(work: Callable[[], Coroutine[None, None, T]]) -> T | None:
+    """Run a coroutine as `run` does; return None if SIGINT or SIGTERM cancelled it."""
+    import asyncio
+
+    async def main(stop: asyncio.Event) -> T | None:
+        working = asyncio.create_task(work())
+        stopper = asyncio.create_task(stop.wait())
+        await asyncio.wait([working, stopper], return_when=asyncio.FIRST_COMPLETED)
+        stopper.cancel()
+        if working.done():
+            return working.result()
+        working.cancel()
+        with suppress(asyncio.CancelledError):
+            await working
+        return None
+
+    return run(main)
+
+
+def printable(text: str) -> str:
+    """Replace control characters, which untrusted text could send to the terminal."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
+
+
+def complain(what: Exception | str, code: int) -> typer.Exit:
+    """Print an error as one sentence, maybe with lines of details; return the exit to raise."""
+    lines = map(printable, str(what).split("\n"))
+    typer.echo("rsnotify: " + "\n".join(lines), err=True)
+    return typer.Exit(code)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+_HELP = """Push-extended ResourceSync: keep copies of web resources in step.
+
+Examples:
+    rsnotify source data --hub http://127.0.0.1:8080/
+    rsnotify --verbose follow http://127.0.0.1:8000/ copy
+"""
+_SETTINGS = {"help_option_names": ["--help", "-h"]}
+
+
+def application() -> typer.Typer:
+    app = typer.Typer(
+        name="rsnotify",
+        cls=_Subcommands,
+        help=_HELP,
+        epilog="`rsnotify COMMAND --help` shows its options, and examples.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings=_SETTINGS,
+    )
+    app.callback()(_common)
+    return app
+
+
+class _Subcommands(CommandGroup):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._points = {point.name: point for point in entry_points(group="rsnotify.commands")}
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(self._points)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in self._points and cmd_name not in self.commands:
+            self.commands[cmd_name] = _load(self._points[cmd_name])
+        return self.commands.get(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self._points:  # typer suggests those that are loaded
+            for name in self._points:
+                self.get_command(ctx, name)
+        return super().resolve_command(ctx, args)
+
+
+def _load(point: EntryPoint) -> Any:
+    # Each option is an environment variable too: --port of source is RSNOTIFY_SOURCE_PORT.
+    settings = {**_SETTINGS, "auto_envvar_prefix": f"RSNOTIFY_{point.name.upper()}"}
+    loaded = point.load()
+    app = typer.Typer(rich_markup_mode=None)
+    if isinstance(loaded, typer.Typer):
+        app.add_typer(loaded, name=point.name, context_settings=settings)
+    else:
+        app.command(point.name, cls=Subcommand, context_settings=settings)(loaded)
+    return typer.main.get_group(app).commands[point.name]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rsnotify {__version__}")
+        raise typer.Exit
+
+
+def _common(
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", envvar="RSNOTIFY_VERBOSE", help="Log each step, with its reason."
+        ),
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version."),
+    ] = False,
+) -> None:
+    handler = _Stderr()
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
+    for noisy in ("apscheduler", "aiohttp.access", "watchfiles", "websockets"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+class _Stderr(logging.StreamHandler[TextIO]):
+    """Writes to the current `sys.stderr`, which a live display replaces while it is shown."""
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, _: TextIO) -> None: ...
+
+
+class _OneLine(logging.Formatter):
+    """Formats a record, which may quote untrusted text, as one line with an RFC 3339 datetime."""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        when = datetime.fromtimestamp(record.created).astimezone()
+        return when.isoformat(timespec="milliseconds")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(super().formatMessage(record))
+
+
+def main() -> None:
+    """Run the command line. An `RsnotifyError` ends it with one sentence and exit code 2."""
+    try:
+        application()()
+    except RsnotifyError as error:
+        sys.exit(complain(error, 2).exit_code)

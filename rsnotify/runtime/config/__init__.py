@@ -1,1 +1,0 @@
-"""Configuration files: reading them, and describing what is wrong in them, with the line."""

@@ -1,0 +1,482 @@
+"""One connection, which carries one request after another.
+
+Writing to the socket of a transport directly, which costs a tenth less than through it.
+
+It is permitted only while the transport is neither closing nor has data of its own to write.
+
+Responses: bytes in, an `HttpReply` out, all of it bounded.
+
+Theory of operation. A 2xx counts as soon as its head has arrived, unless its content is wanted. Of
+any other response the first bytes of the body are kept too. The rest of a body is read and dropped,
+so that the connection can be used again; but one limit on the bytes of a response covers
+everything: heads, 1xx responses before them, chunk extensions, trailers and bodies.
+
+Idle connections, kept for the next request: a bounded number, for a bounded time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, Protocol, cast
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+from msgspec import Struct
+
+from rsnotify.errors import RsnotifyError
+
+_SOCKETS_ARE_FILES = os.name == "posix"
+
+
+def descriptor_of(transport: asyncio.BaseTransport) -> int:
+    """Return the file descriptor of a transport's socket; -1 where sockets are no files."""
+    socket = transport.get_extra_info("socket") if _SOCKETS_ARE_FILES else None
+    return -1 if socket is None else socket.fileno()
+
+
+#: The bytes of one response after which its connection is aborted.
+ANSWER_BYTES = 64 * 1024
+
+#: The same while its head is incomplete.
+HEAD_BYTES = 16 * 1024
+
+#: How much of the body of a failed response is kept.
+EXCERPT_BYTES = 4096
+
+#: How many 1xx responses may precede the final one.
+INTERIM = 20
+
+
+class HttpReply(Struct, frozen=True, gc=False):
+    """A final response; the excerpt is empty unless it is a failure."""
+
+    status: int
+    retry_after: str = ""
+    excerpt: bytes = b""
+
+
+class ContentReply(HttpReply, frozen=True, gc=False):
+    """A whole response, with its fields in the order in which they came."""
+
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    body: bytes = b""
+
+
+class NoReply(RsnotifyError):
+    """The host was reached, but did not answer with valid HTTP, or with too many bytes."""
+
+
+class Unreachable(RsnotifyError):
+    """No connection could be opened; the cause says why."""
+
+
+class StaleConnection(NoReply):
+    """A kept connection had already ended; the request may or may not have arrived."""
+
+
+class ResponseReader:
+    """Reads the responses of one connection, one after another.
+
+    Attributes:
+        begun: Whether any byte of the current response has arrived.
+        status: Its status; 0 while unknown.
+        size: How many bytes of it have arrived.
+        complete: Whether all of it has arrived.
+        reusable: Whether another request can be sent after it.
+        waits_for_excerpt: Whether the first bytes of a failed response's body are enough.
+    """
+
+    waits_for_excerpt = True
+
+    def __init__(self) -> None:
+        self._parser = HttpResponseParser(self)
+        self.start()
+
+    def start(self) -> None:
+        """Expect the response to a new request."""
+        self.begun = self.complete = self.reusable = False
+        self.status = self.size = self._interim = 0
+        self._retry_after = self._excerpt = b""
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Parse bytes that have arrived.
+
+        Raises:
+            NoReply: They are no HTTP response, or exceed a limit. `rest` returns the part that
+                is known.
+        """
+        if self.size > (ANSWER_BYTES if self.status else HEAD_BYTES):
+            raise NoReply("answers with too many bytes")
+        self.begun = True
+        self.size += len(data)
+        try:
+            self._parser.feed_data(data)
+        except HttpParserUpgrade:
+            raise NoReply("answers with another protocol") from None
+        except HttpParserError as error:
+            if isinstance(error.__context__, NoReply):
+                raise error.__context__ from None
+            raise NoReply("does not answer with HTTP") from None
+
+    def reply(self) -> HttpReply | None:
+        """Return the response as soon as enough of it is known; None before."""
+        if 200 <= self.status < 300:
+            return HttpReply(self.status)
+        if self.complete or len(self._excerpt) >= EXCERPT_BYTES:
+            return self.rest()
+        return None
+
+    def rest(self) -> HttpReply | None:
+        """Return the response as far as it is known; None if not even its status is."""
+        if not self.status:
+            return None
+        excerpt = self._excerpt[:EXCERPT_BYTES]
+        return HttpReply(self.status, self._retry_after.decode("latin-1"), excerpt)
+
+    # Callbacks of llhttp.
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            self.reusable = False  # this response has no request
+            raise NoReply("answers without a request")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if len(name) == 11 and name.lower() == b"retry-after":
+            self._retry_after = value
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status >= 200:
+            self.status = status
+            return
+        self._interim += 1
+        self._retry_after = b""
+        if status == 101:
+            raise NoReply("answers with another protocol")
+        if self._interim > INTERIM:
+            raise NoReply("answers with too many 1xx")
+
+    def on_body(self, body: bytes) -> None:
+        if len(self._excerpt) < EXCERPT_BYTES and self.status >= 300:
+            self._excerpt += body
+
+    def on_message_complete(self) -> None:
+        if self.status:
+            self.complete = True
+            self.reusable = self._parser.should_keep_alive()
+
+
+class ContentReader(ResponseReader):
+    """Reads whole responses of a bounded size; the reply is a `ContentReply`."""
+
+    waits_for_excerpt = False
+
+    def start(self) -> None:
+        super().start()
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body = b""
+
+    def reply(self) -> ContentReply | None:
+        if not self.complete:
+            return None
+        return ContentReply(self.status, headers=tuple(self._headers), body=self._body)
+
+    rest = reply
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        if not self.status:
+            self._headers.clear()
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+
+#: How long the first bytes of a failed response's body may take after its head, in seconds.
+EXCERPT_SECONDS = 1.0
+
+_ENDED = "ends the connection without an answer"
+
+# All connections read into one buffer, which is parsed before the next read: allocating a buffer
+# for each read would cost more than the read itself.
+_BUFFER = memoryview(bytearray(64 * 1024))
+
+#: Receives the outcome of a request.
+Done = Callable[[HttpReply | Exception], None]
+
+
+class HttpOrigin(NamedTuple):
+    """What a connection is opened to; the host has no brackets."""
+
+    secure: bool
+    host: str
+    port: int
+
+
+class ConnectionOwner(Protocol):
+    def keep(self, connection: HttpConnection) -> None: ...
+
+    def drain(self, connection: HttpConnection) -> None:
+        """Bound the time of a response whose outcome is known; `keep` or `lost` follows."""
+
+    def lost(self, connection: HttpConnection) -> None:
+        """Forget a connection that has ended."""
+
+
+class HttpConnection(asyncio.BufferedProtocol):
+    def __init__(
+        self, origin: HttpOrigin, owner: ConnectionOwner, reader: ResponseReader | None = None
+    ) -> None:
+        self.origin = origin
+        self._owner = owner
+        self._reader = ResponseReader() if reader is None else reader
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._descriptor = -1  # for direct writes; -1 if the transport must be used
+        self._done: Done | None = None
+        self._busy = False
+        self._used = False
+        self._excerpt_timer: asyncio.TimerHandle | None = None
+
+    def send(self, head: bytes, body: bytes, done: Done) -> bool:
+        """Send a request, unless the connection has ended; return whether it was sent.
+
+        `done` is called once, later, with the reply, or with `StaleConnection`, `NoReply` or
+        OSError.
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return False
+        self._busy = True
+        self._reader.start()
+        self._done = done
+        data = head + body
+        sent = self._write(data)
+        if sent != len(data):
+            transport.write(memoryview(data)[sent:])
+        return True
+
+    def _write(self, data: bytes) -> int:
+        """Write as much to the socket as it accepts; the transport must write the rest."""
+        if self._descriptor == -1:
+            return 0
+        try:
+            sent = os.write(self._descriptor, data)
+        except OSError:  # the transport will have it, too
+            sent = 0
+        if sent != len(data):
+            self._descriptor = -1  # nothing may overtake the rest
+        return sent
+
+    async def request(self, head: bytes, body: bytes = b"") -> HttpReply:
+        """Send a request, and return the reply, or raise what `send` reports."""
+        waiting: asyncio.Future[HttpReply] = self._loop.create_future()
+        done = partial(_resolve, waiting)
+        if not self.send(head, body, done):
+            raise StaleConnection(_ENDED)
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if self._done is done:  # else another request uses the connection by now
+                self.cancel()
+            raise
+
+    @property
+    def received(self) -> int:
+        """How many bytes of the current response have arrived."""
+        return self._reader.size
+
+    def cancel(self) -> None:
+        self._done = None
+        self.abort()
+
+    def fail(self, error: Exception) -> None:
+        """End the connection, and the request with an error."""
+        self.abort()
+        self._settle(error)
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Calls of the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast, since uvloop's transports do not inherit from asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+        if not self.origin.secure:
+            self._descriptor = descriptor_of(transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _BUFFER
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if not self._busy:
+            self.abort()  # a response without a request
+            return
+        try:
+            self._reader.feed(_BUFFER[:nbytes])
+        except NoReply as error:
+            self.abort()
+            self._settle(self._reader.rest() or error)
+            return
+        reply = self._reader.reply()
+        if self._reader.complete:
+            self._end_response()
+        elif reply is None:
+            self._wait_for_excerpt()
+        elif self._done is not None:
+            self._owner.drain(self)
+        if reply is not None:
+            self._settle(reply)
+
+    def _wait_for_excerpt(self) -> None:
+        reader = self._reader
+        if reader.waits_for_excerpt and reader.status and self._excerpt_timer is None:
+            self._excerpt_timer = self._loop.call_later(EXCERPT_SECONDS, self._end_excerpt)
+
+    def _end_excerpt(self) -> None:
+        self.abort()
+        if (reply := self._reader.rest()) is not None:
+            self._settle(reply)
+
+    def _end_response(self) -> None:
+        self._busy = False
+        self._used = True
+        if self._reader.reusable:
+            self._owner.keep(self)
+        else:
+            self.abort()
+
+    def _settle(self, outcome: HttpReply | Exception) -> None:
+        """Report the outcome of the request; the next one may be sent within this call."""
+        if self._excerpt_timer is not None:
+            self._excerpt_timer.cancel()
+            self._excerpt_timer = None
+        done, self._done = self._done, None
+        if done is not None:
+            done(outcome)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._busy = False
+        self._owner.lost(self)
+        self._settle(self._reader.rest() or self._reason(error))
+
+    def _reason(self, error: Exception | None) -> Exception:
+        if self._used and not self._reader.begun:
+            return StaleConnection(_ENDED)
+        return error or NoReply(_ENDED)
+
+
+def _resolve(waiting: asyncio.Future[HttpReply], outcome: HttpReply | Exception) -> None:
+    if waiting.done():
+        return
+    if isinstance(outcome, Exception):
+        waiting.set_exception(outcome)
+    else:
+        waiting.set_result(outcome)
+
+
+#: How long a connection waits for the next request, in seconds.
+IDLE_SECONDS = 30.0
+
+#: How long the rest of a response may take, in seconds.
+DRAIN_SECONDS = 2.0
+
+#: How many idle connections are kept, in all and of one origin.
+IDLE = 1000
+IDLE_PER_ORIGIN = 50
+
+_SWEEP_SECONDS = 1.0
+
+
+class ConnectionPool:
+    """The connections that no request uses (a `ConnectionOwner`)."""
+
+    def __init__(
+        self,
+        *,
+        most: int = IDLE,
+        per_origin: int = IDLE_PER_ORIGIN,
+        seconds: float = IDLE_SECONDS,
+    ) -> None:
+        self._most = most
+        self._per_origin = per_origin
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._origins: dict[HttpOrigin, list[HttpConnection]] = {}
+        # In the order of the times, given as values, at which they are closed.
+        self._idle: dict[HttpConnection, float] = {}
+        self._draining: dict[HttpConnection, float] = {}
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._idle)
+
+    def acquire(self, origin: HttpOrigin) -> HttpConnection | None:
+        """Remove and return the connection to an origin that was used last, if there is one."""
+        found = self._origins.get(origin)
+        if not found:
+            return None
+        connection = found.pop()
+        if not found:
+            del self._origins[origin]
+        del self._idle[connection]
+        return connection
+
+    def keep(self, connection: HttpConnection) -> None:
+        self._draining.pop(connection, None)
+        others = self._origins.get(connection.origin)
+        if others is None:
+            others = self._origins[connection.origin] = []
+        others.append(connection)
+        self._idle[connection] = self._loop.time() + self._seconds
+        if self._sweep_timer is None:
+            self._schedule_sweep()
+        if self._closed or len(others) > self._per_origin:
+            self._abort(connection)
+        elif len(self._idle) > self._most:
+            self._abort(next(iter(self._idle)))
+
+    def drain(self, connection: HttpConnection) -> None:
+        self._draining[connection] = self._loop.time() + DRAIN_SECONDS
+        self._schedule_sweep()
+
+    def lost(self, connection: HttpConnection) -> None:
+        self._draining.pop(connection, None)
+        if self._idle.pop(connection, None) is not None:
+            others = self._origins[connection.origin]
+            others.remove(connection)
+            if not others:
+                del self._origins[connection.origin]
+
+    def _abort(self, connection: HttpConnection) -> None:
+        self.lost(connection)
+        connection.abort()
+
+    def _schedule_sweep(self) -> None:
+        if self._sweep_timer is None and not self._closed:
+            self._sweep_timer = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweep_timer = None
+        now = self._loop.time()
+        for group in (self._idle, self._draining):
+            while group and (oldest := next(iter(group))) and group[oldest] <= now:
+                self._abort(oldest)
+        if self._idle or self._draining:
+            self._schedule_sweep()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        for connection in [*self._idle, *self._draining]:
+            self._abort(connection)

@@ -1,0 +1,316 @@
+"""The URLs of brokers, and the MQTT topics of channels.
+
+The scheme of a broker's URL says how to connect to it, and the path which MQTT topic is meant:
+
+    mqtts://broker.example                   rsnotify/<digest of the channel>
+    mqtts://broker.example/deep/down/        deep/down/<digest of the channel>
+    mqtts://broker.example/any/name          any/name, for every channel
+
+The digest is the first 32 hex digits of the SHA-256 of the channel's URI. So a topic name never
+contains a wildcard of MQTT, and has the same length for every URI.
+
+How a client logs in to a broker, and how it verifies the broker.
+
+Messages and their metadata: MQTT 5 has properties for it, MQTT 3.1.1 has nothing.
+
+Requests for a filtered topic, which a Destination sends to a hub through their broker.
+
+A broker cannot filter by content. So the hub publishes each requested selection of a channel to
+an MQTT topic of its own, whose name follows from the channel and the selection
+(`Broker.filtered_topic`), as long as Destinations repeat the request now and then.
+"""
+
+from __future__ import annotations
+
+import ssl
+from hashlib import sha256
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+import msgspec
+from msgspec import Struct
+from paho.mqtt.client import MQTTMessage
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.selection import PushSelection
+
+#: The prefix of topic names, unless a broker's URL has another.
+DEFAULT_PREFIX = "rsnotify/"
+
+_WEBSOCKET_PATH = "/mqtt"
+_DIGITS = 32
+#: A topic name is a string of MQTT, whose length has two bytes (MQTT 5 §1.5.4).
+_MOST_TOPIC_BYTES = 65_535
+
+
+class _Scheme(Struct, frozen=True):
+    port: int
+    tls: bool
+    websocket: bool
+
+
+_SCHEMES = {
+    "mqtt": _Scheme(1883, tls=False, websocket=False),
+    "mqtts": _Scheme(8883, tls=True, websocket=False),
+    "ws+mqtt": _Scheme(80, tls=False, websocket=True),
+    "wss+mqtt": _Scheme(443, tls=True, websocket=True),
+}
+SCHEMES = tuple(_SCHEMES)
+
+
+class Broker(Struct, frozen=True):
+    """A broker, and the MQTT topics of fragments at it.
+
+    Args:
+        url: Its URL in messages and documents, without a path that names a topic.
+        host: Its host.
+        port: Its port.
+        tls: Whether the connection is encrypted.
+        path: The path of the HTTP request where MQTT runs over a WebSocket, else None.
+        topic_or_prefix: The MQTT topic of every channel, or a prefix of topics, ending in `/`.
+    """
+
+    url: str
+    host: str
+    port: int
+    tls: bool
+    path: str | None
+    topic_or_prefix: str
+
+    @property
+    def has_prefix(self) -> bool:
+        return self.topic_or_prefix.endswith("/")
+
+    def topic(self, channel: str) -> str:
+        name = self.topic_or_prefix
+        return channel_topic(channel, name) if self.has_prefix else name
+
+    def filtered_topic(self, channel: str, select: PushSelection) -> str | None:
+        """Return the MQTT topic of a selection of a channel; None if the URL allows none."""
+        name = self.topic_or_prefix
+        return name + select.digest(channel) if self.has_prefix else None
+
+    def url_for(self, channel: str) -> str:
+        """Return a URL with the complete MQTT topic of a channel, for clients without the rule."""
+        query = "" if self.path in (None, _WEBSOCKET_PATH) else f"?path={quote(self.path or '')}"
+        return f"{self.url}/{quote(self.topic(channel))}{query}"
+
+
+def inbox_prefix(prefix: str) -> str:
+    """Return the prefix of the topics to which Sources publish, from the hub's own prefix."""
+    return prefix.removesuffix("/") + "-in/"
+
+
+def request_prefix(prefix: str) -> str:
+    """Return the prefix of the topics of selection requests, from the hub's own prefix."""
+    return prefix.removesuffix("/") + "-ask/"
+
+
+def is_broker_url(url: str) -> bool:
+    return url.partition(":")[0].lower() in _SCHEMES
+
+
+def channel_topic(channel: str, prefix: str = DEFAULT_PREFIX) -> str:
+    return prefix + sha256(channel.encode()).hexdigest()[:_DIGITS]
+
+
+def parse_broker(url: str) -> Broker:
+    """Read the URL of a broker.
+
+    Raises:
+        ConfigurationError: It is not the URL of a broker. The message contains no password.
+    """
+    try:
+        parts = urlsplit(url)
+        scheme, host, port = _SCHEMES.get(parts.scheme), parts.hostname, parts.port
+    except ValueError:
+        scheme = host = port = None
+    if scheme is None or not host or port == 0:
+        raise ConfigurationError("this is no broker; write mqtts://host, with /topic if need be")
+    if parts.username is not None or parts.password is not None:
+        raise ConfigurationError("a broker's URL holds a user name; give user and password apart")
+    path = _websocket_path(parts.query) if scheme.websocket else None
+    if parts.fragment or (parts.query and not scheme.websocket):
+        raise ConfigurationError(f"{url!r} has a query or fragment; a broker is named without them")
+    return Broker(
+        url=f"{parts.scheme}://{parts.netloc}",
+        host=host,
+        port=port or scheme.port,
+        tls=scheme.tls,
+        path=path,
+        topic_or_prefix=_topic_or_prefix(parts.path),
+    )
+
+
+def _websocket_path(query: str) -> str:
+    if not query:
+        return _WEBSOCKET_PATH
+    given = parse_qsl(query, keep_blank_values=True)
+    if len(given) != 1 or given[0][0] != "path" or not given[0][1].startswith("/"):
+        raise ConfigurationError("the query of a broker's URL can only be path=/of/its/WebSocket")
+    return given[0][1]
+
+
+def _topic_or_prefix(path: str) -> str:
+    """Read and check the topic that a path names (MQTT 5 §4.7)."""
+    name = unquote(path.removeprefix("/")) or DEFAULT_PREFIX
+    if any(char in "+#" or not char.isprintable() for char in name) or name.startswith("$"):
+        raise ConfigurationError("a broker's URL names a topic with +, #, $ or a control character")
+    if len(name.encode(errors="replace")) > _MOST_TOPIC_BYTES - _DIGITS:
+        raise ConfigurationError("a broker's URL names a topic that is too long for MQTT")
+    return name
+
+
+class BrokerLogin(Struct, frozen=True, kw_only=True):
+    """The credentials of a client, and the certificates it trusts.
+
+    Args:
+        user: The user, if the broker requires one.
+        password: The password, a secret.
+        ca: A file with the trusted root certificates in PEM format; None for those of the system.
+        certificate: A file with the client's certificate, and the intermediate ones.
+        key: A file with its private key, where that is not in the same file.
+    """
+
+    user: str | None = None
+    password: str | None = None
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+
+    def __repr__(self) -> str:
+        """Leave out the password, for logs."""
+        return f"BrokerLogin(user={self.user!r})"
+
+    def check(self) -> None:
+        """Check the settings and files without a connection, or raise ConfigurationError."""
+        if self.password is not None and self.user is None:
+            raise ConfigurationError("a password for the broker needs a user, too")
+        if self.key is not None and self.certificate is None:
+            raise ConfigurationError("a key for the broker needs its certificate, too")
+        # The system's certificates are usable, and slow to load.
+        if self.ca is not None or self.certificate is not None:
+            self.context()
+
+    def context(self) -> ssl.SSLContext:
+        context = trusted_context(self.ca)
+        if self.certificate is not None:
+            try:
+                # Without `password`, OpenSSL would ask for a passphrase at the terminal.
+                context.load_cert_chain(self.certificate, self.key, password=_no_passphrase)
+            except (OSError, ValueError) as error:
+                where = self.key or self.certificate
+                raise ConfigurationError(f"cannot use the key of {where}: {error}") from None
+        return context
+
+
+#: A client without credentials.
+ANONYMOUS = BrokerLogin()
+
+
+def login_of(settings: object, prefix: str = "mqtt_") -> BrokerLogin:
+    """Return the login from the attributes `mqtt_user`, `mqtt_password` and so on of settings."""
+    fields = BrokerLogin.__struct_fields__
+    return BrokerLogin(**{name: getattr(settings, prefix + name) for name in fields})
+
+
+def trusted_context(ca: str | None) -> ssl.SSLContext:
+    """Return a context for the root certificates in a file; for those of the system if None."""
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except OSError as error:  # also an ssl.SSLError
+        raise ConfigurationError(f"cannot use the certificates of {ca}: {error}") from None
+
+
+def _no_passphrase() -> str:
+    raise ValueError("it has a passphrase; give a key without")
+
+
+#: The user property that holds the URI of the channel (MQTT 5 §3.3.2.3.7).
+CHANNEL_PROPERTY = "channel"
+
+
+class MqttMessage(Struct, frozen=True):
+    """A message that a broker sent.
+
+    Args:
+        topic: The MQTT topic.
+        payload: The bytes.
+        retained: Whether it is the topic's retained message, sent because of a subscription.
+        content_type: The media type, if given.
+        channel: The URI of the channel, if given.
+        packet_id: The packet identifier for the PUBACK; None for QoS 0.
+    """
+
+    topic: str
+    payload: bytes
+    retained: bool
+    content_type: str | None
+    channel: str | None
+    packet_id: int | None
+
+
+def read_message(found: MQTTMessage) -> MqttMessage:
+    """Convert a message of paho; ValueError if its topic is not UTF-8."""
+    properties = found.properties
+    users = getattr(properties, "UserProperty", None) or []
+    return MqttMessage(
+        topic=found.topic,
+        payload=bytes(found.payload),
+        retained=bool(found.retain),
+        content_type=getattr(properties, "ContentType", None),
+        channel=next((value for name, value in users if name == CHANNEL_PROPERTY), None),
+        packet_id=found.mid if found.qos > 0 else None,
+    )
+
+
+def publish_properties(content_type: str, channel: str) -> Properties:
+    properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+    properties.ContentType = content_type
+    properties.UserProperty = (CHANNEL_PROPERTY, channel)
+    return properties
+
+
+def connect_properties(
+    *, session_expiry: int, maximum_packet_size: int, receive_maximum: int
+) -> Properties:
+    """Return the properties of a CONNECT packet (MQTT 5 §3.1.2.11)."""
+    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+    properties.SessionExpiryInterval = session_expiry
+    properties.MaximumPacketSize = maximum_packet_size
+    properties.ReceiveMaximum = receive_maximum
+    return properties
+
+
+#: For how long a hub keeps a filtered topic after the last request for it, in seconds.
+LEASE = 7_200
+CONTENT_TYPE = "application/json"
+
+#: Enough for a URI and a selection of the greatest length, in bytes.
+_MOST_REQUEST_BYTES = 16_384
+
+
+class SelectionRequest(Struct, frozen=True):
+    """A request for a filtered topic: the URI of the channel, and the canonical selection."""
+
+    topic: str
+    select: PushSelection
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+
+def read_selection_request(payload: bytes) -> SelectionRequest:
+    """Read a payload; ConfigurationError if it is malformed, or selects the whole channel."""
+    if len(payload) > _MOST_REQUEST_BYTES:
+        raise ConfigurationError(f"it is larger than {_MOST_REQUEST_BYTES} bytes")
+    try:
+        request = msgspec.json.decode(payload, type=SelectionRequest)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        reason = str(error)[:200]  # which may quote what was sent
+        raise ConfigurationError(f"it is not a request for a part of a topic: {reason}") from None
+    select = request.select.canonical()
+    if not select:
+        raise ConfigurationError("it asks for all of its topic, which has a name of its own")
+    return SelectionRequest(request.topic, select)

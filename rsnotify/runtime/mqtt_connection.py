@@ -1,0 +1,523 @@
+"""Connect to a broker: login, session, and the version of MQTT.
+
+Errors for the reason codes by which an MQTT broker refuses something.
+
+One connection to a broker: paho-mqtt, which implements the protocol, on the event loop.
+
+Theory of operation. paho is used as a state machine: `loop_read` feeds it what arrived,
+`loop_write` lets it send when it has something to send, and `loop_misc`, called once a second,
+sends its pings. All of this happens on the event loop, in no other thread. A `BrokerConnection`
+never reconnects: its user has a log or a list to continue from, and makes a new connection. So a
+lost connection leaves nothing in doubt here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from msgspec import Struct
+from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+from websockets.exceptions import ConnectionClosed, WebSocketException
+
+from rsnotify.errors import ConnectionRefused, NotPermitted, RsnotifyError, Unavailable
+from rsnotify.runtime.mqtt_broker import (
+    ANONYMOUS,
+    Broker,
+    BrokerLogin,
+    MqttMessage,
+    connect_properties,
+    publish_properties,
+    read_message,
+)
+from rsnotify.runtime.mqtt_streams import ByteStream, Dial, open_byte_stream
+
+_TOO_LARGE = 0x95
+_OTHER_VERSION = 0x84
+_NOT_AUTHORIZED = 0x87
+#: Bad user name or password, not authorized, banned, bad authentication method.
+_LOGIN_REFUSED = frozenset({0x86, _NOT_AUTHORIZED, 0x8A, 0x8C})
+
+
+class UnsupportedVersion(Unavailable):
+    """A broker seems not to support the version of MQTT of the CONNECT packet.
+
+    It may answer so (`stated`, MQTT 5 §3.2.2.2), or close the connection without an answer
+    (§3.1.2.2).
+    """
+
+    def __init__(self, uri: str, reason: str, *, stated: bool) -> None:
+        super().__init__(uri, reason)
+        self.stated = stated
+
+
+def connection_refusal(url: str, user: str | None, reason: ReasonCode) -> Unavailable:
+    """Return the error for a connection that is refused to a user, or to a client without one."""
+    refusal = f"it refuses the connection: {reason}"
+    if reason.value == _OTHER_VERSION:
+        return UnsupportedVersion(url, refusal, stated=True)
+    if reason.value not in _LOGIN_REFUSED:
+        return Unavailable(url, refusal)
+    if not user:
+        remedy = "configure the MQTT user and password that it wants"
+        return NotPermitted(url, f"it refuses the login without a user: {reason}", remedy)
+    remedy = "correct the MQTT user and password, or what the broker allows this user"
+    return NotPermitted(url, f"it refuses the login of {user!r}: {reason}", remedy)
+
+
+def publish_refusal(url: str, reason: ReasonCode) -> ConnectionRefused:
+    allow = "let the broker allow this user to publish it"
+    return ConnectionRefused(
+        url,
+        f"it refuses the message: {reason}",
+        is_final=reason.value == _TOO_LARGE,
+        remedy=allow if reason.value == _NOT_AUTHORIZED else None,
+    )
+
+
+def subscription_refusal(url: str, reason: ReasonCode) -> Unavailable:
+    refusal = f"it refuses the subscription: {reason}"
+    if reason.value == _NOT_AUTHORIZED:
+        return NotPermitted(url, refusal, "let the broker allow this user to subscribe")
+    return Unavailable(url, refusal)
+
+
+#: How long a broker may take to answer, in seconds.
+TIMEOUT = 10.0
+#: How many messages may be unacknowledged, in either direction (MQTT 5 §3.1.2.11.3).
+RECEIVE_MAXIMUM = 100
+#: The longest packet that is accepted, in bytes (MQTT 5 §3.1.2.11.4).
+MAXIMUM_PACKET_SIZE = 50_000_000
+
+_MISC_SECONDS = 1.0
+
+
+class BrokerConnection:
+    """A connection to a broker; made by `rsnotify.runtime.mqtt_connection.connect`.
+
+    Attributes:
+        session_present: Whether the broker had kept the session.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        client: Client,
+        stream: ByteStream,
+        on_message: Callable[[MqttMessage], None],
+    ) -> None:
+        self._broker = broker
+        self._client = client
+        self._stream = stream
+        self._on_message = on_message
+        self._loop = asyncio.get_running_loop()
+        self._connack = self._future()
+        self._lost = self._future()
+        self._pubacks: dict[int, asyncio.Future[None]] = {}
+        self._subacks: dict[int, asyncio.Future[None]] = {}
+        self._arrived: list[MqttMessage] = []
+        self._send_quota = asyncio.Semaphore(RECEIVE_MAXIMUM)
+        self._maximum_packet_size = MAXIMUM_PACKET_SIZE
+        self._flush_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.session_present = False
+        self._set_callbacks()
+
+    def _set_callbacks(self) -> None:
+        client = self._client
+        client.on_connect = self._on_connect
+        client.on_disconnect = self._on_disconnect
+        client.on_publish = self._on_publish
+        client.on_subscribe = self._on_subscribe
+        client.on_message = lambda _client, _data, found: self._arrived.append(read_message(found))
+        client.on_socket_register_write = lambda *_: self._schedule_flush()
+        self._stream.on_data = self._read
+        self._stream.on_writable = self._schedule_flush
+
+    def _future(self) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = self._loop.create_future()
+        future.add_done_callback(_retrieve_exception)
+        return future
+
+    @property
+    def version(self) -> str:
+        return "5" if self._client.protocol == MQTTProtocolVersion.MQTTv5 else "3.1.1"
+
+    # For users of the connection
+
+    async def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        content_type: str,
+        channel: str,
+        retain: bool = True,
+        check: Callable[[], None] = lambda: None,
+    ) -> asyncio.Future[None]:
+        """Send a message with QoS 1, as soon as the send quota allows it.
+
+        `check` is called right before that; nothing is sent if it raises an error.
+
+        Returns:
+            A future that is done when the broker has acknowledged the message. It fails with
+            `ConnectionRefused`, or with Unavailable when the connection is lost.
+
+        Raises:
+            ConnectionRefused: The message is larger than the broker accepts.
+            Unavailable: The connection is lost.
+        """
+        if len(payload) + len(topic.encode()) + len(channel.encode()) + 64 > (
+            self._maximum_packet_size
+        ):
+            reason = f"it accepts messages of at most {self._maximum_packet_size} bytes"
+            raise ConnectionRefused(self._broker.url, reason, is_final=True)
+        await self._send_quota.acquire()
+        self._check_connected()
+        try:
+            check()
+        except BaseException:
+            self._send_quota.release()
+            raise
+        properties = publish_properties(content_type, channel) if self.version == "5" else None
+        info = self._client.publish(topic, payload, qos=1, retain=retain, properties=properties)
+        if info.rc != MQTTErrorCode.MQTT_ERR_SUCCESS:
+            self._send_quota.release()
+            raise Unavailable(self._broker.url, f"cannot send: {info.rc.name}")
+        puback = self._pubacks[info.mid] = self._future()
+        return puback
+
+    async def subscribe(self, topic_filter: str) -> None:
+        """Subscribe to a topic filter with QoS 1; raises Unavailable if the broker does not."""
+        self._check_connected()
+        rc, mid = self._client.subscribe(topic_filter, qos=1)
+        if rc != MQTTErrorCode.MQTT_ERR_SUCCESS or mid is None:
+            raise Unavailable(self._broker.url, f"cannot subscribe: {rc.name}")
+        suback = self._subacks[mid] = self._future()
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                await suback
+        except TimeoutError:
+            raise Unavailable(self._broker.url, "it does not answer a subscription") from None
+
+    def unsubscribe(self, topic_filter: str) -> None:
+        """End a subscription; messages that the broker has already sent may still arrive."""
+        self._client.unsubscribe(topic_filter)
+
+    def acknowledge(self, message: MqttMessage) -> None:
+        """Send the PUBACK of a message, so that the broker does not send it again.
+
+        Messages have to be acknowledged in the order in which they arrived (MQTT 5 §4.6).
+        """
+        if message.packet_id is not None:
+            self._client.ack(message.packet_id, 1)
+
+    async def lost(self) -> None:
+        """Wait until the connection is lost; raises Unavailable with the reason."""
+        await asyncio.shield(self._lost)
+
+    def _check_connected(self) -> None:
+        if self._lost.done():
+            self._send_quota.release()  # wakes the next caller, which fails the same way
+            self._lost.result()
+
+    # Beginning and end
+
+    async def wait_for_connack(self) -> None:
+        """Wait until the broker has accepted the connection; raises Unavailable if it does not."""
+        self._misc()
+        await self._connack
+
+    async def disconnect(self) -> None:
+        if not self._lost.done():
+            self._client.disconnect()
+            self._flush()
+        self._fail("the connection was closed")
+        await self._stream.wait_closed(1.0)
+
+    def _fail(self, reason: str, error: RsnotifyError | None = None) -> None:
+        if self._lost.done():
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        error = error or Unavailable(self._broker.url, reason)
+        waiting = (*self._pubacks.values(), *self._subacks.values(), self._connack)
+        self._pubacks.clear()
+        self._subacks.clear()
+        self._lost.set_exception(error)
+        self._send_quota.release()
+        for future in waiting:
+            _settle(future, error)
+
+    # Driving paho
+
+    def _read(self) -> None:
+        try:
+            while self._stream.readable and self._client.socket() is not None:
+                self._client.loop_read()
+        except Exception as error:  # paho raises many kinds for malformed packets
+            self._fail(f"it does not speak MQTT: {type(error).__name__}")
+            self._stream.close()
+        arrived, self._arrived = self._arrived, []
+        for message in arrived:
+            self._on_message(message)
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if not self._stream.full:
+            self._client.loop_write()
+
+    def _misc(self) -> None:
+        self._timer = self._loop.call_later(_MISC_SECONDS, self._misc)
+        self._client.loop_misc()
+
+    # Callbacks of paho
+
+    def _on_connect(
+        self,
+        _client: Client,
+        _data: Any,
+        flags: ConnectFlags,
+        reason: ReasonCode,
+        properties: Properties | None,
+    ) -> None:
+        if reason.is_failure:
+            error = connection_refusal(self._broker.url, self._client.username, reason)
+            self._fail(str(reason), error)
+            return
+        self.session_present = flags.session_present
+        size = getattr(properties, "MaximumPacketSize", MAXIMUM_PACKET_SIZE)
+        quota = getattr(properties, "ReceiveMaximum", RECEIVE_MAXIMUM)
+        self._maximum_packet_size = min(MAXIMUM_PACKET_SIZE, size)
+        self._send_quota = asyncio.Semaphore(min(RECEIVE_MAXIMUM, quota))
+        _settle(self._connack)
+
+    def _on_disconnect(
+        self,
+        _client: Client,
+        _data: Any,
+        flags: DisconnectFlags,
+        reason: ReasonCode,
+        _properties: Properties | None,
+    ) -> None:
+        if flags.is_disconnect_packet_from_server:
+            self._fail(f"it ended the connection: {reason}")
+        elif not self._stream.readable:
+            self._fail("it does not answer")
+        else:
+            self._fail_at_end_of_stream(self._stream.error)
+
+    def _fail_at_end_of_stream(self, error: Exception | None) -> None:
+        reason = "it closed the connection"
+        if error is not None:
+            reason = f"the connection broke: {error or type(error).__name__}"
+        # A WebSocket is closed with a code, which may be an error code.
+        was_closed = error is None or isinstance(error, ConnectionClosed)
+        silent = was_closed and not self._connack.done()
+        url = self._broker.url
+        self._fail(reason, UnsupportedVersion(url, reason, stated=False) if silent else None)
+
+    def _on_publish(
+        self, _client: Client, _data: Any, mid: int, reason: ReasonCode, _properties: Any
+    ) -> None:
+        puback = self._pubacks.pop(mid, None)
+        if puback is not None:
+            self._send_quota.release()
+            refused = reason.is_failure
+            _settle(puback, publish_refusal(self._broker.url, reason) if refused else None)
+
+    def _on_subscribe(
+        self, _client: Client, _data: Any, mid: int, reasons: list[ReasonCode], _properties: Any
+    ) -> None:
+        suback, reason = self._subacks.pop(mid, None), reasons[0]
+        if suback is not None:
+            refused = reason.is_failure
+            _settle(suback, subscription_refusal(self._broker.url, reason) if refused else None)
+
+
+def _settle(future: asyncio.Future[None], error: Exception | None = None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+def _retrieve_exception(future: asyncio.Future[None]) -> None:
+    if not future.cancelled():
+        future.exception()
+
+
+#: Seconds between pings. The connection is lost if a broker has not answered one by the next.
+KEEPALIVE = 10
+
+#: The most that topic, properties and lengths add to the payload of a message, in bytes.
+_OVERHEAD = 65_536
+
+
+class BrokerSession(Struct, frozen=True):
+    """What the broker keeps while the client is away: subscriptions, and undelivered messages.
+
+    Args:
+        client_id: The name of the session, for one connection at a time; empty for none.
+        expiry: The session expiry interval, in seconds. With MQTT 3.1.1 the broker decides.
+    """
+
+    client_id: str = ""
+    expiry: int = 0
+
+
+#: A session that begins and ends with its connection (MQTT 5 §3.1.2.4).
+CLEAN_START = BrokerSession()
+
+
+class _PahoClient(Client):
+    def __init__(self, stream: ByteStream, **options: Any) -> None:
+        super().__init__(CallbackAPIVersion.VERSION2, reconnect_on_failure=False, **options)
+        self._stream = stream
+
+    def _create_socket(self) -> Any:
+        return self._stream
+
+
+@asynccontextmanager
+async def connect(
+    broker: Broker,
+    login: BrokerLogin = ANONYMOUS,
+    *,
+    session: BrokerSession = CLEAN_START,
+    version: str = "5",
+    dial: Dial | None = None,
+    on_message: Callable[[MqttMessage], None] = lambda _: None,
+    manual_ack: bool = False,
+) -> AsyncIterator[BrokerConnection]:
+    """Connect to a broker, within a context.
+
+    Args:
+        broker: The broker.
+        login: The user, password and certificates.
+        session: What the broker keeps while the client is away.
+        version: The version of MQTT, `5` or `3.1.1`. With 5, rsnotify falls back to 3.1.1 for a
+            broker that does not know 5.
+        dial: Makes the TCP connection; None connects to any address.
+        on_message: Called with each message, in the order of the broker.
+        manual_ack: Whether the caller acknowledges messages, by `BrokerConnection.acknowledge`.
+
+    Raises:
+        Unavailable: The broker cannot be reached, or refuses the connection.
+        ConfigurationError: A file of the login cannot be used.
+    """
+    attempt = _Attempt(broker, login, session, dial, on_message, manual_ack)
+    try:
+        connection = await attempt.connect(version)
+    except UnsupportedVersion as error:
+        if version != "5":
+            raise
+        connection = await (attempt.connect("3.1.1") if error.stated else _connect_again(attempt))
+    try:
+        yield connection
+    finally:
+        await connection.disconnect()
+
+
+async def _connect_again(attempt: _Attempt) -> BrokerConnection:
+    """Connect to a broker that closed the connection silently after a CONNECT of MQTT 5.
+
+    The broker may only just have started, behind a proxy that accepts connections earlier.
+    Falling back to 3.1.1 would lose the features of 5 for as long as the connection lasts. So
+    once a probe shows that a broker answers, 5 is tried again.
+    """
+    probe = _Attempt(attempt.broker, attempt.login, CLEAN_START, attempt.dial)
+    try:
+        await (await probe.connect("3.1.1")).disconnect()
+    except Unavailable as error:
+        if isinstance(error, UnsupportedVersion):
+            raise
+    try:
+        return await attempt.connect("5")
+    except UnsupportedVersion:
+        return await attempt.connect("3.1.1")
+
+
+class _Attempt(Struct, frozen=True):
+    """A connection to be made, in either version of MQTT."""
+
+    broker: Broker
+    login: BrokerLogin
+    session: BrokerSession
+    dial: Dial | None
+    on_message: Callable[[MqttMessage], None] = lambda _: None
+    manual_ack: bool = False
+
+    async def connect(self, version: str) -> BrokerConnection:
+        stream = await self._open_stream()
+        client = self._client(stream, version)
+        connection = BrokerConnection(self.broker, client, stream, self.on_message)
+        try:
+            async with _timeout(self.broker):
+                self._send_connect(client, version)
+                await connection.wait_for_connack()
+        except BaseException:
+            await connection.disconnect()
+            raise
+        return connection
+
+    async def _open_stream(self) -> ByteStream:
+        url = self.broker.url
+        tls = self.login.context() if self.broker.tls else None
+        try:
+            async with _timeout(self.broker):
+                max_packet = MAXIMUM_PACKET_SIZE + _OVERHEAD
+                return await open_byte_stream(self.broker, tls, self.dial, max_packet=max_packet)
+        except ssl.SSLCertVerificationError as error:
+            reason = f"its certificate is not to be trusted: {error.verify_message}"
+            raise Unavailable(url, reason) from None
+        except (OSError, WebSocketException) as error:
+            raise Unavailable(url, f"cannot connect: {error or type(error).__name__}") from error
+
+    def _client(self, stream: ByteStream, version: str) -> Client:
+        options: dict[str, Any] = {"protocol": MQTTProtocolVersion.MQTTv5}
+        if version != "5":
+            options = {
+                "protocol": MQTTProtocolVersion.MQTTv311,
+                "clean_session": not self.session.client_id,
+            }
+        client = _PahoClient(
+            stream, client_id=self.session.client_id, manual_ack=self.manual_ack, **options
+        )
+        client.max_inflight_messages_set(0)  # `BrokerConnection` limits messages in flight
+        if self.login.user is not None:
+            client.username_pw_set(self.login.user, self.login.password)
+        return client
+
+    def _send_connect(self, client: Client, version: str) -> None:
+        more: dict[str, Any] = {}
+        if version == "5":
+            properties = connect_properties(
+                session_expiry=self.session.expiry if self.session.client_id else 0,
+                maximum_packet_size=MAXIMUM_PACKET_SIZE,
+                receive_maximum=RECEIVE_MAXIMUM,
+            )
+            more = {"clean_start": not self.session.client_id, "properties": properties}
+        client.connect(self.broker.host, self.broker.port, KEEPALIVE, **more)
+
+
+@asynccontextmanager
+async def _timeout(broker: Broker) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            yield
+    except TimeoutError:
+        raise Unavailable(broker.url, "no answer in time") from None

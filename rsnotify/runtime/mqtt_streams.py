@@ -1,0 +1,318 @@
+"""Byte streams that paho-mqtt uses as its socket, on the event loop.
+
+paho-mqtt needs a non-blocking socket. It gets a `ByteStream` with the few methods that paho
+calls. So asyncio does name lookups, TLS and the handshakes of WebSockets, without a thread, and
+they can be cancelled. `TcpByteStream` runs over TCP, `WebSocketByteStream` over a WebSocket.
+
+The lengths of incoming MQTT packets, checked early: no broker may exhaust the memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import WebSocketException
+from websockets.typing import Subprotocol
+
+from rsnotify.errors import RsnotifyError
+from rsnotify.runtime.dialing import Dialer, is_proxied
+from rsnotify.runtime.mqtt_broker import Broker
+from rsnotify.runtime.tasks import cancel
+
+
+class PacketTooLong(RsnotifyError, ValueError):
+    """A packet is longer than allowed, or its length is malformed."""
+
+
+class PacketLengths:
+    """Follows the packet boundaries in a stream of bytes.
+
+    A packet has a fixed header (a byte, then the remaining length in one to four bytes of seven
+    bits each, the lowest first), and as many bytes as that length says (MQTT 5 §2.1).
+    """
+
+    def __init__(self, max_remaining: int) -> None:
+        self._max_remaining = max_remaining
+        self._header = bytearray()
+        self._remaining = 0
+
+    def feed(self, data: bytes) -> None:
+        """Check the next bytes of the stream; PacketTooLong if such a packet begins in them."""
+        position = 0
+        while position < len(data):
+            if self._remaining:
+                passed = min(self._remaining, len(data) - position)
+                self._remaining -= passed
+                position += passed
+            else:
+                self._header.append(data[position])
+                position += 1
+                self._parse_header()
+
+    def _parse_header(self) -> None:
+        if len(self._header) == 1:
+            return
+        if self._header[-1] & 0x80:
+            if len(self._header) == 5:
+                raise PacketTooLong
+            return
+        length = self._header[1:]
+        self._remaining = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(length))
+        self._header.clear()
+        if self._remaining > self._max_remaining:
+            raise PacketTooLong
+
+
+#: Connects a socket to a host and port, if the address is allowed.
+Dial = Callable[[str, int], Awaitable[socket.socket]]
+
+#: Bytes that may be buffered before paho has to wait.
+_HIGH_WATER = 256 * 1024
+
+
+class ByteStream(ABC):
+    """A non-blocking socket, as far as paho uses one.
+
+    Attributes:
+        on_data: Called when there is something to read, or the end.
+        on_writable: Called when the stream is no longer full.
+        error: The error that ended the stream, if one did.
+        full: Whether paho has to wait before it writes more.
+    """
+
+    def __init__(self, max_packet: int) -> None:
+        self.on_data: Callable[[], None] = lambda: None
+        self.on_writable: Callable[[], None] = lambda: None
+        self.error: Exception | None = None
+        self.full = False
+        self._lengths = PacketLengths(max_packet)
+        self._buffer = bytearray()
+        self._ended = False
+
+    @abstractmethod
+    def write(self, data: bytes) -> None:
+        """Begin to send."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Send what was written, then close; paho calls this, maybe twice."""
+
+    @abstractmethod
+    async def wait_closed(self, seconds: float) -> None:
+        """Close, and abort the connection if that takes longer than so many seconds."""
+
+    @property
+    def readable(self) -> bool:
+        """Whether there is something to read, or the end was reached."""
+        return bool(self._buffer) or self._ended
+
+    def feed(self, data: bytes) -> None:
+        try:
+            self._lengths.feed(data)
+        except PacketTooLong as error:
+            self.end(error)
+            self.close()
+            return
+        self._buffer += data
+        self.on_data()
+
+    def end(self, error: Exception | None) -> None:
+        """Record the end of the stream; nothing more will arrive."""
+        if not self._ended:
+            self._ended = True
+            self.error = error
+            self.on_data()
+
+    def recv(self, size: int) -> bytes:
+        """Return at most so many bytes of what arrived, and none at the end (as a socket)."""
+        if not self._buffer and not self._ended:
+            raise BlockingIOError
+        data = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return data
+
+    def send(self, data: bytes | bytearray) -> int:
+        """Accept all of the data, or none of it (as a socket)."""
+        if self._ended:
+            raise ConnectionError("the connection has ended")
+        if self.full:
+            raise BlockingIOError
+        self.write(bytes(data))
+        return len(data)
+
+    def setblocking(self, blocking: bool) -> None:
+        """Do nothing: it never blocks (as a socket)."""
+        assert not blocking
+
+    def fileno(self) -> int:
+        return -1
+
+
+class TcpByteStream(ByteStream, asyncio.Protocol):
+    _transport: asyncio.Transport
+
+    def __init__(self, max_packet: int) -> None:
+        super().__init__(max_packet)
+        self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    # As an `asyncio.Protocol`
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # uvloop's has another base class
+        self._transport.set_write_buffer_limits(_HIGH_WATER)
+
+    def data_received(self, data: bytes) -> None:
+        self.feed(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self._lost.done():
+            self._lost.set_result(None)
+        self.end(error)
+
+    def pause_writing(self) -> None:
+        self.full = True
+
+    def resume_writing(self) -> None:
+        self.full = False
+        self.on_writable()
+
+    # As a `ByteStream`
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    async def wait_closed(self, seconds: float) -> None:
+        self._transport.close()
+        await asyncio.wait([self._lost], timeout=seconds)
+        self._transport.abort()
+        await self._lost
+
+
+class WebSocketByteStream(ByteStream):
+    """A byte stream in the binary frames of a WebSocket (MQTT 5 §6)."""
+
+    def __init__(self, max_packet: int, connection: ClientConnection) -> None:
+        super().__init__(max_packet)
+        self._connection = connection
+        self._unsent = bytearray()
+        self._wake = asyncio.Event()
+        self._closing = False
+        self._receiver = asyncio.create_task(self._receive())
+        self._sender = asyncio.create_task(self._send())
+
+    async def _receive(self) -> None:
+        try:
+            async for frame in self._connection:
+                self.feed(frame.encode() if isinstance(frame, str) else frame)
+        except (OSError, WebSocketException) as error:
+            self.end(error)
+        else:
+            self.end(None)
+
+    async def _send(self) -> None:
+        while not self._closing or self._unsent:
+            await self._wake.wait()
+            self._wake.clear()
+            data, self._unsent = bytes(self._unsent), bytearray()
+            try:
+                if data:
+                    await self._connection.send(data)
+            except (OSError, WebSocketException) as error:
+                self.end(error)
+                return
+            if self.full:
+                self.full = False
+                self.on_writable()
+
+    def write(self, data: bytes) -> None:
+        self._unsent += data
+        self.full = len(self._unsent) > _HIGH_WATER
+        self._wake.set()
+
+    def close(self) -> None:
+        self._closing = True
+        self._wake.set()
+
+    async def wait_closed(self, seconds: float) -> None:
+        self.close()
+        await asyncio.wait([self._sender], timeout=seconds)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._connection.close()
+        except TimeoutError:
+            self._connection.transport.abort()
+        await cancel([self._receiver, self._sender])
+
+
+async def open_byte_stream(
+    broker: Broker, tls: ssl.SSLContext | None, dial: Dial | None, *, max_packet: int
+) -> ByteStream:
+    """Connect to a broker; raises OSError, or WebSocketException for a failed handshake.
+
+    Without `dial`, any address is allowed, and a proxy of the environment is used.
+    """
+    if broker.path is not None:
+        return await _open_websocket(broker, tls, dial, max_packet)
+    sock = await (dial or Dialer().dial)(broker.host, broker.port)
+    try:
+        return await _open_tcp(broker, tls, sock, max_packet)
+    except BaseException:
+        sock.close()
+        raise
+
+
+async def _open_tcp(
+    broker: Broker, tls: ssl.SSLContext | None, sock: socket.socket, max_packet: int
+) -> ByteStream:
+    loop = asyncio.get_running_loop()
+    name = broker.host if tls is not None else None
+    make = partial(TcpByteStream, max_packet)
+    _, stream = await loop.create_connection(make, sock=sock, ssl=tls, server_hostname=name)
+    return stream
+
+
+async def _open_websocket(
+    broker: Broker, tls: ssl.SSLContext | None, dial: Dial | None, max_packet: int
+) -> ByteStream:
+    scheme = "ws" if tls is None else "wss"
+    authority = broker.url.partition("://")[2]
+    uri = f"{scheme}://{authority}{broker.path}"
+    sock = None
+    if dial is not None or not is_proxied(uri):
+        sock = await (dial or Dialer().dial)(broker.host, broker.port)
+    try:
+        return await _over_websocket(uri, tls, sock, max_packet)
+    except BaseException:
+        if sock is not None:
+            sock.close()
+        raise
+
+
+async def _over_websocket(
+    uri: str, tls: ssl.SSLContext | None, sock: socket.socket | None, max_packet: int
+) -> ByteStream:
+    connection = await connect(
+        uri,
+        sock=sock,
+        ssl=tls,
+        subprotocols=[Subprotocol("mqtt")],
+        # Without compression the client saves work, and the broker cannot send a bomb.
+        compression=None,
+        # MQTT has its own pings.
+        ping_interval=None,
+        max_size=max_packet,
+        close_timeout=1,
+    )
+    if connection.subprotocol != "mqtt":
+        await connection.close()
+        raise WebSocketException("its WebSocket does not speak MQTT")
+    return WebSocketByteStream(max_packet, connection)

@@ -1,0 +1,274 @@
+"""Selective synchronization: which resources and which changes a copy holds.
+
+Each entry is selected by its own attributes. An entry that is not selected counts as applied, so
+it never holds up T.
+
+Selective push: the part of a topic that a Destination requests from a hub (docs/protocol.md).
+
+A hub omits only changes that are surely not selected, and may omit nothing at all. So a
+Destination with a `Selection` requests at least that, and still selects by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache, lru_cache
+from hashlib import sha256
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.format.coverage import Change
+from rsnotify.format.media_types import essence, guess_media_type, is_media_type, matches, may_match
+from rsnotify.format.model import ChangeType, Rel, Resource
+from rsnotify.format.uris import normalize, normalize_beginning
+
+_ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+")
+
+
+class Selection(Struct, frozen=True, omit_defaults=True):
+    """What a copy holds; a part that is empty admits everything.
+
+    In a pattern for URIs `*` matches any characters, including slashes, and every other character
+    matches itself, in any spelling (`~` and `%7E`). A pattern has to match the whole URI. But one
+    without `://` may begin after any slash, and one that ends in a slash matches everything below
+    it: `*.ttl`, `maps/`, `https://source.example/data/*/2024-*`.
+
+    Args:
+        only: Patterns; a URI has to match one of them.
+        excluded: Patterns; a URI must not match any of them.
+        types: Media types, as `text/turtle` or `text/*`. If an entry has none, the name in its
+            URI decides. If that has no known type either, the resource is selected, since a
+            resource too many does less harm than a missing one.
+        changes: Types of change. An entry of a Resource List counts as `created` if the copy
+            lacks the resource, else as `updated`; a resource that is no longer listed, or no
+            longer selected, counts as `deleted`. So a copy without `deleted` keeps everything.
+        collections: URIs; an entry has to name one of them as its collection (core §14.7).
+    """
+
+    only: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    changes: tuple[ChangeType, ...] = ()
+    collections: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Refuse parts that can never match, since a typing error would empty the copy.
+
+        Raises:
+            ConfigurationError: A pattern is empty, or a media type or a collection malformed.
+        """
+        if not all(pattern.strip() for pattern in (*self.only, *self.excluded)):
+            raise ConfigurationError("a pattern for URIs must not be empty")
+        for kind in self.types:
+            if not is_media_type(kind):
+                raise ConfigurationError(
+                    f"{kind!r} is no media type; write it as text/turtle or text/*"
+                )
+        for uri in self.collections:
+            if not _ABSOLUTE.fullmatch(uri):
+                raise ConfigurationError(f"{uri!r} is no collection; give its absolute URI")
+
+    def describe(self) -> str:
+        """Return which resources are selected, in the words of the options; empty if all are."""
+        parts = {
+            "only": self.only,
+            "except": self.excluded,
+            "type": self.types,
+            "collection": self.collections,
+        }
+        return ", ".join(f"{name} {' '.join(values)}" for name, values in parts.items() if values)
+
+    def wants(self, resource: Resource) -> bool:
+        """Return whether the resource of an entry is selected."""
+        return (
+            self._wants_uri(resource.uri)
+            and may_match(resource, self.types)
+            and self._wants_collection(resource)
+        )
+
+    def decide(self, change: Change, *, held: bool) -> Change | None:
+        """Return the change to apply to the copy; None if there is none."""
+        if not self.wants(change.resource):
+            if not held:
+                return None
+            # A deletion seldom has a type or collection. And a resource that changed so that it
+            # is no longer selected is removed from the copy.
+            change = replace(change, change=ChangeType.DELETED)
+        return change if self._wants_change(change, held) else None
+
+    def _wants_uri(self, uri: str) -> bool:
+        if not self.only and not self.excluded:
+            return True
+        uri = normalize(uri)
+        if self.only and not any(_matches(uri, pattern) for pattern in self.only):
+            return False
+        return not any(_matches(uri, pattern) for pattern in self.excluded)
+
+    def _wants_collection(self, resource: Resource) -> bool:
+        return not self.collections or any(
+            link.rel == Rel.COLLECTION and normalize(link.href) in map(normalize, self.collections)
+            for link in resource.links
+        )
+
+    def _wants_change(self, change: Change, held: bool) -> bool:
+        if not self.changes:
+            return True
+        if change.change is ChangeType.DELETED:
+            return ChangeType.DELETED in self.changes
+        # Several changes may have been merged into one, and a baseline contains none.
+        kinds = {change.resource.change, ChangeType.UPDATED if held else ChangeType.CREATED}
+        return not kinds.isdisjoint(self.changes)
+
+
+def _matches(uri: str, pattern: str) -> bool:
+    # With several `*`, a regular expression would take polynomial time on an untrusted URI.
+    return any(_consists_of(uri, pieces) for pieces in _alternatives(pattern))
+
+
+@cache
+def _alternatives(pattern: str) -> tuple[list[str], ...]:
+    """Return the patterns for normal forms of URIs, each as the pieces between its `*`."""
+    pattern = normalize_beginning(pattern)
+    whole = pattern + "*" if pattern.endswith("/") else pattern
+    patterns = (whole,) if "://" in whole else (whole, f"*/{whole}")
+    return tuple(each.split("*") for each in patterns)
+
+
+def _consists_of(text: str, pieces: list[str]) -> bool:
+    """Return whether a text consists of these pieces, in order, with any text between them."""
+    first, *others = pieces
+    if not others:
+        return text == first
+    *middle, last = others
+    at, end = len(first), len(text) - len(last)
+    if at > end or not (text.startswith(first) and text.endswith(last)):
+        return False
+    for piece in middle:
+        at = text.find(piece, at, end)  # the first match leaves most of the text to the others
+        if at < 0:
+            return False
+        at += len(piece)
+    return True
+
+
+#: The most prefixes, and the most media types, of a selection.
+MOST = 100
+#: The greatest length of a selection's canonical text, in bytes.
+LONGEST = 8_192
+
+#: Characters that no JSON encoder escapes in the canonical text.
+_PREFIX = re.compile(r'[A-Za-z][A-Za-z0-9+.-]*:[^\s"\\\x00-\x20\x7f]*')
+
+
+class PushSelection(Struct, frozen=True, omit_defaults=True):
+    """The changes of a topic that a hub sends; a part that is empty admits everything.
+
+    Args:
+        prefixes: The URI of a resource has to begin with one of them, in any spelling.
+        types: Media types, as `text/turtle` or `text/*`, of the entry or else of the name in
+            its URI. A change without a known type, and every deletion, is sent. An update is
+            sent if either type matches, since the type may have changed.
+        changes: Types of change.
+    """
+
+    prefixes: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    changes: tuple[ChangeType, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Return whether it omits anything."""
+        return bool(self.prefixes or self.types or self.changes)
+
+    def admits(self, resource: Resource) -> bool:
+        """Return whether a change is sent."""
+        if self.prefixes and not normalize(resource.uri).startswith(_normal(self.prefixes)):
+            return False
+        if self.changes and resource.change is not None and resource.change not in self.changes:
+            return False
+        # A deletion seldom has the type of the deleted resource.
+        if resource.change is ChangeType.DELETED or may_match(resource, self.types):
+            return True
+        if resource.change is ChangeType.CREATED:
+            return False
+        kind = guess_media_type(resource.uri)
+        return kind is not None and matches(kind, self.types)
+
+    def canonical(self) -> PushSelection:
+        """Return the canonical form, which all equivalent selections share.
+
+        Raises:
+            ConfigurationError: It has too many parts, or a malformed prefix or media type.
+        """
+        _check(self)
+        types = set(map(essence, self.types))
+        changes = set(self.changes)
+        found = PushSelection(
+            prefixes=tuple(_shortest(self.prefixes)),
+            types=() if "*/*" in types else tuple(sorted(types)),
+            changes=() if changes == set(ChangeType) else tuple(sorted(changes)),
+        )
+        if len(found.text) > LONGEST:
+            raise ConfigurationError(f"a selection has more than {LONGEST} bytes; ask for less")
+        return found
+
+    @property
+    def text(self) -> bytes:
+        """JSON without white space: prefixes, types and changes, without the empty ones."""
+        return msgspec.json.encode(self)
+
+    def digest(self, topic: str) -> str:
+        """Return the name of the filtered topic: 32 hex digits."""
+        return sha256(topic.encode() + b"\n" + self.text).hexdigest()[:32]
+
+
+#: The selection of all changes.
+EVERYTHING = PushSelection()
+
+
+@lru_cache(maxsize=256)  # of any number of subscribers
+def _normal(prefixes: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(normalize_beginning, prefixes))
+
+
+def push_selection_for(selection: Selection) -> PushSelection:
+    """Return what a Destination requests from a hub: at least all that its copy holds."""
+    prefixes = [normalize_beginning(_literal(pattern)) for pattern in selection.only]
+    requested = PushSelection(
+        prefixes=tuple(prefixes) if all(map(_PREFIX.fullmatch, prefixes)) else (),
+        types=selection.types,
+        changes=selection.changes,
+    )
+    try:
+        return requested.canonical()
+    except ConfigurationError:
+        return EVERYTHING
+
+
+def _literal(pattern: str) -> str:
+    """Return the common beginning of all URIs that a pattern matches; empty if there is none."""
+    # A pattern without a scheme may begin after any slash.
+    return pattern.partition("*")[0] if "://" in pattern else ""
+
+
+def _check(select: PushSelection) -> None:
+    if max(len(select.prefixes), len(select.types)) > MOST:
+        raise ConfigurationError(f"a selection has more than {MOST} prefixes or types")
+    for prefix in select.prefixes:
+        if not _PREFIX.fullmatch(prefix):
+            raise ConfigurationError(f"{prefix[:80]!r} is no beginning of an absolute URI")
+    for kind in select.types:
+        if not is_media_type(kind):
+            raise ConfigurationError(f"{kind[:80]!r} is no media type; write it as text/turtle")
+
+
+def _shortest(prefixes: Iterable[str]) -> Iterable[str]:
+    """Yield prefixes in order, without those that begin with another."""
+    last: str | None = None
+    for prefix in sorted(set(prefixes)):
+        if last is None or not prefix.startswith(last):
+            last = prefix
+            yield prefix

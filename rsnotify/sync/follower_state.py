@@ -1,0 +1,266 @@
+"""The state that the parts of one follower share.
+
+Decides which documents to read after a Framework Notification.
+
+A Framework Notification announces that a document is new. It is only a hint when to read: the
+Destination always relies on the document itself. A notification that is lost, late, duplicated or
+forged costs one request at most, and what is not announced is found by the next poll.
+
+When the Source's documents are read next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+from random import Random
+
+from msgspec import Struct
+
+from rsnotify.errors import WrongDocument
+from rsnotify.format.coverage import Change
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Capability, ChangeType, Document, Resource
+from rsnotify.format.offer import FIELDS, Offer
+from rsnotify.sync.actions import ActionList, Progress
+from rsnotify.sync.frontiers import SyncFrontiers
+from rsnotify.sync.pace import Pace
+from rsnotify.sync.pending_changes import PendingChanges, UnconfirmedChanges
+
+#: The documents that list the other documents.
+_OFFERS = frozenset({Capability.DESCRIPTION, Capability.CAPABILITY_LIST})
+_CHANGES = frozenset({Capability.CHANGE_LIST, Capability.CHANGE_DUMP})
+_RESOURCES = frozenset({Capability.RESOURCE_LIST, Capability.RESOURCE_DUMP})
+
+
+class DocumentsToRead(Struct):
+    """Whether to read what the Source offers, and the documents from which to catch up."""
+
+    offer: bool = False
+    lists: bool = False
+
+
+class DocumentNotices:
+    """The Framework Notifications of one Source."""
+
+    def __init__(self, frontiers: SyncFrontiers) -> None:
+        self._frontiers = frontiers
+        #: Every notice up to here was received; None before the first.
+        self.through: Instant | None = None
+
+    def read(self, document: Document, offer: Offer, *, failing: bool) -> DocumentsToRead:
+        """Return which documents to read after a Framework Notification.
+
+        `failing` says that the lists could not be read the last time.
+        """
+        if document.capability != Capability.FRAMEWORK_NOTIFICATION:
+            kind = document.capability
+            raise WrongDocument(f"a Framework Notification was expected, not {kind!r}")
+        missed = self._is_new(document.from_) and None not in (self.through, document.from_)
+        to_read = DocumentsToRead(offer=missed, lists=missed)
+        for entry in document.resources:
+            if self._is_new(entry.changed_at):
+                self._consider(entry, offer, to_read, failing=failing)
+        instants = (self.through, document.until, *(e.changed_at for e in document.resources))
+        self.through = max((at for at in instants if at is not None), default=None)
+        return to_read
+
+    def _is_new(self, at: Instant | None) -> bool:
+        """Return whether an instant is later than all received; an unknown one may be."""
+        return at is None or self.through is None or at > self.through
+
+    def _consider(
+        self, document: Resource, offer: Offer, to_read: DocumentsToRead, *, failing: bool
+    ) -> None:
+        kind = document.capability
+        if kind in _OFFERS:
+            to_read.offer = True
+        if kind not in FIELDS:
+            return
+        offered = offer.documents.get(kind)
+        is_live = document.uri == offered
+        if offered is None or (is_live and document.change is ChangeType.DELETED):
+            to_read.offer = True
+        if failing or self._may_help(document, is_live=is_live):
+            to_read.lists = True
+
+    def _may_help(self, document: Resource, *, is_live: bool) -> bool:
+        """Return whether a document may have something that is missing."""
+        if document.capability in _CHANGES:
+            known, last = self._frontiers.known, document.until or document.from_
+            return known is not None and (is_live if last is None else last > known)
+        gap, at = self._frontiers.uncovered_gap, document.at
+        lists_set = is_live and document.capability in _RESOURCES
+        return lists_set and gap is not None and (at is None or at >= gap.ends)
+
+
+#: How much sooner than otherwise a poll comes after news.
+SPEEDUP_AFTER_NEWS = 8
+#: How often the documents are read in a row, without news, for other reasons than that time passes.
+_MOST_IN_A_ROW = 8
+#: Too short a wait for a timer, in seconds.
+_NEGLIGIBLE = 0.001
+
+
+class PollInterval:
+    """The wait between polls, of at most `most` seconds: short after news, then longer and longer.
+
+    Changes come in bursts, so the next change is most likely shortly after the last one.
+    """
+
+    def __init__(self, most: float) -> None:
+        self._most = most
+        self._wait = most
+
+    def next(self, *, news: bool) -> float:
+        wait = self._most / SPEEDUP_AFTER_NEWS if news else self._wait
+        self._wait = min(self._most, 2 * wait)
+        return wait
+
+
+class Allowance:
+    """How often documents may be read while they have nothing new, whatever the reason.
+
+    Some reads are allowed in a row, and then one in each interval between polls. So a Source in
+    trouble receives no more requests than polling would cause, even if each read shows a reason
+    for the next one. News restores the allowance; an announcement that documents have changed may
+    be false, and allows one comparison and the pull after it.
+    """
+
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
+        self._left = float(_MOST_IN_A_ROW)
+        self._counted = 0.0
+
+    def restore(self, reads: int = _MOST_IN_A_ROW) -> None:
+        """Allow so many reads at least."""
+        self._left = max(self._left, float(reads))
+
+    def wait(self, now: float) -> float:
+        """Return how long to wait before the next read."""
+        earned = (now - self._counted) / self._interval
+        self._left = min(self._left + max(earned, 0.0), float(_MOST_IN_A_ROW))
+        self._counted = now
+        return max(0.0, (1.0 - self._left) * self._interval)
+
+    def use(self) -> None:
+        self._left = max(0.0, self._left - 1.0)
+
+
+class Schedule:
+    """When the follower catches up next. `now` is in seconds of a clock that never jumps."""
+
+    def __init__(self, pace: Pace, random: Random) -> None:
+        self._pace = pace
+        self._random = random
+        self._interval = PollInterval(pace.poll)
+        self._allowance = Allowance(pace.poll)
+        self._not_before = 0.0
+        self._is_routine = True
+        #: When to catch up next.
+        self.due: float | None = None
+        #: When to read again what the Source offers.
+        self.offer_due: float | None = None
+        #: Whether push works, so that polls only confirm it.
+        self.push_works = False
+
+    def may_begin(self, now: float) -> bool:
+        """Return whether documents may be read now; if not, `due` is when they may be."""
+        wait = self._allowance.wait(now)
+        if wait <= _NEGLIGIBLE:
+            return True
+        self.due = None
+        self._poll_by(now + wait)
+        return False
+
+    def begin(self) -> bool:
+        """Clear `due`; return whether only the passing of time was the reason for it."""
+        self._allowance.use()
+        is_routine, self._is_routine = self._is_routine, True
+        self.due = None
+        return is_routine
+
+    def catch_up_by(self, when: float) -> None:
+        """Catch up at this time at the latest, as something may be missing."""
+        self._is_routine = False
+        self._poll_by(when)
+
+    def _poll_by(self, when: float) -> None:
+        """Catch up at this time at the latest, but respect the Source's `Retry-After`."""
+        when = max(when, self._not_before)
+        self.due = when if self.due is None else min(self.due, when)
+
+    def documents_changed(self, documents: DocumentsToRead, now: float, listeners: int) -> None:
+        """Read documents soon, at a random moment, so that not all subscribers come at once."""
+        within = max(self._pace.spread_among(listeners), self._pace.poll / SPEEDUP_AFTER_NEWS)
+        when = now + self._random.uniform(0.0, within)
+        self._allowance.restore(2)
+        if documents.lists:
+            self._poll_by(when)
+        if documents.offer:
+            self._discover_by(when)
+
+    def _discover_by(self, when: float) -> None:
+        when = max(when, self._not_before)
+        self.offer_due = when if self.offer_due is None else min(self.offer_due, when)
+
+    def is_offer_due(self, now: float) -> bool:
+        """Return, once, whether it is time to read again what the Source offers."""
+        if self.offer_due is None or now < self.offer_due:
+            return False
+        self.offer_due = None
+        return True
+
+    def poll_later(self, now: float, *, news: bool, push_is_enough: bool) -> None:
+        """Poll again after the usual interval; much later if push works and is enough."""
+        if news:
+            self._allowance.restore()
+        wait = self._interval.next(news=news)
+        relaxed = self.push_works and push_is_enough
+        self._poll_by(now + (self._pace.poll_with_push if relaxed else wait))
+
+    def retry_soon(self, now: float, attempts: int) -> None:
+        """Read the lists again in a moment, as they do not have everything yet."""
+        self.catch_up_by(now + self._pace.retry.delay(attempts, self._random))
+
+    def back_off(self, now: float, failures: int, retry_after: float | None, least: float) -> None:
+        """Try again later, after so many failures in a row, and after `least` seconds."""
+        least = max(retry_after or 0.0, least)
+        self.due = now + self._pace.retry.delay(failures, self._random, at_least=least)
+        if retry_after is not None:
+            self._not_before = self.due
+
+    def push_lost(self, now: float) -> None:
+        """Poll again at the rate without push, and spread the first poll of all subscribers.
+
+        The Source may have moved to other hubs, and could announce that only there.
+        """
+        if self.push_works:
+            self.push_works = False
+            self._poll_by(now + self._interval.next(news=True) * self._random.random())
+            self._discover_by(now + self._pace.poll * self._random.uniform(0.5, 1.0))
+
+
+class SyncState:
+    """What is known, what is pending, and what is to be done next.
+
+    `pushed` are the changes that an earlier run applied and no list has confirmed.
+    """
+
+    def __init__(
+        self,
+        progress: Progress | None,
+        pace: Pace,
+        random: Random,
+        pushed: Iterable[Change] = (),
+    ) -> None:
+        self.pace = pace
+        self.random = random
+        self.actions = ActionList()
+        self.frontiers = SyncFrontiers(progress, pace.hold)
+        self.pending = PendingChanges(pace.retry, random)
+        self.schedule = Schedule(pace, random)
+        self.unconfirmed = UnconfirmedChanges(grace=pace.poll, patience=pace.stale)
+        self.unconfirmed.add(pushed, -inf)
+        #: Whether the documents were read to their end, and nothing has cast doubt on that since.
+        self.settled = False

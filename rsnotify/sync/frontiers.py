@@ -1,0 +1,338 @@
+"""How far a Destination knows a Source's changes, and how far it is synced.
+
+    T  <=  known        T: durably applied.  known: every change is known, if not yet applied.
+    confirmed <= known  confirmed: every change is known from the standard documents.
+
+Each method that learns of changes returns the new ones. A fragment that begins beyond what is
+known reveals a *gap*; it is held until the changes before it are known. If no document of the
+Source covers a gap any more, it is *uncovered*: `known` advances beyond it, but T does not, until
+the copy was compared with a Resource List younger than the gap.
+
+Fragments beyond a gap, kept for a moment because they may only be out of order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from copy import copy
+from datetime import timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rsnotify.format.coverage import EARLIEST, Change, Coverage, Frontier
+from rsnotify.format.datetimes import MICROSECOND, Instant, postponed
+from rsnotify.sync.actions import ComparedList, Progress
+from rsnotify.sync.list_evidence import KnownLists, ListFingerprint
+
+
+class ReorderBuffer:
+    """Fragments that begin later than the last known change, ordered by their `from`.
+
+    Beyond `limit` changes (a fragment without any counts as one) fragments are discarded, and only
+    the last `until` is remembered: the Change List has their changes.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._fragments: list[Coverage] = []
+        self._size = 0
+        self._discarded_until: Instant | None = None
+
+    def add(self, coverage: Coverage) -> None:
+        """Add a fragment with a `from`, once if it arrives over several transports."""
+        begins = coverage.from_
+        assert begins is not None
+        first = bisect_left(self._fragments, begins, key=_begins)
+        after = bisect_right(self._fragments, begins, key=_begins)
+        if coverage in self._fragments[first:after]:
+            return
+        if self._size < self._limit:
+            self._fragments.insert(after, coverage)
+            self._size += _size(coverage)
+        else:
+            self.discard(coverage)
+
+    def discard(self, coverage: Coverage) -> None:
+        """Drop a fragment; its changes have to come from the Change List."""
+        if coverage.changes:
+            self._discarded_until = coverage.until
+
+    def pop_joining(self, known: Instant) -> Coverage | None:
+        """Remove and return the first fragment if it joins what is known by now."""
+        if not self._fragments or not self._fragments[0].reaches(known):
+            return None
+        coverage = self._fragments.pop(0)
+        self._size -= _size(coverage)
+        return coverage
+
+    def is_ahead_of(self, known: Instant) -> bool:
+        """Return whether changes were announced that lie beyond what is known."""
+        if self._discarded_until is not None and self._discarded_until <= known:
+            self._discarded_until = None
+        return bool(self._fragments) or self._discarded_until is not None
+
+    def clear(self) -> None:
+        self._fragments.clear()
+        self._size = 0
+        self._discarded_until = None
+
+
+def _begins(coverage: Coverage) -> Instant:
+    assert coverage.from_ is not None
+    return coverage.from_
+
+
+def _size(coverage: Coverage) -> int:
+    return len(coverage.changes) or 1
+
+
+#: How far ahead of `known`, and of the current time, a fragment may be dated.
+LONGEST_LEAP = timedelta(days=1)
+
+
+class Gap(Struct, frozen=True):
+    """An interval `(after, ends]` that no Change List covers.
+
+    `cure` is what the Source should add so that its documents cover it, if that is known.
+    """
+
+    after: Instant
+    ends: Instant
+    cure: str = ""
+
+
+class SyncFrontiers:
+    """The frontiers of one set of resources; `hold` changes of fragments beyond a gap are kept."""
+
+    def __init__(self, progress: Progress | None, hold: int) -> None:
+        self._known: Frontier | None = None
+        self._confirmed = Frontier.at(EARLIEST)
+        self._through: Instant | None = None
+        #: `confirmed` as it was when all changes known by then were applied.
+        self._durable = Frontier.at(EARLIEST)
+        #: The fragments beyond a gap.
+        self.held = ReorderBuffer(hold)
+        self.uncovered_gap: Gap | None = None
+        #: A fingerprint of the Change List that was read last.
+        self.prefix: ListFingerprint | None = None
+        #: The Resource List that was compared last.
+        self.last_list: ComparedList | None = None
+        self._durable_last_list: ComparedList | None = None
+        #: The closed lists that are known.
+        self.closed = self._durable_closed = KnownLists()
+        if progress is not None:
+            self.last_list = self._durable_last_list = progress.last_list
+            self.closed = self._durable_closed = progress.closed
+            self.prefix = progress.prefix
+            self._through = progress.through
+            seen, running = progress.seen, progress.running
+            # Changes of that very instant are not new when a hub repeats them.
+            is_same = progress.through == progress.confirmed
+            self._known = Frontier.at(progress.through, seen if is_same else ())
+            self._confirmed = Frontier.at(progress.confirmed, seen, running=running)
+            self._durable = copy(self._confirmed)
+
+    @property
+    def known(self) -> Instant | None:
+        """Every change up to here is known; None before a first baseline."""
+        return self._known.instant if self._known else None
+
+    @property
+    def confirmed(self) -> Instant:
+        """Every change up to here is known from the standard documents."""
+        return self._confirmed.instant
+
+    @property
+    def frontier(self) -> Frontier:
+        """The frontier that the next standard document has to join."""
+        return self._confirmed
+
+    def covers(self, at: Instant) -> bool:
+        """Return whether a document that describes this instant cannot have anything new."""
+        return at < self.uncovered_gap.ends if self.uncovered_gap else at <= self.confirmed
+
+    @property
+    def has_older_list(self) -> bool:
+        """Whether the last list or dump of all resources is older than one compared before."""
+        return self.last_list is not None and self.last_list.is_older
+
+    @property
+    def has_push_gap(self) -> bool:
+        """Whether fragments were announced that do not join what is known."""
+        return self.held.is_ahead_of(self.known or EARLIEST)
+
+    # Push
+
+    def push(self, coverage: Coverage, today: Instant | None = None) -> list[Change]:
+        """Return the new changes of a fragment; one that does not join is held.
+
+        `today` comes from the clock of the Destination, which may be wrong.
+        """
+        if coverage.from_ is None:
+            # It proves nothing, so no frontier advances, but its changes count.
+            return self._known.fresh(coverage) if self._known else []
+        if self._known is None or not coverage.reaches(self._known.instant):
+            self.held.add(coverage)
+            return []
+        if self._leaps(self._known, coverage, today):
+            self.held.discard(coverage)
+            return []
+        undecided = self._known.undecided(coverage)  # nothing repeats them until the next poll
+        return undecided + self._known.learn(coverage) + self.join_held()
+
+    def _leaps(self, known: Frontier, coverage: Coverage, today: Instant | None) -> bool:
+        """Return whether a fragment is dated so far ahead that only the Source's lists are trusted.
+
+        If it were wrong, all later changes would be skipped as old.
+        """
+        until = coverage.until
+        latest = postponed(max(known.instant, today or EARLIEST), LONGEST_LEAP)
+        return until is not None and until > latest
+
+    def join_held(self) -> list[Change]:
+        """Return the changes of the held fragments that join by now."""
+        fresh: list[Change] = []
+        while self._known and (held := self.held.pop_joining(self._known.instant)) is not None:
+            fresh += self._known.learn(held)
+        return fresh
+
+    # Pull and baseline
+
+    def pull(self, coverage: Coverage) -> list[Change]:
+        """Advance by a Change List that joins `confirmed`, and return its changes since then.
+
+        These include changes that push announced since then: push may have been wrong, and applying
+        them twice does nothing. `join_held` is to be called next.
+        """
+        assert self._known is not None
+        fresh = self._confirmed.learn(coverage)
+        if coverage.until is not None:
+            self._known.advance(coverage.until, coverage.changes)
+        return fresh
+
+    def baseline(self, at: Instant) -> None:
+        """Advance to an instant whose whole set was compared. `join_held` is to be called next."""
+        self.advance(at, over=False)
+        if self.uncovered_gap is not None and at >= self.uncovered_gap.ends:
+            self.uncovered_gap = None
+
+    def supersede_prefix(self) -> None:
+        """Record that the next Change List is to be compared entirely, also by the next run."""
+        self.prefix = _superseded(self.prefix)
+
+    def skip_gap(self, begins: Instant, cure: str = "") -> None:
+        """Advance to where the Source's documents begin, and remember the uncovered gap before."""
+        before = self._confirmed.joint if self._confirmed.running else self.confirmed
+        after = self.uncovered_gap.after if self.uncovered_gap else before
+        self.uncovered_gap = Gap(after, begins, cure)
+        self.advance(begins)
+
+    def advance(self, begins: Instant, *, over: bool = True) -> None:
+        """Advance to where the Source's documents begin: no document lists what was before."""
+        self._known = self._known or Frontier.at(begins)
+        self._known.advance(begins)
+        self._confirmed.advance(begins, over=over)
+
+    def reset(self, to: Instant | None = None) -> None:
+        """Forget everything, or restart at an instant, as the Source's clock has gone back."""
+        self._known = None if to is None else Frontier.at(to)
+        self._confirmed = Frontier.at(to or EARLIEST)
+        self._durable = Frontier.at(to or EARLIEST)
+        self._through = to
+        self.held.clear()
+        self.uncovered_gap = None
+        self.prefix = None
+        self.last_list = self._durable_last_list = None
+        self.closed = self._durable_closed = KnownLists()
+
+    # T
+
+    def progress(self, low_water: Instant | None) -> Progress | None:
+        """Return the progress to store; None while there is no T.
+
+        `low_water` is the instant of the earliest pending change; `EARLIEST` while that is a
+        resource of a baseline, which may have changed at any time.
+        """
+        if self._known is not None:
+            self._through = self._reached(low_water)
+            self._durable = self._confirmed_and_applied(low_water)
+            self._durable_last_list = self._last_list_applied(low_water)
+            self._durable_closed = self._closed_applied(low_water)
+        prefix, last_list = self._stored_prefix(low_water), self._durable_last_list
+        return self._progress(self._through, self._durable, prefix, last_list, self._durable_closed)
+
+    def progress_after(self, low_water: Instant | None) -> Progress | None:
+        """Return what `progress` will be with that low-water mark; nothing moves yet."""
+        durable = self._confirmed_and_applied(low_water)
+        prefix, last_list = self._stored_prefix(low_water), self._last_list_applied(low_water)
+        closed = self._closed_applied(low_water)
+        return self._progress(self._reached(low_water), durable, prefix, last_list, closed)
+
+    def _progress(
+        self,
+        through: Instant | None,
+        durable: Frontier,
+        prefix: ListFingerprint | None,
+        last_list: ComparedList | None,
+        closed: KnownLists,
+    ) -> Progress | None:
+        if through is None:
+            return None
+        if durable.instant > through:
+            # The next run has to find the gap again.
+            gap = self.uncovered_gap
+            return Progress(through, min(through, gap.after) if gap else through)
+        seen = tuple(durable.seen.elements())
+        return Progress(
+            through,
+            durable.instant,
+            seen,
+            durable.running,
+            prefix,
+            last_list=last_list,
+            closed=closed,
+        )
+
+    def _stored_prefix(self, low_water: Instant | None) -> ListFingerprint | None:
+        """Return the fingerprint of the last list; superseded unless all its changes are applied.
+
+        It always shows whether the next list has lost an entry.
+        """
+        is_applied = low_water is None or low_water > self.confirmed
+        return self.prefix if is_applied else _superseded(self.prefix)
+
+    def _last_list_applied(self, low_water: Instant | None) -> ComparedList | None:
+        """Return the last Resource List whose differences are all applied."""
+        return self._durable_last_list if low_water == EARLIEST else self.last_list
+
+    def _closed_applied(self, low_water: Instant | None) -> KnownLists:
+        """Return the closed lists all of whose changes are applied."""
+        is_applied = low_water is None or low_water > self.confirmed
+        return self.closed if is_applied else self._durable_closed
+
+    def _reached(self, low_water: Instant | None) -> Instant | None:
+        """Return T, which never goes back; None while there is none."""
+        if self._known is None or low_water == EARLIEST:
+            return self._through
+        reached = self.uncovered_gap.after if self.uncovered_gap else self._known.instant
+        if low_water is not None:
+            reached = min(reached, low_water - MICROSECOND)
+        return max(self._through or reached, reached)
+
+    def _confirmed_and_applied(self, low_water: Instant | None) -> Frontier:
+        """Return the frontier that the next run may consider confirmed.
+
+        Documents may list changes of a time that T has passed: repeated ones, or ones that a hub
+        withheld. They do not hold up T, but after a crash they have to be read again.
+        """
+        if low_water is None or low_water > self.confirmed:
+            return copy(self._confirmed)
+        durable = copy(self._durable)
+        if low_water > EARLIEST:
+            durable.advance(low_water - MICROSECOND)
+        return durable
+
+
+def _superseded(prefix: ListFingerprint | None) -> ListFingerprint | None:
+    return None if prefix is None else replace(prefix, is_superseded=True)

@@ -1,0 +1,283 @@
+"""The packages of a dump, while their members are applied.
+
+The follower requests the next one only when few members of the last are still to be applied, so two
+large ones are open at most. Of small ones, several may have members that are still to be applied. A
+member that a package does not have is fetched by its own URI.
+
+One ZIP package of a Source, read member by member.
+
+A package is untrusted input. Nothing is ever written under a name from a package, and it can
+neither exhaust the memory nor be ambiguous: see `_fault` and `_check_overlaps`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import stat
+import struct
+import zlib
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+
+from msgspec.structs import replace
+
+from rsnotify.errors import (
+    ContentMismatch,
+    DocumentError,
+    FetchError,
+    MalformedDocument,
+    StorageError,
+    Unavailable,
+)
+from rsnotify.format.hashes import verified_hashes
+from rsnotify.format.links import resolve
+from rsnotify.format.model import Document, Rel, Resource
+from rsnotify.format.reader import read_document
+from rsnotify_subscriber.fetching.contents import Content
+from rsnotify_subscriber.fetching.fetcher import Fetcher
+
+#: The path of the manifest in a package (core §11.2, §13.2).
+MANIFEST = "manifest.xml"
+#: The most bytes of the directory of a package. It is read at once; 50,000 members need 5 MB.
+_DIRECTORY_BYTES = 16_000_000
+#: The methods of compression that can be inflated in pieces of bounded size (and the only ones in
+#: ISO/IEC 21320-1). With the others, zipfile inflates all that it has read at once.
+_METHODS = (ZIP_STORED, ZIP_DEFLATED)
+#: Honest documents inflate up to 73 times, bombs 1,000 times.
+_INFLATION = 200
+#: The bytes to which any member may inflate.
+_SMALL = 1_000_000
+_PIECE = 131_072
+_LOCAL_HEADER = 30
+#: The exceptions that reading a damaged ZIP raises.
+_DAMAGE = (BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError,
+           OverflowError, IndexError, OSError)  # fmt: skip
+
+
+class _BoundedFile(io.BufferedReader):
+    """A file that refuses to read much at once, so that the size of a directory is bounded."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > _DIRECTORY_BYTES:
+            raise BadZipFile(f"its directory is larger than {_DIRECTORY_BYTES} bytes")
+        return super().read(size)
+
+
+class ZipPackage:
+    """An open package. Its methods block on the disk, and may be called from any thread.
+
+    It is refused with a `MalformedDocument`. The file is removed by `close`.
+    """
+
+    def __init__(self, path: Path, uri: str) -> None:
+        self.uri = uri
+        self._path = path
+        self.size = path.stat().st_size
+        self._file = _BoundedFile(io.FileIO(path))
+        try:
+            self._zip = ZipFile(self._file)
+            _check_overlaps(self._zip.infolist(), self._zip.start_dir)
+        except _DAMAGE as error:
+            self._file.close()
+            raise MalformedDocument(f"no usable ZIP package: {error}", source=uri) from None
+        self._members: dict[str, ZipInfo | None] = {}
+        for info in self._zip.infolist():
+            self._members[info.filename] = None if info.filename in self._members else info
+
+    @property
+    def names(self) -> list[str]:
+        """The names of members that are no folders, in the order of the directory."""
+        return [name for name in self._members if not name.endswith("/")]
+
+    def manifest(self) -> Document:
+        """Read the manifest; raise `ContentMismatch` if it is not there, or damaged."""
+        return read_document(self.pieces(MANIFEST), source=f"{self.uri} ({MANIFEST})")
+
+    def pieces(self, path: str) -> Iterator[bytes]:
+        """Yield a member piece by piece; `ContentMismatch` if it is not there, refused, or damaged.
+
+        The path may have a leading slash.
+        """
+        name = path.removeprefix("/")
+        info = self._members.get(name)
+        fault = _fault(info) if info else "is twice in it" if name in self._members else "is not"
+        if info is None or fault is not None:
+            raise ContentMismatch(self.uri, f"the package has a member {name!r} that {fault}")
+        try:
+            with self._zip.open(info) as stream:
+                while piece := stream.read(_PIECE):
+                    yield piece
+        except _DAMAGE as error:
+            raise ContentMismatch(self.uri, f"the member {name!r} is damaged: {error}") from None
+
+    def small(self, path: str) -> bytes | None:
+        """Return a member; None if it cannot be returned, or is not small."""
+        info = self._members.get(path.removeprefix("/"))
+        if info is None or info.file_size > _PIECE:
+            return None
+        try:
+            return b"".join(self.pieces(path))
+        except ContentMismatch:
+            return None
+
+    def close(self) -> None:
+        """Close the package, and remove its file."""
+        self._zip.close()
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+
+def _fault(info: ZipInfo) -> str | None:
+    """Return what is wrong with a member, if anything is."""
+    name = info.filename
+    if name.startswith("/") or ".." in name.split("/"):
+        return "leads out of it"
+    if stat.S_ISLNK(info.external_attr >> 16):
+        return "is a link"
+    if name.endswith("/"):  # `is_dir` raises IndexError for an empty name
+        return "is a folder"
+    if info.flag_bits & 0x1:
+        return "is encrypted"
+    if info.compress_type not in _METHODS:
+        return "is compressed by another method than deflate"
+    if info.file_size > max(_SMALL, _INFLATION * info.compress_size):
+        return "inflates beyond measure"
+    return None
+
+
+def _check_overlaps(infos: list[ZipInfo], end: int) -> None:
+    """Refuse members that share bytes, as those of decompression bombs do."""
+    for info in sorted(infos, key=lambda info: info.header_offset, reverse=True):
+        least = _LOCAL_HEADER + len(info.filename) + info.compress_size
+        if info.header_offset + least > end:
+            raise BadZipFile(f"its member {info.filename!r} overlaps what comes after it")
+        end = info.header_offset
+
+
+logger = logging.getLogger("rsnotify.subscriber")
+
+#: The packages that stay open, whatever their size: the last, and the one before it.
+_KEPT = 2
+#: The most packages that stay open, and the bytes up to which more than two do.
+_MOST_KEPT = 16
+_KEPT_BYTES = 64_000_000
+#: The most bytes of a package, if its dump does not announce fewer.
+_MOST_BYTES = 16 * 2**30
+
+
+class DumpPackages:
+    def __init__(self, fetcher: Fetcher) -> None:
+        self._fetcher = fetcher
+        self._open: list[ZipPackage] = []
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    async def open(self, entry: Resource) -> Document:
+        """GET a package, verify it and open it.
+
+        Returns:
+            Its manifest. If the package cannot be used, that is the copy which the Source may
+            have beside it (core §11.1), and no package is opened.
+
+        Raises:
+            FetchError: It could not be fetched, or is not what was announced.
+            DocumentError: It is no package, or its manifest cannot be read.
+            StorageError: It could not be written.
+        """
+        try:
+            return await self._manifest(entry)
+        except Unavailable:
+            raise
+        except OSError as error:
+            raise StorageError(f"{entry.uri}: {error}") from error
+        except (FetchError, DocumentError) as error:
+            copy = next((link.href for link in entry.links if link.rel == Rel.CONTENTS), None)
+            if copy is None:
+                raise
+            logger.warning("the copy of its manifest is used instead: %s", error)
+            return await self._fetcher.document(resolve(entry.uri, copy))
+
+    async def _manifest(self, entry: Resource) -> Document:
+        # Its type is not checked: what is no ZIP with a manifest is refused anyway.
+        content = await self._fetcher.content(replace(entry, type=None), most=_MOST_BYTES)
+        opening = asyncio.ensure_future(asyncio.to_thread(_opened, content, entry.uri))
+        try:
+            package, manifest = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            package, _ = await opening  # the thread continues, and what it opens must be closed
+            package.close()
+            raise
+        self._open.append(package)
+        while len(self._open) > _KEPT and self._too_many:
+            await self._close(self._open[:1])
+        return manifest
+
+    @property
+    def _too_many(self) -> bool:
+        return len(self._open) > _MOST_KEPT or sum(one.size for one in self._open) > _KEPT_BYTES
+
+    async def member(self, package: str, entry: Resource) -> Content:
+        """Return the member at `entry.path`, verified by the entry's hash and length.
+
+        A `FetchError` means that the package is closed, or does not have it.
+        """
+        opened = next((one for one in reversed(self._open) if one.uri == package), None)
+        if opened is None or entry.path is None:
+            raise Unavailable(entry.uri, f"the package {package} is no longer open")
+        return await self._fetcher.collect(entry, _asynchronous(opened.pieces(entry.path)))
+
+    async def small_members(
+        self, wanted: Sequence[tuple[str | None, Resource]]
+    ) -> list[Content | None]:
+        """Return members of packages, of which each is verified as by `member`.
+
+        None stands for one that is not small, or for which `member` would raise an error.
+        """
+        opened = {package.uri: package for package in self._open}
+        found = await asyncio.to_thread(_read_small, opened, wanted)
+        return [None if each is None else self._fetcher.store(*each) for each in found]
+
+    async def close(self) -> None:
+        """Close all packages, and remove their files."""
+        await self._close(self._open[:])
+
+    async def _close(self, packages: Sequence[ZipPackage]) -> None:
+        for package in packages:
+            await asyncio.to_thread(package.close)
+            if package in self._open:  # removed only then, as this may be cancelled
+                self._open.remove(package)
+
+
+def _opened(content: Content, uri: str) -> tuple[ZipPackage, Document]:
+    with ExitStack() as failing:
+        failing.callback(content.discard)
+        content.write()
+        package = ZipPackage(content.path, uri)
+        failing.callback(package.close)
+        manifest = package.manifest()
+        failing.pop_all()
+    return package, manifest
+
+
+def _read_small(
+    opened: Mapping[str, ZipPackage], wanted: Sequence[tuple[str | None, Resource]]
+) -> list[tuple[bytes, str] | None]:
+    """Return the contents of members and their hashes."""
+    found: list[tuple[bytes, str] | None] = []
+    for uri, entry in wanted:
+        package = opened.get(uri or "")
+        data = package.small(entry.path) if package is not None and entry.path else None
+        hashes = None if data is None else verified_hashes(data, entry.hash, entry.length)
+        found.append(None if data is None or hashes is None else (data, hashes))
+    return found
+
+
+async def _asynchronous(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+        yield piece

@@ -1,0 +1,1 @@
+"""Following a Source: the I/O around `rsnotify.sync`."""

@@ -1,0 +1,571 @@
+"""Applying changes: content is fetched, the handler called, state and progress committed.
+
+Any number of changes are prepared at once; those that are ready while a commit runs make up the
+next batch. So a single change waits for nothing but its own flushes, and many share them.
+
+A change on its way into the copy, with all data to apply and to record it.
+
+Preparing changes: deciding by the state of the copy what to do, and fetching content.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import time_ns
+from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rsnotify.errors import FetchError, NotFound, RsnotifyError, StorageError
+from rsnotify.format.coverage import Change, CheckMethod
+from rsnotify.format.datetimes import to_microseconds
+from rsnotify.format.hashes import agree
+from rsnotify.format.model import ChangeType
+from rsnotify.representations import WantedRepresentation
+from rsnotify.runtime.tasks import Tasks
+from rsnotify.selection import Selection
+from rsnotify.sync.actions import Progress
+from rsnotify_subscriber.content.resolver import ContentResolver
+from rsnotify_subscriber.fetching.contents import Content, Unchanged
+from rsnotify_subscriber.handlers import (
+    Handler,
+    LocatedHandler,
+    Received,
+    TransactionalHandler,
+    blocking_handler,
+    deferred_handler,
+)
+from rsnotify_subscriber.storage.destination_state import DestinationState, UnflushedContent
+from rsnotify_subscriber.storage.resource_state import Novelty, ResourceState
+
+#: The most bytes of content that are cheaper to keep in the state than to flush at once.
+_SMALL = 16_384
+
+
+class PreparedChange(Struct, frozen=True):
+    """A change whose content is available, or that needs no effect.
+
+    Args:
+        change: The change as the follower gave it.
+        decided: The change to apply; None if the state covers it, or it is not selected.
+        wanted: The representation to fetch.
+        content: The content, if the change needs one.
+        unchanged: The state of the resource, if its content stays; only the record is updated.
+        doubt: Why the content may differ from what was announced; empty if nothing contradicts.
+    """
+
+    change: Change
+    decided: Change | None
+    wanted: WantedRepresentation
+    content: Content | None = None
+    unchanged: ResourceState | None = None
+    doubt: str = ""
+
+    def with_answer(
+        self, answer: Content | Unchanged, held: ResourceState | None
+    ) -> PreparedChange:
+        """Return it with the answer to a request; `held` is the state of the resource."""
+        if isinstance(answer, Unchanged):
+            assert held is not None, "the request had the validator of the held version"
+            kept = replace(held, fetched_at=answer.fetched_at)
+            return replace(self, decided=None, unchanged=kept, doubt=answer.doubt)
+        ready = replace(self, content=answer, doubt=answer.doubt)
+        if held is None or not held.exists or agree(held.hash, answer.hashes) is not True:
+            return ready
+        kept = held
+        if answer.fetched_at is not None:
+            kept = replace(held, validator=answer.validator, fetched_at=answer.fetched_at)
+        return replace(ready, decided=None, unchanged=kept)
+
+    @property
+    def is_dated_only(self) -> bool:
+        """Whether content was fetched for an entry of a Resource List with a date and no hash."""
+        entry, has_content = self.wanted.entry, self.content is not None
+        return has_content and entry.change is None and not entry.hash and bool(entry.lastmod)
+
+    @property
+    def stored_uri(self) -> str:
+        """The URI of the resource as it is spelled in the state."""
+        return (self.unchanged or self.decided or self.change).uri
+
+    def received(self) -> Received:
+        change, content = self.decided, self.content
+        assert change is not None
+        return Received(
+            change.change,
+            change.uri,
+            change.at,
+            change.resource,
+            content.path if content else None,
+            self.wanted.alternate if content else None,
+            content.hashes if content else None,
+            content.length if content else None,
+        )
+
+    def new_state(self) -> ResourceState | None:
+        change, content = self.decided, self.content
+        at = to_microseconds(self.change.at)
+        entry = self.wanted.entry
+        # After a doubt, the next comparison with a list must find a difference.
+        lastmod = to_microseconds(entry.lastmod) if entry.lastmod and not self.doubt else None
+        if self.unchanged is not None:
+            kept, kind = self.unchanged, self.change.change.value
+            if self.change.change is ChangeType.DELETED:
+                kind, lastmod = kept.change, None  # the resource was not deleted
+            else:
+                kept = kept.respelled(self.change.resource.uri)
+            return replace(kept, changed_at=at, change=kind, lastmod=lastmod, mtime=None)
+        if change is None:
+            return None
+        kind = change.change.value
+        if content is None:
+            return ResourceState(change.uri, at, kind)
+        return ResourceState(
+            change.uri,
+            at,
+            kind,
+            content.hashes,
+            content.length,
+            lastmod,
+            content.validator,
+            content.fetched_at,
+            mtime=0,  # until the file is written
+        ).respelled(change.resource.uri)
+
+
+def unflushed_contents(batch: Iterable[PreparedChange]) -> list[UnflushedContent] | None:
+    """Return what the state keeps until a handler has flushed it; None if that is too large."""
+    kept: list[UnflushedContent] = []
+    for ready in batch:
+        assert ready.decided is not None, "only a decided change is applied"
+        data = ready.content.data if ready.content is not None else None
+        if ready.content is not None and (data is None or len(data) > _SMALL):
+            return None
+        kept.append((ready.decided.uri, data))
+    return kept
+
+
+def write(batch: Iterable[PreparedChange]) -> None:
+    for ready in batch:
+        if ready.content is not None:
+            ready.content.write()
+
+
+def modification_times(batch: Iterable[PreparedChange]) -> dict[str, int]:
+    """Set and return the times (ns), by URI, of the files that a handler is about to rename.
+
+    Left to the system, all files that are written within some milliseconds would have one time,
+    and of two with the same size, none would show that it took the place of the other.
+    """
+    return {
+        ready.decided.uri: _stamped(ready.content.path)
+        for ready in batch
+        if ready.decided is not None and ready.content is not None
+    }
+
+
+def _stamped(path: Path) -> int:
+    now = time_ns()
+    os.utime(path, ns=(now, now))
+    return os.stat(path).st_mtime_ns  # the file system may keep less of it
+
+
+#: A change whose content is to be fetched, and the state of its resource.
+_ToFetch = tuple[PreparedChange, ResourceState | None]
+
+
+@dataclass
+class Preparation:
+    """Prepares changes, any number at once."""
+
+    content: ContentResolver
+    state: DestinationState
+    tasks: Tasks
+    selection: Selection
+    #: Is called with each change that is prepared.
+    ready: Callable[[PreparedChange], None]
+    #: Is called with each change that cannot be prepared, and the reason.
+    failed: Callable[[Change, RsnotifyError], None]
+    #: Changes with content in packages, until all of a submission are prepared.
+    _packaged: list[_ToFetch] = field(default_factory=list, init=False)
+
+    def submit(self, changes: Sequence[Change]) -> None:
+        uris = [change.uri for change in changes]
+        if self.state.database.is_local:
+            self._prepare_all(changes, self.state.find_all(uris))
+        else:
+            self.tasks.spawn(self._look_up(changes, uris))
+
+    async def _look_up(self, changes: Sequence[Change], uris: Sequence[str]) -> None:
+        self._prepare_all(changes, await asyncio.to_thread(self.state.find_all, uris))
+
+    def _prepare_all(self, changes: Sequence[Change], held: Mapping[str, ResourceState]) -> None:
+        for change in changes:
+            self._prepare(change, held.get(change.uri))
+        if packaged := self._packaged:
+            self._packaged = []
+            self.tasks.spawn(self._unpack(packaged))
+
+    async def _unpack(self, packaged: Sequence[_ToFetch]) -> None:
+        """Prepare changes with content in packages, which is read together if it is small."""
+        contents = await self.content.members([ready.wanted for ready, _ in packaged])
+        for (ready, held), content in zip(packaged, contents, strict=True):
+            if content is None:
+                self.tasks.spawn(self._fetch(ready, held))
+            else:
+                self.ready(ready.with_answer(content, held))
+
+    @contextmanager
+    def _reported_errors(self, change: Change) -> Iterator[None]:
+        try:
+            yield
+        except FetchError as error:
+            self.failed(change, error)
+        except OSError as error:
+            self.failed(change, StorageError(f"{change.resource.uri}: {error}"))
+
+    def _prepare(self, change: Change, held: ResourceState | None) -> None:
+        wanted = self.content.wanted(change)
+        decided = self.selection.decide(change, held=held is not None and held.exists)
+        if decided is not None:
+            decided = _as_held(decided, held)
+        ready = PreparedChange(change, decided, wanted)
+        if decided is None:
+            self.ready(ready)
+            return
+        match _novelty(decided, change, wanted, held):
+            case Novelty.COVERED:
+                self.ready(replace(ready, decided=None))
+            case Novelty.FETCH:
+                self.tasks.spawn(self._verify(ready, held))
+            case Novelty.APPLY:
+                self._apply(ready, held)
+
+    def _apply(self, ready: PreparedChange, held: ResourceState | None) -> None:
+        decided, entry = ready.decided, ready.wanted.entry
+        if decided is None or decided.change is ChangeType.DELETED:
+            self.ready(ready)
+        elif held is not None and held.exists and agree(held.hash, entry.hash):
+            self.ready(replace(ready, decided=None, unchanged=held))
+        elif (content := self.content.inline(ready.wanted)) is not None:
+            self.ready(ready.with_answer(content, held))
+        elif ready.wanted.package is not None:
+            self._packaged.append((ready, held))
+        else:
+            self.tasks.spawn(self._fetch(ready, held))
+
+    async def _fetch(self, ready: PreparedChange, held: ResourceState | None) -> None:
+        with self._reported_errors(ready.change):
+            answer = await self.content.resolve(ready.wanted, held)
+            self.ready(ready.with_answer(answer, held))
+
+    async def _verify(self, ready: PreparedChange, held: ResourceState | None) -> None:
+        """Fetch the resource itself, and apply its current version."""
+        with self._reported_errors(ready.change):
+            try:
+                content = await self.content.current(ready.wanted, held)
+            except NotFound:
+                if ready.change.change is not ChangeType.DELETED:
+                    raise
+                self.ready(_missing(ready, held))
+            else:
+                decided = self._selected(ready.change, held)
+                self.ready(replace(ready, decided=decided).with_answer(content, held))
+
+    def _selected(self, change: Change, held: ResourceState | None) -> Change | None:
+        """Return the creation or update that the current version amounts to, if it is selected."""
+        exists = held is not None and held.exists
+        kind = ChangeType.UPDATED if exists else ChangeType.CREATED
+        resource = change.resource
+        if resource.change is not None:
+            resource = replace(resource, change=kind)
+        found = replace(change, change=kind, resource=resource)
+        decided = self.selection.decide(found, held=exists)
+        return None if decided is None else _as_held(decided, held)
+
+
+def _novelty(
+    decided: Change, change: Change, wanted: WantedRepresentation, held: ResourceState | None
+) -> Novelty:
+    described = replace(decided, resource=wanted.entry)
+    if decided.change is not change.change:  # it is not selected any more, so it is removed
+        assert held is not None, "only a held resource is removed"
+        return Novelty.COVERED if held.covers(described) else Novelty.APPLY
+    if held is not None:
+        return held.novelty(described)
+    if change.check is CheckMethod.FETCH:
+        return Novelty.FETCH
+    is_no_change = change.check is CheckMethod.COMPARE and change.change is ChangeType.DELETED
+    return Novelty.COVERED if is_no_change else Novelty.APPLY
+
+
+def _missing(ready: PreparedChange, held: ResourceState | None) -> PreparedChange:
+    """Return the deletion of a resource that the Source does not have, if the copy has it."""
+    if held is None or not held.exists:
+        return replace(ready, decided=None, unchanged=held)
+    return ready
+
+
+def _as_held(decided: Change, held: ResourceState | None) -> Change:
+    """Return a change with the URI as the state spells it; if it has none, as the Source does."""
+    uri = decided.resource.uri if held is None else held.uri
+    return decided if uri == decided.uri else replace(decided, uri=uri)
+
+
+T = TypeVar("T")
+_Apply = Callable[[Sequence[Received]], None]
+
+logger = logging.getLogger("rsnotify.subscriber")
+
+
+class ApplyOutcome(Protocol):
+    """Receives the results of an `Applier`."""
+
+    def progress_after(self, changes: Sequence[Change]) -> Progress | None:
+        """Return the progress that holds once changes are committed; it is committed with them."""
+
+    def applied(self, changes: Sequence[Change]) -> None:
+        """Receive the changes that are durable, also those that needed no effect."""
+
+    def committed(self, changes: Sequence[Change]) -> None:
+        """Receive the changes that had an effect."""
+
+    def failed(self, change: Change, error: RsnotifyError) -> None:
+        """Receive a change that could not be applied."""
+
+
+class Applier:
+    """Applies the changes of a follower.
+
+    Args:
+        outcome: Receives the results.
+        worker: Runs calls that block on the disk; one thread, so that commits keep their order.
+        selection: The resources to be followed; others are removed from the copy.
+    """
+
+    def __init__(
+        self,
+        content: ContentResolver,
+        state: DestinationState,
+        handler: Handler | TransactionalHandler,
+        outcome: ApplyOutcome,
+        worker: Executor,
+        tasks: Tasks,
+        selection: Selection,
+    ) -> None:
+        self._state = state
+        self._preparation = Preparation(content, state, tasks, selection, self._put, outcome.failed)
+        self._handler = handler if isinstance(handler, Handler) else None
+        self._within = handler if isinstance(handler, TransactionalHandler) else None
+        blocking = blocking_handler(handler)
+        self._blocking: _Apply | None = blocking.apply_blocking if blocking is not None else None
+        if self._within is not None:
+            self._blocking = self._apply_within
+        #: For content that the state keeps until it is flushed.
+        self._unflushed: _Apply | None = None
+        if (deferred := deferred_handler(handler)) is not None and state.database.is_local:
+            self._unflushed = deferred.apply_unflushed
+        #: By URI, the modification times of the files that were written for the next commit.
+        self._mtimes: dict[str, int] = {}
+        self._has_files = isinstance(handler, LocatedHandler)
+        self._outcome = outcome
+        self._worker = worker
+        self._ready: list[PreparedChange] = []
+        #: Resources of changes that the handler failed to apply, and may have applied in part.
+        self._refused: set[str] = set()
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self.idle = True
+        #: Whether changes are being applied, to be committed with the progress after them.
+        self.is_applying = False
+        #: Whether the handler has been called and has not returned.
+        self.is_in_handler = False
+
+    def submit(self, changes: Sequence[Change]) -> None:
+        self._preparation.submit(changes)
+
+    def _put(self, ready: PreparedChange) -> None:
+        self._ready.append(ready)
+        self.idle = False
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Make `run` return once it has committed the current batch."""
+        self._stopping = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Commit the changes that are ready, batch by batch, until a commit fails."""
+        while not self._stopping:
+            await self._wake.wait()
+            self._wake.clear()
+            batch, self._ready = self._ready, []
+            if batch:
+                self.is_applying = True
+                await self._apply(batch)
+
+    async def _apply(self, batch: list[PreparedChange]) -> None:
+        new = [ready for ready in batch if ready.decided is not None]
+        failed: dict[str, RsnotifyError] = {}
+        if not await self._apply_together(batch, new):
+            failed = await self._apply_alone(new)
+            done = [ready for ready in batch if ready.change.uri not in failed]
+            self._refused.update(failed)
+            await self._in_worker(self._store_intent, new)
+            # A change that was applied alone was flushed with all before it.
+            unflushed = None if len(failed) < len(new) else ()
+            await self._in_worker(self._commit, done, *self._to_store(done), unflushed)
+        self._report(batch, failed)
+
+    def _report(self, batch: list[PreparedChange], failed: Mapping[str, RsnotifyError]) -> None:
+        done = [ready for ready in batch if ready.change.uri not in failed]
+        self.is_applying = False
+        self._outcome.applied([ready.change for ready in done])
+        if self._refused:
+            self._refused.difference_update(ready.change.uri for ready in done)
+        self.idle = not self._ready
+        self._outcome.committed([ready.decided for ready in done if ready.decided is not None])
+        for ready in batch:
+            if ready.change.uri in failed:
+                self._outcome.failed(ready.change, failed[ready.change.uri])
+
+    async def _apply_together(self, batch: list[PreparedChange], new: list[PreparedChange]) -> bool:
+        """Apply the new changes of a batch, and commit it all; False if the handler failed."""
+        if self._blocking is not None:
+            stored = self._to_store(batch)
+            return await self._in_worker(self._call_and_commit, self._blocking, new, batch, *stored)
+        if new:
+            await self._in_worker(self._store_intent, new)
+            if await self._call(new) is not None:
+                return False
+        await self._in_worker(self._commit, batch, *self._to_store(batch))
+        return True
+
+    async def _apply_alone(self, new: list[PreparedChange]) -> dict[str, RsnotifyError]:
+        """Call the handler with each change alone; return, by URI, why any could not be applied."""
+        failed: dict[str, RsnotifyError] = {}
+        for ready in new:
+            if (reason := await self._call([ready])) is not None:
+                uri = ready.change.uri
+                failed[uri] = StorageError(
+                    f"{ready.change.resource.uri} could not be applied: {reason}"
+                )
+        return failed
+
+    async def _call(self, batch: list[PreparedChange]) -> str | None:
+        """Return why the handler failed, if it did."""
+        if self._blocking is not None:
+            return await self._in_worker(self._call_blocking, self._blocking, batch)
+        assert self._handler is not None
+        try:
+            await self._in_worker(self._write, batch)
+            with self._handling():
+                await self._handler.apply([ready.received() for ready in batch])
+        except (Exception, asyncio.CancelledError) as error:
+            if _is_cancelled():
+                raise
+            return _reason(error)
+        return None
+
+    def _apply_within(self, received: Sequence[Received]) -> None:
+        within = self._within
+        assert within is not None
+        self._state.transactions.apply_within(
+            lambda connection: within.apply_within(connection, received)
+        )
+
+    def _to_store(
+        self, done: Sequence[PreparedChange]
+    ) -> tuple[list[ResourceState], Progress | None]:
+        states = [state for state in map(PreparedChange.new_state, done) if state is not None]
+        return states, self._outcome.progress_after([ready.change for ready in done])
+
+    # In the worker
+
+    def _store_intent(self, new: Sequence[PreparedChange]) -> None:
+        """Store which changes are about to be applied, in case of a crash before the commit."""
+        if self._within is None:
+            uris = [ready.decided.uri for ready in new if ready.decided is not None]
+            self._state.store_intent(uris, self._refused)
+
+    def _call_and_commit(
+        self,
+        apply: _Apply,
+        new: Sequence[PreparedChange],
+        batch: Sequence[PreparedChange],
+        states: Sequence[ResourceState],
+        progress: Progress | None,
+    ) -> bool:
+        """Do both without returning to the event loop, which would take part of a millisecond."""
+        unflushed: Sequence[UnflushedContent] | None = ()
+        if new:
+            unflushed = unflushed_contents(new) if self._unflushed is not None else None
+            if self._unflushed is not None and unflushed is not None:
+                apply = self._unflushed
+            self._store_intent(new)
+            if self._call_blocking(apply, new) is not None:
+                return False
+        self._commit(batch, states, progress, unflushed)
+        return True
+
+    def _write(self, batch: Sequence[PreparedChange]) -> None:
+        write(batch)
+        if self._has_files:
+            self._mtimes |= modification_times(batch)
+
+    def _call_blocking(self, apply: _Apply, batch: Sequence[PreparedChange]) -> str | None:
+        try:
+            self._write(batch)
+            with self._handling():
+                apply([ready.received() for ready in batch])
+        except (Exception, asyncio.CancelledError) as error:
+            return _reason(error)
+        return None
+
+    @contextmanager
+    def _handling(self) -> Iterator[None]:
+        self.is_in_handler = True
+        try:
+            yield
+        finally:
+            self.is_in_handler = False
+
+    def _commit(
+        self,
+        batch: Sequence[PreparedChange],
+        states: Sequence[ResourceState],
+        progress: Progress | None,
+        unflushed: Sequence[UnflushedContent] | None = None,
+    ) -> None:
+        if mtimes := self._mtimes:
+            self._mtimes = {}
+            states = [replace(one, mtime=mtimes.get(one.uri, one.mtime)) for one in states]
+        if states or progress is not None or self._within is not None:
+            doubts = {ready.stored_uri: ready.doubt for ready in batch if ready.doubt}
+            dated = {one.stored_uri: one.wanted.entry.length for one in batch if one.is_dated_only}
+            self._state.commit(states, progress, doubts, unflushed, dated)
+        for ready in batch:
+            if ready.content is not None:
+                ready.content.discard()
+
+    async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _reason(error: BaseException) -> str:
+    # The handler is not ours: whatever it raises, following must continue.
+    logger.debug("the handler failed", exc_info=error)
+    return str(error) or type(error).__name__

@@ -1,0 +1,625 @@
+"""The shell around a `Follower`: it performs the follower's actions, and reports their results.
+
+All calls of the follower are made on the event loop, none from within another, so that it
+needs no lock. Everything that blocks on the disk runs in a worker, one call after another.
+
+The end of catching up: whether it is reached, and why the copy may still be wrong.
+
+Reading again, during a run, what the Source offers.
+
+Saving progress that moved without a change being applied, and flushing what was applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from math import inf
+from random import Random
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from rsnotify.errors import (
+    FetchError,
+    NotCopied,
+    RsnotifyError,
+    StorageError,
+    TooLarge,
+    Unavailable,
+    without_credentials,
+)
+from rsnotify.format.coverage import Change
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import ChangeType, Document
+from rsnotify.format.offer import Offer
+from rsnotify.runtime.tasks import Tasks, wait_for_event
+from rsnotify.sync.actions import (
+    Action,
+    Apply,
+    BeginBaseline,
+    Compare,
+    Discover,
+    Fetch,
+    FindUnlisted,
+    ForgetDatetimes,
+    LogNote,
+    Progress,
+)
+from rsnotify.sync.doubts import undated
+from rsnotify.sync.follower import Follower
+from rsnotify.sync.pull import change_documents, resource_documents
+from rsnotify_subscriber.content.packages import DumpPackages
+from rsnotify_subscriber.content.resolver import ContentResolver
+from rsnotify_subscriber.discovery.membership import SetMembership
+from rsnotify_subscriber.events import EventWatch, OfferChanged, Status, StatusCounters
+from rsnotify_subscriber.following.applier import Applier
+from rsnotify_subscriber.following.push_monitor import PushChannels, RunContext, RunObservers
+from rsnotify_subscriber.following.recovery import CopyCheck
+from rsnotify_subscriber.handlers import ReadableHandler, deferred_handler
+from rsnotify_subscriber.storage.destination_state import DestinationState
+from rsnotify_subscriber.storage.identity import Identity, incomparable
+
+#: How often the lists are tried before catching up fails; a list that is too large, once more.
+TRIES = 5
+_TRIES_OF_TOO_LARGE = 2
+
+
+def has_ended(follower: Follower, now: float) -> bool:
+    """Return whether a run that only catches up is level, or without a way to become so."""
+    return follower.level or follower.failures >= _tries(follower) or follower.is_stuck(now)
+
+
+def failure(
+    follower: Follower,
+    identity: Identity,
+    doubts: Mapping[str, str],
+    errors: Mapping[str, RsnotifyError],
+) -> RsnotifyError | None:
+    """Return why a run that has ended did not succeed; None if it did.
+
+    By URI, `doubts` are the reasons why the copy may be wrong although the follower is level, and
+    `errors` those why changes could not be applied.
+    """
+    if follower.level:
+        return next((Unavailable(*doubt) for doubt in doubts.items()), None)
+    if follower.failures:
+        return follower.error
+    failing = follower.failing()
+    if not failing:
+        cure = follower.cure_of_gap or _cure(identity)
+        gap = f"its lists leave out a part of the past; {cure}"
+        return Unavailable(identity.url, gap if follower.gap_is_uncovered else follower.doubts[0])
+    error = errors.get(failing[0].uri)
+    reason = error.reason if isinstance(error, FetchError) else str(error)
+    return NotCopied([change.resource.uri for change in failing], reason)
+
+
+def _tries(follower: Follower) -> int:
+    return _TRIES_OF_TOO_LARGE if isinstance(follower.error, TooLarge) else TRIES
+
+
+def _cure(identity: Identity) -> str:
+    if resource_documents(identity.offer):
+        return "it can be made up for once its Resource List is newer than its oldest Change List"
+    return (
+        "it offers no list of all its resources that could make up for it, so the copy may differ "
+        "for good; remove its state to begin again with its current documents"
+    )
+
+
+logger = logging.getLogger("rsnotify.subscriber")
+
+#: Seconds between two readings of the offer.
+_INTERVAL = 600.0
+
+
+class Rediscovery:
+    """Reads the offer at intervals and on request, and stores one that has changed.
+
+    Args:
+        changed: Is called with the offers before and after a change.
+        finished: Is called after each reading.
+
+    Attributes:
+        identity: The Source, and its last known offer.
+        doubt: Why the offer may be out of date; empty if it was read.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        tasks: Tasks,
+        changed: Callable[[Offer, Offer], None],
+        finished: Callable[[], None],
+    ) -> None:
+        self.identity = context.identity
+        self.doubt = "" if context.offer_checked else "what the Source offers has not been read yet"
+        self._offers = context.offers
+        self._state = context.state
+        self._worker = context.worker
+        self._retry = context.options.pace.retry
+        self._random = Random()
+        self._tasks = tasks
+        self._changed = changed
+        self._finished = finished
+        self._reading: asyncio.Task[None] | None = None
+        #: Whether a reading has failed after which `run` has not waited yet.
+        self._failed = asyncio.Event()
+
+    @property
+    def is_reading(self) -> bool:
+        return self._reading is not None
+
+    def start(self) -> asyncio.Task[None]:
+        """Read the offer, unless a reading is under way; return its task."""
+        if self._reading is None:
+            self._reading = self._tasks.spawn(self._read())
+        return self._reading
+
+    async def run(self) -> None:
+        """Read the offer at intervals, after a failure sooner."""
+        failures = 0
+        while True:
+            if not self.doubt:
+                failures = 0
+                # A reading on request may fail meanwhile.
+                await wait_for_event(self._failed, _INTERVAL)
+            if self._failed.is_set():
+                failures += 1
+                self._failed.clear()
+                await asyncio.sleep(self._retry.delay(failures, self._random))
+            await asyncio.wait({self.start()})
+
+    async def _read(self) -> None:
+        before = self.identity
+        try:
+            offer = await self._offers.revalidate(before.offer)
+        except RsnotifyError as error:
+            self.doubt = f"what the Source offers could not be checked: {error}"
+            self._failed.set()
+            logger.info("%s", self.doubt)
+        else:
+            self.doubt = ""
+            self._failed.clear()
+            if offer != before.offer:
+                self.identity = replace(before, offer=offer, memory=self._offers.memory)
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._worker, self._state.store_identity, self.identity)
+                self._changed(before.offer, offer)
+        self._reading = None
+        self._finished()
+
+
+#: How much later a comparison must be to be stored: a digest may be compared every few seconds.
+_OFTEN = timedelta(minutes=1)
+#: Seconds between two flushes of what a handler has applied and not flushed.
+_FLUSH = 5.0
+
+
+class ProgressSaver:
+    """Stores T, and when the copy was last compared with the whole set.
+
+    Attributes:
+        compared: When the copy was last compared, by the local clock.
+    """
+
+    def __init__(
+        self, state: DestinationState, worker: Executor, follower: Follower, handler: object
+    ) -> None:
+        self._state = state
+        self._worker = worker
+        self._follower = follower
+        self._saved = self._committing = state.progress()
+        self.compared = self._stored_compared = state.compared()
+        self._followers_compared = follower.compared
+        self._deferred = deferred_handler(handler)
+        self._flushed_at = -inf
+
+    def progress_after(self, changes: Sequence[Change]) -> Progress | None:
+        """Return the progress to commit together with changes; None if it did not move."""
+        self._committing = self._follower.progress_after(changes)
+        return None if self._committing == self._saved else self._committing
+
+    def committed(self) -> None:
+        """Note that the last result of `progress_after` was committed."""
+        self._saved = self._committing
+
+    def forget(self) -> None:
+        """Note that the stored progress was deleted."""
+        self._saved = self._committing = None
+
+    def check_compared(self) -> None:
+        """Note the time if the follower has just compared the copy with the whole set."""
+        if self._follower.compared != self._followers_compared:
+            self._followers_compared = self._follower.compared
+            self.compared = datetime.now(UTC)
+
+    async def save(self, applier: Applier, *, is_ending: bool) -> None:
+        """Store everything that has changed, but the time of a comparison only if it is due.
+
+        While the applier is applying changes, a later progress is about to be committed with them.
+        """
+        loop = asyncio.get_running_loop()
+        if self.compared is not None and self._is_due(self.compared, is_ending=is_ending):
+            self._stored_compared = self.compared
+            await loop.run_in_executor(self._worker, self._state.store_compared, self.compared)
+        await self._flush(is_ending=is_ending)
+        if applier.is_applying:
+            return
+        if self._state.contents.has_flushed:
+            await loop.run_in_executor(self._worker, self._state.delete_flushed)
+        progress, before = self._follower.progress, self._saved
+        if progress is not None and progress != before:
+            await loop.run_in_executor(self._worker, self._state.save_progress, progress)
+            if self._saved is before:  # else a later one was committed or deleted meanwhile
+                self._saved = progress
+
+    async def _flush(self, *, is_ending: bool) -> None:
+        """Flush what was applied and not flushed, beside what is being applied meanwhile."""
+        contents, loop = self._state.contents, asyncio.get_running_loop()
+        is_due = is_ending or loop.time() - self._flushed_at >= _FLUSH
+        if self._deferred is None or contents.is_flushed or not is_due:
+            return
+        last = contents.last
+        try:
+            await asyncio.to_thread(self._deferred.flush)
+        except OSError as error:
+            raise StorageError(f"{error.filename or 'the copy'}: {error.strerror}") from error
+        contents.set_flushed(last)
+        self._flushed_at = loop.time()
+
+    def _is_due(self, compared: Instant, *, is_ending: bool) -> bool:
+        stored = self._stored_compared
+        return stored is None or is_ending or compared - stored > _OFTEN
+
+
+#: Seconds between two savings of a progress that moved without a change being applied.
+_SAVE = 1.0
+#: Seconds that a handler has to finish its call when the subscriber stops.
+_PATIENCE = 10.0
+
+T = TypeVar("T")
+
+
+class Following:
+    """One run of a subscriber; used once. With `once`, it ends when level."""
+
+    def __init__(self, context: RunContext, observers: RunObservers, *, once: bool) -> None:
+        self._context = context
+        self._state = state = context.state
+        self._observers = observers
+        self._events = EventWatch(observers.announce)
+        self._once = once
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._tasks = Tasks(self._end)
+        identity, options = context.identity, context.options
+        progress = state.progress()
+        self._follower = Follower(
+            identity.offer,
+            progress,
+            pace=options.pace,
+            random=Random(),
+            compared=self._loop_time(state.compared()),
+            pushed=state.changed_after(progress.confirmed) if progress is not None else (),
+            incomparable=incomparable(identity),
+        )
+        self._saver = ProgressSaver(state, context.worker, self._follower, context.handler)
+        self._packages = DumpPackages(context.fetcher)
+        content = ContentResolver(
+            context.fetcher,
+            prefer=options.prefer,
+            exact=options.exact,
+            patches=options.patches,
+            packages=self._packages,
+            holding=context.handler if isinstance(context.handler, ReadableHandler) else None,
+        )
+        self._applier = Applier(
+            content, state, context.handler, self, context.worker, self._tasks, identity.selection
+        )
+        self._counters = StatusCounters()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due: float | None = None
+        self._push = PushChannels(context, observers, self._follower, self._perform, once=once)
+        self._rediscovery = Rediscovery(context, self._tasks, self._offer_changed, self._tick)
+        self._errors: dict[str, RsnotifyError] = {}
+        self._checked_for_nothing = False
+        self._membership = SetMembership(
+            context.fetcher, context.offers.descriptions, identity.url, state.links()
+        )
+        self._copy = CopyCheck(context, self._follower, self._perform, self._errors, once=once)
+
+    @property
+    def status(self) -> Status:
+        follower, progress = self._follower, self._follower.progress
+        # Failures of the Source's lists come first, and those of push last.
+        listed = follower.error if follower.failures else None
+        error = listed or next(iter(self._errors.values()), None) or self._push.changes.error
+        doubts = () if follower.level else follower.doubts
+        return Status(
+            resources=self._state.resources,
+            applied=self._counters.applied,
+            copied=self._counters.copied,
+            pending=follower.pending,
+            through=progress.through if progress else None,
+            lag_ms=self._counters.lag_ms(),
+            push=self._push.state,
+            way=self._push.changes.hubs,
+            unconfirmed=follower.unconfirmed,
+            level=self._is_level,
+            doubts=doubts + tuple(self._other_doubts()),
+            limits=tuple(self._limits()),
+            damaged=self._copy.damaged,
+            verified=self._copy.verified,
+            foreign=self._copy.foreign,
+            foreign_files=self._copy.foreign_files,
+            compared=self._saver.compared,
+            baseline=follower.baselining,
+            in_step=follower.in_step,
+            difference=follower.difference or None,
+            error=None if error is None else str(error),
+        )
+
+    @property
+    def _is_level(self) -> bool:
+        return self._follower.level and not self._doubt
+
+    @property
+    def _doubt(self) -> str:
+        """Why the copy may be wrong for a reason that the follower does not know, or empty."""
+        return next(self._other_doubts(), "")
+
+    def _other_doubts(self) -> Iterator[str]:
+        if self._copy.doubt:
+            yield self._copy.doubt
+        if self._rediscovery.doubt:
+            yield self._rediscovery.doubt
+            return
+        for uri, reason in self._state.doubts.items():
+            count = len(self._state.doubts) - 1
+            more = f" and {count} more" if count else ""
+            yield f"{without_credentials(uri)}{more}: {reason}"
+            return
+
+    def _limits(self) -> Iterator[str]:
+        """Yield what the Source's lists do not show, though the copy agrees with them."""
+        counts, kept = self._state.counts, self._state.baseline.trusts_dates
+        if count := counts.undated if kept else counts.unhashed:
+            offer = self._rediscovery.identity.offer
+            unlisted = " that no Change List lists" if change_documents(offer) else ""
+            entries = undated(count, counts.entries, are_dates_kept=kept)
+            yield (
+                f"{entries}; changed content{unlisted} is not seen until each of them is "
+                "requested again"
+            )
+
+    @property
+    def is_in_handler(self) -> bool:
+        return self._applier.is_in_handler
+
+    async def run(self) -> None:
+        """Follow until stopped, or, with `once`, until level.
+
+        Raises:
+            RsnotifyError: It cannot continue, or could not become level.
+        """
+        committer = self._tasks.spawn(self._applier.run())
+        try:
+            self._tasks.spawn(self._keep_saving())
+            self._tasks.spawn(self._copy.run())
+            self._tasks.spawn(self._copy.fetch_lost())
+            self._push.start(self._tasks, self._context.identity.offer)
+            if not self._once:
+                self._tasks.spawn(self._rediscovery.run())
+            self._perform(self._follower.start(self._loop.time()))
+            try:
+                await self._ended
+            finally:
+                if not self._ended.cancelled():
+                    self._applier.stop()
+                    await asyncio.wait([committer], timeout=_PATIENCE)
+                    await self._save()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            await self._tasks.cancel()
+            await self._packages.close()
+
+    def stop(self) -> None:
+        self._end(None)
+
+    def find_lost(self) -> None:
+        """Have the resources fetched again that the state says are lost."""
+        self._copy.find_lost()
+        self._after_change()
+
+    def _end(self, error: BaseException | None) -> None:
+        if self._ended.done():
+            return
+        if error is None:
+            self._ended.set_result(None)
+        else:
+            self._ended.set_exception(error)
+
+    # Actions
+
+    def _perform(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            self._do(action)
+        self._set_timer()
+        if self._packages.open_count and self._follower.level:
+            self._tasks.spawn(self._packages.close())
+        self._check_events()
+        self._saver.check_compared()
+        self._check_for_nothing()
+        self._after_change()
+
+    def _set_timer(self) -> None:
+        due = None if self._ended.done() else self._follower.wakeup
+        if self._timer is not None:
+            if self._timer_due == due:  # uvloop's timers do not know when they are due
+                return
+            self._timer.cancel()
+        self._timer_due = due
+        self._timer = None if due is None else self._loop.call_at(due, self._tick)
+
+    def _check_events(self) -> None:
+        self._events.check(self._follower, self._loop.time(), self._doubt)
+
+    def _after_change(self) -> None:
+        if self._errors and self._is_level:
+            self._errors.clear()  # of resources that the documents do not list any more
+        self._end_if_caught_up()
+        self._observers.moved()
+        self._audit()
+
+    def _check_for_nothing(self) -> None:
+        """Log once that nothing is selected and the copy therefore empty, perhaps by a typo."""
+        if self._checked_for_nothing or self._state.resources or not self._is_level:
+            return
+        self._checked_for_nothing = True
+        selection = self._context.identity.selection
+        selected = selection.describe()
+        if selected and selection.changes != (ChangeType.DELETED,):
+            logger.warning("no resource that the Source lists is selected by %s", selected)
+
+    def _loop_time(self, moment: Instant | None) -> float:
+        """Return a moment by the clock of the event loop; long ago if it is None."""
+        if moment is None:
+            return -inf
+        age = max(0.0, (datetime.now(UTC) - moment).total_seconds())
+        return self._loop.time() - age
+
+    def _audit(self) -> None:
+        """Compare the copy with the count and digest of the Source's set, if it is time."""
+        if self._follower.audit_due and self._applier.idle and not self._copy.doubt:
+            now = self._loop.time()
+            self._perform(self._follower.audited(self._state.sum, self._state.latest, now))
+
+    def _tick(self) -> None:
+        self._timer = None
+        if not self._ended.done():
+            self._perform(self._follower.tick(self._loop.time()))
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Apply():
+                self._applier.submit(action.changes)
+            case Fetch():
+                self._push.pulls.requested(action)
+                self._tasks.spawn(self._fetch(action))
+            case BeginBaseline():
+                self._tasks.spawn(self._in_worker(self._state.begin_baseline))
+                self._copy.request()
+            case Compare():
+                self._tasks.spawn(self._compare(action))
+            case FindUnlisted():
+                self._tasks.spawn(self._sweep(action))
+            case ForgetDatetimes():
+                if action.entirely:
+                    self._saver.forget()
+                forget = self._state.forget_datetimes
+                self._tasks.spawn(self._in_worker(forget, action.after, action.entirely))
+            case Discover():
+                self._rediscovery.start()
+            case LogNote():
+                logger.log(logging.WARNING if action.warning else logging.INFO, "%s", action.text)
+
+    async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await self._loop.run_in_executor(self._context.worker, work, *arguments)
+
+    async def _fetch(self, fetch: Fetch) -> None:
+        failed: RsnotifyError | None = None
+        document: Document | None = None
+        sent: Instant | None = None
+        try:
+            if fetch.package is None:
+                document, sent = await self._document(fetch)
+            else:
+                document = await self._packages.open(fetch.package)
+        except RsnotifyError as error:
+            failed = error
+        if self._ended.done():
+            return  # the result was reported already
+        if failed is not None:
+            self._perform(self._follower.fetch_failed(fetch, failed, self._loop.time()))
+        elif document is not None:
+            self._push.pulls.fetched(fetch, document)
+            self._perform(self._follower.fetched(fetch, document, self._loop.time(), sent))
+        self._push.pulls.finished()
+
+    async def _document(self, fetch: Fetch) -> tuple[Document, Instant | None]:
+        """GET a document of the set, and store what its links show."""
+        known, membership = self._membership.known, self._membership
+        offer, holds_resources = self._rediscovery.identity.offer, self._state.resources > 0
+        found = await membership.document(fetch, offer, holds_resources=holds_resources)
+        if membership.known is not known:
+            await self._in_worker(self._state.store_links, membership.known)
+        return found
+
+    async def _compare(self, action: Compare) -> None:
+        # Resources that are not selected are not stored as seen, so that the sweep removes them.
+        selected = tuple(filter(self._context.identity.selection.wants, action.resources))
+        compare = self._state.baseline.compare
+        found = await self._in_worker(
+            partial(compare, selected, action.at, lost=action.lost, packaged=action.packaged)
+        )
+        differing, absent, unproven, checkable = found
+        now = self._loop.time()
+        self._perform(self._follower.differing(differing, now, absent, unproven, checkable))
+
+    async def _sweep(self, action: FindUnlisted) -> None:
+        missing = await self._in_worker(self._state.baseline.unlisted, action.at)
+        await self._in_worker(self._state.end_baseline)
+        self._perform(self._follower.unlisted(missing, self._loop.time()))
+
+    # The results of an Apply: the `ApplyOutcome` of the applier
+
+    def progress_after(self, changes: Sequence[Change]) -> Progress | None:
+        return self._saver.progress_after(changes)
+
+    def applied(self, changes: Sequence[Change]) -> None:
+        self._saver.committed()
+        for change in changes:
+            self._errors.pop(change.uri, None)
+        self._perform(self._follower.applied(changes, self._loop.time()))
+
+    def committed(self, changes: Sequence[Change]) -> None:
+        self._counters.count(changes)
+        if self._observers.on_committed is not None:
+            self._observers.on_committed(changes)
+        self._after_change()
+
+    def failed(self, change: Change, error: RsnotifyError) -> None:
+        self._errors[change.uri] = error
+        self._perform(self._follower.failed(change, error, self._loop.time()))
+
+    def _end_if_caught_up(self) -> None:
+        if not self._once or not self._applier.idle or self._rediscovery.is_reading:
+            return
+        if not (self._copy.has_ended or self._follower.failures):
+            return
+        if has_ended(self._follower, self._loop.time()):
+            identity, doubt = self._rediscovery.identity, self._rediscovery.doubt
+            doubts = {identity.url: doubt} if doubt else self._state.doubts
+            self._end(failure(self._follower, identity, doubts, self._errors))
+
+    def _offer_changed(self, before: Offer, offer: Offer) -> None:
+        self._observers.announce(OfferChanged(before, offer))
+        self._perform(self._follower.offered(offer, self._loop.time()))
+        self._push.offered(offer)
+
+    async def _keep_saving(self) -> None:
+        while True:
+            await asyncio.sleep(_SAVE)
+            self._check_events()
+            await self._save()
+            self._end_if_caught_up()
+
+    async def _save(self) -> None:
+        await self._saver.save(self._applier, is_ending=self._ended.done())

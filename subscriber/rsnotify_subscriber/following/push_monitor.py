@@ -1,0 +1,304 @@
+"""The intake of what is pushed, fragments and notifications, on its way to the follower.
+
+The parts that one run of a subscriber works with.
+
+The push subscriptions of one run, and whether pulls find changes that they should have sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from random import Random
+
+from msgspec import Struct
+
+from rsnotify.errors import DocumentError
+from rsnotify.format.coverage import Change
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.digest import COUNT
+from rsnotify.format.model import Document
+from rsnotify.format.offer import Offer
+from rsnotify.format.reader import read_document
+from rsnotify.runtime.tasks import Tasks
+from rsnotify.sync.actions import Action, DocumentKind, Fetch
+from rsnotify.sync.follower import Follower
+from rsnotify_subscriber.discovery.discovery import OfferDiscovery
+from rsnotify_subscriber.events import Announcer, Event, GapSeen, Pulling, PushState
+from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.handlers import Handler, TransactionalHandler
+from rsnotify_subscriber.options import FollowOptions
+from rsnotify_subscriber.push.endpoints import Transports
+from rsnotify_subscriber.push.push_subscription import PushEvents, PushSubscription
+from rsnotify_subscriber.storage.destination_state import DestinationState
+from rsnotify_subscriber.storage.identity import Identity
+
+logger = logging.getLogger("rsnotify.subscriber")
+
+#: Seconds for which a Source that sends heartbeats may be silent: ours sends one every ten.
+QUIET = 15.0
+#: Seconds for which it may be silent at most, however rarely the heartbeats come.
+LONGEST_QUIET = 60.0
+#: Seconds within which another connection makes good the loss of the last one.
+RETURN = 1.0
+
+
+@dataclass
+class PushMonitor(PushEvents):
+    """Hands pushed fragments to a follower.
+
+    After a loss of push the lists are polled as without it until something new has come: a broker
+    may be connected without the hub behind it, and a hub before the Source has reached it again.
+    Heartbeats that stop are a loss, too: the Source may not reach the hub any more, or use another.
+    So where there are heartbeats, a connection that is replaced within `RETURN` is no loss: the hub
+    sends what came since, and if the Source does not reach it, the heartbeats stop.
+    """
+
+    follower: Follower
+    #: Performs the follower's actions.
+    perform: Callable[[Iterable[Action]], None]
+    announce: Announcer
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
+    _is_lost: bool = False
+    _known: Instant | None = None  # when push was lost
+    _received_at: float = 0.0
+    _longest: float = 0.0  # of the silences so far
+    _silence: asyncio.TimerHandle | None = None  # while there are heartbeats
+    _return: asyncio.TimerHandle | None = None  # while there is no connection, and may be soon
+
+    def up(self) -> None:
+        if self._return is not None:
+            self._return.cancel()
+            self._return = None
+        elif not self._is_lost:
+            self.perform(self.follower.push_up(self._loop.time()))
+
+    def down(self) -> None:
+        if self._silence is not None and self._return is None:
+            self._return = self._loop.call_later(RETURN, self._lose)
+        elif self._return is None:
+            self._lose()
+
+    def ended(self) -> None:
+        for timer in filter(None, (self._silence, self._return)):
+            timer.cancel()
+        self._silence = self._return = None
+
+    def _lose(self) -> None:
+        self.ended()
+        self._is_lost, self._known = True, self.follower.since
+        self.perform(self.follower.push_down(self._loop.time()))
+
+    def audience(self, listeners: int) -> None:
+        self.follower.audience(listeners)
+
+    def gap(self) -> None:
+        self.announce(GapSeen())
+        self.perform(self.follower.push_gap(self._loop.time()))
+
+    def fragment(self, document: bytes) -> Instant | None:
+        now = self._loop.time()
+        try:
+            read = read_document(document, source="a fragment")
+        except DocumentError as error:
+            self.perform(self.follower.fragment_unreadable(error, now))
+            return None
+        self.perform(self.follower.fragment(read, now, datetime.now(UTC)))
+        until = read.until or read.changed_at
+        self._end_loss(until)
+        self._watch_silence(now, beats=not read.resources or COUNT in dict(read.attributes))
+        return until
+
+    def _watch_silence(self, now: float, *, beats: bool) -> None:
+        """Measure the silence before a fragment, and start the timer at the first heartbeat.
+
+        `beats` is whether the fragment shows that there are heartbeats (docs/audit.md).
+        """
+        if self._silence is not None:
+            self._longest = max(self._longest, now - self._received_at)
+        self._received_at = now
+        if beats and self._silence is None and not self._is_lost:
+            self._silence = self._loop.call_at(self._due, self._check_silence)
+
+    @property
+    def _due(self) -> float:
+        """When the silence has lasted for too long."""
+        return self._received_at + min(LONGEST_QUIET, max(QUIET, 2 * self._longest))
+
+    def _check_silence(self) -> None:
+        """Give push up after a long silence. One timer serves any number of fragments."""
+        if self._loop.time() < self._due:
+            self._silence = self._loop.call_at(self._due, self._check_silence)
+        else:
+            self._lose()
+
+    def _end_loss(self, until: Instant | None) -> None:
+        """Rely on push again if a fragment is newer than the changes known at the loss."""
+        since = self.follower.since
+        if self._known is not None and since is not None and since < self._known:
+            self._known = None  # the clock of the Source was set back
+        is_new = until is not None and (self._known is None or until > self._known)
+        if self._is_lost and is_new:
+            self._is_lost = False
+            self.up()
+
+
+class NoticeReceiver(PushEvents):
+    """Receives notifications about the documents of a Source, and ignores all other events.
+
+    Nothing depends on a notification: a document without one is found by polling.
+    """
+
+    def __init__(self, received: Callable[[Document], None]) -> None:
+        self._received = received
+
+    def fragment(self, document: bytes) -> Instant | None:
+        try:
+            read = read_document(document, source="a notification about documents")
+        except DocumentError as error:
+            logger.info("%s", error)
+            return None
+        self._received(read)
+        return read.until
+
+
+class RunContext(Struct, frozen=True, kw_only=True):
+    """The parts of one run.
+
+    Args:
+        identity: The Source, and its last known offer.
+        offer_checked: Whether that offer was read in this run.
+        worker: Runs calls that block on the disk, one after another.
+    """
+
+    identity: Identity
+    offer_checked: bool
+    state: DestinationState
+    worker: Executor
+    fetcher: Fetcher
+    offers: OfferDiscovery
+    ways: Transports
+    handler: Handler | TransactionalHandler
+    options: FollowOptions
+
+
+class RunObservers(Struct, frozen=True):
+    """The functions that a run calls.
+
+    Args:
+        moved: Is called whenever the status may have changed.
+        on_committed: Is called with changes once they are durable.
+    """
+
+    moved: Callable[[], None]
+    announce: Announcer
+    on_committed: Callable[[Sequence[Change]], None] | None = None
+
+
+@dataclass
+class PullMonitor:
+    """Announces pulls, and reports to a `PushSubscription` whether they found newer changes."""
+
+    follower: Follower
+    push: PushSubscription
+    announce: Announcer
+    _pending: int = field(default=0, init=False)
+    _kind: DocumentKind | None = field(default=None, init=False)
+    _began: float = field(default=0.0, init=False)
+    _has_news: bool = field(default=False, init=False)
+
+    def requested(self, fetch: Fetch) -> None:
+        if not self._pending or fetch.kind is not self._kind:
+            self.announce(Pulling(fetch.kind, fetch.uri))
+        if not self._pending:
+            self._began, self._has_news = asyncio.get_running_loop().time(), False
+        self._pending += 1
+        self._kind = fetch.kind
+
+    def fetched(self, fetch: Fetch, document: Document) -> None:
+        """Examine a document, before the follower receives it."""
+        last, known = document.changed_at, self.follower.since
+        if fetch.kind is DocumentKind.CHANGE_LIST and not document.index and last and known:
+            self._has_news = self._has_news or last > known
+
+    def finished(self) -> None:
+        """Note that the follower has received a result, and has requested what it needs next."""
+        self._pending -= 1
+        if not self._pending:
+            self.push.pulled(self._began, news=self._has_news)
+
+
+class PushChannels:
+    """Subscribes to changes, and to notifications about documents, as the Source offers them.
+
+    Args:
+        perform: Performs the follower's actions.
+        once: Whether the run only catches up, so that no changes are to be pushed.
+
+    Attributes:
+        changes: The subscription to changes.
+        pulls: Compares the documents that are pulled with those that were pushed.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        observers: RunObservers,
+        follower: Follower,
+        perform: Callable[[Iterable[Action]], None],
+        *,
+        once: bool,
+    ) -> None:
+        self._transports = context.ways
+        self._once = once
+        self._observers = observers
+        self._follower = follower
+        self._perform = perform
+        random = Random()
+        self.changes = PushSubscription(
+            () if once else self._transports.change_endpoints(context.identity.offer),
+            PushMonitor(follower, perform, observers.announce),
+            lambda: follower.since,
+            random,
+            most=context.options.hubs,
+            announce=self._changed,
+        )
+        self._notices = PushSubscription(
+            (),
+            NoticeReceiver(self._notified),
+            lambda: follower.notified_through,
+            random,
+            needed=False,
+        )
+        self.pulls = PullMonitor(follower, self.changes, observers.announce)
+
+    @property
+    def state(self) -> PushState:
+        if not self.changes.endpoints:
+            return PushState.OFF
+        return PushState.UP if self.changes.up else PushState.DOWN
+
+    def start(self, tasks: Tasks, offer: Offer) -> None:
+        if not self._once:
+            tasks.spawn(self.changes.run())
+            self._notices.set_endpoints(self._transports.notice_endpoints(offer))
+            tasks.spawn(self._notices.run())
+
+    def offered(self, offer: Offer) -> None:
+        """Use the transports of another offer; connections that it still offers are kept."""
+        if self._once:
+            return
+        self.changes.set_endpoints(self._transports.change_endpoints(offer))
+        self._notices.set_endpoints(self._transports.notice_endpoints(offer))
+
+    def _changed(self, event: Event) -> None:
+        self._observers.announce(event)
+        self._observers.moved()
+
+    def _notified(self, document: Document) -> None:
+        now = asyncio.get_running_loop().time()
+        self._perform(self._follower.notified(document, now))

@@ -1,0 +1,533 @@
+"""Whether the files of a copy are still those that were written, and what to do if they are not.
+
+A folder may be unmounted, removed or replaced, and its files overwritten, truncated or deleted. The
+state has the size and modification time of each file, and these are compared with the folder at the
+start, at each comparison with the whole set, and at intervals. A file with another time is read: if
+its content is the same, as after a copy to a new disk, only the new time is stored. All others are
+lost, which the state keeps until their content is fetched again.
+
+Lost content is fetched from the resource itself, and has to be what was lost. If the Source serves
+other content, or none, its lists are read to find out why: the change may have been missed, or the
+content may be in a dump. A Source that lists no such change may have changed the resource without
+listing that; then what it serves is stored.
+
+Putting in place what was committed and may not have been flushed before a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import cache
+from itertools import islice, takewhile
+from pathlib import Path
+from threading import Event
+from time import monotonic
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from rsnotify.errors import (
+    ConfigurationError,
+    ContentMismatch,
+    NotFound,
+    RsnotifyError,
+    StorageError,
+    counted,
+)
+from rsnotify.format.coverage import EARLIEST, Change
+from rsnotify.format.hashes import Digester, agree
+from rsnotify.format.model import ChangeType, Resource
+from rsnotify.sync.actions import Action
+from rsnotify.sync.follower import Follower
+from rsnotify_subscriber.events import foreign_files
+from rsnotify_subscriber.following.push_monitor import RunContext
+from rsnotify_subscriber.handlers import LocatedHandler, Received, deferred_handler
+from rsnotify_subscriber.storage.destination_state import DestinationState, HeldFile
+from rsnotify_subscriber.storage.identity import Identity
+from rsnotify_subscriber.storage.resource_state import LOST
+
+T = TypeVar("T")
+
+logger = logging.getLogger("rsnotify.subscriber")
+
+#: Seconds between two checks whether the folder is still the same.
+_INTERVAL = 5.0
+#: Seconds for which a check of the files counts as new, so that a comparison needs no other.
+_NEW = 300.0
+#: How many files are compared by one call in a thread.
+_PART = 1_000
+#: How many checks of files run at once in a process, however many Sources it follows.
+_CHECKS = 2
+#: How many lost resources are read from the state at once.
+_PAGE = 500
+#: Seconds between two looks at the resources that are fetched again: the first, and the most.
+_FIRST_WAIT, _MOST_WAIT = 0.05, 1.0
+#: Seconds between two lines about the progress of a check that reads all files.
+_REPORT = 10.0
+#: How many files that are not part of a copy are named.
+_NAMED = 10
+
+
+def check_folder(handler: object, state: DestinationState, identity: Identity) -> None:
+    """Refuse a folder without any file of the copy, or, for a first copy, with any file.
+
+    Without a `LocatedHandler`, a state that was restored from a backup is invalidated.
+    """
+    if not isinstance(handler, LocatedHandler):
+        if state.is_restored:
+            logger.warning("the state was restored from a backup; everything is fetched again")
+            state.invalidate()
+        return
+    if not state.resources and not identity.place:
+        # Files of changes that were about to be applied at a crash are part of the copy.
+        unknown = {path for path, _ in handler.find_files(state.unknown_uris())}
+        other = next((path for path in handler.paths() if path not in unknown), None)
+        if other is not None:
+            raise ConfigurationError(
+                f"the folder of a first copy must be empty, and it contains {other}; remove its "
+                "files, or choose another folder. If they are a copy that was made earlier, "
+                f"restore its state, {state.database.name}"
+            )
+    example = ""
+    for uris in _in_parts(state.held_uris()):
+        example = example or uris[0]
+        if any(found for _, found in handler.find_files(uris)):
+            break
+    else:
+        if example:
+            raise ConfigurationError(_lost(state, state.resources, f", as that of {example}"))
+    if state.is_restored:
+        logger.warning(
+            "the state was restored from a backup; everything is compared with the Source"
+        )
+        state.compare_restored()
+
+
+def _in_parts(uris: Iterable[str]) -> Iterable[list[str]]:
+    remaining = iter(uris)
+    while part := list(islice(remaining, _PART)):
+        yield part
+
+
+def check_location(handler: object, state: DestinationState) -> None:
+    """Refuse a state with resources whose files have no place, before one is made."""
+    if isinstance(handler, LocatedHandler) and state.resources and not handler.place:
+        raise ConfigurationError(_lost(state, state.resources))
+
+
+def _lost(state: DestinationState, missing: int, example: str = "") -> str:
+    return (
+        f"the copy lacks {missing} of the {state.resources} files that it should have according "
+        f"to {state.database.name}{example}; mount or restore the folder of the copy, or remove "
+        f"the folder and {state.database.name} to copy everything again"
+    )
+
+
+class PresenceCheck:
+    """Checks at intervals whether the place of a `LocatedHandler` is still the same."""
+
+    def __init__(self, handler: object, worker: Executor) -> None:
+        self._handler = handler if isinstance(handler, LocatedHandler) else None
+        self._worker = worker
+        self._place = self._handler.place if self._handler else ""
+
+    async def check(self) -> None:
+        """Raise `StorageError` if the place is another, or does not exist."""
+        if await self._is_lost():
+            raise StorageError(
+                "the folder of the copy was removed, unmounted or replaced while it was followed"
+            )
+
+    async def run(self, lost: Callable[[], None]) -> None:
+        """Call `lost` once the place is another; then return."""
+        while not await self._is_lost():  # noqa: ASYNC110 - no event announces it
+            await asyncio.sleep(_INTERVAL)
+        lost()
+
+    async def _is_lost(self) -> bool:
+        handler = self._handler
+        if handler is None:
+            return False
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._worker, lambda: handler.place) != self._place
+
+
+class FileScan:
+    """One comparison of all files with the state, part by part; used once.
+
+    Args:
+        handler: Knows the files.
+        state: Knows what was written.
+        verify: Whether all files are read, and not only those with another size or time.
+    """
+
+    def __init__(self, handler: LocatedHandler, state: DestinationState, *, verify: bool) -> None:
+        self._handler = handler
+        self._state = state
+        self.verify = verify
+        self._place = handler.place
+        self._after = ""
+        #: Hashes of the paths of all resources: a million paths would take much memory.
+        self._known = array("q")
+        self._missing = 0
+        self._begun_at = state.commits
+        self._stopped = Event()
+        #: How many files were compared.
+        self.compared = 0
+
+    def stop(self) -> None:
+        """Make a call in another thread return soon."""
+        self._stopped.set()
+
+    def compare_part(self) -> tuple[list[tuple[HeldFile, int]], list[HeldFile]] | None:
+        """Compare the next files; return those with a new time, and those that are lost.
+
+        None at the end.
+        """
+        held = self._state.held_files(self._after, _PART)
+        if not held or self._stopped.is_set():
+            return None
+        self._after = held[-1].uri
+        touched, lost = [], []
+        files = self._handler.find_files([each.uri for each in held])
+        for each, (path, found) in zip(held, files, strict=True):
+            self._known.append(hash(path))
+            self._missing += found is None
+            if each.hash is None:  # a crash has left it unknown, and it is fetched
+                continue
+            if found is None or found.st_size != (each.length or found.st_size):
+                lost.append(each)
+            elif self.verify or found.st_mtime_ns != each.mtime:
+                if self._is_same(path, each):
+                    touched.append((each, found.st_mtime_ns))
+                else:
+                    lost.append(each)
+            if self._stopped.is_set():
+                return None
+        self.compared += len(held)
+        if lost and self._handler.place != self._place:
+            return None  # the folder was unmounted meanwhile
+        return (
+            [(each, mtime) for each, mtime in touched if mtime != each.mtime],
+            [each for each in lost if each.mtime != LOST],
+        )
+
+    def _is_same(self, path: str, held: HeldFile) -> bool:
+        digester = Digester(held.hash)
+        try:
+            with open(path, "rb") as file:
+                while (chunk := file.read(1 << 20)) and not self._stopped.is_set():
+                    digester.update(chunk)
+        except OSError:
+            return False  # it cannot be read, or has just been removed
+        return agree(held.hash, digester.hashes) is True
+
+    def unknown_paths(self) -> set[str]:
+        """Return the paths of files that no resource had when it was compared."""
+        is_same = self._state.commits == self._begun_at
+        if is_same and sum(1 for _ in self._paths()) == len(self._known) - self._missing:
+            return set()
+        known = set(self._known)
+        return {path for path in self._paths() if hash(path) not in known}
+
+    def without_known(self, paths: set[str], applying: Sequence[str]) -> list[str]:
+        """Return the paths that are not part of the copy, out of those that were `unknown_paths`.
+
+        Changes that were applied since the comparison have files too. The state has those that were
+        committed before this call; `applying` are the resources of the others.
+        """
+        uris, after = list(applying), ""
+        while paths and not self._stopped.is_set():
+            paths.difference_update(path for path, _ in self._handler.find_files(uris))
+            uris = [each.uri for each in self._state.held_files(after, _PART)]
+            if not uris:
+                break
+            after = uris[-1]
+        return sorted(filter(os.path.lexists, paths))
+
+    def _paths(self) -> Iterator[str]:
+        return takewhile(lambda _: not self._stopped.is_set(), self._handler.paths())
+
+
+class CopyCheck:
+    """Finds resources that the copy has lost, and has them fetched again.
+
+    Args:
+        context: The parts of the run.
+        follower: Schedules the requests.
+        perform: Performs the actions of the follower.
+        errors: By URI, why resources could not be fetched the last time.
+        once: Whether the run only catches up, so that its end reports the files of others.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        follower: Follower,
+        perform: Callable[[Iterable[Action]], None],
+        errors: Mapping[str, RsnotifyError],
+        *,
+        once: bool,
+    ) -> None:
+        handler, options = context.handler, context.options
+        self._handler = handler if isinstance(handler, LocatedHandler) else None
+        self._state, self._worker = context.state, context.worker
+        self._can_accept = not context.identity.prefer
+        self._batch = options.pace.in_flight
+        self._every = options.check_files
+        self._verify = options.verify
+        self._follower, self._perform, self._errors = follower, perform, errors
+        self._level = logging.INFO if once else logging.WARNING
+        self._due = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._checked_at = -_NEW
+        self._scan: FileScan | None = None
+        self._has_compared = self._handler is None
+        self._has_tried_all = False
+        #: How many resources were found changed or removed since the start.
+        self.damaged = 0
+        #: How many files are not part of the copy, and the paths of the first of them.
+        self.foreign = 0
+        self.foreign_files: tuple[str, ...] = ()
+
+    @property
+    def verified(self) -> int | None:
+        """How many files were read so far while all of them are; otherwise None."""
+        return self._scan.compared if self._scan is not None and self._scan.verify else None
+
+    @property
+    def doubt(self) -> str:
+        """Why the copy may be wrong, in a sentence, or empty."""
+        if not self._has_compared:
+            return "the files of the copy have not been compared with its state yet"
+        if self._state.lost:
+            lost = counted(self._state.lost, "resource was", "resources were")
+            return f"{lost} changed or removed here, and not fetched again yet"
+        return ""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all files were compared, and what is lost was tried to be fetched again."""
+        is_tried = self._has_tried_all and not self._follower.level
+        return self._has_compared and (not self._state.lost or is_tried)
+
+    def request(self) -> None:
+        """Compare the files, as everything is compared with the Source; unless they just were."""
+        if self._handler is not None and monotonic() - self._checked_at > _NEW:
+            self._due.set()
+
+    def find_lost(self) -> None:
+        """Have the resources fetched again that the state says are lost."""
+        if self._state.lost:
+            self._has_tried_all = False
+            self._lost.set()
+
+    def stop(self) -> None:
+        if self._scan is not None:
+            self._scan.stop()
+
+    async def run(self) -> None:
+        """Compare the files now, and whenever that is due."""
+        self.find_lost()
+        if self._handler is None:
+            return
+        verify = self._verify
+        while True:
+            self._due.clear()
+            await self._compare(self._handler, verify=verify)
+            verify = False
+            try:
+                async with asyncio.timeout(self._every or None):
+                    await self._due.wait()
+            except TimeoutError:
+                pass
+
+    async def _compare(self, handler: LocatedHandler, *, verify: bool) -> None:
+        scan = self._scan = FileScan(handler, self._state, verify=verify)
+        begun = reported = self._checked_at = monotonic()
+        lost = 0
+        try:
+            while (part := await self._in_thread(scan, scan.compare_part)) is not None:
+                touched, missing = part
+                if touched or missing:
+                    note = self._state.note_files
+                    lost += await self._in_worker(note, touched, missing)
+                if verify and monotonic() - reported > _REPORT:
+                    reported = monotonic()
+                    logger.info("%d of %d files verified", scan.compared, self._state.resources)
+            foreign: Sequence[str] = ()
+            if unknown := await self._in_thread(scan, scan.unknown_paths):
+                applying = await self._in_worker(self._state.applying)
+                foreign = await self._in_thread(scan, lambda: scan.without_known(unknown, applying))
+        finally:
+            self._scan = None
+            scan.stop()
+        logger.debug("%d files compared in %.3f s", scan.compared, monotonic() - begun)
+        self._report(lost, foreign)
+        self._has_compared = True
+        self.find_lost()
+        self._perform(())
+
+    def _report(self, lost: int, foreign: Sequence[str]) -> None:
+        if lost:
+            self.damaged += lost
+            logger.warning(
+                "%s changed or removed here since they were written: fetched again",
+                counted(lost, "file was", "files were"),
+            )
+        before = self.foreign, self.foreign_files
+        self.foreign, self.foreign_files = len(foreign), tuple(foreign[:_NAMED])
+        if foreign and before != (self.foreign, self.foreign_files):
+            logger.log(self._level, "%s", foreign_files(self.foreign, self.foreign_files))
+
+    async def fetch_lost(self) -> None:
+        """Have lost resources fetched again whenever there are any."""
+        while True:
+            await self._lost.wait()
+            self._lost.clear()
+            refetch, wait = _Refetch(self._follower, self._perform, self._errors), _FIRST_WAIT
+            refetch.can_accept = self._can_accept
+            while self._state.lost:
+                is_left = await self._fetch_round(refetch)
+                if is_left is self._has_tried_all:
+                    self._has_tried_all = not is_left
+                    self._perform(())
+                wait = _FIRST_WAIT if is_left else min(_MOST_WAIT, 2 * wait)
+                await asyncio.sleep(wait)
+            self._perform(())
+
+    async def _fetch_round(self, refetch: _Refetch) -> bool:
+        """Go through all that is lost, a part at a time; return whether anything is left to try."""
+        after, is_left = "", False
+        while changes := await self._in_worker(self._state.lost_changes, after, _PAGE):
+            after = next(reversed(changes))
+            is_left = refetch.proceed(changes.values()) or is_left
+            while self._follower.untried >= 2 * self._batch:  # noqa: ASYNC110 - as for the place
+                await asyncio.sleep(_FIRST_WAIT)
+        return is_left
+
+    async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
+
+    async def _in_thread(self, scan: FileScan, work: Callable[[], T]) -> T:
+        """Return the result of a call beside the worker; the state stays open until it returns."""
+
+        def call() -> T:
+            with self._state.transactions.storage_errors():
+                return work()
+
+        loop = asyncio.get_running_loop()
+        called = loop.run_in_executor(_check_threads(os.getpid()), call)
+        try:
+            return await asyncio.shield(called)
+        except asyncio.CancelledError:
+            scan.stop()
+            await asyncio.wait([called])
+            raise
+
+
+class _Refetch:
+    """Tries the ways to fetch lost resources, one after another.
+
+    First the content has to be what was lost. After the lists were read, which may announce other
+    content, it may be any if no list announces it, unless the copy `can_accept` none.
+    """
+
+    can_accept = True
+
+    def __init__(
+        self,
+        follower: Follower,
+        perform: Callable[[Iterable[Action]], None],
+        errors: Mapping[str, RsnotifyError],
+    ) -> None:
+        self._follower, self._perform, self._errors = follower, perform, errors
+        self._sent: dict[str, Change] = {}
+        self._accepted: set[str] = set()
+        self._has_compared = False
+
+    def proceed(self, changes: Iterable[Change]) -> bool:
+        """Do what is next for each lost resource; return whether that may go on."""
+        follower, now = self._follower, asyncio.get_running_loop().time()
+        self._sent = {uri: one for uri, one in self._sent.items() if follower.holds(one)}
+        new, is_left = [], False
+        for change in changes:
+            if not follower.is_pending(change.uri):
+                new.append(change)
+            elif (error := self._errors.get(change.uri)) is None:
+                is_left = True
+            elif (
+                change.uri in self._sent
+                and change.uri not in self._accepted
+                and isinstance(error, ContentMismatch | NotFound)
+            ):
+                is_left = True
+                if not self._has_compared:
+                    self._has_compared = True
+                    self._perform(follower.compare_lost(now))
+                elif follower.is_settled and not follower.is_comparing:
+                    self._accepted.add(change.uri)
+                    if isinstance(error, ContentMismatch) and self.can_accept:
+                        new.append(_with_any_content(change))
+        if new:
+            self._sent |= {change.uri: change for change in new}
+            self._perform(follower.verify(new, now))
+        return is_left or bool(new)
+
+
+def _with_any_content(change: Change) -> Change:
+    return replace(change, resource=replace(change.resource, hash=None, length=None))
+
+
+@cache
+def _check_threads(process: int) -> ThreadPoolExecutor:
+    """Return the threads that compare files for all copies of a process, also a forked one."""
+    return ThreadPoolExecutor(_CHECKS, "rsnotify-check")
+
+
+def apply_unfinished(handler: object, state: DestinationState, folder: Path) -> None:
+    """Apply again, durably, what an earlier run has committed and not flushed.
+
+    These resources are fetched again if the handler defers nothing, or holds the copy in another
+    place: an empty one may be the mount point of the right one.
+
+    Args:
+        handler: The handler, prepared for the set of resources of the state.
+        state: The state, just opened.
+        folder: The folder of temporary content.
+    """
+    unfinished = state.contents.unfinished
+    if not unfinished:
+        return
+    identity = state.identity()
+    is_elsewhere = (
+        isinstance(handler, LocatedHandler)
+        and identity is not None
+        and handler.place != identity.place
+    )
+    deferred = deferred_handler(handler)
+    if deferred is not None and not is_elsewhere:
+        with state.transactions.storage_errors():
+            changes = [
+                _written(uri, data, folder / f"again-{number}")
+                for number, (uri, data) in enumerate(unfinished.items())
+            ]
+            deferred.apply_again(changes)
+        logger.info("%d changes were put in place again after a crash", len(changes))
+    else:
+        state.forget(list(unfinished))
+    state.contents.set_flushed(state.contents.last)
+    state.delete_flushed()
+
+
+def _written(uri: str, data: bytes | None, path: Path) -> Received:
+    resource = Resource(uri)
+    if data is None:
+        return Received(ChangeType.DELETED, uri, EARLIEST, resource, None)
+    path.write_bytes(data)
+    return Received(ChangeType.UPDATED, uri, EARLIEST, resource, path)

@@ -1,0 +1,247 @@
+"""Fragments from an MQTT broker (docs/mqtt.md).
+
+A broker has no log that could be read from a given instant. It retains the newest fragment, and
+sends it to each new subscriber: as a fragment says where it begins, that shows whether anything is
+missing. Where nothing comes, nothing is shown, and the lists are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+
+from msgspec import Struct
+
+from rsnotify.errors import ConfigurationError, FetchError, Unavailable
+from rsnotify.format.datetimes import Instant
+from rsnotify.runtime.mqtt_broker import (
+    ANONYMOUS,
+    CONTENT_TYPE,
+    LEASE,
+    Broker,
+    BrokerLogin,
+    MqttMessage,
+    SelectionRequest,
+    channel_topic,
+    parse_broker,
+    request_prefix,
+)
+from rsnotify.runtime.mqtt_connection import CLEAN_START, BrokerConnection, BrokerSession, connect
+from rsnotify.runtime.tasks import first_completed, wait_for_event
+from rsnotify.selection import EVERYTHING, PushSelection
+from rsnotify_subscriber.push.hub_dialer import AddressMemory, HubDialer
+from rsnotify_subscriber.push.transport import TransportListener
+
+logger = logging.getLogger("rsnotify.subscriber")
+
+#: The seconds that a broker may take to send what it retained, and a hub what was requested.
+RETAINED_WAIT = 2.0
+#: The seconds for which a broker keeps the session of a subscriber that is away.
+_EXPIRY = 7 * 86_400
+
+
+class MqttOptions(Struct, frozen=True, kw_only=True):
+    """How to connect to MQTT brokers.
+
+    Args:
+        url: The broker to use instead of the one that the Source names; None to use the latter.
+        login: The user or certificate. It needs a `url`, since a Source could name any broker,
+            which would then receive the password.
+        session: The name of a session that the broker keeps while the subscriber is away, for one
+            subscriber at a time; empty for none.
+        version: The version of MQTT, `5` or `3.1.1`.
+    """
+
+    url: str | None = None
+    login: BrokerLogin = ANONYMOUS
+    session: str = ""
+    version: str = "5"
+
+    def check(self) -> None:
+        """Check what can be checked before there is a connection.
+
+        Raises:
+            ConfigurationError: The URL names no broker, or the login cannot be used.
+        """
+        if self.url is not None:
+            parse_broker(self.url)
+        elif self.login.user is not None or self.login.certificate is not None:
+            raise ConfigurationError("name the MQTT broker that the user or certificate is for")
+        if self.version not in ("5", "3.1.1"):
+            raise ConfigurationError(f"{self.version!r} is no version of MQTT; use 5 or 3.1.1")
+        self.login.check()
+
+    def brokers(self, offered: Sequence[str]) -> list[str]:
+        """Return the URLs of the brokers that can be used.
+
+        Args:
+            offered: The URLs of the brokers that the Source names; those of an unknown form are
+                left out.
+        """
+        return [self.url] if self.url is not None else list(filter(_is_known, offered))
+
+
+#: Any broker that the Source names, without a login.
+DEFAULT_MQTT = MqttOptions()
+
+
+@dataclass
+class MqttTransport:
+    """A subscription at a broker for one topic; a `Transport`.
+
+    Theory of operation. Where only a part of the topic is of interest, the transport requests it of
+    the hub behind the broker, and subscribes to the name of that part. If nothing comes under that
+    name in a moment, there is no such hub, or it makes no more parts: then the transport subscribes
+    to the whole topic as well, until something of the part comes. A broker that closes the
+    connection after a request gets no more requests.
+
+    Args:
+        trusts: Returns whether a host may be at any address.
+        select: The part of the topic that is of interest.
+        without_selections: The URLs of brokers that get no requests for a part of a topic.
+        memory: Which addresses failed in earlier attempts.
+    """
+
+    broker: Broker
+    topic: str
+    options: MqttOptions
+    trusts: Callable[[str | None], Awaitable[bool]]
+    select: PushSelection = EVERYTHING
+    without_selections: set[str] = field(default_factory=set)
+    memory: AddressMemory = field(default_factory=AddressMemory)
+
+    async def receive(self, since: Instant | None, listener: TransportListener) -> None:
+        dialer = HubDialer(self.memory, self._trusts)
+        try:
+            await self._receive(dialer, listener)
+        except ConfigurationError as error:  # a certificate may be about to be replaced
+            raise Unavailable(self.broker.url, str(error)) from None
+        except FetchError:
+            dialer.failed()
+            raise
+
+    async def _receive(self, dialer: HubDialer, listener: TransportListener) -> None:
+        messages = _TopicMessages(self.broker.topic(self.topic), self._part(), listener)
+        session = (
+            BrokerSession(self.options.session, _EXPIRY) if self.options.session else CLEAN_START
+        )
+        async with connect(
+            self.broker,
+            self.options.login,
+            session=session,
+            version=self.options.version,
+            dial=partial(dialer.dial, self.broker.url),
+            on_message=messages.receive,
+        ) as connection:
+            subscribe = self._subscribe(connection, messages)
+            try:
+                async with first_completed(subscribe, connection.lost()) as (subscribing, lost):
+                    if subscribing.done():
+                        subscribing.result()
+                    await lost
+            except Unavailable:
+                if messages.is_unanswered(RETAINED_WAIT):
+                    self.without_selections.add(self.broker.url)
+                raise
+
+    def _part(self) -> str | None:
+        if not self.select or self.broker.url in self.without_selections:
+            return None
+        return self.broker.filtered_topic(self.topic, self.select)
+
+    async def _subscribe(self, connection: BrokerConnection, messages: _TopicMessages) -> None:
+        if messages.part is not None:
+            try:
+                await connection.subscribe(messages.part)
+            except Unavailable as error:
+                logger.info("all of %s is received, not a part: %s", self.topic, error)
+            else:
+                await self._request_forever(connection, messages)
+        await self._subscribe_to_whole(connection, messages)
+
+    async def _subscribe_to_whole(
+        self, connection: BrokerConnection, messages: _TopicMessages
+    ) -> None:
+        await connection.subscribe(messages.whole)
+        messages.listener.up()
+        if not await wait_for_event(messages.received, RETAINED_WAIT):
+            messages.listener.gap()
+
+    async def _request_forever(
+        self, connection: BrokerConnection, messages: _TopicMessages
+    ) -> None:
+        """Request the part before each lease ends; receive the whole while there is no part."""
+        random = Random()
+        while True:
+            await self._request(connection, messages)
+            messages.listener.up()
+            if not await wait_for_event(messages.part_received, RETAINED_WAIT):
+                await self._subscribe_to_whole(connection, messages)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LEASE * random.uniform(0.25, 0.5)):
+                    await messages.part_received.wait()
+                    connection.unsubscribe(messages.whole)
+                    await messages.part_ended()
+
+    async def _request(self, connection: BrokerConnection, messages: _TopicMessages) -> None:
+        request = SelectionRequest(self.topic, self.select)
+        name = channel_topic(self.topic, request_prefix(self.broker.topic_or_prefix))
+        messages.requested()
+        await connection.publish(
+            name, request.encode(), content_type=CONTENT_TYPE, channel=self.topic, retain=False
+        )
+
+    async def _trusts(self, host: str | None) -> bool:
+        return self.options.url is not None or await self.trusts(host)
+
+
+@dataclass
+class _TopicMessages:
+    """Receives messages under either of two names; any other belongs to an old session."""
+
+    whole: str
+    part: str | None
+    listener: TransportListener
+    received: asyncio.Event = field(default_factory=asyncio.Event)
+    #: Whether something of the part has come, and the hub has not ended it since.
+    part_received: asyncio.Event = field(default_factory=asyncio.Event)
+    _part_ended: asyncio.Event = field(default_factory=asyncio.Event)
+    _requested_at: float | None = None
+
+    def requested(self) -> None:
+        self._requested_at = asyncio.get_running_loop().time()
+
+    def is_unanswered(self, seconds: float) -> bool:
+        """Return whether it was requested within so many seconds, and nothing at all has come."""
+        if self._requested_at is None or self.received.is_set():
+            return False
+        return asyncio.get_running_loop().time() - self._requested_at < seconds
+
+    async def part_ended(self) -> None:
+        """Wait until the hub makes the part no longer."""
+        await self._part_ended.wait()
+        self._part_ended.clear()
+        self.part_received.clear()
+
+    def receive(self, message: MqttMessage) -> None:
+        """Receive a message; an empty one means that the hub has ended the part."""
+        if message.topic == self.part and not message.payload:
+            self._part_ended.set()
+        elif message.topic in (self.whole, self.part):
+            self.received.set()
+            if message.topic == self.part:
+                self.part_received.set()
+            self.listener.fragment(message.payload)
+
+
+def _is_known(url: str) -> bool:
+    try:
+        parse_broker(url)
+    except ConfigurationError:
+        return False
+    return True

@@ -1,0 +1,522 @@
+"""A lasting subscription to a topic, by as many of the best working endpoints as are wanted.
+
+Which endpoints are to be open: the best that work, and others while those do not.
+
+Theory of operation. An endpoint is closed, tried, or up; or it has failed and waits for its next
+attempt.
+
+    closed --needed--> tried --up--> up --has held--> worse ones are closed
+                         |            |
+                         |  failed    | lost
+                         v            v
+                        waits <-------+ --backoff over, needed--> tried
+
+An endpoint is needed while too few of the better ones are up or expected to be. One is expected
+that has just been tried for the first time, and one that was lost after it had held, since it is
+often back at once. If it fails then, the next one is opened while it waits.
+
+An open endpoint is closed when enough better ones have held, and have received something since
+they came up: a hub that is back may not have been reached by the Source yet. Where both lead to the
+same hub, the Source reaches both or neither, so the better one only has to hold. A better one that
+receives nothing while a worse one does is up, but replaces none. Each loss after the first doubles
+the time to hold, so that an endpoint which comes and goes does not close and open the others as
+often; one that was up for long is forgiven. An endpoint that was found to receive nothing is
+*mute*, and counts as lost until it receives something.
+
+All times are seconds of one monotonic clock.
+
+The connection to one endpoint, from opening it to its loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from math import inf
+from random import Random
+from typing import Generic, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+from rsnotify.errors import FetchError
+from rsnotify.format.datetimes import Instant
+from rsnotify.runtime.tasks import Tasks
+from rsnotify.sync.retry import Retry
+from rsnotify_subscriber.events import Event, PushDown, PushUp
+from rsnotify_subscriber.push.endpoints import Endpoint
+
+#: How long an endpoint may take to come up before the next one is tried, too.
+PATIENCE = 2.0
+#: How long an endpoint may take to be back that was lost after it had held.
+RETURN = 0.5
+#: How long an endpoint has to be up before worse ones are closed.
+HOLD = 3.0
+#: The longest such time, after many losses.
+LONGEST_HOLD = 300.0
+#: A worse one that has received nothing for so long is closed, even if the better one has not.
+QUIET = 60.0
+#: How much later than a worse one a better one may receive the same.
+SLACK = 2.0
+#: After being up for so many times the time to hold, a loss counts as the first.
+_FORGIVEN = 20
+_RETRY = Retry(first=0.25, most=15.0)
+
+E = TypeVar("E", bound=Hashable)
+
+
+class _EndpointState(Generic[E]):
+    """The history of one endpoint."""
+
+    def __init__(self, endpoint: E) -> None:
+        self.endpoint = endpoint
+        self.is_open = False
+        self.is_up = False
+        self.is_mute = False
+        self.failures = 0
+        self.losses = 0
+        #: The host and port of its hub.
+        self.hub_address: Hashable = None
+        #: When it may be tried again.
+        self.retry_at = -inf
+        #: Until when it is expected to come up.
+        self.expected_until = -inf
+        #: When it has been up for long enough.
+        self.held_at = inf
+        self.forgiven_at = inf
+        #: When it last received something, or came up.
+        self.received_at = -inf
+        #: When it replaces worse ones though it has received nothing.
+        self.proven_at = inf
+
+    def open(self, now: float) -> None:
+        self.is_open = True
+        if now - self.retry_at > _RETRY.most:  # failures so long ago show nothing any more
+            self.failures = 0
+        if not self.failures:
+            self.expected_until = now + PATIENCE
+
+    def up(self, now: float) -> None:
+        doublings = min(max(self.losses - 1, 0), 64)
+        hold = min(HOLD * 2.0**doublings, LONGEST_HOLD)
+        self.is_open = self.is_up = True
+        self.held_at, self.forgiven_at = now + hold, now + _FORGIVEN * hold
+        self.received_at, self.proven_at = now, now + QUIET
+        self.expected_until = -inf
+
+    def receive(self, now: float) -> None:
+        self.received_at = self.proven_at = now
+        self.is_mute = False
+
+    def down(self, now: float, retry_after: float, random: Random) -> None:
+        self.expected_until = -inf
+        if now >= self.held_at:
+            self.failures = 0
+            self.expected_until = now + RETURN
+        if self.is_up:
+            self.losses = 1 if now >= self.forgiven_at else self.losses + 1
+        self.failures += 1
+        self.retry_at = now + _RETRY.delay(self.failures, random, at_least=retry_after)
+        if self.retry_at >= self.expected_until:
+            self.expected_until = -inf
+        self.close()
+
+    def close(self) -> None:
+        self.is_open = self.is_up = self.is_mute = False
+        self.held_at = self.forgiven_at = self.proven_at = inf
+        self.received_at = -inf
+
+    def is_up_or_expected(self, now: float) -> bool:
+        return (self.is_up and not self.is_mute) or now < self.expected_until
+
+    def replaces(self, worse: _EndpointState[E], now: float) -> bool:
+        has_held = self.held_at <= now and not self.is_mute
+        is_same_hub = self.hub_address is not None and self.hub_address == worse.hub_address
+        is_proven = self.proven_at <= now or is_same_hub
+        is_as_good = (
+            worse.received_at <= self.received_at + SLACK or worse.received_at + QUIET <= now
+        )
+        return has_held and is_proven and is_as_good
+
+    def times(self) -> Iterable[float]:
+        retry_at = -inf if self.is_open else self.retry_at
+        return self.expected_until, self.held_at, self.proven_at, self.received_at + QUIET, retry_at
+
+
+class EndpointFailover(Generic[E]):
+    """Decides which endpoints are to be open. The caller opens them and reports the results.
+
+    Args:
+        endpoints: The endpoints, the best first.
+        most: How many are to be up at the same time.
+    """
+
+    def __init__(self, endpoints: Iterable[E], random: Random, *, most: int = 1) -> None:
+        self._states = [_EndpointState(endpoint) for endpoint in endpoints]
+        self._random = random
+        self._most = most
+
+    def set_endpoints(self, endpoints: Iterable[E]) -> None:
+        """Use these endpoints; the history of those that stay is kept."""
+        known = {state.endpoint: state for state in self._states}
+        self._states = [known.get(endpoint) or _EndpointState(endpoint) for endpoint in endpoints]
+
+    def up(self, endpoint: E, now: float, hub_address: Hashable = None) -> None:
+        """Note that an endpoint is up; `hub_address` is the host and port of its hub, if known."""
+        state = self._state(endpoint)
+        state.up(now)
+        state.hub_address = hub_address
+
+    def received(self, endpoint: E, now: float) -> None:
+        self._state(endpoint).receive(now)
+
+    def mute(self, endpoint: E) -> None:
+        """Note that an endpoint is up and does not receive what it should."""
+        self._state(endpoint).is_mute = True
+
+    def down(self, endpoint: E, now: float, retry_after: float = 0.0) -> None:
+        self._state(endpoint).down(now, retry_after, self._random)
+
+    def tick(self, now: float) -> list[E]:
+        """Return the endpoints that are to be open from now on, the best first."""
+        better: list[_EndpointState[E]] = []
+        for state in self._states:
+            if state.is_open:
+                if self._are_enough(one.replaces(state, now) for one in better):
+                    state.close()
+            elif state.retry_at <= now and not self._are_enough(
+                one.is_up_or_expected(now) for one in better
+            ):
+                state.open(now)
+            better.append(state)
+        return [state.endpoint for state in self._states if state.is_open]
+
+    def _are_enough(self, better: Iterable[bool]) -> bool:
+        return sum(better) >= self._most
+
+    def due(self, now: float) -> float | None:
+        """Return when the result of `tick` may change, if nothing happens before."""
+        times = (time for state in self._states for time in state.times())
+        return min((time for time in times if now < time < inf), default=None)
+
+    def _state(self, endpoint: E) -> _EndpointState[E]:
+        return next(state for state in self._states if state.endpoint == endpoint)
+
+
+_PORTS = {"ws": 80, "http": 80, "wss": 443, "https": 443}
+
+
+class PushEvents:
+    """Receives what arrives by any endpoint, and whether anything can; ignores it by default."""
+
+    def up(self) -> None:
+        """Note that fragments arrive from now on, from `since` without a gap or after `gap`."""
+
+    def audience(self, listeners: int) -> None:
+        """Note the number of subscribers of the topic, where the hub reports it."""
+
+    def gap(self) -> None:
+        """Note that a hub has not stored all fragments since `since`."""
+
+    def fragment(self, document: bytes) -> Instant | None:
+        """Receive a fragment; return the instant through which it covers changes, if any."""
+        raise NotImplementedError
+
+    def down(self) -> None:
+        """Note that no endpoint is left."""
+
+    def ended(self) -> None:
+        """Note that nothing else will happen."""
+
+
+class ConnectionObserver(Protocol):
+    """Is called when the state of a connection changes."""
+
+    def connection_up(self, connection: EndpointConnection) -> None:
+        """Note that the hub has accepted the subscription."""
+
+    def connection_received(self, connection: EndpointConnection) -> None:
+        """Note that a fragment arrived which covers more than those before."""
+
+    def connection_lost(self, connection: EndpointConnection, error: FetchError) -> None:
+        """Note that nothing arrives any more, and why."""
+
+
+class EndpointConnection:
+    """A connection to an endpoint; the `TransportListener` of its transport.
+
+    After `close`, neither observer nor events are called any more.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, observer: ConnectionObserver, events: PushEvents
+    ) -> None:
+        self.endpoint = endpoint
+        self.hub = endpoint.hub
+        #: Whether the hub has accepted the subscription.
+        self.is_up = False
+        #: Whether the hub does not send what it should.
+        self.is_mute = False
+        #: Whether the hub should have sent what the lists have from now on.
+        self.is_due = False
+        self.up_at = 0.0
+        #: When it came up, or a new fragment last arrived.
+        self.received_at = 0.0
+        self._observer = observer
+        self._events = events
+        self._is_closed = False
+        self._through: Instant | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def delivers(self) -> bool:
+        return self.is_up and not self.is_mute
+
+    @property
+    def hub_address(self) -> tuple[str, int | None] | None:
+        """The host and port of the hub, if its URI has a host."""
+        parts = urlsplit(self.hub)
+        return (parts.hostname, parts.port or _PORTS.get(parts.scheme)) if parts.hostname else None
+
+    def open(self, tasks: Tasks, since: Callable[[], Instant | None]) -> None:
+        """Start to receive; `since` returns the instant through which every change is known."""
+        self._task = tasks.spawn(self._receive(since))
+
+    async def _receive(self, since: Callable[[], Instant | None]) -> None:
+        self._through = since()
+        try:
+            await self.endpoint.transport().receive(self._through, self)
+        except FetchError as error:
+            if not self._is_closed:
+                self._observer.connection_lost(self, error)
+
+    def close(self) -> None:
+        """Unsubscribe, which may take a while."""
+        self._is_closed = True
+        if self._task is not None:
+            self._task.cancel()
+
+    # Called by the transport
+
+    def up(self, hub: str | None = None) -> None:
+        self.hub = hub or self.hub
+        if not self._is_closed and not self.is_up:
+            self.is_up = True
+            self.up_at = self.received_at = asyncio.get_running_loop().time()
+            self._observer.connection_up(self)
+
+    def audience(self, listeners: int) -> None:
+        if not self._is_closed:
+            self._events.audience(listeners)
+
+    def gap(self) -> None:
+        if not self._is_closed:
+            self._events.gap()
+
+    def fragment(self, document: bytes) -> None:
+        if self._is_closed:
+            return
+        until = self._events.fragment(document)
+        if until is not None and (self._through is None or until > self._through):
+            # What a broker has retained does not show that it receives anything now.
+            self._through = until
+            self.received_at = asyncio.get_running_loop().time()
+            self._observer.connection_received(self)
+
+
+logger = logging.getLogger("rsnotify.subscriber")
+
+
+#: The seconds after the lists within which a hub may still send the same changes.
+SILENCE_GRACE = 15.0
+
+
+class PushSubscription:
+    """A lasting subscription to a topic; the `ConnectionObserver` of its connections.
+
+    Args:
+        endpoints: The endpoints of the topic, the best first.
+        since: Returns the instant through which every change is known.
+        most: How many endpoints are to be up at the same time.
+        announce: Is called with each endpoint that comes up or goes down.
+        needed: Whether to log a warning when no endpoint is left.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        events: PushEvents,
+        since: Callable[[], Instant | None],
+        random: Random,
+        *,
+        most: int = 1,
+        announce: Callable[[Event], None] = lambda _: None,
+        needed: bool = True,
+    ) -> None:
+        self._needed = needed
+        self.endpoints = tuple(endpoints)
+        self._failover = EndpointFailover(endpoints, random, most=most)
+        self._events = events
+        self._since = since
+        self._announce = announce
+        self._open: dict[Endpoint, EndpointConnection] = {}
+        self._failed: dict[Endpoint, str] = {}  # the reasons, since each was last up
+        self._tasks = Tasks(self._end)
+        self._ended: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def up(self) -> list[Endpoint]:
+        """The endpoints by which changes arrive now, the best first."""
+        return [connection.endpoint for connection in self._delivering()]
+
+    @property
+    def hubs(self) -> tuple[str, ...]:
+        """The hubs from which changes arrive, in the same order."""
+        return tuple(connection.hub for connection in self._delivering())
+
+    @property
+    def error(self) -> str | None:
+        """Why the best endpoint is not up, if none is and it was tried."""
+        reasons = (self._failed.get(endpoint) for endpoint in self.endpoints)
+        return None if self._delivering() else next(filter(None, reasons), None)
+
+    def _delivering(self) -> list[EndpointConnection]:
+        connections = (self._open.get(endpoint) for endpoint in self.endpoints)
+        return [one for one in connections if one is not None and one.delivers]
+
+    def set_endpoints(self, endpoints: Sequence[Endpoint]) -> None:
+        """Use these endpoints from now on; connections to those that stay are kept."""
+        self.endpoints = tuple(endpoints)
+        self._failover.set_endpoints(endpoints)
+        self._failed = {one: reason for one, reason in self._failed.items() if one in endpoints}
+        self._arrange()
+
+    async def run(self) -> None:
+        self._ended = asyncio.get_running_loop().create_future()
+        try:
+            self._arrange()
+            await self._ended
+        finally:
+            self._ended = None
+            for endpoint in list(self._open):
+                self._close(endpoint)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._events.ended()
+            await self._tasks.cancel()
+
+    def _end(self, error: BaseException) -> None:
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_exception(error)
+
+    # Opening and closing
+
+    def _arrange(self) -> None:
+        if self._ended is None:
+            return
+        loop = asyncio.get_running_loop()
+        now = loop.time()  # once: a second reading could skip a time that falls due between them
+        wanted = self._failover.tick(now)
+        for endpoint in [endpoint for endpoint in self._open if endpoint not in wanted]:
+            self._close(endpoint)
+        for endpoint in [endpoint for endpoint in wanted if endpoint not in self._open]:
+            self._open[endpoint] = connection = EndpointConnection(endpoint, self, self._events)
+            connection.open(self._tasks, self._since)
+        if self._timer is not None:
+            self._timer.cancel()
+        due = self._failover.due(now)
+        self._timer = None if due is None else loop.call_at(due, self._arrange)
+
+    def _close(self, endpoint: Endpoint) -> None:
+        """Close a connection. To unsubscribe may take a while, and nothing waits for that."""
+        connection = self._open.pop(endpoint)
+        connection.close()
+        if connection.delivers:
+            self._report_down(connection, "", counted=True)
+
+    # Called by connections
+
+    def connection_up(self, connection: EndpointConnection) -> None:
+        self._failed.pop(connection.endpoint, None)
+        self._failover.up(connection.endpoint, connection.up_at, connection.hub_address)
+        self._report_up(connection)
+        self._arrange()
+
+    def connection_received(self, connection: EndpointConnection) -> None:
+        self._failover.received(connection.endpoint, connection.received_at)
+        if connection.is_mute:
+            connection.is_mute = False
+            self._report_up(connection)
+        if len(self._open) > 1:
+            self._arrange()
+
+    def connection_lost(self, connection: EndpointConnection, error: FetchError) -> None:
+        endpoint, reason = connection.endpoint, str(error)
+        del self._open[endpoint]
+        now = asyncio.get_running_loop().time()
+        self._failover.down(endpoint, now, error.retry_after or 0.0)
+        is_news = endpoint not in self._failed
+        is_refusal = error.remedy is not None
+        is_new_refusal = is_refusal and self._failed.get(endpoint) != reason
+        self._failed[endpoint] = reason
+        self._log(error, is_news=is_news or is_new_refusal, refused=is_refusal)
+        if is_news:
+            self._report_down(connection, reason, counted=connection.delivers)
+        self._arrange()
+
+    # Connections that are up, and yet receive nothing
+
+    def pulled(self, began: float, *, news: bool) -> None:
+        """Compare with the lists, which have what hubs should have sent, too.
+
+        A hub need not send what happened before its connection came up. So the first lists that
+        are read after that show nothing about it.
+
+        Args:
+            began: The time at which reading the lists began.
+            news: Whether they had changes that no hub had sent.
+        """
+        loop = asyncio.get_running_loop()
+        for connection in self._open.values():
+            if connection.delivers and connection.up_at <= began:
+                if news and connection.is_due:
+                    loop.call_later(SILENCE_GRACE, self._check_mute, connection, loop.time())
+                connection.is_due = True
+
+    def _check_mute(self, connection: EndpointConnection, since: float) -> None:
+        """Rely no longer on a connection that has received nothing new since some time."""
+        is_open = self._open.get(connection.endpoint) is connection
+        if not is_open or not connection.delivers or connection.received_at > since:
+            return
+        reason = f"{connection.hub}: it does not send changes that the lists have"
+        connection.is_mute = True
+        self._failover.mute(connection.endpoint)
+        self._log(reason, is_news=True)
+        self._report_down(connection, reason, counted=True)
+        self._arrange()
+
+    # Logs and events
+
+    def _log(self, reason: object, *, is_news: bool, refused: bool = False) -> None:
+        hubs = ", ".join(self.hubs)
+        if hubs:
+            how = "refuses this Destination" if refused else "is away"
+            state = f"a hub {how}, changes arrive by {hubs}"
+        else:
+            state = f"push is {'refused' if refused else 'away'}, the lists are polled"
+        level = logging.WARNING if is_news and self._needed else logging.INFO
+        logger.log(level, "%s: %s", state, reason)
+
+    def _report_up(self, connection: EndpointConnection) -> None:
+        endpoint = connection.endpoint
+        level = logging.INFO if self._needed else logging.DEBUG
+        logger.log(level, "changes arrive by %s", connection.hub)
+        self._announce(PushUp(endpoint.kind, connection.hub, endpoint.topic))
+        if self.up == [endpoint]:
+            self._events.up()
+
+    def _report_down(self, connection: EndpointConnection, reason: str, *, counted: bool) -> None:
+        endpoint, left = connection.endpoint, len(self.up)
+        self._announce(PushDown(endpoint.kind, connection.hub, endpoint.topic, reason, left))
+        if counted and not left:
+            self._events.down()

@@ -1,0 +1,250 @@
+"""Fragments over a WebSocket (docs/protocol.md).
+
+A WebSocket to a hub, and what it receives of each topic (docs/protocol.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta, Struct
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.protocol import State
+
+from rsnotify.errors import FetchError, Unavailable
+from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.model import MAX_BYTES
+from rsnotify.runtime.dialing import TIMEOUT
+from rsnotify.runtime.shared_websockets import TOPICS, SharedWebSocket, SharedWebSockets
+from rsnotify.selection import EVERYTHING, PushSelection
+from rsnotify_subscriber.push.hub_dialer import AddressMemory, HubDialer
+from rsnotify_subscriber.push.transport import TransportListener
+
+#: The most characters of a hub's reason that a message repeats.
+_REASON = 200
+
+
+class _Control(Struct):
+    type: str
+    topic: str | None = None
+    code: str = ""
+    message: str = ""
+    audience: Annotated[int, Meta(ge=0, le=2**53)] = 0
+
+
+class TopicReception:
+    """A topic that a connection receives, from its subscription to its end.
+
+    Attributes:
+        subscribed: Is done once a message has confirmed the subscription, or `ended` is.
+        ended: Is done once the connection is lost, or with the error of a message.
+    """
+
+    def __init__(self, hub: str, listener: TransportListener) -> None:
+        self._hub = hub
+        self._listener = listener
+        loop = asyncio.get_running_loop()
+        self.subscribed: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[None] = loop.create_future()
+
+    def process(self, message: bytes | _Control) -> None:
+        """Handle a document or a control frame; an error ends this topic only."""
+        if self.ended.done():
+            return
+        try:
+            if isinstance(message, bytes):
+                # What comes before is of an ended subscription, maybe to another selection.
+                if self.subscribed.done():
+                    self._listener.fragment(message)
+            else:
+                self._process_control(message)
+        except Exception as error:
+            self.end(error)
+
+    def _process_control(self, control: _Control) -> None:
+        if control.type == "subscribed":
+            self._listener.audience(control.audience)
+            self._listener.up()
+            self._confirm()
+        elif control.type == "gap":
+            self._listener.gap()
+        elif control.type == "error":
+            reason = f"{control.code[:_REASON]!r}: {control.message[:_REASON]!r}"
+            raise Unavailable(self._hub, f"the hub refuses: {reason}")
+
+    def end(self, error: Exception | None) -> None:
+        if not self.ended.done():
+            if error is None:
+                self.ended.set_result(None)
+            else:
+                self.ended.set_exception(error)
+                self.ended.exception()  # nobody need wait for it
+        self._confirm()
+
+    def _confirm(self) -> None:
+        if not self.subscribed.done():
+            self.subscribed.set_result(None)
+
+
+class HubWebSocket(SharedWebSocket[TopicReception]):
+    """A connection that receives topics.
+
+    Attributes:
+        dialer: Made its TCP connection; set by who opens it.
+    """
+
+    dialer: HubDialer
+    #: The reception of the documents that follow.
+    _current: TopicReception | None = None
+
+    def subscribe(
+        self,
+        hub: str,
+        topic: str,
+        since: Instant | None,
+        select: PushSelection,
+        listener: TransportListener,
+    ) -> TopicReception:
+        """Request a topic; what a hub sends before is ignored."""
+        reception = self.topics[topic] = TopicReception(hub, listener)
+        if not self.is_for_many:
+            self._current = reception
+        frame: dict[str, object] = {
+            "type": "subscribe",
+            "topic": topic,
+            "since": format_datetime(since) if since is not None else None,
+        }
+        if select:
+            frame["select"] = select
+        self.send_frame(frame)
+        if self.protocol.state is State.CLOSED:
+            reception.end(None)
+        return reception
+
+    def process_message(self, message: bytes) -> None:
+        if not message.startswith(b"{"):
+            if self._current is not None:
+                self._current.process(message)
+            return
+        try:
+            control = msgspec.json.decode(message, type=_Control)
+        except (ValueError, RecursionError) as error:
+            self.end_all(error)
+            return
+        named = self.named(control.topic)
+        if control.type == "documents" and self.is_for_many:
+            self._current = named
+        elif named is not None:
+            named.process(control)
+        elif control.type == "error" and control.topic is None:
+            self.is_ending = True
+            for reception in self.topics.values():
+                reception.process(control)
+
+    def end_all(self, error: Exception | None) -> None:
+        self.is_ending = True
+        for reception in self.topics.values():
+            reception.end(error)
+
+
+#: The seconds between pings, and until a hub that does not answer one counts as dead.
+_PING, _PONG = 5.0, 10.0
+
+
+@dataclass(repr=False)
+class WebSocketTransport:
+    """A connection to a hub for one topic, or a part of a shared one; a `Transport`.
+
+    Args:
+        trusts: Returns whether a host may be at any address.
+        select: The requested part of the topic; a hub may send more.
+        credentials: Header fields of the request.
+        memory: Which addresses failed in earlier attempts.
+        shared: The connections of several subscribers; None for one of its own.
+    """
+
+    hub: str
+    topic: str
+    trusts: Callable[[str | None], Awaitable[bool]]
+    select: PushSelection = EVERYTHING
+    credentials: Mapping[str, str] = field(default_factory=dict)
+    memory: AddressMemory = field(default_factory=AddressMemory)
+    shared: SharedWebSockets[HubWebSocket] | None = None
+
+    async def receive(self, since: Instant | None, listener: TransportListener) -> None:
+        with self._as_fetch_errors():
+            connection = await self._connect()
+        with self._translated_errors(connection.dialer):
+            reception = connection.subscribe(self.hub, self.topic, since, self.select, listener)
+            try:
+                async with asyncio.timeout(TIMEOUT):
+                    await reception.subscribed
+                await reception.ended
+                raise connection.protocol.close_exc
+            finally:
+                # The answer may be on its way: the next to subscribe must not take it as its own.
+                connection.is_ending |= reception.subscribed.cancelled()
+                reception.end(None)
+                await connection.end(self.topic)
+
+    async def _connect(self) -> HubWebSocket:
+        if self.shared is None:
+            return await self._open()
+        # Those who may not dial what another may must not use its connection.
+        trusted = await self.trusts(urlsplit(self.hub).hostname)
+        key = self.hub, frozenset(self.credentials.items()), trusted
+        return await self.shared.connect(key, self.topic, self._open)
+
+    async def _open(self) -> HubWebSocket:
+        dialer = HubDialer(self.memory, self.trusts)
+        with self._translated_errors(dialer):
+            parts = urlsplit(self.hub)
+            port = parts.port or (443 if parts.scheme == "wss" else 80)
+            sock = await dialer.dial(self.hub, parts.hostname, port)
+            connection = await connect(
+                self.hub,
+                sock=sock,
+                create_connection=HubWebSocket,
+                subprotocols=None if self.shared is None else [TOPICS],
+                additional_headers=self.credentials,
+                # Small frames gain nothing by it, and it could hide a decompression bomb.
+                compression=None,
+                max_size=MAX_BYTES,
+                open_timeout=TIMEOUT,
+                ping_interval=_PING,
+                ping_timeout=_PONG,
+                close_timeout=1,
+            )
+        assert isinstance(connection, HubWebSocket)
+        connection.dialer = dialer
+        return connection
+
+    @contextmanager
+    def _translated_errors(self, dialer: HubDialer) -> Iterator[None]:
+        try:
+            with self._as_fetch_errors():
+                yield
+        except FetchError:
+            dialer.failed()
+            raise
+
+    @contextmanager
+    def _as_fetch_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError:
+            raise Unavailable(self.hub, "no answer in time") from None
+        except ConnectionClosed as error:
+            if error.rcvd is None:
+                raise Unavailable(self.hub, "the connection was lost") from error
+            reason = f": {error.rcvd.reason}" if error.rcvd.reason else ""
+            raise Unavailable(self.hub, f"it closed the connection{reason}") from error
+        except (OSError, ValueError, RecursionError, WebSocketException) as error:
+            raise Unavailable(self.hub, str(error) or type(error).__name__) from error

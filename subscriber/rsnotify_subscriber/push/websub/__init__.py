@@ -1,1 +1,0 @@
-"""WebSub: subscriptions at hubs, and the callbacks to which hubs deliver."""

@@ -1,1 +1,0 @@
-"""The side of incremental and baseline synchronization that does I/O, around `rsnotify.sync`."""

@@ -1,1 +1,0 @@
-"""Validating documents and packages, from files and over HTTP."""
