@@ -15,7 +15,13 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ("rsnotify_gateway", "rsnotify_publisher", "rsnotify_relay", "rsnotify_subscriber")
+PACKAGES = (
+    "rsnotify",
+    "rsnotify_gateway",
+    "rsnotify_publisher",
+    "rsnotify_relay",
+    "rsnotify_subscriber",
+)
 SNAPSHOT = Path(__file__).with_name("public_api.txt")
 
 

@@ -20,7 +20,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.outbox import Forwarder, Outbox
-from rsnotify_publisher.outbox.postgresql_queue import PostgreSQLQueue
+from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
 
 BASE = "https://source.example/data/"
 DATABASE = sys.argv[1]

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from rsnotify.runtime.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from rsnotify.runtime.mqtt_broker import BrokerLogin
     from rsnotify_publisher.changes import Metadata, Record
     from rsnotify_publisher.description import (
         SourceDescription,
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     )
     from rsnotify_publisher.hubs import Hub, parse_hub
     from rsnotify_publisher.options import Options
+    from rsnotify_publisher.outbox.forwarder import Forwarder
+    from rsnotify_publisher.outbox.outbox import Outbox
+    from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
+    from rsnotify_publisher.outbox.sqlalchemy import SQLAlchemyOutbox, SQLAlchemyQueue
     from rsnotify_publisher.publisher import Publisher
     from rsnotify_publisher.source_context import SourceCallbacks
     from rsnotify_publisher.web.application import application, routes
@@ -22,6 +27,7 @@ else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
+            "rsnotify.runtime.mqtt_broker": ("BrokerLogin",),
             "rsnotify_publisher.changes": ("Metadata", "Record"),
             "rsnotify_publisher.description": (
                 "SourceDescription",
@@ -30,6 +36,10 @@ else:
                 "robots_lines",
             ),
             "rsnotify_publisher.options": ("Options",),
+            "rsnotify_publisher.outbox.forwarder": ("Forwarder",),
+            "rsnotify_publisher.outbox.outbox": ("Outbox",),
+            "rsnotify_publisher.outbox.postgresql": ("PostgreSQLQueue",),
+            "rsnotify_publisher.outbox.sqlalchemy": ("SQLAlchemyOutbox", "SQLAlchemyQueue"),
             "rsnotify_publisher.publisher": ("Publisher",),
             "rsnotify_publisher.source_context": ("SourceCallbacks",),
             "rsnotify_publisher.hubs": ("Hub", "parse_hub"),
@@ -39,11 +49,17 @@ else:
     )
 
 __all__ = [
+    "BrokerLogin",
+    "Forwarder",
     "Hub",
     "Metadata",
     "Options",
+    "Outbox",
+    "PostgreSQLQueue",
     "Publisher",
     "Record",
+    "SQLAlchemyOutbox",
+    "SQLAlchemyQueue",
     "SourceCallbacks",
     "SourceDescription",
     "application",

@@ -194,6 +194,7 @@ class BrokerLogin(Struct, frozen=True, kw_only=True):
             self.context()
 
     def context(self) -> ssl.SSLContext:
+        """Return the TLS context for connections to the broker."""
         context = trusted_context(self.ca)
         if self.certificate is not None:
             try:

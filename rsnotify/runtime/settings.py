@@ -15,7 +15,6 @@ The three places of settings: a file, the environment and options.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import re
@@ -91,6 +90,8 @@ class FileWatch:
 
     async def changed(self) -> None:
         """Wait until a file differs from its state when this returned last."""
+        import asyncio  # which the help of commands does not need
+
         before: _State | None = None
         while True:
             await asyncio.sleep(_CHECK_SECONDS)

@@ -25,6 +25,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import DocumentKind
 from rsnotify.sync.follower import Follower
+from rsnotify_subscriber.push.terms import Via
 
 _WINDOW = timedelta(seconds=1)
 
@@ -129,21 +130,6 @@ class StatusCounters:
     def _drop_old(self, now: datetime) -> None:
         while self._lags and now - self._lags[0][0] > _WINDOW:
             self._lags.popleft()
-
-
-class Via(StrEnum):
-    """How changes arrive: by any push that is offered, by one transport of it, or by polling."""
-
-    AUTO = "auto"
-    WEBSOCKET = "websocket"
-    MQTT = "mqtt"
-    XMPP = "xmpp"
-    WEBSUB = "websub"
-    POLL = "poll"
-
-
-#: The protocol that a hub must speak, as it is written.
-NAMES = {Via.WEBSOCKET: "WebSocket", Via.MQTT: "MQTT", Via.XMPP: "XMPP", Via.WEBSUB: "WebSub"}
 
 
 logger = logging.getLogger("rsnotify.subscriber")

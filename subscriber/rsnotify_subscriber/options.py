@@ -14,12 +14,12 @@ from rsnotify.runtime.arguments import require, require_struct
 from rsnotify.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify_patching import Patch
-from rsnotify_subscriber.events import Via
 from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials
 from rsnotify_subscriber.fetching.fetcher import MOST_CONTENT_BYTES
 from rsnotify_subscriber.fetching.sessions import PER_HOST
 from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttOptions
-from rsnotify_subscriber.push.websub_callbacks import DEFAULT_TERMS, Callbacks, WebSubTerms
+from rsnotify_subscriber.push.terms import DEFAULT_TERMS, Via, WebSubTerms
+from rsnotify_subscriber.push.websub_callbacks import Callbacks
 from rsnotify_xmpp.xmpp_service import NO_ACCOUNT, XmppLogin
 
 

@@ -23,7 +23,7 @@ from rsnotify.runtime.tasks import wait_for_event
 from rsnotify.selection import push_selection_for
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.discovery import OfferDiscovery, SourceIdentification
-from rsnotify_subscriber.events import NAMES, Announcer, Event, Status, Via
+from rsnotify_subscriber.events import Announcer, Event, Status
 from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
@@ -47,6 +47,7 @@ from rsnotify_subscriber.mirror.folder import FolderMirror
 from rsnotify_subscriber.options import DEFAULT_OPTIONS, FollowOptions
 from rsnotify_subscriber.pool import SubscriberPool
 from rsnotify_subscriber.push.endpoints import Transports
+from rsnotify_subscriber.push.terms import NAMES, Via
 from rsnotify_subscriber.storage.destination_state import DestinationState, opened
 from rsnotify_subscriber.storage.state_database import StateLocation
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rsnotify.format.writer import Profile
-from rsnotify_validation.validate import validate
+from rsnotify_validation.validation_walk import validate
 from tests.ports import free_port
 
 OPTIONS = (

@@ -13,7 +13,7 @@ import pytest
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify_gateway import OriginSettings
 from rsnotify_gateway.adapters.event_streams import EventMapping
-from rsnotify_validation.inspect import inspect
+from rsnotify_validation.inspection import inspect
 from tests.gateway.checking import Checking, origin
 from tests.gateway.event_server import MAPPING, EventServer, change
 from tests.gateway.origin_server import OriginServer

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import format_datetime, from_microseconds
-from rsnotify_validation.inspect import inspect
+from rsnotify_validation.inspection import inspect
 from tests.gateway.checking import origin
 from tests.gateway.origin_server import OriginServer, sitemap
 from tests.gateway.running import RunningGateway

@@ -13,7 +13,7 @@ import pytest
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.reader import read_document
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_validation.inspect import inspect
+from rsnotify_validation.inspection import inspect
 from tests.gateway.origin_server import OriginServer, sitemap
 from tests.gateway.test_replay import changes_of, replayed
 from tests.hub.event_streams import events

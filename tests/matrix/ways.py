@@ -25,8 +25,8 @@ from rsnotify_subscriber import (
     Subscriber,
     audit,
 )
-from rsnotify_subscriber.events import Via
 from rsnotify_subscriber.mirror.paths import FALLBACKS
+from rsnotify_subscriber.push.terms import Via
 from tests.matrix.source import BASE
 from tests.simulation.loop import Clock, Machine, SimulatedLoop
 

@@ -35,8 +35,8 @@ from rsnotify_subscriber.fetching.sessions import Connections, Sessions
 from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttTransport
 from rsnotify_subscriber.push.websocket_transport import WebSocketTransport
 from rsnotify_subscriber.push.websub_transport import WebSubTransport
-from rsnotify_validation.inspect import inspect
-from rsnotify_validation.validate import validate
+from rsnotify_validation.inspection import inspect
+from rsnotify_validation.validation_walk import validate
 from tests.hub.helpers import START, TOPIC, LogWatch, RunHub
 from tests.security.corpus import vectors
 from tests.security.network import PORTS, SITE, Network

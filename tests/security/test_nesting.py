@@ -9,7 +9,7 @@ from rsnotify_gateway.adapters.change_discovery import parse_page as parse_activ
 from rsnotify_gateway.adapters.event_streams import EventMapping, read_event
 from rsnotify_gateway.adapters.ldes import StreamTerms, parse_page
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_validation.inspect import origin_statements
+from rsnotify_validation.inspection import origin_statements
 from tests.subscriber.source import SmallSource, body
 
 DEPTH = 100_000

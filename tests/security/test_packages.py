@@ -14,7 +14,7 @@ from rsnotify.format.model import Capability, Document, Resource
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import audit
 from rsnotify_subscriber.content.packages import ZipPackage
-from rsnotify_validation.validate import validate
+from rsnotify_validation.validation_walk import validate
 from tests.security.corpus import vectors
 from tests.security.zip_recipes import PackageVector
 from tests.subscriber.destination import Destination

@@ -21,8 +21,8 @@ from rsnotify_subscriber.fetching.credentials import split_login
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import load
-from rsnotify_validation.inspect import inspect
-from rsnotify_validation.validate import validate
+from rsnotify_validation.inspection import inspect
+from rsnotify_validation.validation_walk import validate
 from tests.subscriber.destination import PATIENCE, Destination, files_of
 from tests.subscriber.processes import outcome, rsnotify
 from tests.subscriber.source import SmallSource, body, path_of

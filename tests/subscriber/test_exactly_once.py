@@ -20,7 +20,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.sync.actions import Progress
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import FollowOptions, PushState, Received, Subscriber
-from rsnotify_subscriber.storage.postgresql_state import PostgreSQLState
+from rsnotify_subscriber.storage.postgresql import PostgreSQLState
 from tests.postgresql import PostgreSQL
 from tests.subscriber import aggregator
 from tests.subscriber.aggregator import PACE, Aggregator

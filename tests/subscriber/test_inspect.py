@@ -14,7 +14,7 @@ from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, R
 from rsnotify.format.writer import write_document
 from rsnotify_validation import inspect as walk
 from rsnotify_validation.commands import age, inspection_lines
-from rsnotify_validation.inspect import Granularity, InspectionFinding, granularity_of, inspect
+from rsnotify_validation.inspection import Granularity, InspectionFinding, granularity_of, inspect
 from tests.subscriber.processes import SECONDS, outcome, running
 from tests.subscriber.source import SmallSource, body, status
 

@@ -14,8 +14,8 @@ from rsnotify.format.writer import write_document
 from rsnotify_subscriber import audit
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_validation.inspect import inspect
-from rsnotify_validation.validate import validate
+from rsnotify_validation.inspection import inspect
+from rsnotify_validation.validation_walk import validate
 from tests.subscriber.destination import Destination
 from tests.subscriber.source import SmallSource, body, path_of, status
 

@@ -18,9 +18,9 @@ from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.digest import SetSum
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.sync.actions import Progress
-from rsnotify_subscriber.storage import postgresql_state as postgresql
+from rsnotify_subscriber.storage import postgresql
 from rsnotify_subscriber.storage.destination_state import DestinationState
-from rsnotify_subscriber.storage.postgresql_state import PostgreSQLState
+from rsnotify_subscriber.storage.postgresql import PostgreSQLState
 from rsnotify_subscriber.storage.resource_state import ResourceState
 
 SECOND = datetime(2026, 1, 1, tzinfo=UTC)

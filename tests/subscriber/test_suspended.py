@@ -11,7 +11,7 @@ import pytest
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber
-from rsnotify_subscriber.storage.postgresql_state import PostgreSQLState
+from rsnotify_subscriber.storage.postgresql import PostgreSQLState
 from tests.subscriber import aggregator
 from tests.subscriber.aggregator import PACE, Aggregator
 from tests.subscriber.source import SmallSource
@@ -23,7 +23,7 @@ INTO_POSTGRESQL = """
 import asyncio
 from rsnotify.errors import StorageError
 from rsnotify_subscriber import FollowOptions, Subscriber
-from rsnotify_subscriber.storage.postgresql_state import PostgreSQLState
+from rsnotify_subscriber.storage.postgresql import PostgreSQLState
 from tests.subscriber.aggregator import PACE, Aggregator
 
 class Suspending(Aggregator):

@@ -16,7 +16,7 @@ from rsnotify.runtime.command_line import application
 from rsnotify_validation import RULES, Severity
 from rsnotify_validation import validate as walk
 from rsnotify_validation.document_check import ValidationResult
-from rsnotify_validation.validate import validate
+from rsnotify_validation.validation_walk import validate
 from tests.subscriber.processes import outcome, rsnotify
 from tests.subscriber.source import Server
 from tests.subscriber.tree import Tree, package

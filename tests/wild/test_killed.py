@@ -18,7 +18,7 @@ import pytest
 from rsnotify_subscriber import Received, default_state
 from rsnotify_subscriber.mirror import MirrorTree
 from rsnotify_subscriber.storage.destination_state import DestinationState
-from rsnotify_subscriber.storage.postgresql_state import PostgreSQLState
+from rsnotify_subscriber.storage.postgresql import PostgreSQLState
 from tests.subscriber.destination import PATIENCE, files_of
 from tests.subscriber.processes import running
 from tests.wild.documents import change_list, entry, resource_list

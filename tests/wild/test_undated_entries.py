@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rsnotify_subscriber import audit
-from rsnotify_validation.inspect import inspect
+from rsnotify_validation.inspection import inspect
 from tests.wild.documents import entry, resource_list, urlset
 from tests.wild.running import (
     Copy,

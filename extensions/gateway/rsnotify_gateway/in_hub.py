@@ -50,7 +50,6 @@ class HubGateway:
         self, configuration: HubConfiguration, public_url: str, listener: socket.socket
     ) -> None:
         from rsnotify_gateway import Gateway
-        from rsnotify_gateway.in_hub import origins_of
         from rsnotify_publisher import Hub
 
         self._base_url = public_url + _PATH

@@ -22,7 +22,8 @@ from msgspec import Struct
 from multidict import CIMultiDictProxy
 
 from rsnotify.format.links import format_links
-from rsnotify.runtime.serving import address, listen, serving
+from rsnotify.runtime.listening import address, listen
+from rsnotify.runtime.serving import serving
 from rsnotify_hub_check.outcomes import (
     CheckSettings,
     PublishMethod,

@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from rsnotify.errors import ConfigurationError, FetchError, StorageError
-from rsnotify.runtime.serving import cannot_listen
+from rsnotify.runtime.listening import cannot_listen
 from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.access.limits import TrustedProxies
 from rsnotify_hub.http.connection_guard import find_guard

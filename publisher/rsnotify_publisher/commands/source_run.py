@@ -21,8 +21,9 @@ from rsnotify.errors import counted, without_credentials
 from rsnotify.format.datetimes import Instant, from_microseconds
 from rsnotify.format.digest import SetSum
 from rsnotify.runtime.command_line import ForcedShutdown, complain, printable, run
+from rsnotify.runtime.listening import address, listen
 from rsnotify.runtime.processes import allow_files
-from rsnotify.runtime.serving import address, listen, serving
+from rsnotify.runtime.serving import serving
 from rsnotify.runtime.tasks import running
 from rsnotify_publisher.config import SourceConfiguration
 from rsnotify_publisher.description import SourceDescription
@@ -182,7 +183,7 @@ class SourceLineReport:
 
 class SourceTerminalReport:
     def __init__(self) -> None:
-        from rsnotify.runtime.command_line import live
+        from rsnotify.runtime.display import live
 
         self.live = live("")
 

@@ -15,10 +15,10 @@ from rsnotify.format.offer import Offer
 from rsnotify.runtime.mqtt_broker import SCHEMES, parse_broker
 from rsnotify.runtime.shared_websockets import SharedWebSockets
 from rsnotify.selection import EVERYTHING, PushSelection
-from rsnotify_subscriber.events import Via
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.hub_dialer import AddressMemory
 from rsnotify_subscriber.push.mqtt_transport import MqttOptions, MqttTransport
+from rsnotify_subscriber.push.terms import Via
 from rsnotify_subscriber.push.transport import Transport
 from rsnotify_subscriber.push.websocket_transport import HubWebSocket, WebSocketTransport
 from rsnotify_subscriber.push.websub_callbacks import Callbacks

@@ -59,7 +59,7 @@ from rsnotify_subscriber.storage.lookups import (
     look_up,
 )
 from rsnotify_subscriber.storage.resource_state import LOST, ResourceState
-from rsnotify_subscriber.storage.sqlite_state import SQLiteFolder
+from rsnotify_subscriber.storage.sqlite import SQLiteFolder
 from rsnotify_subscriber.storage.state_database import (
     Rows,
     StateDatabase,

@@ -14,7 +14,7 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import ChangeType, Link, Rel, Resource
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.outbox import Forwarder, Outbox, OutboxLine
-from rsnotify_publisher.outbox.postgresql_queue import PostgreSQLQueue
+from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
 from tests.postgresql import PostgreSQL
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
 

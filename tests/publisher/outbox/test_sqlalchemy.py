@@ -14,7 +14,7 @@ from sqlalchemy.pool import NullPool
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.outbox import Forwarder
-from rsnotify_publisher.outbox.postgresql_queue import PostgreSQLQueue
+from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
 from rsnotify_publisher.outbox.sqlalchemy import SQLAlchemyOutbox, SQLAlchemyQueue
 from tests.publisher.helpers import BASE, QUICK, eventually
 

@@ -13,7 +13,7 @@ from sqlalchemy.pool import NullPool
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.outbox import Forwarder, Outbox, forwarder
-from rsnotify_publisher.outbox.postgresql_queue import PostgreSQLQueue
+from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
 from rsnotify_publisher.outbox.sqlalchemy import SQLAlchemyOutbox, SQLAlchemyQueue
 from tests.publisher.helpers import BASE, QUICK, eventually
 from tests.suspending import suspended
@@ -43,7 +43,7 @@ def run(queue):
             pass  # its session was closed meanwhile
 """
 BY_POSTGRESQL = """
-from rsnotify_publisher.outbox.postgresql_queue import PostgreSQLQueue
+from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
 run(PostgreSQLQueue(sys.argv[2] + "?application_name=suspended"))
 """
 BY_SQLALCHEMY = """

@@ -8,7 +8,7 @@ from random import Random
 
 from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import Instant
-from rsnotify_subscriber.events import Event, PushDown, PushUp, Via
+from rsnotify_subscriber.events import Event, PushDown, PushUp
 from rsnotify_subscriber.push.endpoints import Endpoint
 from rsnotify_subscriber.push.push_subscription import (
     HOLD,
@@ -17,6 +17,7 @@ from rsnotify_subscriber.push.push_subscription import (
     SLACK,
     PushSubscription,
 )
+from rsnotify_subscriber.push.terms import Via
 from rsnotify_subscriber.push.transport import TransportListener
 from tests.subscriber.push.virtual import run
 

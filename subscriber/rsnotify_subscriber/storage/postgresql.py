@@ -96,6 +96,7 @@ class PostgreSQLState:
         return f"the schema {self._schema}"
 
     def open(self) -> PostgreSQLDatabase:
+        """Open a connection that writes, and one that reads."""
         try:
             writer = psycopg.connect(self._conninfo, autocommit=True)
             try:
