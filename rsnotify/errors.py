@@ -11,33 +11,28 @@
     │   │   └── Gone                     the server answers 410
     │   ├── Unavailable              no usable answer; a later attempt may succeed
     │   │   ├── NotCopied                resources are missing in a copy after several attempts
-    │   │   ├── NotPermitted             a broker does not allow it (rsnotify.errors)
-    │   │   ├── ConnectionRefused        a broker refuses a message (rsnotify.errors)
-    │   │   └── UnsupportedVersion       an MQTT broker lacks a version (rsnotify.runtime.mqtt)
+    │   │   ├── NotPermitted             a broker does not allow it
+    │   │   ├── ConnectionRefused        a broker refuses a message
+    │   │   └── UnsupportedVersion       an MQTT broker lacks a version (rsnotify.runtime.mqtt_connection)
     │   ├── ContentMismatch          the content does not have the announced hash, length or type
     │   └── RefusedAddress           the address is not public, and is not connected to
     ├── ConfigurationError       the user asked for something that cannot work
     │   ├── WrongOption              an option of a command has a wrong value
-    │   ├── WrongSetting             a setting of a file is wrong (rsnotify.runtime.config)
+    │   ├── WrongSetting             a setting of a file is wrong (rsnotify.runtime.settings)
     │   └── SeveralSets              a URI leads to several sets; the user has to name one
     ├── StorageError             the journal, log or state cannot be read or written
-    ├── Unreachable              no connection could be opened (rsnotify.runtime.http)
-    ├── NoReply                  a host does not answer with valid HTTP (rsnotify.runtime.http)
-    │   └── StaleConnection          a kept connection had ended (rsnotify.runtime.http)
-    ├── TruncatedBody            a body is shorter than announced (rsnotify.runtime.web)
-    ├── ClientDisconnected       a client went away (rsnotify.runtime.web)
-    ├── StanzaError              an XMPP request is answered with an error (rsnotify.runtime.xmpp)
-    ├── PacketTooLong            an MQTT packet is too long (rsnotify.runtime.mqtt)
-    └── ProcessError             a subcommand failed as a child process (rsnotify.runtime.processes)
+    ├── Unreachable              no connection could be opened (rsnotify.runtime.http_client)
+    ├── NoReply                  a host does not answer with HTTP (rsnotify.runtime.http_client)
+    │   └── StaleConnection          a kept connection had ended (rsnotify.runtime.http_client)
+    ├── TruncatedBody            a body is shorter than announced (rsnotify.runtime.web_messages)
+    ├── ClientDisconnected       a client went away (rsnotify.runtime.web_messages)
+    ├── PacketTooLong            an MQTT packet is too long (rsnotify.runtime.mqtt_streams)
+    └── ProcessError             a subcommand failed as a process (rsnotify.runtime.processes)
 
 The other packages derive their own errors from these, next to the code that raises them.
 
 Facts are fields, so that a program need not parse a message. Messages say what, where and what
-to do.
-
-Counted nouns in messages.
-
-Errors for what a broker refuses; they say what to change where waiting does not help.
+to do; those about a broker say what to change where waiting does not help.
 """
 
 from __future__ import annotations

@@ -30,7 +30,13 @@ PAGES = [
 ]
 ALL_PAGES = sorted(
     str(path.relative_to(ROOT))
-    for pattern in ("*.md", "[a-z]*/README.md", "docs/**/*.md", "deploy/**/*.md")
+    for pattern in (
+        "*.md",
+        "[a-z]*/README.md",
+        "extensions/*/README.md",
+        "docs/**/*.md",
+        "deploy/**/*.md",
+    )
     for path in ROOT.glob(pattern)
 )
 #: What programs say that do not end by themselves.
@@ -231,7 +237,13 @@ def test_every_link_within_the_documentation_leads_somewhere(page: str) -> None:
 @pytest.mark.parametrize("page", ALL_PAGES)
 def test_every_module_that_a_page_names_is_there(page: str) -> None:
     folder = (ROOT / page).parent
-    places = [ROOT, folder, *folder.glob("rsnotify*"), *ROOT.glob("*/rsnotify*")]
+    places = [
+        ROOT,
+        folder,
+        *folder.glob("rsnotify*"),
+        *ROOT.glob("*/rsnotify*"),
+        *ROOT.glob("extensions/*/rsnotify*"),
+    ]
     for name in re.findall(r"`([\w/]+\.py)`", (ROOT / page).read_text()):
         assert any((place / name).exists() for place in places), name
 
