@@ -13,7 +13,7 @@
     │   │   ├── NotCopied                resources are missing in a copy after several attempts
     │   │   ├── NotPermitted             a broker does not allow it
     │   │   ├── ConnectionRefused        a broker refuses a message
-    │   │   └── UnsupportedVersion       an MQTT broker lacks a version (rsnotify.runtime.mqtt_connection)
+    │   │   └── UnsupportedVersion       an MQTT broker lacks it (rsnotify.runtime.mqtt_connection)
     │   ├── ContentMismatch          the content does not have the announced hash, length or type
     │   └── RefusedAddress           the address is not public, and is not connected to
     ├── ConfigurationError       the user asked for something that cannot work

@@ -96,7 +96,6 @@ class Mosquitto:
         await self.stop()
 
     async def start(self) -> None:
-        """Start it, and wait until it can be reached."""
         self._running.clear()
         self._process = await asyncio.create_subprocess_exec(
             *("mosquitto", "-c", self._folder / "mosquitto.conf"),
@@ -140,7 +139,6 @@ class Mosquitto:
         return sum(text in line for line in self.lines)
 
     async def news(self) -> None:
-        """Wait until it logs something."""
         self._news.clear()
         await self._news.wait()
 
@@ -150,12 +148,10 @@ class Mosquitto:
         self._process.send_signal(signal.SIGHUP)
 
     def pause(self) -> None:
-        """Make it unresponsive from now on."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """Resume the process."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)

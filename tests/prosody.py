@@ -141,7 +141,6 @@ class Prosody:
         await self.stop()
 
     async def start(self) -> None:
-        """Start it, and wait until it can be reached."""
         started = len(self.lines)
         self._process = await asyncio.create_subprocess_exec(
             *("prosody", "--config", self._configuration, "-F"),
@@ -155,7 +154,6 @@ class Prosody:
                 await self.news()
 
     async def news(self) -> None:
-        """Wait until it logs something."""
         self._news.clear()
         await self._news.wait()
 
@@ -167,7 +165,6 @@ class Prosody:
         self._news.set()
 
     async def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """End it: in order, or by SIGKILL."""
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(how)
             self._process.send_signal(signal.SIGCONT)
@@ -177,12 +174,10 @@ class Prosody:
             await self._reading
 
     def pause(self) -> None:
-        """Make it unresponsive from now on."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """Resume the process."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)

@@ -49,11 +49,7 @@ FRAGMENT = """<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"
 
 
 def docker(*words: str, check: bool = True, timeout: float = PATIENCE) -> str:
-    """Run docker, and return what it prints to its standard output.
-
-    Raises:
-        AssertionError: It failed, with all that it printed.
-    """
+    """Run docker, and return what it prints to its standard output."""
     done = run("docker", *words, timeout=timeout)
     assert done.returncode == 0 or not check, f"docker {words}: {done.stdout}{done.stderr}"
     return done.stdout.strip()
@@ -64,7 +60,6 @@ def run(*words: str, timeout: float = PATIENCE) -> subprocess.CompletedProcess[s
 
 
 def wait_until(holds: Callable[[], bool], what: str) -> None:
-    """Wait until a condition holds."""
     ends = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < ends, f"not within {PATIENCE} s: {what}"
@@ -141,7 +136,6 @@ class Compose:
         (self._folder / "override.yml").write_text(text)
 
     def run(self, *words: str, settings: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Run `docker compose`."""
         return run(
             *("docker", "compose", "--project-name", PROJECT),
             *("--file", str(self._file)),
@@ -152,11 +146,7 @@ class Compose:
         )
 
     def __call__(self, *words: str) -> str:
-        """Run `docker compose`, and return what it prints.
-
-        Raises:
-            AssertionError: It failed, with all that it printed.
-        """
+        """Run `docker compose`, and return what it prints."""
         done = self.run(*words)
         assert done.returncode == 0, f"docker compose {words}: {done.stdout}{done.stderr}"
         return done.stdout
@@ -171,7 +161,6 @@ class Compose:
         wait_until(lambda: self.get("readyz")[0] == 200, "the hub is ready")
 
     def container(self, name: str) -> str:
-        """Return the id of a service's container."""
         label = "label=com.docker.compose"
         found = docker(
             *("ps", "--all", "--quiet", "--filter", f"{label}.project={PROJECT}"),
@@ -195,7 +184,6 @@ class Compose:
         return self._ask(urllib.request.Request(self.url + "websub", body, headers))[0]
 
     def published(self) -> list[int]:
-        """Return the seconds of the changes that the hub has."""
         query = urllib.parse.urlencode({"topic": TOPIC, "since": "2026"})
         status, text = self.get(f"topics?{query}")
         assert status == 200, text

@@ -16,13 +16,7 @@ PATIENCE = 120
 
 
 class Running:
-    """A process that runs.
-
-    Args:
-        command: What runs.
-        environment: All of its variables.
-        folder: Where it runs.
-    """
+    """A process that runs."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], folder: Path = Path("/")
@@ -44,7 +38,6 @@ class Running:
 
     @property
     def pid(self) -> int:
-        """Its number in the system."""
         return self._process.pid
 
     def _read(self) -> None:
@@ -63,12 +56,10 @@ class Running:
             self._news.notify_all()
 
     def output(self) -> str:
-        """Return what it printed so far."""
         with self._news:
             return "".join(self._lines)
 
     def says(self, text: str | re.Pattern[str]) -> None:
-        """Wait until it has printed a line with this text."""
         pattern = re.compile(re.escape(text)) if isinstance(text, str) else text
         with self._news:
             self._news.wait_for(lambda: self._ended or self._has_said(pattern), PATIENCE)
@@ -78,28 +69,18 @@ class Running:
         return any(pattern.search(line) for line in self._lines)
 
     def is_alive(self) -> bool:
-        """Tell whether it still runs."""
         return self._process.poll() is None
 
     def ask(self, how: signal.Signals) -> None:
-        """Ask it to end, and do not wait."""
         self._process.send_signal(how)
 
     def stop(self) -> int:
-        """Ask it to end, and return its exit code.
-
-        Raises:
-            TimeoutExpired: It did not end, and was killed.
-        """
+        """Ask it to end, and return its exit code."""
         self.ask(signal.SIGTERM)
         return self.ends()
 
     def ends(self) -> int:
-        """Wait until it has ended, and return its exit code.
-
-        Raises:
-            TimeoutExpired: It did not end, and was killed.
-        """
+        """Wait until it has ended, and return its exit code."""
         try:
             code = self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:

@@ -135,7 +135,6 @@ class NatsServers:
             (folder / name).mkdir()
 
     def start(self, name: str, settings: dict[str, str] = SETTINGS) -> Running:
-        """Start one."""
         service = services(settings)[name]
         environment = service["environment"] | {"PATH": PATH}
         own = {"user": "0:0", "environment": environment}
@@ -233,7 +232,6 @@ class Node:
         return connection.respond(HTTPStatus.OK, self.name)
 
     def close(self) -> None:
-        """Stop, and close its WebSockets."""
         self._server.shutdown()
         self._thread.join()
 
@@ -262,7 +260,6 @@ class Balancer:
         machine.start(Image(), service | {"environment": {"PATH": PATH}})
 
     def get(self, path: str = "") -> tuple[int, str]:
-        """Return status and text of an answer."""
         return _get(f"http://127.0.0.1:{self.port}/{path}")
 
     def names(self) -> set[str]:

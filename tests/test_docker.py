@@ -92,7 +92,6 @@ class Installed:
         shutil.copytree(ROOT / "docs", folder / "docs")
 
     def publish(self, topic: str, token: str) -> int:
-        """Publish a fragment at the hub that runs, and return the status of its answer."""
         headers = {
             "Link": f'<{self.machine.here(topic)}>; rel="self"',
             "Content-Type": "application/xml",
@@ -303,12 +302,10 @@ class Broker:
                 os.chown(folder / name, 1883, 1883)
 
     def start(self, **variables: str) -> Running:
-        """Start it, with some variables changed."""
         environment = self.service["environment"] | {"PATH": PATH} | variables
         return self.machine.start(Image(), self.service | {"environment": environment})
 
     def connect(self, user: str | None, password: str | None) -> Party:
-        """Connect to it."""
         return Party(self.port, user, password)
 
 
@@ -334,17 +331,14 @@ class Party:
         return self._answers.get(timeout=PATIENCE)
 
     def subscribe(self, topic: str) -> str:
-        """Subscribe, and return what the broker answers."""
         self._client.subscribe(topic, qos=1)
         return self._answer()
 
     def publish(self, topic: str, payload: bytes) -> str:
-        """Publish, and return what the broker answers."""
         self._client.publish(topic, payload, qos=1, retain=True)
         return self._answer()
 
     def close(self) -> None:
-        """Disconnect."""
         self._client.disconnect()
         self._client.loop_stop()
 

@@ -76,7 +76,6 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def programs() -> Iterator[tuple[str, str]]:
-    """Yield each program with the place where it stands."""
     for page in PAGES:
         for section in re.split(r"^#+ ", (ROOT / page).read_text(), flags=re.MULTILINE)[1:]:
             parts = [body for name, body in fences_of(section) if name == "python"]
@@ -85,7 +84,6 @@ def programs() -> Iterator[tuple[str, str]]:
 
 
 def commands() -> list[tuple[str, str]]:
-    """Return each command of ours, with the page that has it."""
     return [
         (page, line)
         for page in PAGES
@@ -163,7 +161,6 @@ def test_every_command_of_the_packages_pages_runs(reader: Reader, page: str, com
 
 
 def options(command: Any) -> set[str]:
-    """Return the options of a command and of its subcommands."""
     parameters = getattr(command, "params", [])
     below = []
     if hasattr(command, "list_commands"):

@@ -108,7 +108,6 @@ async def test_it_is_ended_by_a_signal(how: signal.Signals) -> None:
     process = await asyncio.create_subprocess_exec(
         *STARTED, "wait", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
     )
-    assert process.stdout is not None
     await process.stdout.readline()
     assert is_forked(process.pid)
     process.send_signal(how)
@@ -120,7 +119,6 @@ def test_it_is_a_process_of_its_own_if_a_variable_differs_that_an_import_may_rea
         with subprocess.Popen(
             [*STARTED, "wait"], stdout=subprocess.PIPE, env={**os.environ, **asked}
         ) as process:
-            assert process.stdout is not None
             process.stdout.readline()
             assert is_forked(process.pid) == forked
             process.kill()
@@ -146,7 +144,6 @@ def test_it_ends_with_its_parent_if_that_was_asked_for() -> None:
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, cwd=fork_server.ROOT, start_new_session=True
     ) as parent:
-        assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         assert is_forked(pid)
         child = os.pidfd_open(pid)

@@ -28,7 +28,6 @@ Documents = dict[str, dict[str, Any]]
 
 
 def render(folder: Path) -> Documents:
-    """Return what a folder gives, by kind."""
     done = subprocess.run(
         ["kubectl", "kustomize", folder], capture_output=True, text=True, check=False
     )

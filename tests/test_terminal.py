@@ -70,7 +70,6 @@ class Terminal:
         os.close(self._main)
 
     def lines(self) -> list[str]:
-        """Return what stands on the screen, and above it."""
         lines, row, column = [""], 0, 0
         text = self._written.decode(errors="replace")
         for part in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", text):

@@ -26,7 +26,6 @@ NO_PORT = "70000"
 
 
 def said(*arguments: str, **environ: str) -> str:
-    """Run a command that cannot work, and return what it says."""
     clean = {name: value for name, value in os.environ.items() if "RSNOTIFY" not in name}
     done = subprocess.run(
         [sys.executable, "-m", "rsnotify", *arguments],

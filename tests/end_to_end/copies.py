@@ -29,18 +29,7 @@ def _read(body: bytes) -> Document:
 
 
 class Copy:
-    """What a subscriber knows by the fragments that it received.
-
-    Args:
-        name: Its name in messages.
-
-    Attributes:
-        through: The end of the last fragment.
-        hashes: The hash of each resource that exists.
-        faults: What must not happen: gaps, and deliveries of two nodes at the same time.
-        fragments: How many fragments it received.
-        repeats: How many of them brought nothing new.
-    """
+    """What a subscriber knows by the fragments that it received."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -116,12 +105,7 @@ async def callback_copies(number: int) -> AsyncIterator[list[CallbackCopy]]:
 
 
 class SocketCopy(Copy):
-    """A WebSocket, which is connected to the next node when it is lost.
-
-    Attributes:
-        subscribed: Whether it was subscribed once.
-        connections: How often it was connected.
-    """
+    """A WebSocket, which is connected to the next node when it is lost."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

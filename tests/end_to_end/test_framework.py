@@ -56,8 +56,6 @@ async def publishing(
 
 
 class Ear:
-    """Hears what a Subscriber tells."""
-
     def __init__(self) -> None:
         self._changed = asyncio.Event()
         self.offers: list[Offer] = []

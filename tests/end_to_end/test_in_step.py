@@ -24,8 +24,6 @@ NAMES = [f"r{number}" for number in range(12)]
 
 
 class LiveSource:
-    """Resources in memory, and a Publisher that tells of them."""
-
     def __init__(self, folder: Path, hub: str, port: int) -> None:
         self.base = f"http://127.0.0.1:{port}/"
         self.contents: dict[str, bytes] = {}

@@ -57,8 +57,6 @@ class Scene:
         return self._folder / f"copy{number}"
 
     def application(self) -> web.Application:
-        """Serve the content of each set, and its documents."""
-
         async def content(request: web.Request) -> web.Response:
             return web.Response(body=self.contents[int(request.match_info["number"])])
 

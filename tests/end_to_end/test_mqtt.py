@@ -58,7 +58,6 @@ class Place:
         (folder / "data/one.ttl").write_text("<a> <b> <c> .\n")
 
     def adapt(self, text: str) -> str:
-        """Put what is here where the page has examples."""
         broker = self.broker.url.replace("mqtt:", "mqtts:")
         return (
             text.replace("https://source.example/data/", self.base)
@@ -68,7 +67,6 @@ class Place:
 
     @asynccontextmanager
     async def run(self, *arguments: str, **environ: str) -> AsyncIterator[None]:
-        """Run a program until the context ends; it has to end in order then."""
         process = await asyncio.create_subprocess_exec(
             *arguments, cwd=self.folder, env=os.environ | environ
         )

@@ -62,7 +62,6 @@ def has_all_parts(names: list[str]) -> bool:
 
 @asynccontextmanager
 async def source(*arguments: str | Path) -> AsyncIterator[None]:
-    """Run `rsnotify source`, until it serves and as long as wanted."""
     process: Process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "rsnotify", "source", *arguments), stdout=PIPE
     )

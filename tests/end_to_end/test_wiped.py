@@ -33,14 +33,11 @@ def is_followed(status: Status) -> bool:
 
 
 @pytest.mark.slow
-async def test_destinations_converge_when_nats_loses_everything_and_push_comes_back(
-    tmp_path: Path,
-):
+async def test_destinations_converge_when_nats_loses_everything_and_push_comes_back(tmp_path: Path):
     url = f"http://127.0.0.1:{free_port()}/"
     steps = list(history.make_up(90, seed=3))
     with running_nats(tmp_path / "nats") as nats, CallbackServer(url, "127.0.0.1", None) as server:
         stage = ClusterStage(tmp_path, nats, fast=True)
-        assert stage.broker is not None
         options = FollowOptions(
             pace=Pace(poll=0.5),
             callbacks=server.callbacks,

@@ -40,7 +40,6 @@ class Place:
         (folder / "data/one.ttl").write_text("<a> <b> <c> .\n")
 
     def adapt(self, text: str) -> str:
-        """Put what is here where the page has examples."""
         return (
             text.replace("https://source.example/data/", self.base)
             .replace("xmpp.example.org:5222", f"127.0.0.1:{self.server.port}")
@@ -49,7 +48,6 @@ class Place:
 
     @asynccontextmanager
     async def run(self, *arguments: str, **environ: str) -> AsyncIterator[None]:
-        """Run a program until the context ends."""
         process = await asyncio.create_subprocess_exec(
             *arguments, cwd=self.folder, env=os.environ | environ
         )

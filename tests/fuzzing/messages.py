@@ -105,7 +105,6 @@ def _fields(data: bytes) -> dict[str, str]:
 
 
 def _request(data: bytes) -> None:
-    """Read the fields of a request as a Source and a hub do."""
     headers = _fields(data)
     for length in (None, 100):
         decide(headers, RepresentationVersion("tag", 1_000_000.5, length), 1_000_001.0)
@@ -135,7 +134,6 @@ def _http_response(data: bytes) -> None:
 
 
 def _control(data: bytes) -> None:
-    """Read a frame of a client as a hub does, which is UTF-8."""
     data = data.decode(errors="replace").encode()
     for decode in (frames.decode, frames.decode_of_topics):
         with suppress(Refusal):
@@ -163,8 +161,6 @@ class _Received(FrameHandler):
 
 
 def _in_loop(read: Callable[[bytes], None]) -> Callable[[bytes], None]:
-    """Return a function that calls another one in an event loop."""
-
     async def run(data: bytes) -> None:
         read(data)
 
@@ -172,7 +168,6 @@ def _in_loop(read: Callable[[bytes], None]) -> Callable[[bytes], None]:
 
 
 def _websocket(data: bytes) -> None:
-    """Read the bytes of a WebSocket as a hub does."""
     transport: Any = _Ignored()
     connection = WebSocketConnection(transport, lambda _: None, max_bytes=100_000)
     connection.handler = _Received()

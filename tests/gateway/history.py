@@ -99,7 +99,6 @@ class Published:
                 origin.put(step.name, at(step.version))
 
     def lastmod(self, name: str) -> datetime:
-        """Return a time that differs for each version."""
         return at(self.versions[name])
 
     def _write(self) -> None:
@@ -136,7 +135,6 @@ class Pushed:
         self.versions: dict[str, int] = {}
 
     def connect(self, database: str) -> None:
-        """Connect again after the database was down."""
         self._connection.close()
         self._connection = psycopg.connect(database, autocommit=True)
 
@@ -144,7 +142,6 @@ class Pushed:
         self._connection.close()
 
     async def apply(self, step: Step, number: int) -> None:
-        """Apply a step, which is the n-th."""
         if step.version is None:
             del self.versions[step.name]
             query = "DELETE FROM items WHERE id = %s AND %s::integer IS NULL"

@@ -20,8 +20,6 @@ OPTIONS = Options(heartbeat=0.05, refresh=0.02, resource_list_every=0.05, grace=
 
 
 class RunningGateway:
-    """Runs within the context."""
-
     def __init__(
         self, folder: Path, origins: Sequence[OriginSettings], port: int = 0, **given: Any
     ) -> None:

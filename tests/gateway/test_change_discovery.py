@@ -336,10 +336,7 @@ async def test_only_activities_of_another_era_are_no_traceback(
 
 
 async def test_a_collection_without_end_is_a_problem(
-    site: OriginServer,
-    stream: Activities,
-    checking: Checking,
-    monkeypatch: pytest.MonkeyPatch,
+    site: OriginServer, stream: Activities, checking: Checking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(change_discovery, "_MOST_PAGES", 20)
 

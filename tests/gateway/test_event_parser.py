@@ -54,13 +54,11 @@ def test_an_event_of_any_size_is_not_kept() -> None:
 )
 def test_a_datetime_may_be_a_text_or_a_number(at: str, when: datetime) -> None:
     found = read_event(f'{{"uri": "https://a/", "at": {at}, "wiki": "one"}}', MAPPING)
-    assert found is not None
     assert (found.uri, found.when, found.deleted) == ("https://a/", when, False)
 
 
 def test_an_event_that_does_not_count_states_its_datetime_only() -> None:
     found = read_event('{"uri": "https://a/", "at": 1793613600, "wiki": "two"}', MAPPING)
-    assert found is not None
     assert found.uri is None
 
 

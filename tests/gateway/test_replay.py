@@ -118,8 +118,7 @@ def parts_of(history: str) -> list[list[Step]]:
 
 
 @pytest.mark.parametrize(
-    ("history", "at_once"),
-    [("made up", 1), pytest.param("SWEET", 8, marks=pytest.mark.slow)],
+    ("history", "at_once"), [("made up", 1), pytest.param("SWEET", 8, marks=pytest.mark.slow)]
 )
 async def test_all_sets_end_equal_though_the_gateway_is_killed_at_any_instant(
     origins: tuple[OriginServer, RepositoryServer], tmp_path: Path, history: str, at_once: int

@@ -60,10 +60,7 @@ async def events() -> AsyncIterator[EventServer]:
         yield server
 
 
-@pytest.mark.parametrize(
-    "history",
-    ["made up", pytest.param("SWEET", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("history", ["made up", pytest.param("SWEET", marks=pytest.mark.slow)])
 async def test_all_sets_end_equal_though_gateway_and_origins_are_killed(
     events: EventServer, tmp_path: Path, history: str
 ) -> None:

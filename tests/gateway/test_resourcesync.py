@@ -455,7 +455,6 @@ async def test_a_running_simulator_is_followed_to_an_equal_state(
         Checking(tmp_path / "state", origin("resourcesync", base)) as checking,
         asyncio.timeout(PATIENCE),
     ):
-        assert simulated.stdin is not None
         assert simulated.stdout is not None
         simulated.stdin.write(b"begin\n")
         done = asyncio.create_task(simulated.stdout.readline())

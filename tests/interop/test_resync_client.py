@@ -24,7 +24,6 @@ def write(folder: Path, *numbers: int, text: str = "first") -> None:
 
 
 def listed_through(process: SourceProcess) -> Instant:
-    """Return what the Resource List is as of."""
     at = read_document(process.get("resourcelist.xml")).at
     assert at is not None
     return at

@@ -54,7 +54,6 @@ READERS: dict[str, type[ListBase]] = {
 
 
 def is_valid(url: str) -> bool:
-    """Tell what `rsnotify validate` says of all documents."""
     description = f"{url}.well-known/resourcesync"
     command = [sys.executable, "-m", "rsnotify", "validate", "--deep", description]
     return subprocess.run(command, capture_output=True, timeout=PATIENCE).returncode == 0

@@ -112,7 +112,6 @@ class FakeHub:
             await self._news.wait_for(happened)
 
     async def until_disconnected(self) -> None:
-        """Wait until all that was sent has been read."""
         await self.until(lambda: not self._sockets)
 
     async def has(self, *uris: str) -> None:
@@ -233,7 +232,6 @@ class SourceProcess:
         return self.url.rstrip("/").rpartition(":")[2]
 
     def next_line(self) -> str:
-        """Wait for a line that it writes, and return it."""
         assert self._process.stdout is not None
         readable, _, _ = select.select([self._process.stdout], [], [], PATIENCE * 2)
         assert readable, "the source did not become ready"
@@ -265,7 +263,6 @@ class SourceProcess:
         ]
 
     def wait_for_change(self, change: str, name: str) -> None:
-        """Wait until a change stands in the open Change List."""
         eventually(lambda: (change, name) in self.changes())
 
 

@@ -60,7 +60,6 @@ class Published:
         return (self.folder / name.removeprefix(BASE)).exists()
 
     def parts(self, name: str) -> list[Document]:
-        """Read a document, or in its place what its index lists."""
         top = self.read(name)
         return [self.read(entry.uri) for entry in top.resources] if top.index else [top]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,13 +20,18 @@ from msgspec.structs import replace
 
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.model import ChangeType, Resource
+from rsnotify.format.reader import read_document
 from rsnotify_publisher import Publisher, Record
-from rsnotify_publisher.journal import Journal, JournalState, RecordedChanges
+from rsnotify_publisher.documents.document_store import DocumentStore
+from rsnotify_publisher.journal import Journal, JournalState, RecordedChanges, Recorder
+from rsnotify_publisher.options import Options
 from rsnotify_publisher.push import hub_feed as recent_changes
 from rsnotify_publisher.push.hub_feed import ChangeStream
+from rsnotify_publisher.source_context import SourceContext
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of
 
 HASH = "sha-256:" + "0" * 64
+
 CONTENT = b"small"
 
 
@@ -200,10 +206,7 @@ async def test_a_callback_that_returns_nonsense_costs_only_the_content(
     tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture, nonsense: Any
 ) -> None:
     publisher = Publisher(
-        *(tmp_path, BASE),
-        hubs=[hub.url],
-        options=QUICK,
-        content=lambda uri: nonsense,
+        *(tmp_path, BASE), hubs=[hub.url], options=QUICK, content=lambda uri: nonsense
     )
     async with publisher:
         for name in ("a", "b"):
@@ -242,3 +245,44 @@ async def test_no_heartbeat_passes_a_change_whose_content_is_being_read(
     chain_of(hub.fragments)
     before = hub.fragments[: hub.fragments.index(next(f for f in hub.fragments if f.resources))]
     assert all(fragment.until < change.datetime for fragment in before)  # type: ignore[operator]
+
+
+# Changes that come as fast as lists are closed.
+
+
+MANY = 50
+
+
+class Flood:
+    """A clock at each of whose looks more has happened, as long as it lasts."""
+
+    def __init__(self) -> None:
+        self.recorder: Recorder | None = None
+        self.reads = 0
+
+    def __call__(self) -> int:
+        if self.recorder is not None and threading.current_thread() is threading.main_thread():
+            self.reads += 1
+            assert self.reads < MANY, "it goes on for ever"
+            self.record(self.recorder)
+        return time.time_ns() // 1000
+
+    def record(self, recorder: Recorder) -> None:
+        change = Record(Resource(f"{BASE}a", change=ChangeType.UPDATED))
+        recorder.submit(lambda journal: journal.record([change] * 4)).result()
+
+
+def test_a_flood_does_not_keep_the_other_documents_from_being_written(tmp_path: Path) -> None:
+    flood = Flood()
+    source = SourceContext(tmp_path, BASE, (), Options(rotate="4 changes"), flood)
+    recorder = Recorder(source.open_journal, lambda _: None, ThreadPoolExecutor(1))
+    recorder.start()
+    flood.record(recorder)
+    library = DocumentStore(source, recorder)
+    flood.recorder = recorder
+    library.write_change_lists()
+    flood.recorder = None
+    library.write_change_lists()
+    recorder.close()
+    change_list = read_document((source.documents_folder / "changelist.xml").read_bytes())
+    assert 2 <= len(change_list.resources) < 4

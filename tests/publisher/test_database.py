@@ -35,7 +35,6 @@ def peak(count: int) -> float:
     assert done.returncode == 0, done.stderr
     assert f"{count:,} resources and 20 changes published" in done.stdout
     found = re.search(r"peak memory: ([\d.]+) MB", done.stdout)
-    assert found is not None
     return float(found[1])
 
 

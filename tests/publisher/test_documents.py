@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Self
@@ -20,8 +21,8 @@ from rsnotify.format.reader import read_document
 from rsnotify_publisher import Publisher, Record
 from rsnotify_publisher.documents.change_list_files import OpenChangeList
 from rsnotify_publisher.source_documents import SourceDocuments
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
-from tests.publisher.published import numbered, publish, read, uris
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, Clock, eventually
+from tests.publisher.published import QUIET, Published, numbered, publish, read, uris
 
 
 def test_a_new_source_has_every_document_though_all_are_empty(tmp_path: Path) -> None:
@@ -306,3 +307,208 @@ def test_a_script_that_just_ends_has_published_without_a_word(tmp_path: Path) ->
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
     changes = read_document((tmp_path / "documents/changelist.xml").read_bytes())
     assert uris(changes) == [BASE + "a"]
+
+
+# The Resource List in the folder: what it holds, in how many parts, and for how long.
+
+
+def test_the_resource_list_holds_the_current_set(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path, BASE, options=QUICK)
+    publisher.load([Resource(BASE + "base", length=1), Resource(BASE + "gone")])
+    with publisher:
+        change = publisher.created(BASE + "new", hash="md5:00")
+        publisher.deleted(BASE + "gone")
+        listed = publisher.source.documents_folder / "resourcelist.xml"
+        eventually(lambda: listed.exists() and b"/new" in listed.read_bytes())
+        # A list may have been written between the two changes, or have seen only one.
+        eventually(lambda: b"/gone" not in listed.read_bytes())
+    document = read(publisher, "resourcelist.xml")
+    base, new = document.resources
+    assert (base.uri, base.length) == (BASE + "base", 1)
+    assert (new.uri, new.hash, new.lastmod) == (BASE + "new", "md5:00", change.datetime)
+    assert new.change is None
+    assert change.datetime is not None
+    assert document.at <= document.completed
+    assert document.completed >= change.datetime
+
+
+def test_resources_that_another_process_loads_are_listed_at_once(tmp_path: Path) -> None:
+    with Publisher(tmp_path, BASE, options=QUIET) as publisher:
+        assert publisher.wait_published(PATIENCE)
+        assert not read(publisher, "resourcelist.xml").resources
+        other = Publisher(tmp_path, BASE)
+        other.load([Resource(BASE + "a")])
+        other.updated(BASE + "b")
+        eventually(lambda: read(publisher, "changelist.xml").resources)
+        eventually(lambda: read(publisher, "resourcelist.xml").resources)
+        other.close()
+    assert read(publisher, "resourcelist.xml").resources[0].uri == BASE + "a"
+
+
+def test_no_later_change_is_at_or_before_the_instant_of_the_resource_list(tmp_path: Path) -> None:
+    stopped = 5_000_000
+
+    publisher = Publisher(tmp_path, BASE, options=QUICK, clock=lambda: stopped)
+    with publisher:
+        assert publisher.wait_published(PATIENCE)
+        at = read(publisher, "resourcelist.xml").at
+        change = publisher.updated(BASE + "a")
+    assert change.datetime > at
+
+
+@pytest.mark.parametrize(("entries", "parts"), [(10, 1), (4, 3), (5, 2), (1, 10)])
+def test_a_long_resource_list_gets_an_index(tmp_path: Path, entries: int, parts: int) -> None:
+    publisher = Publisher(tmp_path, BASE, options=replace(QUICK, max_entries=entries))
+    publisher.load(Resource(BASE + name) for name in numbered(10))
+    with publisher:
+        assert publisher.wait_published(PATIENCE)
+    top = read(publisher, "resourcelist.xml")
+    assert top.link("up") == BASE + "capabilitylist.xml"
+    if parts == 1:
+        assert not top.index
+        lists = [top]
+    else:
+        assert top.index
+        lists = [read(publisher, entry.uri) for entry in top.resources]
+        assert {part.link("index") for part in lists} == {BASE + "resourcelist.xml"}
+    assert len(lists) == parts
+    assert {document.at for document in lists} == {top.at}
+    names = [entry.uri.removeprefix(BASE) for part in lists for entry in part.resources]
+    assert names == numbered(10)
+
+
+def test_bytes_too_make_a_resource_list_long(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path, BASE, options=replace(QUICK, max_bytes=1_000))
+    publisher.load(Resource(BASE + name) for name in numbered(20))
+    with publisher:
+        assert publisher.wait_published(PATIENCE)
+    folder = publisher.source.documents_folder / "resourcesync"
+    assert read(publisher, "resourcelist.xml").index
+    assert all(part.stat().st_size <= 1_000 for part in folder.glob("resourcelist-*"))
+
+
+def test_parts_of_a_replaced_resource_list_linger_and_then_go(tmp_path: Path) -> None:
+    clock = Clock()
+    options = replace(QUICK, max_entries=1, linger=600)
+    publisher = Publisher(tmp_path, BASE, options=options, clock=clock)
+    folder = publisher.source.documents_folder / "resourcesync"
+
+    def parts() -> set[str]:
+        return {BASE + "resourcesync/" + part.name for part in folder.glob("resourcelist-*")}
+
+    def listed() -> set[str]:
+        return {entry.uri for entry in read(publisher, "resourcelist.xml").resources}
+
+    publisher.load([Resource(BASE + "a"), Resource(BASE + "b")])
+    with publisher:
+        assert publisher.wait_published(PATIENCE)
+        before = listed()
+        publisher.created(BASE + "c")
+        eventually(lambda: len(listed()) == 3)
+        assert before | listed() <= parts()
+
+        def gone_in_time() -> bool:
+            clock.pass_seconds(601)  # again, as the list may have been written twice
+            return parts() == listed()
+
+        eventually(gone_in_time)
+
+
+# Every document that a Source offers exists: from the first document on, and after the end.
+
+
+SCRIPT = """
+import sys
+from rsnotify_publisher import Publisher
+
+publisher = Publisher(sys.argv[1], "http://source.example/data/")
+publisher.created("http://source.example/data/one")
+"""
+
+
+def offered(documents: Path) -> set[str]:
+    """Return the documents that are named from the well-known URI on."""
+    description = documents / ".well-known/resourcesync"
+    if not description.exists():
+        return set()
+    names = {".well-known/resourcesync"}
+    for one in uris(read_document(description.read_bytes())):
+        names.add(one.removeprefix(BASE))
+    for one in uris(read_document((documents / "capabilitylist.xml").read_bytes())):
+        names.add(one.removeprefix(BASE))
+    return names
+
+
+def missing(documents: Path) -> set[str]:
+    """Return the documents that are named, and are not there."""
+    return {name for name in offered(documents) if not (documents / name).exists()}
+
+
+def test_a_program_that_ends_at_once_has_written_every_document_it_offers(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", SCRIPT, tmp_path], check=True, timeout=PATIENCE)
+    documents = tmp_path / "documents"
+    assert "resourcelist.xml" in offered(documents)
+    assert not missing(documents)
+    assert uris(read_document((documents / "resourcelist.xml").read_bytes())) == [BASE + "one"]
+
+
+def test_closing_finishes_a_first_resource_list_that_was_begun(tmp_path: Path) -> None:
+    begun = threading.Event()
+
+    def resources() -> Iterator[Resource]:
+        begun.set()
+        for number in range(20_000):
+            yield Resource(f"{BASE}{number}")
+
+    with Publisher(tmp_path, BASE, resources=resources) as publisher:
+        assert begun.wait(PATIENCE)
+    assert "resourcelist.xml" in offered(publisher.source.documents_folder)
+    assert len(read(publisher, "resourcelist.xml").resources) == 20_000
+
+
+def test_nothing_leads_to_a_source_before_its_first_resource_list_is_written(
+    tmp_path: Path,
+) -> None:
+    goes_on = threading.Event()
+
+    def resources() -> Iterator[Resource]:
+        goes_on.wait(PATIENCE)
+        yield Resource(BASE + "one")
+
+    with Publisher(tmp_path, BASE, options=QUICK, resources=resources) as publisher:
+        documents = publisher.source.documents_folder
+        eventually((documents / "changelist.xml").exists)
+        publisher.updated(BASE + "one")
+        eventually(lambda: uris(read(publisher, "changelist.xml")) == [BASE + "one"])
+        assert not (documents / "capabilitylist.xml").exists()
+        assert not offered(documents)
+        goes_on.set()
+        assert publisher.wait_published(PATIENCE)
+        assert "resourcelist.xml" in offered(documents)
+        assert not missing(documents)
+
+
+def test_a_resource_dump_is_offered_once_it_is_written(tmp_path: Path) -> None:
+    with Published(tmp_path) as published:
+        published.update("one")
+    with Published(tmp_path, replace(QUIET, resource_dump_every=1)) as published:
+        eventually(lambda: "resourcedump.xml" in offered(published.folder))
+        assert not missing(published.folder)
+
+
+def test_what_is_offered_no_longer_is_named_no_longer(tmp_path: Path) -> None:
+    with Published(tmp_path, replace(QUIET, resource_list_archive=True)) as published:
+        assert "resourcelist-archive.xml" in offered(published.folder)
+    with Published(tmp_path) as published:
+        eventually(lambda: "resourcelist-archive.xml" not in offered(published.folder))
+        assert not missing(published.folder)
+
+
+def test_a_process_that_did_not_lead_publishes_what_it_recorded_last(tmp_path: Path) -> None:
+    leading, other = (Publisher(tmp_path, BASE) for _ in range(2))
+    with leading:
+        assert leading.wait_published(PATIENCE)
+        other.start()
+    other.updated(BASE + "one")
+    other.close()
+    assert uris(read(other, "changelist.xml")) == [BASE + "one"]

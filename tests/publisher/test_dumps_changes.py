@@ -128,7 +128,6 @@ def test_packages_join_without_a_gap(tmp_path: Path) -> None:
         assert begin is not None
         assert end is not None
         for entry in document.resources:
-            assert entry.datetime is not None
             assert begin < entry.datetime <= end
 
 
@@ -200,11 +199,7 @@ def test_a_patch_comes_within_the_package(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "contents",
-    [
-        {"a": b"new"},
-        {"a": b"new", "a-1.diff": b"another"},
-        {"a": b"newer", "a-1.diff": b"+new"},
-    ],
+    [{"a": b"new"}, {"a": b"new", "a-1.diff": b"another"}, {"a": b"newer", "a-1.diff": b"+new"}],
     ids=["the patch is gone", "it is another", "the content is another"],
 )
 def test_a_patch_that_would_not_do_is_left_out(tmp_path: Path, contents: dict[str, bytes]) -> None:
@@ -257,11 +252,7 @@ def test_only_the_last_part_of_an_indexed_dump_may_be_open(tmp_path: Path, close
     )
     index = read_document((tmp_path / "changedump.xml").read_bytes())
     assert (index.index, index.from_, index.until) == (True, START, until)
-    intervals = [
-        (START, instant(2)),
-        (instant(2), instant(4)),
-        (instant(4), until),
-    ]
+    intervals = [(START, instant(2)), (instant(2), instant(4)), (instant(4), until)]
     assert [(entry.from_, entry.until) for entry in index.resources] == intervals
     documents = [read_document((tmp_path / name).read_bytes()) for name in parts]
     assert [(document.from_, document.until) for document in documents] == intervals

@@ -221,14 +221,7 @@ def test_websub_is_advertised_first() -> None:
 
 @pytest.mark.parametrize(
     ("through", "cursor", "start"),
-    [
-        (None, 50, 50),
-        (60, 50, 60),
-        (40, 50, 40),
-        (5, 50, 10),
-        (None, 5, 10),
-        (999, 50, 90),
-    ],
+    [(None, 50, 50), (60, 50, 60), (40, 50, 40), (5, 50, 10), (None, 5, 10), (999, 50, 90)],
     ids=[
         "an empty hub goes on from the cursor",
         "what was not noted is not sent again",

@@ -152,11 +152,7 @@ async def test_all_nodes_share_one_cursor(
 
 @pytest.mark.usefixtures("without_backoff")
 async def test_a_name_with_a_dead_address_does_not_stop_the_feed(
-    tmp_path: Path,
-    hub: FakeHub,
-    other: FakeHub,
-    transport: str,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolve(monkeypatch, NAME, "127.0.0.3", "127.0.0.1", "127.0.0.2")
     await hub.stop()
@@ -168,11 +164,7 @@ async def test_a_name_with_a_dead_address_does_not_stop_the_feed(
 
 
 async def test_a_node_that_dies_is_replaced_by_another_address_of_its_name(
-    tmp_path: Path,
-    hub: FakeHub,
-    other: FakeHub,
-    transport: str,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolve(monkeypatch, NAME, "127.0.0.1", "127.0.0.2")
     hubs = [path_of(transport, f"http://{NAME}:{hub.port}/")]
@@ -187,11 +179,7 @@ async def test_a_node_that_dies_is_replaced_by_another_address_of_its_name(
 
 
 async def test_an_address_that_answers_5xx_comes_last_in_the_next_attempt(
-    tmp_path: Path,
-    hub: FakeHub,
-    other: FakeHub,
-    transport: str,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolve(monkeypatch, NAME, "127.0.0.1", "127.0.0.2")
     hub.refuse_with = 500
@@ -222,8 +210,6 @@ def test_nodes_that_are_none_or_speak_otherwise_are_refused(transport: str, seco
 
 
 class Warned(logging.Handler):
-    """Sets an event at the first warning."""
-
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.event = asyncio.Event()
@@ -235,11 +221,7 @@ class Warned(logging.Handler):
 
 @pytest.mark.usefixtures("without_backoff")
 async def test_a_refusal_of_the_source_is_not_taken_to_the_next_node_at_once(
-    tmp_path: Path,
-    hub: FakeHub,
-    other: FakeHub,
-    transport: str,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     hub.refuse_with = 403
     options = replace(QUICK, grace=0)

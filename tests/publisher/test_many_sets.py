@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from threading import Event
 
 import aiohttp
 import pytest
@@ -17,16 +19,19 @@ from watchfiles import Change
 from rsnotify.format.model import Capability, ChangeType, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import Publisher, SourceDescription
-from rsnotify_publisher.background.pool import JournalPoller
+from rsnotify_publisher.background.pool import CommitThreads, JournalPoller
 from rsnotify_publisher.changes import Record
 from rsnotify_publisher.folder.scanner import FileNames, FolderScanner
 from rsnotify_publisher.folder.server import PublishedFolder, server
 from rsnotify_publisher.folder.watcher import SystemWatch
 from rsnotify_publisher.journal import Journal, Recorder
+from rsnotify_publisher.web.application import SharedThreads
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, put, serving
 
 HOST = "https://x.example/"
+
 SETS = 16
+
 #: One event loop, and at most so many for commits, three kinds of documents, and contents.
 THREADS = 1 + 8 + 6 + 4 + 2 + 6
 
@@ -138,8 +143,6 @@ async def test_waiting_for_documents_ends_after_the_timeout(tmp_path: Path) -> N
 
 
 # Committing in turns
-
-
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(2) as pool:
@@ -202,8 +205,6 @@ def test_a_journal_that_cannot_be_opened_is_reported_at_once(
 
 
 # Noticing
-
-
 async def test_only_the_set_whose_journal_was_written_is_woken(tmp_path: Path) -> None:
     woken = {name: asyncio.Event() for name in "ab"}
     poller = JournalPoller()
@@ -223,8 +224,6 @@ async def test_only_the_set_whose_journal_was_written_is_woken(tmp_path: Path) -
 
 
 class Broken(Journal):
-    """A journal on a disk that fails."""
-
     def data_version(self) -> int:
         if self._seen:
             raise sqlite3.OperationalError("disk I/O error")
@@ -234,9 +233,7 @@ class Broken(Journal):
     _seen = False
 
 
-async def test_an_unreadable_journal_does_not_stop_polling_the_others(
-    tmp_path: Path,
-) -> None:
+async def test_an_unreadable_journal_does_not_stop_polling_the_others(tmp_path: Path) -> None:
     broken, whole = asyncio.Event(), asyncio.Event()
     poller = JournalPoller()
     with (
@@ -254,8 +251,6 @@ async def test_an_unreadable_journal_does_not_stop_polling_the_others(
 
 
 class RecordingListener:
-    """Keeps the names of reported files."""
-
     def __init__(self) -> None:
         self.names: set[str] = set()
         self.news = asyncio.Event()
@@ -288,9 +283,7 @@ async def test_one_watch_notifies_each_listener_of_its_own_folder(tmp_path: Path
     listening.cancel()
 
 
-async def test_an_inaccessible_folder_does_not_stop_watching_the_others(
-    tmp_path: Path,
-) -> None:
+async def test_an_inaccessible_folder_does_not_stop_watching_the_others(tmp_path: Path) -> None:
     notified = {tmp_path: RecordingListener(), tmp_path / ("x" * 300): RecordingListener()}
     listening = asyncio.create_task(SystemWatch(notified).run())
     await asyncio.sleep(0)
@@ -324,8 +317,6 @@ def test_an_inaccessible_folder_does_not_end_a_comparison(tmp_path: Path) -> Non
 
 
 # Serving
-
-
 async def test_a_file_is_served_at_once_and_a_document_when_all_are_there(
     tmp_path: Path, folder: Path
 ) -> None:
@@ -347,3 +338,80 @@ async def test_a_file_is_served_at_once_and_a_document_when_all_are_there(
             status, body = await early
         assert status == 200
         assert read_document(body).capability == Capability.CAPABILITY_LIST
+
+
+# Calls of many requests that are made in threads together.
+
+
+async def test_each_call_has_its_own_result_or_error() -> None:
+    threads = SharedThreads()
+    outcomes = await asyncio.gather(
+        *(threads.call(lambda number=number: 6 // number) for number in range(4)),
+        return_exceptions=True,
+    )
+    assert [str(each) for each in outcomes] == ["integer division or modulo by zero", "6", "3", "2"]
+
+
+async def test_calls_that_come_together_share_a_thread() -> None:
+    threads = SharedThreads()
+    used = await asyncio.gather(*(threads.call(threading.get_ident) for _ in range(20)))
+    assert len(set(used)) == 1
+    assert used[0] != threading.get_ident()
+
+
+async def test_a_call_that_blocks_does_not_delay_later_ones() -> None:
+    threads, release = SharedThreads(), threading.Event()
+    blocked = asyncio.create_task(threads.call(release.wait))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # its thread has begun
+    try:
+        assert await threads.call(lambda: 1) == 1
+        assert not blocked.done()
+    finally:
+        release.set()
+    await blocked
+
+
+async def test_calls_wait_while_all_threads_are_busy() -> None:
+    threads, release = SharedThreads(), threading.Event()
+    tasks = []
+    for _ in range(6):
+        tasks.append(asyncio.create_task(threads.call(release.wait)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    last = asyncio.create_task(threads.call(lambda: 1))
+    release.set()
+    assert await last == 1
+    assert await asyncio.gather(*tasks) == [True] * 6
+
+
+async def test_a_cancelled_call_leaves_the_others() -> None:
+    threads, release = SharedThreads(), threading.Event()
+    first, second = (asyncio.create_task(threads.call(release.wait)) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    release.set()
+    assert await second
+
+
+# The threads that commit for callers that cannot.
+
+
+def test_a_function_that_fails_ends_no_thread(caplog: pytest.LogCaptureFixture) -> None:
+    threads, done = CommitThreads(1), Event()
+    with caplog.at_level(logging.ERROR):
+        threads.submit(lambda: 1 / 0)
+        threads.submit(done.set)
+        assert done.wait(PATIENCE)
+    threads.shutdown()
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_all_that_was_submitted_runs_before_the_threads_end() -> None:
+    threads, numbers = CommitThreads(2), list[int]()
+    for number in range(100):
+        threads.submit(lambda number=number: numbers.append(number))  # type: ignore[misc]
+    threads.shutdown()
+    assert sorted(numbers) == list(range(100))

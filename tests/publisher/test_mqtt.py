@@ -26,8 +26,6 @@ AWAY = BrokerSession("a-destination", 3600)
 
 
 class Ear:
-    """Hears fragments, across connections."""
-
     def __init__(self, broker: Mosquitto) -> None:
         self._broker = parse_broker(broker.url)
         self._heard = asyncio.Event()
@@ -44,7 +42,6 @@ class Ear:
         self._heard.set()
 
     def fragments(self) -> list[Document]:
-        """Return what came, each once, in the order of the stream."""
         bodies = dict.fromkeys(message.payload for message in self.messages)
         found = [read_document(body) for body in bodies]
         return sorted(found, key=lambda fragment: fragment.until)  # type: ignore[arg-type,return-value]

@@ -114,8 +114,6 @@ async def test_a_quiet_source_sends_heartbeats_that_it_keeps(
         clock_is_back = True
         change = await publisher.aupdated(BASE + "b")
         await hub.has(BASE + "b")
-    assert promised is not None
-    assert change.datetime is not None
     assert change.datetime > promised
     chain_of(hub.fragments)
 
@@ -155,7 +153,6 @@ async def test_a_heartbeat_is_durable_before_it_is_sent(tmp_path: Path, hub: Fak
         with publisher.source.open_journal() as journal:
             state = journal.state()
     last = hub.fragments[0].until
-    assert last is not None
     assert state.promised >= to_microseconds(last)
 
 
@@ -384,8 +381,6 @@ with publisher:
 
 
 class Other:
-    """Another process of the same Source."""
-
     def __init__(self, folder: Path, hub: FakeHub) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-c", OTHER, str(folder), hub.url],
@@ -400,7 +395,6 @@ class Other:
             return await asyncio.to_thread(self._process.stdout.readline)
 
     async def updates(self, uri: str) -> None:
-        assert self._process.stdin is not None
         self._process.stdin.write(uri + "\n")
         self._process.stdin.flush()
         assert await self.read_line() == "done\n"
@@ -408,7 +402,6 @@ class Other:
     def kill(self) -> None:
         self._process.kill()
         for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
             pipe.close()
         self._process.wait(PATIENCE)
 
@@ -446,9 +439,7 @@ async def test_the_leader_notices_at_once_what_another_process_records(
     assert hub.connections == 1
 
 
-async def test_a_connection_lost_while_it_is_cancelled_does_not_keep_it_going(
-    hub: FakeHub,
-) -> None:
+async def test_a_connection_lost_while_it_is_cancelled_does_not_keep_it_going(hub: FakeHub) -> None:
     class Breaking:
         cursor = 0
         requested, broken = asyncio.Event(), asyncio.Event()
@@ -472,9 +463,7 @@ async def test_a_connection_lost_while_it_is_cancelled_does_not_keep_it_going(
     assert pushing.cancelled()
 
 
-async def test_the_grace_of_hubs_is_not_longer_on_a_slow_machine(
-    tmp_path: Path,
-) -> None:
+async def test_the_grace_of_hubs_is_not_longer_on_a_slow_machine(tmp_path: Path) -> None:
     publisher = Publisher(
         tmp_path, BASE, hubs=["http://127.0.0.1:1/"], options=replace(QUICK, grace=0.2)
     )

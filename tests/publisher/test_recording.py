@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import ChangeType, Link, Resource
-from rsnotify_publisher import Publisher, Record
+from rsnotify_publisher import Publisher, Record, SourceDescription
 from rsnotify_publisher.journal import Journal, Recorder
 from tests.publisher.helpers import BASE, PATIENCE, QUICK
 
@@ -274,8 +274,6 @@ def test_changes_that_could_not_be_flushed_are_not_passed_on(tmp_path: Path) -> 
 
 
 class UnreliableConnection(sqlite3.Connection):
-    """Its first rollback fails."""
-
     failed = False
 
     def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
@@ -381,3 +379,57 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="file is no folder"):
         Publisher(tmp_path / "file", BASE).start()
+
+
+# What a Publisher is given is checked at once, with one sentence.
+
+
+BASE = "https://source.example/"
+
+
+async def fetched(_: str) -> bytes:
+    return b""
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"folder": None}, "folder is of type NoneType; give the path of a folder"),
+        ({"base_url": Path("source")}, "base_url is of type PosixPath; give a URL"),
+        ({"hubs": "https://hub.example/"}, "hubs is of type str; give a list of URLs"),
+        ({"hubs": [5]}, "a hub is of type int"),
+        ({"options": {"rotate": "1 h"}}, "options is of type dict; give Options"),
+        ({"content": b"text"}, "content is of type bytes; give a function"),
+        ({"content": fetched}, "content is an async function, and is not awaited"),
+        ({"resources": []}, "resources is of type list; give a function"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_refused(given: dict[str, Any], expected: str) -> None:
+    arguments: dict[str, Any] = {"folder": "state", "base_url": BASE} | given
+    with pytest.raises(ConfigurationError) as caught:
+        Publisher(arguments.pop("folder"), arguments.pop("base_url"), **arguments)
+    assert expected in str(caught.value)
+
+
+def test_so_are_the_sets_of_a_source_description(tmp_path: Path) -> None:
+    sets: Any
+    for sets in (Publisher(tmp_path, BASE), ["state"]):
+        with pytest.raises(ConfigurationError, match="give a"):
+            SourceDescription(BASE, sets)
+
+
+def test_a_change_may_be_named_by_its_word(tmp_path: Path) -> None:
+    with Publisher(str(tmp_path), BASE) as publisher:
+        change: Any = "created"
+        (recorded,) = publisher.record([Resource(BASE + "one", change=change)])
+        assert recorded.change is ChangeType.CREATED
+
+
+@pytest.mark.parametrize("change", ["made", None, 5])
+def test_a_change_that_is_none_is_refused_with_those_that_there_are(
+    tmp_path: Path, change: Any
+) -> None:
+    one = Resource(BASE + "one", change=change)
+    expected = "give one of created, updated, deleted"
+    with Publisher(tmp_path, BASE) as publisher, pytest.raises(ConfigurationError, match=expected):
+        publisher.record([one])

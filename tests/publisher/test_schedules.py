@@ -153,8 +153,6 @@ class Job:
 
 
 class Scheduled:
-    """A job scheduler that runs one job."""
-
     def __init__(self, schedule: JobSchedule) -> None:
         self.job = Job()
         self.scheduler = JobScheduler()
@@ -288,9 +286,7 @@ def test_at_a_cron_time_all_changes_before_it_are_closed(tmp_path: Path) -> None
     assert names([source.read("changelist.xml")]) == ["c"]
 
 
-def test_a_rotation_that_was_missed_by_more_than_an_hour_waits_for_the_next(
-    tmp_path: Path,
-) -> None:
+def test_a_rotation_that_was_missed_by_more_than_an_hour_waits_for_the_next(tmp_path: Path) -> None:
     options = replace(QUIET, rotate="cron: 0 3 * * *")
     with At(tmp_path, options, 1.0) as source:
         source.update("a")
@@ -356,7 +352,6 @@ def test_changes_up_to_the_schedule_may_be_closed_whatever_the_limits() -> None:
     assert policy.minimum_open(1, 10, oldest=50, now=99, scheduled=None) is None
     assert policy.minimum_open(1, 10, oldest=50, now=99, scheduled=49) is None
     minimum = policy.minimum_open(10, 10, oldest=50, now=99, scheduled=60)
-    assert minimum is not None
     assert (minimum.changes, minimum.since) == (5, 60)
 
 

@@ -131,14 +131,7 @@ def test_the_source_description_can_be_written_for_any_web_server(
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [
-        ("a/", "a/"),
-        ("a/", "a"),
-        ("a/", "a/b/"),
-        ("a/b/", "a/"),
-        ("", "a/"),
-        ("a%62/", "ab/"),
-    ],
+    [("a/", "a/"), ("a/", "a"), ("a/", "a/b/"), ("a/b/", "a/"), ("", "a/"), ("a%62/", "ab/")],
 )
 def test_sets_that_overlap_are_refused(make: Make, one: str, other: str) -> None:
     sets = [make("one", base_url=HOST + one), make("other", base_url=HOST + other)]
@@ -167,10 +160,7 @@ def test_a_set_elsewhere_is_refused(make: Make, elsewhere: str) -> None:
 
 def test_a_folder_of_state_for_two_sets_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "state", target_is_directory=True)
-    sets = [
-        Publisher(tmp_path / "state", f"{HOST}a/"),
-        Publisher(tmp_path / "link", f"{HOST}b/"),
-    ]
+    sets = [Publisher(tmp_path / "state", f"{HOST}a/"), Publisher(tmp_path / "link", f"{HOST}b/")]
     with pytest.raises(ConfigurationError, match="keep their state in"):
         SourceDescription(HOST, sets)
 

@@ -25,8 +25,6 @@ WEBSUB = {"websub": "https://hub.example/websub"}
 
 
 class StatingHub:
-    """A hub that has nothing but the document."""
-
     def __init__(self) -> None:
         self.status = 200
         self.document: Any = {**WEBSUB, "mqtt": BROKER}
@@ -43,7 +41,6 @@ class StatingHub:
         return web.json_response(self.document, status=self.status)
 
     async def read(self) -> None:
-        """Wait for the next request of the Source."""
         self.asked.clear()
         async with asyncio.timeout(PATIENCE):
             await self.asked.wait()

@@ -62,8 +62,6 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 class Got:
-    """An answer, read to its end."""
-
     def __init__(self, respond: aiohttp.ClientResponse, body: bytes) -> None:
         self.status = respond.status
         self.headers = respond.headers
@@ -73,7 +71,6 @@ class Got:
 async def get(
     client: aiohttp.ClientSession, url: str, *, method: str = "GET", **headers: str
 ) -> Got:
-    """Ask; `if_range` is the header If-Range."""
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     async with client.request(method, url, headers=names) as answered:
         return Got(answered, await answered.read())

@@ -153,9 +153,7 @@ async def test_a_failed_start_of_the_application_is_sent_once(tmp_path: Path) ->
     assert sent == ["lifespan.startup.failed"]
 
 
-async def test_a_publisher_that_cannot_start_keeps_the_server_from_starting(
-    tmp_path: Path,
-) -> None:
+async def test_a_publisher_that_cannot_start_keeps_the_server_from_starting(tmp_path: Path) -> None:
     with Publisher(tmp_path, "https://other.example/", options=QUICK) as other:
         other.updated("https://other.example/1")
     app = asgi_application(Publisher(tmp_path, BASE, options=QUICK), asgi_page)

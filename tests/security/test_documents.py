@@ -73,7 +73,6 @@ class DocumentVector(Struct, frozen=True, forbid_unknown_fields=True):
         for name, value in parts.items():
             text = text.replace(f"{{{name}}}", value)
         root = re.search("<([A-Za-z-]+)", template)
-        assert root is not None
         text = text.replace("{root}", root[1]).replace("{file}", file.as_uri())
         text = text.replace("{url}", f"http://127.0.0.1:{PORTS}/dtd")
         data = bytes.fromhex(self.raw) + text.encode(self.encoding)

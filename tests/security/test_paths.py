@@ -226,7 +226,6 @@ FILES = ("a.txt", "a b.txt", "é.txt", "100%.txt", "sub/b.txt", ".hidden", ".git
 
 @pytest.fixture
 async def sites(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
-    """The URLs of all servers of a Source, by kind."""
     folder = tmp_path / "folder"
     for name in (*FILES, "sub/.hidden", "../secret"):
         path = folder / name

@@ -174,7 +174,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     @property
     def timers(self) -> int:
-        """Return how many timers are set; those that were cancelled stay until they are due."""
         return sum(not timer._cancelled for _, _, timer in self._scheduled)
 
     def _make_task(self, _: object, work: Any, **options: Any) -> Any:
@@ -241,8 +240,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
 
 class _Call:
-    """A call of an executor."""
-
     def __init__(self, function: Callable[[], Any], future: Any) -> None:
         self._function = function
         self.future = future

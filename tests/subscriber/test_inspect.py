@@ -12,7 +12,7 @@ from aiohttp import web
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.writer import write_document
-from rsnotify_validation import inspect as walk
+from rsnotify_validation import inspection as walk
 from rsnotify_validation.commands import age, inspection_lines
 from rsnotify_validation.inspection import Granularity, InspectionFinding, granularity_of, inspect
 from tests.subscriber.processes import SECONDS, outcome, running

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from rsnotify.errors import NotFound
 from rsnotify.runtime.command_line import application
 from rsnotify_validation import RULES, Severity
-from rsnotify_validation import validate as walk
+from rsnotify_validation import validation_walk as walk
 from rsnotify_validation.document_check import ValidationResult
 from rsnotify_validation.validation_walk import validate
 from tests.subscriber.processes import outcome, rsnotify

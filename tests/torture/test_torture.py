@@ -33,7 +33,6 @@ def test_an_interrupted_run_ends_at_once() -> None:
     process = subprocess.Popen(
         [*COMMAND, "--rounds", "9"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     assert process.stdout.readline().startswith("seed")
     assert process.stdout.readline().startswith("clocks")
     process.send_signal(signal.SIGTERM)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.wild.hub import WildHub
+from tests.wild.hub import WildHub, offer_hub
 from tests.wild.running import Copy, Folder, Recorder
 from tests.wild.source import WildSource
 
@@ -26,6 +26,16 @@ async def hub() -> AsyncIterator[WildHub]:
     await hub.server.start()
     yield hub
     await hub.stop()
+
+
+@pytest.fixture
+def begun(source: WildSource) -> None:
+    source.begin("a", "b", "c")
+
+
+@pytest.fixture
+def offered(begun: None, source: WildSource, hub: WildHub) -> None:
+    offer_hub(source, hub)
 
 
 @pytest.fixture

@@ -61,7 +61,6 @@ def md(**attributes: Time | int | None) -> str:
 
 
 def ln(rel: str, href: str, **attributes: Time | int | None) -> str:
-    """Write `rs:ln`."""
     return _element("rs:ln", {"rel": rel, "href": href, **attributes})
 
 
@@ -137,7 +136,6 @@ def resource_list(
     completed: Time | None = None,
     links: Iterable[str] = (),
 ) -> bytes:
-    """Write a Resource List."""
     return _listing("resourcelist", entries, links, "urlset", at=at, completed=completed)
 
 
@@ -159,28 +157,21 @@ def fragment(
     *,
     links: Iterable[str] = (),
 ) -> bytes:
-    """Write a Change Notification, as a hub delivers it."""
     return _listing("change-notification", entries, links, "urlset", from_=from_, until=until)
 
 
 def capability_list(offered: dict[str, str], *, links: Iterable[str] = ()) -> bytes:
-    """Write a Capability List of URIs by capability."""
     entries = [entry(uri, capability=name) for name, uri in offered.items()]
     return _listing("capabilitylist", entries, links, "urlset")
 
 
 def description(capability_lists: Sequence[str]) -> bytes:
-    """Write a Source Description."""
     entries = [entry(uri, capability="capabilitylist") for uri in capability_lists]
     return _listing("description", entries, (), "urlset")
 
 
 def index(
-    capability: str,
-    members: Iterable[str],
-    *,
-    links: Iterable[str] = (),
-    **told: Time | None,
+    capability: str, members: Iterable[str], *, links: Iterable[str] = (), **told: Time | None
 ) -> bytes:
     """Write an index; its members are entries with `element="sitemap"` (see `member`)."""
     return _listing(capability, members, links, "sitemapindex", **told)

@@ -16,12 +16,7 @@ class WildHub(SmallHub):
     """
 
     async def push(
-        self,
-        entries: list[str],
-        from_: datetime,
-        until: datetime,
-        *,
-        keep: bool = True,
+        self, entries: list[str], from_: datetime, until: datetime, *, keep: bool = True
     ) -> bytes:
         """Deliver a fragment of entries as `documents.entry` writes them; return its bytes."""
         text = fragment(entries, from_, until)
@@ -31,7 +26,6 @@ class WildHub(SmallHub):
         return text
 
     async def deliver(self, data: bytes) -> None:
-        """Deliver any bytes at all to all who are subscribed."""
         for socket in list(self.sockets):
             await socket.send_str(data.decode())
 

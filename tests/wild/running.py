@@ -24,6 +24,7 @@ from rsnotify_subscriber import (
     default_state,
 )
 from tests.subscriber.destination import PACE, PATIENCE, files_of
+from tests.subscriber.hub import SmallHub
 from tests.subscriber.options import gathered
 from tests.subscriber.processes import outcome as process_outcome
 from tests.subscriber.processes import rsnotify
@@ -66,12 +67,7 @@ class Folder:
 
 
 class Recorder:
-    """A copy in memory, made by a handler, as a Subscriber within another program does.
-
-    Args:
-        base: What the URIs of resources begin with.
-        state: Where the state is kept, unless a test says so with each run.
-    """
+    """A copy in memory, made by a handler, as a Subscriber within another program does."""
 
     def __init__(self, base: str, state: Path | None = None) -> None:
         self.base = base
@@ -102,7 +98,6 @@ Copy = Folder | Recorder
 
 
 def subscriber(source: WildSource | str, copy: Copy | Path, **options: Any) -> Subscriber:
-    """Make a Subscriber that keeps a copy."""
     url = source if isinstance(source, str) else source.url
     copy = Folder(copy) if isinstance(copy, Path) else copy
     options = {"pace": PACE, "state": copy.state, **options}
@@ -114,7 +109,6 @@ HURRIED = msgspec.structs.replace(PACE, stale=0.5, repair=0.1)
 
 
 def pace(**fields: float) -> Pace:
-    """Return the pace of tests, with other fields."""
     return msgspec.structs.replace(PACE, **fields)
 
 
@@ -130,6 +124,20 @@ async def follow_once(source: WildSource | str, copy: Copy | Path, **options: An
     return outcome_of(one.status, error)
 
 
+async def run_honest(source: WildSource, copy: Copy | Path, **options: Any) -> Outcome:
+    """Catch up, and hold what the subscriber says to the promise."""
+    outcome = await follow_once(source, copy, **options)
+    assert_honest(copy, source, outcome)
+    return outcome
+
+
+async def run_right(source: WildSource, copy: Copy | Path, **options: Any) -> Outcome:
+    """Catch up, and assert that the copy is right and the subscriber says so."""
+    outcome = await run_honest(source, copy, **options)
+    assert outcome.claims, outcome
+    return outcome
+
+
 def outcome_of(status: Status, error: str = "") -> Outcome:
     """Return what a status says of the copy."""
     reasons = [error, status.error, status.difference, *getattr(status, "doubts", ())]
@@ -143,8 +151,18 @@ def outcome_of(status: Status, error: str = "") -> Outcome:
 async def following(
     source: WildSource | str, copy: Copy | Path, **options: Any
 ) -> AsyncIterator[Subscriber]:
-    """Follow until the block ends."""
     async with subscriber(source, copy, **options) as one:
+        yield one
+
+
+@asynccontextmanager
+async def pushed(
+    hub: SmallHub, source: WildSource, copy: Copy | Path, **options: Any
+) -> AsyncIterator[Subscriber]:
+    """Follow with a hub until the block ends, which begins with a right copy."""
+    async with following(source, copy, **options) as one:
+        await hub.subscribed()
+        await until_right(one, copy, source)
         yield one
 
 
@@ -167,7 +185,6 @@ async def until(one: Subscriber, condition: Callable[[Status], bool]) -> None:
 
 
 async def command_follow_once(source: WildSource | str, folder: Path, *options: str) -> Outcome:
-    """Run `rsnotify follow --once --json`."""
     url = source if isinstance(source, str) else source.url
     arguments = ("follow", url, folder, "--once", "--json", *options)
     code, output, errors = await process_outcome(await rsnotify(*arguments))
@@ -188,7 +205,6 @@ async def audited(source: WildSource, folder: Path) -> Outcome:
 
 
 async def command_audit(source: WildSource | str, folder: Path, *options: str) -> Outcome:
-    """Run `rsnotify audit --json`."""
     url = source if isinstance(source, str) else source.url
     arguments = ("audit", url, folder, "--json", *options)
     code, output, errors = await process_outcome(await rsnotify(*arguments))
@@ -205,13 +221,7 @@ async def command_audit(source: WildSource | str, folder: Path, *options: str) -
 def assert_honest(
     copy: Copy | Path, truth: WildSource | dict[str, bytes], outcome: Outcome
 ) -> None:
-    """Assert the one promise: the copy is right, or the outcome says that it may not be.
-
-    Args:
-        copy: The copy.
-        truth: What a right copy holds.
-        outcome: What the program says.
-    """
+    """Assert the one promise: the copy is right, or the outcome says that it may not be."""
     held = (Folder(copy) if isinstance(copy, Path) else copy).files()
     right = truth if isinstance(truth, dict) else truth.resources
     if outcome.claims:

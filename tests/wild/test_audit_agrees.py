@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.wild.documents import change_list, entry, index, md, member, resource_list, urlset
-from tests.wild.running import assert_honest, audited, follow_once
+from tests.wild.running import assert_honest, audited, follow_once, run_right
 from tests.wild.source import Answer, WildSource
 from tests.wild.test_dump_and_list import dump, put_list
 from tests.wild.test_newest_first import package
@@ -16,15 +16,14 @@ from tests.wild.test_newest_first import package
 
 def begin(source: WildSource, **documents: str | None) -> None:
     source.offer(**documents)
-    for name in ("a", "b", "c"):
-        source.file(name, name.encode())
+    source.files("a", "b", "c")
     put_list(source, "abc", source.t(10))
-    source.list_changes(from_=source.t(5))
+    source.list_changes()
 
 
 def update(source: WildSource, name: str, at: float, content: bytes) -> str:
-    source.file(name, content, source.t(at))
-    return source.changed(name, "updated", source.t(at), path=f"/{name}")
+    source.file(name, content, at)
+    return source.changed(name, "updated", at, path=f"/{name}")
 
 
 def packages(source: WildSource, *periods: tuple[float, float, list[str]]) -> None:
@@ -42,7 +41,7 @@ def overlapping_packages(source: WildSource) -> None:
     begin(source, changelist=None, changedump="changedump.xml")
     first = update(source, "a", 20, b"a1")
     second = update(source, "b", 50, b"b1")
-    earlier = source.changed("c", "updated", source.t(30), path="/c")
+    earlier = source.changed("c", "updated", 30, path="/c")
     last = update(source, "a", 45, b"a2")
     packages(source, (5, 60, [first, second]), (5, 40, [earlier]), (15, 90, [last]))
 
@@ -116,7 +115,7 @@ def a_version_older_than_announced(source: WildSource) -> None:
     source.put("a", Answer(b"a", modified=source.t(-1000)))
     entries = [entry(source.uri(name), lastmod=source.t(5)) for name in "abc"]
     for name in "bc":
-        source.file(name, name.encode(), source.t(5))
+        source.file(name, name.encode(), 5)
     source.put("resourcelist.xml", resource_list(entries, at=source.t(10)))
 
 
@@ -156,9 +155,7 @@ async def test_a_copy_is_right_and_in_step_for_both(
     source: WildSource, folder: Path, shape: Shape
 ) -> None:
     shape(source)
-    outcome = await follow_once(source, folder)
-    assert_honest(folder, source, outcome)
-    assert outcome.claims, outcome
+    await run_right(source, folder)
     outcome = await audited(source, folder)
     assert_honest(folder, source, outcome)
     assert outcome.code == 0, outcome

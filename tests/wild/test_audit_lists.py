@@ -11,17 +11,8 @@ from pathlib import Path
 import pytest
 
 from rsnotify_subscriber import audit
-from tests.wild.documents import (
-    change_list,
-    entry,
-    index,
-    ln,
-    md,
-    member,
-    resource_list,
-    urlset,
-)
-from tests.wild.running import Outcome, assert_honest, audited, follow_once
+from tests.wild.documents import change_list, entry, index, ln, md, member, resource_list, urlset
+from tests.wild.running import Outcome, assert_honest, audited, run_right
 from tests.wild.source import Answer, WildSource
 from tests.wild.test_newest_first import package
 
@@ -232,7 +223,7 @@ async def test_what_makes_a_follower_doubt_a_version_makes_it_unknown(
 
 
 async def test_a_cache_does_not_make_a_right_copy_differ(source: WildSource, folder: Path) -> None:
-    source.list_resources(source.t(10), hashed=False)
+    source.list_resources(hashed=False)
     current = source.answers["/set/a"]
     stale = Answer(b"old")
     source.put("a", lambda request: current if request.past_caches else stale)
@@ -246,7 +237,7 @@ async def test_documents_older_than_those_of_the_copy_are_doubted(
     before = source.answers["/set/resourcelist.xml"]
     source.offer(changelist=None)
     lists(source, at=100)
-    assert (await follow_once(source, copy)).claims
+    await run_right(source, copy)
     assert (await audited(source, copy)).code == 0
     source.answers["/set/resourcelist.xml"] = before
     outcome = await audited(source, copy)

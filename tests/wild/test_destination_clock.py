@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.wild.hub import WildHub, offer_hub
-from tests.wild.running import Copy, assert_honest, follow_once, following, until_right
+from tests.wild.running import Copy, pushed, run_right, until_right
 from tests.wild.source import WildSource
 
 BY = {
@@ -26,39 +26,27 @@ BY = {
 def begun(request: pytest.FixtureRequest, source: WildSource, hub: WildHub) -> None:
     source.start = datetime.now(UTC).replace(microsecond=0) + request.param
     source.clock = source.t(20.5)
-    for name in ("a", "b", "c"):
-        source.file(name, name.encode(), source.t(-1000))
-    source.list_resources(at=source.t(10))
-    source.list_changes(from_=source.t(5))
+    source.begin("a", "b", "c")
     offer_hub(source, hub)
 
 
 def change(source: WildSource) -> list[str]:
     source.clock = source.t(65.5)
-    source.file("a", b"changed", source.t(60))
+    source.file("a", b"changed", 60)
     source.remove("b")
-    changes = [
-        source.changed("a", "updated", source.t(60)),
-        source.changed("b", "deleted", source.t(61)),
-    ]
-    source.list_changes(*changes, from_=source.t(5))
+    changes = [source.changed("a", "updated", 60), source.changed("b", "deleted", 61)]
+    source.list_changes(*changes)
     return changes
 
 
 async def test_runs_are_right(source: WildSource, copy: Copy) -> None:
-    outcome = await follow_once(source, copy)
-    assert_honest(copy, source, outcome)
-    assert outcome.claims, outcome
+    await run_right(source, copy)
     change(source)
-    outcome = await follow_once(source, copy)
-    assert_honest(copy, source, outcome)
-    assert outcome.claims, outcome
+    await run_right(source, copy)
 
 
 async def test_push_is_followed(source: WildSource, hub: WildHub, copy: Copy) -> None:
-    async with following(source, copy) as subscriber:
-        await hub.subscribed()
-        await until_right(subscriber, copy, source)
+    async with pushed(hub, source, copy) as subscriber:
         changes = change(source)
         await hub.push(changes, source.t(10), source.t(61))
         await until_right(subscriber, copy, source)

@@ -11,7 +11,7 @@ import pytest
 from rsnotify.format.digest import SetSum
 from tests.wild.documents import md, seconds, sha256, urlset
 from tests.wild.hub import WildHub, offer_hub
-from tests.wild.running import Copy, following, outcome_of, pace, until
+from tests.wild.running import Copy, outcome_of, pace, pushed, until
 from tests.wild.source import WildSource
 
 AUDIT = 'xmlns:audit="urn:uuid:1c73af33-b853-4b18-86f7-ed83600e2ed7"'
@@ -19,10 +19,9 @@ AUDIT = 'xmlns:audit="urn:uuid:1c73af33-b853-4b18-86f7-ed83600e2ed7"'
 
 @pytest.fixture(autouse=True)
 def begun(source: WildSource, hub: WildHub) -> None:
-    for name in ("a", "b", "c"):
-        source.file(name, name.encode(), source.t(-1000))
-    source.list_resources(at=source.t(10), hashed=False)
-    source.list_changes(from_=source.t(5))
+    source.files("a", "b", "c")
+    source.list_resources(hashed=False)
+    source.list_changes()
     offer_hub(source, hub)
 
 
@@ -31,7 +30,6 @@ def heartbeat(source: WildSource, from_: float, until_: float) -> bytes:
     held = SetSum()
     held.add((source.uri(name), sha256(content)) for name, content in source.resources.items())
     digest = held.digest()
-    assert digest is not None
     said = f'audit:count="{digest.count}" audit:hash="{digest.hash}" audit:digest="{digest.digest}"'
     told = md(
         capability="change-notification", from_=source.t(from_), until=source.t(until_)
@@ -40,9 +38,7 @@ def heartbeat(source: WildSource, from_: float, until_: float) -> bytes:
 
 
 async def test_a_right_copy_is_in_step(source: WildSource, hub: WildHub, copy: Copy) -> None:
-    async with following(source, copy) as subscriber:
-        await hub.subscribed()
-        await until(subscriber, lambda status: status.level)
+    async with pushed(hub, source, copy) as subscriber:
         await hub.deliver(heartbeat(source, 10, 20))
         await until(subscriber, lambda status: status.in_step is True)
 
@@ -52,10 +48,8 @@ async def test_a_change_that_no_list_tells_is_repaired_or_named(
     source: WildSource, hub: WildHub, copy: Copy, dated: bool
 ) -> None:
     hurried = pace(repair=0.2, lag_tries=2)
-    async with following(source, copy, pace=hurried) as subscriber:
-        await hub.subscribed()
-        await until(subscriber, lambda status: status.level)
-        source.file("b", b"B", source.t(15))
+    async with pushed(hub, source, copy, pace=hurried) as subscriber:
+        source.file("b", b"B", 15)
         if dated:
             source.put(
                 "resourcelist.xml",
@@ -71,8 +65,7 @@ async def test_a_change_that_no_list_tells_is_repaired_or_named(
         for number in range(6):
             await hub.deliver(heartbeat(source, 10 + number, 20 + number))
         await until(
-            subscriber,
-            lambda status: copy.files() == source.resources or status.in_step is False,
+            subscriber, lambda status: copy.files() == source.resources or status.in_step is False
         )
         if copy.files() != source.resources:
             outcome = outcome_of(subscriber.status)

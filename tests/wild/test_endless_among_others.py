@@ -37,7 +37,7 @@ async def others() -> AsyncIterator[list[WildSource]]:
             stack.push_async_callback(one.server.stop)
             one.offer(changelist=None)
             one.file("a", b"first")
-            one.list_resources(one.t(0))
+            one.list_resources(0)
         yield others
 
 
@@ -69,13 +69,12 @@ async def test_the_others_are_followed_as_before(
     with own_interpreter():  # whose memory is all its own
         process = await rsnotify(*arguments)
     assert process.stdout is not None
-    assert process.stderr is not None
     draining = asyncio.create_task(process.stderr.read())
     try:
         for step in range(10):
             for one in others:
-                one.file("a", b"step %d" % step, one.t(step + 1))
-                one.list_resources(one.t(step + 1))
+                one.file("a", b"step %d" % step, step + 1)
+                one.list_resources(step + 1)
             async with asyncio.timeout(PATIENCE):
                 while not all(
                     files_of(tmp_path / f"s{number}") == one.resources

@@ -9,7 +9,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wild.running import Copy, assert_honest, follow_once, following, pace, until_right
+from tests.wild.running import (
+    Copy,
+    follow_once,
+    following,
+    pace,
+    run_honest,
+    run_right,
+    until_right,
+)
 from tests.wild.source import Answer, WildSource
 
 STATUS = pytest.mark.parametrize("status", [410, 404])
@@ -17,11 +25,7 @@ STATUS = pytest.mark.parametrize("status", [410, 404])
 
 @pytest.fixture(autouse=True)
 def begun(source: WildSource) -> None:
-    source.offer()
-    for name in ("a", "b", "c"):
-        source.file(name, name.encode(), source.t(-1000))
-    source.list_resources(at=source.t(10))
-    source.list_changes(from_=source.t(5))
+    source.begin("a", "b", "c")
 
 
 def fail(source: WildSource, name: str, status: int, times: int) -> None:
@@ -36,8 +40,7 @@ async def test_an_update_arrives_all_the_same(
 ) -> None:
     async with following(source, copy, pace=pace(compare=0.5)) as subscriber:
         await until_right(subscriber, copy, source)
-        source.file("a", b"changed", source.t(60))
-        source.list_changes(source.changed("a", "updated", source.t(60)), from_=source.t(5))
+        source.list_changes(source.update("a", 60))
         fail(source, "a", status, times)
         await until_right(subscriber, copy, source)
 
@@ -57,14 +60,11 @@ async def test_runs_that_meet_it_are_honest_and_the_last_one_is_right(
     source: WildSource, copy: Copy, status: int, times: int
 ) -> None:
     await follow_once(source, copy)
-    source.file("a", b"changed", source.t(60))
-    source.list_changes(source.changed("a", "updated", source.t(60)), from_=source.t(5))
+    source.list_changes(source.update("a", 60))
     fail(source, "a", status, times)
-    assert_honest(copy, source, await follow_once(source, copy))
-    source.file("a", b"changed", source.t(60))
-    outcome = await follow_once(source, copy)
-    assert_honest(copy, source, outcome)
-    assert outcome.claims, outcome
+    await run_honest(source, copy)
+    source.file("a", b"changed", 60)
+    await run_right(source, copy)
 
 
 @STATUS
@@ -73,8 +73,7 @@ async def test_what_is_missing_for_long_and_comes_back_is_held_again(
 ) -> None:
     async with following(source, copy, pace=pace(compare=0.5)) as subscriber:
         await until_right(subscriber, copy, source)
-        source.file("a", b"changed", source.t(60))
-        source.list_changes(source.changed("a", "updated", source.t(60)), from_=source.t(5))
+        source.list_changes(source.update("a", 60))
         fail(source, "a", status, 25)
         await until_right(subscriber, copy, source)
         assert len(source.requests("a")) >= 26
@@ -85,13 +84,9 @@ async def test_what_a_list_deletes_afterwards_is_gone(
     source: WildSource, copy: Copy, status: int
 ) -> None:
     await follow_once(source, copy)
-    source.file("a", b"changed", source.t(60))
-    first = source.changed("a", "updated", source.t(60))
-    source.list_changes(first, from_=source.t(5))
+    first = source.update("a", 60)
+    source.list_changes(first)
     source.put("a", Answer(status=status))
-    assert_honest(copy, source, await follow_once(source, copy))
-    source.remove("a")
-    source.list_changes(first, source.changed("a", "deleted", source.t(70)), from_=source.t(5))
-    outcome = await follow_once(source, copy)
-    assert_honest(copy, source, outcome)
-    assert outcome.claims, outcome
+    await run_honest(source, copy)
+    source.list_changes(first, source.delete("a", 70))
+    await run_right(source, copy)

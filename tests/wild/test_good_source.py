@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.wild.documents import change_list, entry, resource_list
-from tests.wild.running import assert_honest, command_audit, command_follow_once, follow_once, pace
+from tests.wild.running import assert_honest, command_audit, command_follow_once, pace, run_right
 from tests.wild.source import WildSource
 
 
@@ -19,14 +19,13 @@ def describe(source: WildSource) -> None:
 
 async def test_it_is_followed_and_audited_without_a_doubt(source: WildSource, folder: Path) -> None:
     source.offer()
-    for name in ("a", "b", "c"):
-        source.file(name, name.encode())
+    source.files("a", "b", "c")
     describe(source)
     source.put("changelist.xml", change_list(from_=source.t(5)))
     outcome = await command_follow_once(source, folder)
     assert_honest(folder, source, outcome)
     assert outcome.claims
-    content = source.file("a", b"changed", source.t(60))
+    content = source.file("a", b"changed", 60)
     source.remove("b")
     changed = [
         entry(source.uri("a"), "updated", datetime=source.t(60), content=content),
@@ -34,9 +33,7 @@ async def test_it_is_followed_and_audited_without_a_doubt(source: WildSource, fo
     ]
     source.put("changelist.xml", change_list(changed, from_=source.t(5)))
     source.forget()
-    outcome = await follow_once(source, folder, pace=pace(poll=60.0))
-    assert_honest(folder, source, outcome)
-    assert outcome.claims
+    outcome = await run_right(source, folder, pace=pace(poll=60.0))
     assert not outcome.reasons
     assert source.requests("resourcelist.xml") == []
     assert len(source.requests("changelist.xml")) == 1

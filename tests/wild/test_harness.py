@@ -10,14 +10,14 @@ from tests.wild.source import Answer, WildSource, moved
 
 
 async def test_files_are_answered_like_a_static_server_does(source: WildSource) -> None:
-    source.file("a", b"1", source.t(0))
+    source.file("a", b"1", 0)
     async with aiohttp.ClientSession() as session:
         first = await session.get(source.uri("a"))
         tag, modified = first.headers["ETag"], first.headers["Last-Modified"]
         assert tag == f'"{int(source.t(0).timestamp()):x}-1"'
         again = await session.get(source.uri("a"), headers={"If-None-Match": tag})
         since = await session.get(source.uri("a"), headers={"If-Modified-Since": modified})
-        source.file("a", b"22", source.t(0.5))
+        source.file("a", b"22", 0.5)
         other = await session.get(source.uri("a"), headers={"If-None-Match": tag})
     assert (again.status, since.status, other.status) == (304, 304, 200)
     asked = source.requests("a")

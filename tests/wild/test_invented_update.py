@@ -11,17 +11,7 @@ import pytest
 
 from tests.wild.documents import entry, inline, sha256
 from tests.wild.hub import WildHub, offer_hub
-from tests.wild.running import (
-    HURRIED,
-    Copy,
-    assert_honest,
-    follow_once,
-    following,
-    pace,
-    polled,
-    until,
-    until_right,
-)
+from tests.wild.running import HURRIED, Copy, pace, polled, pushed, run_right, until, until_right
 from tests.wild.source import WildSource
 
 RARE = pace(poll=600.0, poll_with_push=600.0)
@@ -30,10 +20,7 @@ FORGED = b"forged"
 
 @pytest.fixture(autouse=True)
 def begun(source: WildSource, hub: WildHub) -> None:
-    for name in ("a", "b", "c"):
-        source.file(name, name.encode(), source.t(-1000))
-    source.list_resources(at=source.t(10))
-    source.list_changes(from_=source.t(5))
+    source.begin("a", "b", "c")
     offer_hub(source, hub)
 
 
@@ -52,9 +39,7 @@ def forged(source: WildSource, name: str, change: str, at: float, *, carried: bo
 async def test_the_next_poll_puts_it_right(
     source: WildSource, hub: WildHub, copy: Copy, at: float, carried: bool
 ) -> None:
-    async with following(source, copy, pace=HURRIED) as subscriber:
-        await hub.subscribed()
-        await until_right(subscriber, copy, source)
+    async with pushed(hub, source, copy, pace=HURRIED) as subscriber:
         lie = forged(source, "a", "updated", at, carried=carried)
         await hub.push([lie], source.t(10), source.t(at))
         await polled(subscriber, source)
@@ -65,14 +50,11 @@ async def test_the_next_poll_puts_it_right(
 async def test_the_genuine_update_wins_though_it_is_dated_earlier(
     source: WildSource, hub: WildHub, copy: Copy, carried: bool
 ) -> None:
-    async with following(source, copy, pace=HURRIED) as subscriber:
-        await hub.subscribed()
-        await until_right(subscriber, copy, source)
+    async with pushed(hub, source, copy, pace=HURRIED) as subscriber:
         lie = forged(source, "a", "updated", 3650, carried=carried)
         await hub.push([lie], source.t(10), source.t(3650))
-        source.file("a", b"genuine", source.t(60))
-        told = source.changed("a", "updated", source.t(60))
-        source.list_changes(told, from_=source.t(5))
+        told = source.update("a", 60, b"genuine")
+        source.list_changes(told)
         await hub.push([told], source.t(10), source.t(60))
         await until_right(subscriber, copy, source)
 
@@ -80,25 +62,18 @@ async def test_the_genuine_update_wins_though_it_is_dated_earlier(
 async def test_the_next_run_finds_the_genuine_one(
     source: WildSource, hub: WildHub, copy: Copy
 ) -> None:
-    async with following(source, copy, pace=RARE) as subscriber:
-        await hub.subscribed()
-        await until(subscriber, lambda status: status.level)
+    async with pushed(hub, source, copy, pace=RARE) as subscriber:
         lie = forged(source, "a", "updated", 3650)
         await hub.push([lie], source.t(10), source.t(3650))
         await until(subscriber, lambda _: copy.files().get("a") == FORGED)
-    source.file("a", b"genuine", source.t(60))
-    source.list_changes(source.changed("a", "updated", source.t(60)), from_=source.t(5))
-    outcome = await follow_once(source, copy, pace=HURRIED)
-    assert_honest(copy, source, outcome)
-    assert outcome.claims, outcome
+    source.list_changes(source.update("a", 60, b"genuine"))
+    await run_right(source, copy, pace=HURRIED)
 
 
 async def test_what_never_was_there_is_removed_again(
     source: WildSource, hub: WildHub, copy: Copy
 ) -> None:
-    async with following(source, copy, pace=HURRIED) as subscriber:
-        await hub.subscribed()
-        await until_right(subscriber, copy, source)
+    async with pushed(hub, source, copy, pace=HURRIED) as subscriber:
         lie = forged(source, "x", "created", 50)
         await hub.push([lie], source.t(10), source.t(50))
         await polled(subscriber, source)
@@ -108,23 +83,17 @@ async def test_what_never_was_there_is_removed_again(
 async def test_what_never_was_there_is_removed_by_the_next_run(
     source: WildSource, hub: WildHub, copy: Copy
 ) -> None:
-    async with following(source, copy, pace=RARE) as subscriber:
-        await hub.subscribed()
-        await until(subscriber, lambda status: status.level)
+    async with pushed(hub, source, copy, pace=RARE) as subscriber:
         await hub.push([forged(source, "x", "created", 50)], source.t(10), source.t(50))
         await until(subscriber, lambda _: "x" in copy.files())
-    outcome = await follow_once(source, copy, pace=HURRIED)
-    assert_honest(copy, source, outcome)
-    assert outcome.claims, outcome
+    await run_right(source, copy, pace=HURRIED)
 
 
 async def test_forged_content_beside_the_genuine_hash_is_refused(
     source: WildSource, hub: WildHub, copy: Copy
 ) -> None:
-    async with following(source, copy, pace=RARE) as subscriber:
-        await hub.subscribed()
-        await until(subscriber, lambda status: status.level)
-        source.file("a", b"genuine", source.t(60))
+    async with pushed(hub, source, copy, pace=RARE) as subscriber:
+        source.file("a", b"genuine", 60)
         lie = entry(
             source.uri("a"),
             "updated",
@@ -141,13 +110,10 @@ async def test_forged_content_without_any_hash_is_put_right(
     source: WildSource, hub: WildHub, copy: Copy
 ) -> None:
     """The list has the change, but no hash by which the forged content could be told."""
-    async with following(source, copy, pace=HURRIED) as subscriber:
-        await hub.subscribed()
-        await until_right(subscriber, copy, source)
-        source.file("a", b"genuine", source.t(60))
-        told = source.changed("a", "updated", source.t(60), hashed=False)
-        lie = source.changed("a", "updated", source.t(60), hashed=False, links=[inline(FORGED)])
-        source.list_changes(told, from_=source.t(5))
+    async with pushed(hub, source, copy, pace=HURRIED) as subscriber:
+        told = source.update("a", 60, b"genuine", hashed=False)
+        lie = source.changed("a", "updated", 60, hashed=False, links=[inline(FORGED)])
+        source.list_changes(told)
         await hub.push([lie], source.t(10), source.t(60))
         await polled(subscriber, source)
         await until_right(subscriber, copy, source)

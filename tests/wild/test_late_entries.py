@@ -13,10 +13,11 @@ import pytest
 
 from tests.wild.running import (
     Copy,
-    assert_honest,
     audited,
     follow_once,
     following,
+    run_honest,
+    run_right,
     until,
     until_right,
 )
@@ -25,86 +26,66 @@ from tests.wild.source import WildSource
 
 @pytest.fixture(autouse=True)
 def begun(source: WildSource) -> None:
-    source.offer()
-    for name in ("a", "b", "c"):
-        source.file(name, name.encode())
-    source.list_resources(at=source.t(10))
-    source.list_changes(from_=source.t(5))
+    source.begin("a", "b", "c")
 
 
 def early(source: WildSource) -> str:
     """Change `a` and return the entry, which is there at once."""
-    source.file("a", b"a, changed", source.t(100))
-    return source.changed("a", "updated", source.t(100))
+    return source.update("a", 100, b"a, changed")
 
 
 async def test_an_update_that_appears_late_is_applied_in_the_next_run(
     source: WildSource, copy: Copy
 ) -> None:
     first = early(source)
-    source.list_changes(first, from_=source.t(5))
-    assert_honest(copy, source, await follow_once(source, copy))
-    source.file("b", b"b, changed", source.t(90))
-    source.list_changes(source.changed("b", "updated", source.t(90)), first, from_=source.t(5))
-    outcome = await follow_once(source, copy)
-    assert_honest(copy, source, outcome)
-    assert outcome.claims, outcome
+    source.list_changes(first)
+    await run_honest(source, copy)
+    source.list_changes(source.update("b", 90, b"b, changed"), first)
+    await run_right(source, copy)
 
 
 async def test_a_deletion_and_a_creation_that_appear_late_are_applied_while_following(
     source: WildSource, copy: Copy
 ) -> None:
     first = early(source)
-    source.list_changes(first, from_=source.t(5))
+    source.list_changes(first)
     async with following(source, copy) as subscriber:
         await until_right(subscriber, copy, source)
         source.remove("b")
-        source.file("d", b"d", source.t(91))
-        late = [
-            source.changed("b", "deleted", source.t(90)),
-            source.changed("d", "created", source.t(91)),
-        ]
-        source.list_changes(*late, first, from_=source.t(5))
+        source.file("d", b"d", 91)
+        late = [source.changed("b", "deleted", 90), source.changed("d", "created", 91)]
+        source.list_changes(*late, first)
         await until_right(subscriber, copy, source)
 
 
 async def test_a_late_entry_beside_a_new_one_is_applied(source: WildSource, copy: Copy) -> None:
     first = early(source)
-    source.list_changes(first, from_=source.t(5))
+    source.list_changes(first)
     await follow_once(source, copy)
-    source.file("b", b"b, changed", source.t(90))
-    late = source.changed("b", "updated", source.t(90))
-    source.file("c", b"c, changed", source.t(110))
-    new = source.changed("c", "updated", source.t(110))
-    source.list_changes(late, first, new, from_=source.t(5))
-    outcome = await follow_once(source, copy)
-    assert_honest(copy, source, outcome)
-    assert outcome.claims, outcome
+    late = source.update("b", 90, b"b, changed")
+    new = source.update("c", 110, b"c, changed")
+    source.list_changes(late, first, new)
+    await run_right(source, copy)
 
 
 async def test_a_late_entry_of_what_changed_again_since_does_not_bring_the_old_back(
     source: WildSource, copy: Copy
 ) -> None:
     first = early(source)
-    source.list_changes(first, from_=source.t(5))
+    source.list_changes(first)
     await follow_once(source, copy)
-    gone = source.changed("a", "deleted", source.t(90))
-    source.list_changes(gone, first, from_=source.t(5))
-    outcome = await follow_once(source, copy)
-    assert_honest(copy, source, outcome)
-    assert outcome.claims, outcome
+    gone = source.changed("a", "deleted", 90)
+    source.list_changes(gone, first)
+    await run_right(source, copy)
 
 
 async def test_a_late_entry_without_a_hash_is_applied(source: WildSource, copy: Copy) -> None:
     first = early(source)
-    source.list_changes(first, from_=source.t(5))
+    source.list_changes(first)
     await follow_once(source, copy)
-    source.file("b", b"b, changed", source.t(90))
-    late = source.changed("b", "updated", source.t(90), hashed=False)
-    source.list_changes(late, first, from_=source.t(5))
-    outcome = await follow_once(source, copy)
-    assert_honest(copy, source, outcome)
-    assert outcome.claims, outcome
+    late = source.update("b", 90, b"b, changed", hashed=False)
+    source.list_changes(late, first)
+    await run_right(source, copy)
 
 
 async def test_an_entry_that_takes_the_place_of_another_is_applied(
@@ -115,37 +96,30 @@ async def test_an_entry_that_takes_the_place_of_another_is_applied(
     The list has only the latest change of `a` now.
     """
     replaced = early(source)
-    source.file("a", b"a, changed again", source.t(110))
-    latest = source.changed("a", "updated", source.t(110))
-    last = source.changed("c", "updated", source.t(120))
-    source.list_changes(replaced, latest, last, from_=source.t(5))
+    latest = source.update("a", 110, b"a, changed again")
+    last = source.changed("c", "updated", 120)
+    source.list_changes(replaced, latest, last)
     await follow_once(source, copy)
-    source.file("b", b"b, changed", source.t(90))
-    late = source.changed("b", "updated", source.t(90))
-    source.list_changes(late, latest, last, from_=source.t(5))
-    outcome = await follow_once(source, copy)
-    assert_honest(copy, source, outcome)
-    assert outcome.claims, outcome
+    late = source.update("b", 90, b"b, changed")
+    source.list_changes(late, latest, last)
+    await run_right(source, copy)
 
 
 async def test_a_late_entry_that_the_list_already_has_when_it_is_closed_is_applied(
     source: WildSource, copy: Copy
 ) -> None:
     first = early(source)
-    source.list_changes(first, from_=source.t(5))
+    source.list_changes(first)
     await follow_once(source, copy)
-    source.file("b", b"b, changed", source.t(90))
-    late = source.changed("b", "updated", source.t(90))
-    source.list_changes(late, first, from_=source.t(5), until=source.t(150))
-    outcome = await follow_once(source, copy)
-    assert_honest(copy, source, outcome)
-    assert outcome.claims, outcome
+    late = source.update("b", 90, b"b, changed")
+    source.list_changes(late, first, until=150)
+    await run_right(source, copy)
 
 
 async def test_an_unchanged_list_costs_no_request_for_any_resource(
     source: WildSource, copy: Copy
 ) -> None:
-    source.list_changes(early(source), from_=source.t(5))
+    source.list_changes(early(source))
     await follow_once(source, copy)
     source.forget()
     async with following(source, copy) as subscriber:
@@ -158,8 +132,7 @@ async def test_audit_calls_a_copy_wrong_that_lacks_a_late_entry(
     source: WildSource, folder: Path
 ) -> None:
     first = early(source)
-    source.list_changes(first, from_=source.t(5))
+    source.list_changes(first)
     await follow_once(source, folder)
-    source.file("b", b"b, changed", source.t(90))
-    source.list_changes(source.changed("b", "updated", source.t(90)), first, from_=source.t(5))
+    source.list_changes(source.update("b", 90, b"b, changed"), first)
     assert (await audited(source, folder)).code == 1

@@ -20,7 +20,8 @@ from tests.wild.running import (
     PATIENCE,
     assert_honest,
     command_follow_once,
-    follow_once,
+    run_honest,
+    run_right,
     subscriber,
     until,
 )
@@ -40,7 +41,7 @@ async def copied(source: WildSource, folder: Path) -> Path:
     ]
     source.put("resourcelist.xml", resource_list(listed, at=source.t(10)))
     source.put("changelist.xml", change_list(from_=source.t(5)))
-    assert (await follow_once(source, folder)).claims
+    await run_right(source, folder)
     return folder
 
 
@@ -64,13 +65,11 @@ async def test_a_folder_that_was_emptied_or_is_another_is_missed(
 ) -> None:
     for name in NAMES:
         (copied / name).unlink()
-    outcome = await follow_once(source, copied)
-    assert_honest(copied, source, outcome)
+    outcome = await run_honest(source, copied)
     assert not outcome.claims
     copied.rename(copied.with_name("old"))
     copied.mkdir()
-    outcome = await follow_once(source, copied)
-    assert_honest(copied, source, outcome)
+    outcome = await run_honest(source, copied)
     assert not outcome.claims
 
 
@@ -81,16 +80,12 @@ async def test_a_copy_of_the_copy_is_followed_if_all_is_there(
     shutil.copytree(copied, there)
     shutil.copytree(default_state(copied), default_state(there))
     source.forget()
-    outcome = await follow_once(source, there)
-    assert_honest(there, source, outcome)
-    assert outcome.claims, outcome
+    await run_right(source, there)
     assert source.requests("a") == []
     (there / "b").rename(copied.with_name("b"))
     shutil.move(there, copied.with_name("elsewhere"))
     shutil.copytree(copied.with_name("elsewhere"), there)
-    outcome = await follow_once(source, there)
-    assert_honest(there, source, outcome)
-    assert outcome.claims, outcome
+    await run_right(source, there)
     assert len(source.requests("b")) == 1
     assert source.requests("a") == []
 
@@ -138,24 +133,19 @@ async def test_a_copy_that_was_moved_after_a_crash_may_have_a_file_of_the_last_c
     state = DestinationState(default_state(there))
     state.store_intent([source.uri("d")], ())
     state.close()
-    outcome = await follow_once(source, there)
-    assert_honest(there, source, outcome)
-    assert outcome.claims, outcome
+    await run_right(source, there)
 
 
 async def test_a_file_that_is_missed_and_is_in_no_list_is_fetched_from_its_uri(
     source: WildSource, copied: Path
 ) -> None:
     source.offer(resourcelist=None)
-    assert (await follow_once(source, copied)).claims
+    await run_right(source, copied)
     (copied / "b").unlink()
-    outcome = await follow_once(source, copied)
-    assert_honest(copied, source, outcome)
-    assert outcome.claims, outcome
+    await run_right(source, copied)
     (copied / "b").unlink()
     source.put("b", b"", status=404)
-    outcome = await follow_once(source, copied)
-    assert_honest(copied, source, outcome)
+    outcome = await run_honest(source, copied)
     assert source.uri("b") in outcome.reasons[0]
 
 
@@ -169,7 +159,7 @@ async def test_a_folder_that_vanishes_while_it_is_followed_ends_that(
     shutil.move(copied, copied.with_name("old"))
     copied.mkdir()
     if busy:
-        content = source.file("d", b"new", source.t(60))
+        content = source.file("d", b"new", 60)
         created = entry(source.uri("d"), "created", datetime=source.t(60), content=content)
         source.put("changelist.xml", change_list([created], from_=source.t(5)))
     with pytest.raises(RsnotifyError, match="was removed, unmounted or replaced"):

@@ -12,16 +12,15 @@ import pytest
 
 from tests.subscriber.destination import PATIENCE
 from tests.wild.documents import change_list, entry, index, member, resource_list
-from tests.wild.running import Copy, assert_honest, follow_once, following, pace, until
+from tests.wild.running import Copy, follow_once, following, pace, run_honest, run_right, until
 from tests.wild.source import Answer, Request, WildSource
 
 
 @pytest.fixture(autouse=True)
 def begun(source: WildSource) -> None:
     source.offer()
-    for name in ("a", "b", "c", "d"):
-        source.file(name, name.encode(), source.t(-1000))
-    source.list_changes(from_=source.t(0))
+    source.files("a", "b", "c", "d")
+    source.list_changes(from_=0)
 
 
 def part(source: WildSource, number: int, names: str, at: float | None) -> None:
@@ -62,34 +61,31 @@ async def test_a_change_that_only_the_younger_part_has_is_applied(
     source: WildSource, copy: Copy, told: bool, is_gone_first: bool
 ) -> None:
     part(source, 0, "ab", 20 if told else None)  # an old copy of it
-    source.file("a", b"changed", source.t(50))
+    source.file("a", b"changed", 50)
     source.remove("b")
-    source.file("c", b"changed", source.t(52))
+    source.file("c", b"changed", 52)
     part(source, 1, "cd", 100 if told else None)
     list_parts(source, 100, 20 if told else None, 100 if told else None)
     source.list_changes(
-        source.changed("a", "updated", source.t(50)),
-        source.changed("b", "deleted", source.t(51)),
-        source.changed("c", "updated", source.t(52)),
-        from_=source.t(0),
+        source.changed("a", "updated", 50),
+        source.changed("b", "deleted", 51),
+        source.changed("c", "updated", 52),
+        from_=0,
         gate=asked_again(source, "b") if is_gone_first else None,
     )
     gone_after = 0.0 if is_gone_first else PATIENCE
-    outcome = await follow_once(source, copy, pace=pace(gone_after=gone_after))
-    assert_honest(copy, source, outcome)
-    assert outcome.claims, outcome
+    await run_right(source, copy, pace=pace(gone_after=gone_after))
 
 
 async def test_what_moved_between_two_parts_is_not_deleted(source: WildSource, copy: Copy) -> None:
     part(source, 0, "ab", 20)
     part(source, 1, "cd", 20)
     list_parts(source, 20, 20, 20)
-    assert_honest(copy, source, await follow_once(source, copy))
+    await run_honest(source, copy)
     part(source, 1, "d", 600)  # `c` is in the first part now, of which an old copy is served
     list_parts(source, 600, 20, 600)
-    source.list_changes(from_=source.t(500))
-    outcome = await follow_once(source, copy)
-    assert_honest(copy, source, outcome)
+    source.list_changes(from_=500)
+    await run_honest(source, copy)
 
 
 async def test_what_was_deleted_since_is_deleted(source: WildSource, copy: Copy) -> None:
@@ -100,7 +96,7 @@ async def test_what_was_deleted_since_is_deleted(source: WildSource, copy: Copy)
     source.remove("c")
     part(source, 1, "d", 600)
     list_parts(source, 600, 20, 600)
-    source.list_changes(from_=source.t(500))
+    source.list_changes(from_=500)
     async with following(source, copy) as subscriber:
         # Of the other part, nothing tells what changed meanwhile.
         await until(subscriber, lambda _: copy.files() == source.resources)
@@ -114,11 +110,9 @@ async def test_an_old_copy_of_a_part_of_the_change_list_hides_nothing(
     source.put("changes-0.xml", change_list([], source.t(0)))
     members = [member(source.uri("changes-0.xml"), from_=source.t(0))]
     source.put("changelist.xml", index("changelist", members, from_=source.t(0)))
-    assert_honest(copy, source, await follow_once(source, copy))
-    source.file("a", b"changed", source.t(100))
-    first = source.changed("a", "updated", source.t(100))
-    source.file("b", b"changed", source.t(300))
-    second = source.changed("b", "updated", source.t(300))
+    await run_honest(source, copy)
+    first = source.update("a", 100)
+    second = source.update("b", 300)
     # The first part is closed by now; what is served of it is still the open one of before.
     source.put("changes-1.xml", change_list([second], source.t(200)))
     members = [
@@ -126,8 +120,6 @@ async def test_an_old_copy_of_a_part_of_the_change_list_hides_nothing(
         member(source.uri("changes-1.xml"), from_=source.t(200)),
     ]
     source.put("changelist.xml", index("changelist", members, from_=source.t(0)))
-    assert_honest(copy, source, await follow_once(source, copy))
+    await run_honest(source, copy)
     source.put("changes-0.xml", change_list([first], source.t(0), source.t(200)))
-    outcome = await follow_once(source, copy)
-    assert_honest(copy, source, outcome)
-    assert outcome.claims, outcome
+    await run_right(source, copy)

@@ -12,38 +12,27 @@ import zipfile
 import pytest
 
 from tests.wild.documents import change_list, entry, index, md, member, sha256, urlset
-from tests.wild.running import Copy, Folder, assert_honest, audited, follow_once
+from tests.wild.running import Copy, Folder, audited, follow_once, run_honest, run_right
 from tests.wild.source import WildSource
 
 
 @pytest.fixture(autouse=True)
 def begun(source: WildSource) -> None:
-    source.offer()
-    for name in ("a", "b", "c"):
-        source.file(name, name.encode(), source.t(-1000))
-    source.list_resources(at=source.t(10))
-    source.list_changes(from_=source.t(5))
+    source.begin("a", "b", "c")
 
 
 def history(source: WildSource) -> list[tuple[float, float, list[str], dict[str, bytes]]]:
     """Change the Source in three periods: each with its bounds, entries and contents."""
     periods = []
-    source.file("a", b"a1", source.t(100))
-    told = [source.changed("a", "updated", source.t(100), path="/a")]
+    told = [source.update("a", 100, b"a1", path="/a")]
     periods.append((5, 200, told, {"a": b"a1"}))
-    source.file("a", b"a2", source.t(300))
-    told = [
-        source.changed("a", "updated", source.t(300), path="/a"),
-        source.changed("b", "deleted", source.t(310)),
-    ]
+    source.file("a", b"a2", 300)
+    told = [source.changed("a", "updated", 300, path="/a"), source.changed("b", "deleted", 310)]
     source.remove("b")
     periods.append((200, 400, told, {"a": b"a2"}))
-    source.file("b", b"b, again", source.t(500))
+    source.file("b", b"b, again", 500)
     source.remove("a")
-    told = [
-        source.changed("b", "created", source.t(500), path="/b"),
-        source.changed("a", "deleted", source.t(510)),
-    ]
+    told = [source.changed("b", "created", 500, path="/b"), source.changed("a", "deleted", 510)]
     periods.append((400, 600, told, {"b": b"b, again"}))
     return periods
 
@@ -58,8 +47,7 @@ async def test_an_index_of_change_lists(source: WildSource, copy: Copy, dated: b
         told = {"from_": source.t(from_), "until": source.t(until)} if dated else {}
         members.append(member(source.uri(name), **told))
     source.put("changelist.xml", index("changelist", members[::-1], from_=source.t(5)))
-    outcome = await follow_once(source, copy)
-    assert_honest(copy, source, outcome)
+    outcome = await run_honest(source, copy)
     assert outcome.claims or not dated, outcome
     if not dated:
         advice = f"{source.uri('changelist.xml')} should state the from and until"
@@ -78,9 +66,7 @@ async def test_an_index_whose_newest_member_is_open(source: WildSource, copy: Co
         source.put(name, change_list(entries, source.t(from_), ends))
         members.append(member(source.uri(name), from_=source.t(from_), until=ends))
     source.put("changelist.xml", index("changelist", members[::-1], from_=source.t(5)))
-    outcome = await follow_once(source, copy)
-    assert_honest(copy, source, outcome)
-    assert outcome.claims, outcome
+    await run_right(source, copy)
 
 
 def package(entries: list[str], contents: dict[str, bytes], **told: object) -> bytes:
@@ -115,6 +101,5 @@ async def test_a_change_dump(source: WildSource, copy: Copy, dated: bool) -> Non
             )
         )
     source.put("changedump.xml", urlset(packages[::-1], about))
-    outcome = await follow_once(source, copy)
-    assert_honest(copy, source, outcome)
+    outcome = await run_honest(source, copy)
     assert outcome.claims or not dated, outcome

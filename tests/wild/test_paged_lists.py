@@ -12,24 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.wild.documents import change_list, entry, index, ln, member, resource_list, urlset
-from tests.wild.running import (
-    Copy,
-    assert_honest,
-    audited,
-    follow_once,
-    following,
-    until,
-)
+from tests.wild.running import Copy, audited, follow_once, following, run_honest, run_right, until
 from tests.wild.source import Request, WildSource
 
 
 @pytest.fixture(autouse=True)
 def begun(source: WildSource) -> None:
-    source.offer()
-    for name in ("a", "b", "c", "d"):
-        source.file(name, name.encode())
-    source.list_resources(at=source.t(10))
-    source.list_changes(from_=source.t(5))
+    source.begin("a", "b", "c", "d")
 
 
 def page_name(number: int) -> str:
@@ -46,9 +35,7 @@ async def test_all_pages_of_a_resource_list_are_the_set(source: WildSource, copy
     source.put("resourcelist.xml", page(source, "ab", source.uri("page-1.xml")))
     source.put("page-1.xml", page(source, "c", "page-2.xml"))  # relative, which is allowed
     source.put("page-2.xml", page(source, "d", None, at=None))
-    outcome = await follow_once(source, copy)
-    assert_honest(copy, source, outcome)
-    assert outcome.claims, outcome
+    await run_right(source, copy)
 
 
 async def test_audit_reads_all_pages(source: WildSource, folder: Path) -> None:
@@ -62,12 +49,12 @@ async def test_audit_reads_all_pages(source: WildSource, folder: Path) -> None:
 
 async def test_pages_of_a_change_list_are_all_read(source: WildSource, copy: Copy) -> None:
     await follow_once(source, copy)
-    source.file("a", b"changed", source.t(100))
+    source.file("a", b"changed", 100)
     source.remove("b")
-    source.file("c", b"changed, too", source.t(102))
-    one = source.changed("a", "updated", source.t(100))
-    two = source.changed("b", "deleted", source.t(101))
-    three = source.changed("c", "updated", source.t(102))
+    source.file("c", b"changed, too", 102)
+    one = source.changed("a", "updated", 100)
+    two = source.changed("b", "deleted", 101)
+    three = source.changed("c", "updated", 102)
     source.put(
         "changelist.xml", change_list([one], source.t(5), links=[ln("next", "changes-2.xml")])
     )
@@ -75,9 +62,7 @@ async def test_pages_of_a_change_list_are_all_read(source: WildSource, copy: Cop
         "changes-2.xml", change_list([two], source.t(5), links=[ln("next", "changes-3.xml")])
     )
     source.put("changes-3.xml", change_list([three], source.t(5)))
-    outcome = await follow_once(source, copy)
-    assert_honest(copy, source, outcome)
-    assert outcome.claims, outcome
+    await run_right(source, copy)
 
 
 async def test_pages_of_an_index_are_all_read(source: WildSource, copy: Copy) -> None:
@@ -88,9 +73,7 @@ async def test_pages_of_an_index_are_all_read(source: WildSource, copy: Copy) ->
     further = [ln("next", "index-2.xml")]
     source.put("resourcelist.xml", index("resourcelist", members[:2], at=at, links=further))
     source.put("index-2.xml", index("resourcelist", members[2:], at=at))
-    outcome = await follow_once(source, copy)
-    assert_honest(copy, source, outcome)
-    assert outcome.claims, outcome
+    await run_right(source, copy)
 
 
 async def test_a_member_of_an_index_may_be_paged(source: WildSource, copy: Copy) -> None:
@@ -100,9 +83,7 @@ async def test_a_member_of_an_index_may_be_paged(source: WildSource, copy: Copy)
     source.put("part-3.xml", page(source, "d", None))
     members = [member(source.uri(f"part-{number}.xml"), at=at) for number in (1, 3)]
     source.put("resourcelist.xml", index("resourcelist", members, at=at))
-    outcome = await follow_once(source, copy)
-    assert_honest(copy, source, outcome)
-    assert outcome.claims, outcome
+    await run_right(source, copy)
 
 
 async def test_offered_resources_may_stand_on_the_second_page_of_a_capability_list(
@@ -113,8 +94,7 @@ async def test_offered_resources_may_stand_on_the_second_page_of_a_capability_li
     resources = entry(source.uri("resourcelist.xml"), capability="resourcelist")
     source.put("capabilitylist.xml", urlset([changes], md, ln("next", "more.xml")))
     source.put("more.xml", urlset([resources], md))
-    outcome = await follow_once(source, copy)
-    assert_honest(copy, source, outcome)
+    await run_honest(source, copy)
 
 
 def to_itself(source: WildSource) -> None:
@@ -142,9 +122,8 @@ async def test_pages_that_lead_nowhere_are_refused_in_words(
     await follow_once(source, copy)
     source.file("e", b"e")
     leads(source)
-    source.list_changes(from_=source.t(400))  # nothing tells of the time before
-    outcome = await follow_once(source, copy)
-    assert_honest(copy, source, outcome)
+    source.list_changes(from_=400)  # nothing tells of the time before
+    await run_honest(source, copy)
     assert set(copy.files()) >= set("abcd"), "what is not on the pages read was deleted"
     assert len(source.log) < 200
 
@@ -160,7 +139,7 @@ async def test_pages_without_end_never_count_as_the_whole_set(
 
     await follow_once(source, copy)
     source.put("resourcelist.xml", endless)
-    source.list_changes(from_=source.t(400))  # nothing tells of the time before
+    source.list_changes(from_=400)  # nothing tells of the time before
     async with following(source, copy) as subscriber:
         await until(subscriber, lambda _: "/set/resourcelist.xml?200" in source.answers)
         assert not subscriber.status.level

@@ -19,8 +19,9 @@ from tests.wild.running import (
     assert_honest,
     command_follow_once,
     follow_once,
-    following,
     pace,
+    pushed,
+    run_honest,
     until,
     until_right,
 )
@@ -31,34 +32,30 @@ RARE = pace(poll=600.0, poll_with_push=600.0)
 
 @pytest.fixture(autouse=True)
 def begun(source: WildSource, hub: WildHub) -> None:
-    for name in ("a", "b", "c"):
-        source.file(name, name.encode(), source.t(-1000))
+    source.files("a", "b", "c")
     offer_hub(source, hub)
     back_up(source)
 
 
 def back_up(source: WildSource) -> None:
     """Put what is there after a first change, at 20."""
-    source.file("a", b"changed once", source.t(20))
+    source.file("a", b"changed once", 20)
     source.resources.pop("d", None)
     source.answers.pop("/set/d", None)
-    source.file("b", b"b", source.t(-1000))
+    source.file("b", b"b", -1000)
     source.clock = source.t(1000.5)
-    source.list_resources(at=source.t(10))
-    source.list_changes(source.changed("a", "updated", source.t(20)), from_=source.t(5))
+    source.list_resources()
+    source.list_changes(source.changed("a", "updated", 20))
 
 
 def go_on(source: WildSource, *, listed: bool = True) -> list[str]:
     """Change something that the backup has not."""
-    first = source.changed("a", "updated", source.t(20))
-    source.file("a", b"changed twice", source.t(100))
-    second = source.changed("a", "updated", source.t(100))
-    source.file("d", b"d", source.t(110))
-    third = source.changed("d", "created", source.t(110))
-    source.remove("b")
-    fourth = source.changed("b", "deleted", source.t(120))
+    first = source.changed("a", "updated", 20)
+    second = source.update("a", 100, b"changed twice")
+    third = source.create("d", 110, b"d")
+    fourth = source.delete("b", 120)
     if listed:
-        source.list_changes(first, second, third, fourth, from_=source.t(5))
+        source.list_changes(first, second, third, fourth)
     return [second, third, fourth]
 
 
@@ -66,10 +63,10 @@ async def test_a_run_does_not_call_the_copy_right_that_has_what_was_lost(
     source: WildSource, copy: Copy
 ) -> None:
     go_on(source)
-    assert_honest(copy, source, await follow_once(source, copy, pace=HURRIED))
+    await run_honest(source, copy, pace=HURRIED)
     back_up(source)
     for _ in range(2):
-        assert_honest(copy, source, await follow_once(source, copy, pace=HURRIED))
+        await run_honest(source, copy, pace=HURRIED)
 
 
 async def test_the_command_says_so_too(source: WildSource, folder: Path) -> None:
@@ -87,23 +84,19 @@ async def test_the_command_says_so_too(source: WildSource, folder: Path) -> None
 async def test_what_only_push_told_and_the_list_lacks_is_not_level(
     source: WildSource, hub: WildHub, copy: Copy
 ) -> None:
-    async with following(source, copy, pace=RARE) as subscriber:
-        await hub.subscribed()
-        await until(subscriber, lambda status: status.level)
+    async with pushed(hub, source, copy, pace=RARE) as subscriber:
         told = go_on(source, listed=False)
         await hub.push(told, source.t(20), source.t(120))
         await until(subscriber, lambda _: copy.files() == source.resources)
     back_up(source)
     for _ in range(2):
-        assert_honest(copy, source, await follow_once(source, copy, pace=HURRIED))
+        await run_honest(source, copy, pace=HURRIED)
 
 
 async def test_it_becomes_right_while_following(
     source: WildSource, hub: WildHub, copy: Copy
 ) -> None:
-    async with following(source, copy, pace=HURRIED) as subscriber:
-        await hub.subscribed()
-        await until_right(subscriber, copy, source)
+    async with pushed(hub, source, copy, pace=HURRIED) as subscriber:
         told = go_on(source)
         await hub.push(told, source.t(20), source.t(120))
         await until_right(subscriber, copy, source)
@@ -117,12 +110,10 @@ async def test_it_becomes_right_though_the_source_goes_on_from_the_backup(
     go_on(source)
     await follow_once(source, copy, pace=HURRIED)
     back_up(source)
-    first = source.changed("a", "updated", source.t(20))
-    source.file("c", b"changed since", source.t(90))
-    source.list_changes(first, source.changed("c", "updated", source.t(90)), from_=source.t(5))
+    first = source.changed("a", "updated", 20)
+    source.list_changes(first, source.update("c", 90, b"changed since"))
     for _ in range(2):
-        assert_honest(copy, source, await follow_once(source, copy, pace=HURRIED))
-    source.file("c", b"changed again", source.t(400))
-    source.list_changes(first, source.changed("c", "updated", source.t(400)), from_=source.t(5))
+        await run_honest(source, copy, pace=HURRIED)
+    source.list_changes(first, source.update("c", 400, b"changed again"))
     for _ in range(2):
-        assert_honest(copy, source, await follow_once(source, copy, pace=HURRIED))
+        await run_honest(source, copy, pace=HURRIED)

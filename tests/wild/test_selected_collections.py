@@ -22,11 +22,11 @@ SELECTION = Selection(collections=(WANTED,))
 def begun(source: WildSource, hub: WildHub) -> None:
     entries = []
     for name, collection in (("a", WANTED), ("b", WANTED), ("c", OTHER)):
-        content = source.file(name, name.encode(), source.t(-1000))
+        content = source.file(name, name.encode(), -1000)
         links = [ln("collection", collection)]
         entries.append(entry(source.uri(name), content=content, links=links))
     source.put("resourcelist.xml", resource_list(entries, at=source.t(10)))
-    source.list_changes(from_=source.t(5))
+    source.list_changes()
     offer_hub(source, hub)
 
 
@@ -42,7 +42,7 @@ async def test_what_a_hub_invents_of_it_is_put_right(
         await hub.subscribed()
         await until(subscriber, lambda status: status.level and copy.files() == right(source))
         links = [ln("collection", WANTED)]
-        lie = source.changed("a", change, source.t(50), hashed=False, links=links)
+        lie = source.changed("a", change, 50, hashed=False, links=links)
         await hub.push([lie], source.t(10), source.t(50))
         await polled(subscriber, source)
         await until(subscriber, lambda status: status.level and copy.files() == right(source))
@@ -57,7 +57,7 @@ async def test_so_it_is_in_the_next_run(
         await hub.subscribed()
         await until(subscriber, lambda status: status.level)
         links = [ln("collection", WANTED)]
-        lie = source.changed("a", change, source.t(50), hashed=False, links=links)
+        lie = source.changed("a", change, 50, hashed=False, links=links)
         await hub.push([lie], source.t(10), source.t(50))
         await until(subscriber, lambda status: status.through == source.t(50))
     outcome = await follow_once(source, copy, pace=HURRIED, selection=SELECTION)

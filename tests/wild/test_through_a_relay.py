@@ -20,10 +20,7 @@ from tests.wild.source import WildSource
 
 @pytest.fixture(autouse=True)
 def begun(source: WildSource, hub: WildHub) -> None:
-    for name in ("a", "b", "c"):
-        source.file(name, name.encode(), source.t(-1000))
-    source.list_resources(at=source.t(10))
-    source.list_changes(from_=source.t(5))
+    source.begin("a", "b", "c")
     offer_hub(source, hub)
 
 
@@ -48,12 +45,10 @@ async def both_are_right(relay: Running, source: WildSource, copy: Path) -> None
 
 async def test_a_late_entry(source: WildSource, relay: Running, folder: Path) -> None:
     await both_are_right(relay, source, folder)
-    source.file("a", b"changed", source.t(100))
-    first = source.changed("a", "updated", source.t(100))
-    source.list_changes(first, from_=source.t(5))
+    first = source.update("a", 100)
+    source.list_changes(first)
     await both_are_right(relay, source, folder)
-    source.file("b", b"changed", source.t(90))
-    source.list_changes(source.changed("b", "updated", source.t(90)), first, from_=source.t(5))
+    source.list_changes(source.update("b", 90), first)
     await both_are_right(relay, source, folder)
 
 
@@ -62,7 +57,7 @@ async def test_a_deletion_that_only_the_resource_list_shows(
 ) -> None:
     await both_are_right(relay, source, folder)
     source.remove("b")
-    source.list_resources(at=source.t(200))
+    source.list_resources(at=200)
     await both_are_right(relay, source, folder)
 
 
@@ -72,7 +67,7 @@ async def test_an_invented_deletion(
     await hub.subscribed()
     async with following(relay.url + "capabilitylist.xml", folder) as behind:
         await until_right(behind, folder, source)
-        await hub.push([source.changed("a", "deleted", source.t(50))], source.t(10), source.t(50))
+        await hub.push([source.changed("a", "deleted", 50)], source.t(10), source.t(50))
         before = len(source.requests("changelist.xml"))
         await relay.until(lambda: len(source.requests("changelist.xml")) >= before + 2)
         await until(behind, lambda _: Folder(folder).files() == source.resources)
@@ -80,16 +75,13 @@ async def test_an_invented_deletion(
 
 
 async def test_a_restored_source(source: WildSource, relay: Running, folder: Path) -> None:
-    source.file("a", b"changed", source.t(100))
-    source.file("d", b"d", source.t(110))
-    changes = [
-        source.changed("a", "updated", source.t(100)),
-        source.changed("d", "created", source.t(110)),
-    ]
-    source.list_changes(*changes, from_=source.t(5))
+    source.file("a", b"changed", 100)
+    source.file("d", b"d", 110)
+    changes = [source.changed("a", "updated", 100), source.changed("d", "created", 110)]
+    source.list_changes(*changes)
     await both_are_right(relay, source, folder)
     source.remove("d")
-    source.file("a", b"a", source.t(-1000))
+    source.file("a", b"a", -1000)
     source.clock = source.t(1000.5)
-    source.list_changes(from_=source.t(5))
+    source.list_changes()
     await both_are_right(relay, source, folder)

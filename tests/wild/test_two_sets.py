@@ -18,9 +18,9 @@ from tests.wild.running import (
     assert_honest,
     command_audit,
     command_follow_once,
-    follow_once,
-    following,
     polled,
+    pushed,
+    run_right,
     until_right,
 )
 from tests.wild.source import WildSource
@@ -28,10 +28,7 @@ from tests.wild.source import WildSource
 
 @pytest.fixture(autouse=True)
 def begun(source: WildSource, hub: WildHub) -> None:
-    for name in ("a", "b"):
-        source.file(name, name.encode(), source.t(-1000))
-    source.list_resources(at=source.t(10))
-    source.list_changes(from_=source.t(5))
+    source.begin("a", "b")
     offer_hub(source, hub)
     other = {"resourcelist": source.uri("/other/resourcelist.xml")}
     source.put("/other/capabilitylist.xml", capability_list(other))
@@ -49,9 +46,7 @@ async def test_who_names_the_site_is_asked_which_of_them(source: WildSource, fol
 async def test_a_fragment_of_the_other_set_changes_nothing(
     source: WildSource, hub: WildHub, copy: Copy
 ) -> None:
-    async with following(source, copy, pace=HURRIED) as subscriber:
-        await hub.subscribed()
-        await until_right(subscriber, copy, source)
+    async with pushed(hub, source, copy, pace=HURRIED) as subscriber:
         strange = entry(
             source.uri("/other/x"),
             "created",
@@ -62,23 +57,18 @@ async def test_a_fragment_of_the_other_set_changes_nothing(
         await hub.push([strange], source.t(10), source.t(50))
         await polled(subscriber, source)
         await until_right(subscriber, copy, source)
-    outcome = await follow_once(source, copy, pace=HURRIED)
-    assert_honest(copy, source, outcome)
-    assert outcome.claims, outcome
+    await run_right(source, copy, pace=HURRIED)
 
 
 async def test_the_time_of_the_other_set_does_not_count(
     source: WildSource, hub: WildHub, copy: Copy
 ) -> None:
     """Both sets share a channel: what the other tells says nothing of the time of this one."""
-    async with following(source, copy, pace=HURRIED) as subscriber:
-        await hub.subscribed()
-        await until_right(subscriber, copy, source)
+    async with pushed(hub, source, copy, pace=HURRIED) as subscriber:
         up = ln("up", source.uri("/other/capabilitylist.xml"))
         strange = entry(source.uri("/other/x"), "created", datetime=source.t(500), links=[up])
         await hub.push([strange], source.t(10), source.t(500))
-        source.file("a", b"changed", source.t(60))
-        source.list_changes(source.changed("a", "updated", source.t(60)), from_=source.t(5))
+        source.list_changes(source.update("a", 60))
         await until_right(subscriber, copy, source)
 
 

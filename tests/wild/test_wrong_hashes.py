@@ -16,8 +16,8 @@ async def test_no_run_accepts_other_content_than_announced(
     source: WildSource, copy: Copy, listed: bool, changed: int | None, moves: bool
 ) -> None:
     source.offer()
-    source.file("a", b"a", source.t(-500))
-    source.file("b", b"b", source.t(-500))
+    source.file("a", b"a", -500)
+    source.file("b", b"b", -500)
     wrong = sha256(b"something else")
     there = [
         entry(source.uri("a"), lastmod=source.t(-500), hash=wrong if listed else sha256(b"a")),

@@ -23,8 +23,6 @@ A, B = BASE + "a", BASE + "b"
 
 
 class Source:
-    """A database with its outbox, and a Publisher."""
-
     def __init__(self, conninfo: str, folder: Path) -> None:
         self.conninfo = conninfo
         self.queue = PostgreSQLQueue(conninfo)
@@ -63,7 +61,6 @@ def rewrite(connection: psycopg.Connection, name: str) -> int:
     """Change a record and tell of it, in the transaction of the caller; return its version."""
     query = "UPDATE records SET version = version + 1 WHERE name = %s RETURNING version"
     row = connection.execute(query, (name,)).fetchone()
-    assert row is not None
     OUTBOX.updated(connection, BASE + name, length=row[0])
     return int(row[0])
 
@@ -147,7 +144,6 @@ def test_however_transactions_interleave_each_change_is_published_once_and_in_or
 def rewrite_own(connection: psycopg.Connection, number: int) -> int:
     query = "UPDATE records SET version = version + 1 WHERE name = %s RETURNING version"
     row = connection.execute(query, (f"of {number}",)).fetchone()
-    assert row is not None
     OUTBOX.updated(connection, f"{BASE}{number}", length=row[0])
     return int(row[0])
 
