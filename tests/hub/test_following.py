@@ -68,7 +68,6 @@ async def test_a_hub_serves_and_sends_the_changes_of_what_it_follows(
             found: list[str] = []
             while B not in found:
                 event = await stream.next()
-                assert event is not None
                 if event.type == "message":
                     found += [one["uri"] for one in event.json["changes"]]
         tree = await inspect(hub.url + "follow/site/")

@@ -146,11 +146,11 @@ async def test_all_are_in_one_copy_and_nothing_is_outside_of_it(tmp_path: Path) 
 class AnySource(SmallSource):
     """A Source whose resources are at any targets, which are compared as they are sent."""
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def answer(self, request: web.Request) -> web.StreamResponse:
         name = request.raw_path.removeprefix("/data/")
         if name in self.contents:
             return web.Response(body=self.contents[name])
-        return await super()._answer(request)
+        return await super().answer(request)
 
 
 @pytest.fixture

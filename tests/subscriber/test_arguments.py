@@ -129,20 +129,16 @@ def test_folders_and_transports_may_be_strings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("made", "given", "said"),
     [
-        (("https://me.example/", {"lease": 60}), "terms is of type dict; give a WebSubTerms"),
-        (("https://me.example/", WebSubTerms(signatures="sha256")), "terms: signatures: "),  # type: ignore[arg-type]
-        ((5,), "url is of type int"),
+        (Callbacks, ("https://me.example/", {"lease": 60}), "terms is of type dict; give a WebSub"),
+        (Callbacks, ("https://me.example/", WebSubTerms(signatures="x")), "terms: signatures: "),  # type: ignore[arg-type]
+        (Callbacks, (5,), "url is of type int"),
+        (FolderMirror, (5,), "folder is of type int"),
     ],
 )
-def test_an_argument_of_callbacks_of_a_wrong_type_is_refused(
-    given: tuple[Any, ...], said: str
+def test_another_argument_of_a_wrong_type_is_refused(
+    made: Any, given: tuple[Any, ...], said: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        Callbacks(*given)
-
-
-def test_a_folder_of_a_wrong_type_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="folder is of type int"):
-        FolderMirror(5)  # type: ignore[arg-type]
+        made(*given)

@@ -37,7 +37,7 @@ def text_of(found: InspectionFinding, now: datetime = NOW) -> str:
 
 
 def publish(source: SmallSource, name: str, document: Document) -> str:
-    source.answers[f"/data/{name}"] = body(write_document(document))
+    source.publish(f"{name}", document)
     return source.base + name
 
 

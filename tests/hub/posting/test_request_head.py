@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rsnotify.runtime.http_client import HttpOrigin
-from rsnotify_hub.websub.callback_requests import (
-    common_head,
-    endpoint_of,
-)
+from rsnotify_hub.websub.callback_requests import common_head, endpoint_of
 
 
 @pytest.mark.parametrize(
