@@ -1,6 +1,6 @@
 """The commands `rsnotify backup` and `rsnotify restore`.
 
-Copies of the state of a Source, a hub or a Destination, which may be in use meanwhile.
+They copy the state of a Source, a hub or a Destination, which may be in use meanwhile.
 """
 
 from __future__ import annotations

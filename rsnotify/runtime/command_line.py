@@ -1,22 +1,14 @@
-"""The command `rsnotify`, with the subcommands of the installed packages.
+"""The command `rsnotify`, and what all its subcommands share.
 
 A package offers a subcommand as an entry point of the group `rsnotify.commands`: a typer
 function with the name of the subcommand, or a typer application with subcommands of its own.
 The help, and the completion in a shell, load the modules of all subcommands. So such a module may
 import at its top only what the help needs.
 
-The classes of commands for typer: their help, environment variables, and wrong arguments.
-
 Each option of a subcommand is an environment variable too: RSNOTIFY_SOURCE_PORT is `--port` of
 `rsnotify source`. The name of the command is part of that of the variable, so that one environment
 can hold settings of several commands. Names without it are accepted for one release. An option
 that typer may not name itself (`allow_from_autoenv`) has the same variable in every command.
-
-Live displays in a terminal, with log lines above them.
-
-Ending a process that cannot shut down gracefully, because foreign code does not return.
-
-Functions that all commands share: running a coroutine, and reporting errors.
 """
 
 from __future__ import annotations

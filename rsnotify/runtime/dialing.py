@@ -1,15 +1,14 @@
-"""Connects to a host that may have several addresses, some of which do not answer.
+"""Connecting to a host: name lookups, several addresses, and the only check of addresses.
 
-The network addresses that untrusted input cannot make rsnotify connect to: all but public ones.
+A host may have several addresses, some of which do not answer; `Dialer` tries them in turn.
 
-This uses its own table, because for `ipaddress.is_global` NAT64, 6to4 and v4-compatible addresses
-are global, although each of them reaches an IPv4 address of the sender's choice.
+Untrusted input can make rsnotify connect to public addresses only. `refusal` has its own table,
+because for `ipaddress.is_global` NAT64, 6to4 and v4-compatible addresses are global, although each
+of them reaches an IPv4 address of the sender's choice.
 
-Resolves host names that clients gave, in threads of its own.
-
-A name whose server never answers blocks a thread for many seconds. In the shared thread pool, a
-few such names would delay all other work and lookups, and the hub would wait for them when it
-stops.
+`AddressResolver` looks up names that clients gave, in threads of its own. A name whose server never
+answers blocks a thread for many seconds. In the shared thread pool, a few such names would delay
+all other work and lookups, and the hub would wait for them when it stops.
 """
 
 from __future__ import annotations

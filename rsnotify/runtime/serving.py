@@ -1,9 +1,4 @@
-"""Serving a web application on a listening socket.
-
-Listening on a port, before anything else, so that a wrong one is reported at once.
-
-Exchanges requests and responses with the server of aiohttp, and refuses what it should not.
-"""
+"""Serving a web application of aiohttp: requests, responses, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The disk: folders that outlive a power failure, and errors that pass by themselves.
-
-The role of a state folder: a hub, a Source or a Destination.
-"""
+"""State folders, which outlive a power failure: their roles, and faults of the disk."""
 
 from __future__ import annotations
 

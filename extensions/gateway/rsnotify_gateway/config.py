@@ -1,6 +1,6 @@
 """The settings of `rsnotify gateway`: those of a Source, and a table for each origin.
 
-When an origin is checked next: often while it changes, and rarely while it is quiet.
+An origin is checked often while it changes, and rarely while it is quiet (`PollingPace`).
 """
 
 from __future__ import annotations

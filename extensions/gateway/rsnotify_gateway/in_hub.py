@@ -1,9 +1,8 @@
 """Origins that the hub follows itself (`[[follow]]`): a gateway in the process of the hub.
 
 Only a hub that follows something imports the gateway. The documents are below `follow/`, the state
-is in the folder of the hub, and changes are published to the hub over HTTP, as by any Source.
-
-The origins of `[[follow]]`, which are those of `rsnotify gateway`.
+is in the folder of the hub, and changes are published to the hub over HTTP, as by any Source. The
+settings of an origin are those of `rsnotify gateway`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""The hub under test: the requests to it, and the waiting for its requests.
+"""The hub under test, and what it sends requests to: a server of topics and of simulated callbacks.
 
-A simulated callback: it records verifications and deliveries, and answers them.
-
-A server of topics, which the hub fetches, and of callbacks, which it sends requests to.
-
-The registered checks.
+A callback records verifications and deliveries, and answers them. Checks are registered here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The command `rsnotify validate`: every rule that a document breaks.
-
-The command `rsnotify inspect`: what a Source offers, as a tree.
-"""
+"""The commands `rsnotify validate` and `rsnotify inspect`."""
 
 from __future__ import annotations
 

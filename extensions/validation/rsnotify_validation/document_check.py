@@ -1,8 +1,7 @@
-"""Checking single documents and packages, streamed through the validator.
+"""Checks documents, and ZIP packages of dumps against their manifests (core §11.2, §13.2).
 
-Checking a ZIP package of a dump against its manifest (core §11.2, §13.2).
-
-The result of a validation: the documents that were checked, and the findings in each.
+Content is streamed through the validator. The result has the documents that were checked, and the
+findings in each.
 """
 
 from __future__ import annotations

@@ -2,11 +2,8 @@
 
 The walk goes from the Source Description down, and reads each document once and to its end, within
 limits: an index or a dump may lead to a hundred thousand further documents. Packages are never
-fetched. A document that cannot be fetched or read is in the tree with its problem.
-
-The facts about one document of a Source, counted while it is read, entry by entry.
-
-What a gateway states about the origin that it follows (docs/protocol.md).
+fetched. A document that cannot be fetched or read is in the tree with its problem. What a gateway
+states about the origin that it follows is shown as well (docs/protocol.md).
 """
 
 from __future__ import annotations

@@ -1,22 +1,18 @@
-"""The file of an export.
+"""Exports of a hub: the format of the file, and reading and importing one.
 
-The format of an export: lines of JSON, one record in each.
+An export is lines of JSON, one record in each. The first record is the header, and the last counts
+the others, so that a part of a file is no export. Between them are subscriptions, cursors of
+brokers, and the fragments of each topic's log in their order. Cursors are positions of these
+fragments. A later version may add fields; a hub ignores those that it does not know. What a record
+contains is checked as requests of publishers and subscribers are, since a file may have been
+changed, or written by another program.
 
-The first record is the header, and the last counts the others, so that a part of a file is no
-export. Between them are subscriptions, cursors of brokers, and the fragments of each topic's log in
-their order. Cursors are positions of these fragments. A later version may add fields; a hub ignores
-those that it does not know. What a record contains is checked as requests of publishers and
-subscribers are, since a file may have been changed, or written by another program.
-
-Reads everything that a store has, for an export.
-
-Imports an export into a store, which may have other positions, or logs of its own.
-
-Theory of operation. The log of a topic is imported if the store has none, or one with the same
-beginning, as after an interrupted import, or an older whole content. There each cursor moves to the
-same fragment. In any other log it moves to the beginning, so that the subscriber receives all that
-this log keeps: some of it twice, but nothing is left out. Logs come first, since nodes that run
-deliver to a subscription as soon as it is stored.
+Theory of an import. The store may have other positions, or logs of its own. The log of a topic is
+imported if the store has none, or one with the same beginning, as after an interrupted import, or
+an older whole content. There each cursor moves to the same fragment. In any other log it moves to
+the beginning, so that the subscriber receives all that this log keeps: some of it twice, but
+nothing is left out. Logs come first, since nodes that run deliver to a subscription as soon as it
+is stored.
 """
 
 from __future__ import annotations

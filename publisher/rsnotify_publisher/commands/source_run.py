@@ -1,8 +1,7 @@
-"""Runs `rsnotify source` once its settings are known.
+"""Runs `rsnotify source` once its settings are known, and shows its status.
 
-The status of a Source: the number of recorded changes, and the cursor of each hub.
-
-Shows the status of `rsnotify source`: in a terminal, or as lines.
+The status is the number of recorded changes and the cursor of each hub, live in a terminal, else as
+lines.
 """
 
 from __future__ import annotations

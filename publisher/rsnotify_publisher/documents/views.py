@@ -1,9 +1,9 @@
-"""Writes the views: a page when a Change List is closed, the rest when the open one is written.
+"""Views: the changes of a Source in further formats. Here is their interface, and their files.
 
-What the views have in common: a page for each closed Change List, and documents about all.
-
-A page is a line with its head, an entry for each change, and an end. Its entries never change; its
-head may, as other pages come and go.
+A view has a page for each closed Change List, which is written when the list is closed, and
+documents about all, which are written when the open list is. A page is a line with its head, an
+entry for each change, and an end. Its entries never change; its head may, as other pages come and
+go.
 """
 
 from __future__ import annotations

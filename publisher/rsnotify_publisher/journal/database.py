@@ -1,8 +1,6 @@
-"""The database of the journal: connections, transactions, errors.
+"""The database of the journal: its tables, connections and transactions, and migrations.
 
-The tables of the journal, and how the tables of an earlier version become these.
-
-Changes that were just recorded, as they are in memory.
+`RecordedChanges` are changes that were just recorded, as they are in memory.
 """
 
 from __future__ import annotations

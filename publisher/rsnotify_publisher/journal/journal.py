@@ -5,22 +5,18 @@ datetime is assigned inside a write transaction, of which SQLite allows one at a
 increase strictly across threads, processes and jumps of the clock. Instants are counts of
 microseconds since 1970 here.
 
-Terms: a change is *closed* once it is in a closed Change List, and *pruned* once it is
-closed and every hub has it, or its list was dropped from the archive. `pruned` is where the
-journal begins; the open Change List begins where the last closed one ends.
+A change is *closed* once it is in a closed Change List, and *pruned* once it is closed and every
+hub has it, or its list was dropped from the archive. `pruned` is where the journal begins; the open
+Change List begins where the last closed one ends.
 
-Which finished documents there are, and which files are about to be deleted.
+The journal also has the finished documents. One is never written again. It is offered live or in an
+archive until the retention policy drops it. Its files then stay for a while (`Options.linger`), for
+clients that have just read their URLs.
 
-A finished document is never written again. It is offered live or in an archive until the
-retention policy drops it. Its files then stay for a while (`Options.linger`), for clients that
-have just read their URLs.
-
-Notices of the Source's own documents: that a document was written, and when.
-
-A notice is entered in the transaction in which its document counts as written, so that a crash
-loses neither. Notices have strictly increasing datetimes, as changes have, but of their own. They
-are kept up to a bound: a hub that was away for longer has a gap, and Destinations then read the
-documents themselves.
+And it has the notices of the Source's own documents. A notice is entered in the transaction in
+which its document counts as written, so that a crash loses neither. Notices have strictly
+increasing datetimes, as changes have, but of their own. They are kept up to a bound: a hub that was
+away for longer has a gap, and Destinations then read the documents themselves.
 """
 
 from __future__ import annotations

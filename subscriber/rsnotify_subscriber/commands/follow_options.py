@@ -1,9 +1,4 @@
-"""The options of every command that follows a Source.
-
-The options that several commands share, as annotated types for typer.
-
-The listener for WebSub callbacks, as the options of a command describe it.
-"""
+"""The options of every command that follows a Source, and those that several commands share."""
 
 from __future__ import annotations
 

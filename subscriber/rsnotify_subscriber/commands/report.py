@@ -1,6 +1,6 @@
-"""How the commands that follow show a status: in a terminal, as lines, or as JSON.
+"""Following from the command line until stopped or level, and showing the status meanwhile.
 
-Following one Source or many from the command line, until stopped or until level.
+A status is shown live in a terminal, else as lines or as JSON.
 """
 
 from __future__ import annotations
