@@ -371,14 +371,14 @@ def test_the_command_ends_in_order_on_a_signal(
 
 STUCK = """
 import threading
-from rsnotify_publisher.folder import publishing
+from rsnotify_publisher.folder import folders
 from rsnotify.runtime.command_line import main
 
 def close(publishers):
     print("closing", flush=True)
     threading.Event().wait()
 
-publishing.close_all = close
+folders.close_all = close
 main()
 """
 

@@ -28,7 +28,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from msgspec import Struct
 
 from rsnotify_publisher.journal import Journal
-from rsnotify_publisher.journal.database import USUAL_MEMORY
+from rsnotify_publisher.journal.journal import USUAL_MEMORY
 from rsnotify_publisher.options import MISFIRE_GRACE, JobSchedule
 from rsnotify_publisher.push.transports import HubConnections
 
