@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_port
+from tests.running import Suspendable
 
 #: Seconds; only what hangs takes them.
 PATIENCE = 60
@@ -46,7 +47,7 @@ def jetstream_answers(port: int) -> bool:
         return False
 
 
-class NatsServer:
+class NatsServer(Suspendable):
     """A server with JetStream.
 
     Args:
@@ -130,15 +131,6 @@ class NatsServer:
 
     def answers(self) -> bool:
         return jetstream_answers(self.port)
-
-    def pause(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
-
-    def resume(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
 
 
 class NatsCluster:

@@ -54,7 +54,6 @@ ENDS = tuple(f"python {one}" for one in ("-c", "-m django", "manage.py m", "mana
 ELSEWHERE = ("docker", "git clone", "make", "pip", "python3 -m venv", ".venv/bin/pip", ". .venv/")
 #: Options that programs of the pages get here, so that they take less time.
 SHORTER = {"rsnotify-hub-check": "--only leases-are-short"}
-
 #: The commands of ours that began in a shell, each as the installed program.
 _begun: set[str] = set()
 

@@ -136,7 +136,7 @@ def cluster(tmp_path: Path, image: str, nats_image: str) -> Iterator[Cluster]:  
     made("down", "--volumes")
 
 
-def test_a_copy_stays_in_step_while_a_node_and_a_nats_server_are_killed(cluster: Cluster) -> None:
+def test_a_copy_stays_in_step_while_a_node_and_a_nats_server_are_killed(cluster: Cluster):
     cluster.change("at first")
     cluster.start("source", "destination")
     wait_until(lambda: cluster.nodes() == 2, "both nodes own shards")

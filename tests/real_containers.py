@@ -210,7 +210,7 @@ def compose(tmp_path: Path, image: str) -> Iterator[Compose]:
     made("down", "--volumes")
 
 
-def test_compose_starts_nothing_while_a_secret_is_missing(compose: Compose, tmp_path: Path) -> None:
+def test_compose_starts_nothing_while_a_secret_is_missing(compose: Compose, tmp_path: Path):
     needed = [name for name in SECRETS if name not in OF_THE_CLUSTER]
     for missing in (needed, *([name] for name in needed)):
         given = tmp_path / "incomplete"
@@ -223,7 +223,7 @@ def test_compose_starts_nothing_while_a_secret_is_missing(compose: Compose, tmp_
     assert docker("ps", "--all", "--quiet", "--filter", label) == ""
 
 
-def test_a_hub_that_others_reach_does_not_start_without_publishers_and_admins(image: str) -> None:
+def test_a_hub_that_others_reach_does_not_start_without_publishers_and_admins(image: str):
     variables = ("--env", "RSNOTIFY_HUB_PUBLIC_URL=https://hub.example/")
     done = run("docker", "run", "--rm", "--read-only", *variables, image)
     assert done.returncode == 2
@@ -231,7 +231,7 @@ def test_a_hub_that_others_reach_does_not_start_without_publishers_and_admins(im
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_the_image_has_the_versions_of_its_bill_of_materials(image: str) -> None:
+def test_the_image_has_the_versions_of_its_bill_of_materials(image: str):
     listing = "import importlib.metadata as m\nfor d in m.distributions(): print(d.name, d.version)"
     words = ("run", "--rm", "--entrypoint", "python", image, "-c", listing)
     installed = {
@@ -243,7 +243,7 @@ def test_the_image_has_the_versions_of_its_bill_of_materials(image: str) -> None
     }
 
 
-def test_the_broker_does_not_start_without_both_passwords() -> None:
+def test_the_broker_does_not_start_without_both_passwords():
     broker = services(SETTINGS)["mosquitto"]
     for given in ("", "MQTT_HUB_PASSWORD=" + "x" * 32):
         done = run(
@@ -256,7 +256,7 @@ def test_the_broker_does_not_start_without_both_passwords() -> None:
         assert f"{missing} needs 16 characters" in done.stdout + done.stderr
 
 
-def test_the_demo_keeps_a_copy_and_stops_within_the_grace_period(compose: Compose) -> None:
+def test_the_demo_keeps_a_copy_and_stops_within_the_grace_period(compose: Compose):
     compose.start()
     copy = ("exec", "-T", "destination", "cat", "/data/copy/protocol.md")
     expected = (ROOT / "docs/protocol.md").read_text()
@@ -270,7 +270,7 @@ def test_the_demo_keeps_a_copy_and_stops_within_the_grace_period(compose: Compos
     assert codes == dict.fromkeys(names, "0")
 
 
-def test_a_killed_hub_still_has_what_it_accepted(compose: Compose) -> None:
+def test_a_killed_hub_still_has_what_it_accepted(compose: Compose):
     compose.start("hub", "mosquitto")
     assert [compose.publish(second) for second in (1, 2)] == [202, 202]
     docker("kill", "--signal", "KILL", compose.container("hub"))
@@ -280,7 +280,7 @@ def test_a_killed_hub_still_has_what_it_accepted(compose: Compose) -> None:
     assert compose.publish(3) == 202
 
 
-def test_a_hub_that_ends_by_itself_is_started_again(compose: Compose) -> None:
+def test_a_hub_that_ends_by_itself_is_started_again(compose: Compose):
     compose.start("hub", "mosquitto")
     assert compose.publish(1) == 202
     hub = compose.container("hub")
@@ -293,9 +293,7 @@ def test_a_hub_that_ends_by_itself_is_started_again(compose: Compose) -> None:
     assert compose.published() == [1]
 
 
-def test_a_hub_that_crashes_is_started_again_with_what_it_accepted(
-    compose: Compose, image: str
-) -> None:
+def test_a_hub_that_crashes_is_started_again_with_what_it_accepted(compose: Compose, image: str):
     compose.start("hub", "mosquitto")
     assert [compose.publish(second) for second in (1, 2)] == [202, 202]
     hub = compose.container("hub")
@@ -313,9 +311,7 @@ def test_a_hub_that_crashes_is_started_again_with_what_it_accepted(
     assert compose.publish(3) == 202
 
 
-def test_a_volume_of_the_previous_image_is_taken_over(
-    compose: Compose, image: str, previous: Path
-) -> None:
+def test_a_volume_of_the_previous_image_is_taken_over(compose: Compose, image: str, previous: Path):
     compose.use(PREVIOUS, previous)
     compose.start("hub", "mosquitto")
     assert [compose.publish(second) for second in (1, 2)] == [202, 202]
@@ -345,7 +341,7 @@ def small(image: str) -> Iterator[str]:
     docker("rm", "--force", "--volumes", SMALL)
 
 
-def test_the_engine_reports_a_hub_as_unhealthy_while_its_disk_is_full(small: str) -> None:
+def test_the_engine_reports_a_hub_as_unhealthy_while_its_disk_is_full(small: str):
     def is_reported(status: str) -> bool:
         run("docker", "healthcheck", "run", small)  # Docker has no such command, and needs none
         return _inspect(small, "{{.State.Health.Status}}") == status

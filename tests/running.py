@@ -1,15 +1,19 @@
-"""A process whose every line is read, so that it never waits for a reader, and is shown."""
+"""Processes whose every line is read, so that they never wait for a reader, and is shown."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import select
 import signal
 import subprocess
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, Self
 
 #: Seconds; only a program that hangs takes them.
 PATIENCE = 120
@@ -92,6 +96,91 @@ class Running:
     def show(self) -> None:
         """Print what it printed: pytest keeps that for a test that fails."""
         print(f"--- {' '.join(self._command)}\n{self.output()}")
+
+
+class Suspendable:
+    """A server in a process, which can be made unresponsive."""
+
+    _process: subprocess.Popen[bytes] | asyncio.subprocess.Process | None = None
+
+    def pause(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+
+class LoggingServer(Suspendable, ABC):
+    """A server whose log is read; an async context manager that starts and stops it."""
+
+    _process: asyncio.subprocess.Process | None
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._process = None
+        self._reading: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+
+    @abstractmethod
+    async def start(self) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def _run(self, *command: object, ready: str, **options: Any) -> None:
+        """Start a command, and wait until its log has a line like `ready`."""
+        started = len(self.lines)
+        self._process = await asyncio.create_subprocess_exec(
+            *map(str, command),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            **options,
+        )
+        self._reading = asyncio.create_task(self._read(self._process))
+        async with asyncio.timeout(PATIENCE):
+            while not any(re.search(ready, line) for line in self.lines[started:]):
+                assert self._process.returncode is None, self.lines
+                await self.news()
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            self.lines.append(line.decode(errors="replace").rstrip())
+            self._news.set()
+        self._news.set()
+
+    async def news(self) -> None:
+        self._news.clear()
+        await self._news.wait()
+
+    async def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End it: in order, so that it keeps what it has, or by SIGKILL."""
+        if self._process is not None and self._process.returncode is None:
+            await self._end(self._process, how)
+        if self._reading is not None:
+            await self._reading
+
+    async def _end(self, process: asyncio.subprocess.Process, how: signal.Signals) -> None:
+        for _ in range(PATIENCE):
+            process.send_signal(how)
+            process.send_signal(signal.SIGCONT)
+            # One that has only just said that it is running loses a signal.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await process.wait()
+                    return
+        raise AssertionError(f"it does not end: {self.lines}")
 
 
 def children_of(pid: int) -> list[int]:

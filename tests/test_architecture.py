@@ -67,13 +67,13 @@ def imports_of(name: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def test_the_pure_folders_have_modules() -> None:
+def test_the_pure_folders_have_modules():
     assert {name.split(".")[1] for name in PURE_MODULES} == {name.split(".")[1] for name in PURE}
     assert len(PURE_MODULES) > 40
 
 
 @pytest.mark.parametrize("name", PURE_MODULES)
-def test_a_pure_module_imports_no_io(name: str) -> None:
+def test_a_pure_module_imports_no_io(name: str):
     allowed = {"rsnotify.errors"}
     forbidden = {
         imported
@@ -85,7 +85,7 @@ def test_a_pure_module_imports_no_io(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PURE_MODULES)
-def test_a_pure_module_reads_no_clock_and_no_file(name: str) -> None:
+def test_a_pure_module_reads_no_clock_and_no_file(name: str):
     calls = {
         ast.unparse(node.func) for node in ast.walk(tree_of(name)) if isinstance(node, ast.Call)
     }
@@ -102,14 +102,14 @@ def test_a_package_imports_none_of_the_others_but_rsnotify(package: str) -> None
             assert found == set(), name
 
 
-def test_only_what_follows_origins_imports_the_gateway_into_the_hub() -> None:
+def test_only_what_follows_origins_imports_the_gateway_into_the_hub():
     used = USES["rsnotify_hub"]
     hub = {name for name in MODULES if within(name, {"rsnotify_hub"})}
     found = {name for name in hub if any(within(each, used) for each in imports_of(name))}
     assert found == set(FOLLOWING)
 
 
-def test_only_commands_import_the_shared_command_line() -> None:
+def test_only_commands_import_the_shared_command_line():
     for name in MODULES:
         if not within(name, ("rsnotify.runtime.cli", "rsnotify_demo", "rsnotify.__main__")):
             commands = {part for part in name.split(".") if "command" in part}
@@ -137,7 +137,7 @@ def folder_imports() -> dict[str, set[str]]:
     return graph
 
 
-def test_folders_do_not_import_each_other_in_a_cycle() -> None:
+def test_folders_do_not_import_each_other_in_a_cycle():
     graph = folder_imports()
 
     def reachable(start: str) -> set[str]:
@@ -154,7 +154,7 @@ def test_folders_do_not_import_each_other_in_a_cycle() -> None:
     assert cycles == set()
 
 
-def test_every_package_is_in_the_distribution() -> None:
+def test_every_package_is_in_the_distribution():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     assert {path.rpartition("/")[2] for path in packages} == set(PACKAGES)
@@ -169,7 +169,7 @@ MORE_ARGUMENTS: dict[str, str] = {}
 LONGER: dict[str, str] = {}
 
 
-def test_no_module_is_too_long() -> None:
+def test_no_module_is_too_long():
     lengths = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
     assert {name: n for name, n in lengths.items() if n > LONGEST and name not in LONGER} == {}
 
@@ -183,7 +183,7 @@ def classes() -> list[tuple[str, ast.ClassDef]]:
     ]
 
 
-def test_a_class_name_is_used_once() -> None:
+def test_a_class_name_is_used_once():
     places = defaultdict(set)
     for name, node in classes():
         if not node.name.startswith("_"):
@@ -191,7 +191,7 @@ def test_a_class_name_is_used_once() -> None:
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
-def test_no_constructor_has_too_many_arguments() -> None:
+def test_no_constructor_has_too_many_arguments():
     found = {}
     for name, node in classes():
         for method in node.body:

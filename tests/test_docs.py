@@ -121,7 +121,7 @@ def reader(tmp_path: Path, others: Reader) -> Iterator[Reader]:
 @pytest.mark.parametrize(("place", "program"), list(programs()), ids=lambda value: value[:60])
 def test_every_program_in_the_documentation_runs(
     reader: Reader, place: str, program: str, request: pytest.FixtureRequest
-) -> None:
+):
     if DATABASE in program:
         program = program.replace(DATABASE, request.getfixturevalue("postgresql"))
     reader.write("program.py", re.sub(r"(web\.run_app\(.*)\)", r"\1, port=8000)", program))
@@ -134,12 +134,12 @@ def test_every_program_in_the_documentation_runs(
     reader.end()
 
 
-def test_expected_results_belong_to_existing_programs() -> None:
+def test_expected_results_belong_to_existing_programs():
     assert {*SAY, *BRING} <= {place for place, _ in programs()}
 
 
 @pytest.mark.parametrize(("page", "command"), commands())
-def test_every_command_of_the_packages_pages_runs(reader: Reader, page: str, command: str) -> None:
+def test_every_command_of_the_packages_pages_runs(reader: Reader, page: str, command: str):
     words = command.split()
     reader.write("hub.toml", with_secrets(blocks("hub/README.md", "toml")[0]))
     reader.write("relay.toml", blocks("extensions/relay/README.md", "toml")[0])
@@ -178,7 +178,7 @@ def named_options(page: str) -> set[str]:
     return {one for part in code for one in re.findall(r"(?<![\w-])--[a-z][a-z-]+", part)}
 
 
-def test_every_option_that_a_page_names_is_one() -> None:
+def test_every_option_that_a_page_names_is_one():
     ours = OPTIONS_OF_OTHERS.union(
         *(options(typer.main.get_command(app)) for app in (application(), hub_check))
     )
@@ -186,7 +186,7 @@ def test_every_option_that_a_page_names_is_one() -> None:
         assert named_options(page) <= ours, page
 
 
-def test_every_option_of_a_following_command_is_in_a_reference() -> None:
+def test_every_option_of_a_following_command_is_in_a_reference():
     for name, pages in {
         "follow": ["subscriber/README.md", "docs/mqtt.md", "docs/xmpp.md"],
         "relay": [*PAGES, "docs/mqtt.md", "docs/xmpp.md"],
@@ -197,7 +197,7 @@ def test_every_option_of_a_following_command_is_in_a_reference() -> None:
         assert options(command) <= named, name
 
 
-def test_every_make_target_in_the_documentation_exists() -> None:
+def test_every_make_target_in_the_documentation_exists():
     text = "".join((ROOT / page).read_text() for page in ALL_PAGES)
     targets = set(re.findall(r"^make ([\w-]+)|`make ([\w-]+)", text, flags=re.MULTILINE))
     names = {name for pair in targets for name in pair if name}
@@ -207,7 +207,7 @@ def test_every_make_target_in_the_documentation_exists() -> None:
 
 
 @pytest.mark.parametrize("page", ["docs/running-a-hub.md", "hub/README.md"])
-def test_every_configuration_of_a_hub_is_one(page: str, tmp_path: Path) -> None:
+def test_every_configuration_of_a_hub_is_one(page: str, tmp_path: Path):
     for number, block in enumerate(blocks(page, "toml")):
         file = tmp_path / f"{number}.toml"
         file.write_text(with_secrets(block))
@@ -222,7 +222,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", ALL_PAGES)
-def test_every_link_within_the_documentation_leads_somewhere(page: str) -> None:
+def test_every_link_within_the_documentation_leads_somewhere(page: str):
     for target, anchor in re.findall(
         r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)", (ROOT / page).read_text()
     ):
@@ -232,7 +232,7 @@ def test_every_link_within_the_documentation_leads_somewhere(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", ALL_PAGES)
-def test_every_module_that_a_page_names_is_there(page: str) -> None:
+def test_every_module_that_a_page_names_is_there(page: str):
     folder = (ROOT / page).parent
     places = [
         ROOT,
@@ -245,7 +245,7 @@ def test_every_module_that_a_page_names_is_there(page: str) -> None:
         assert any((place / name).exists() for place in places), name
 
 
-def test_every_page_is_led_to_from_the_first() -> None:
+def test_every_page_is_led_to_from_the_first():
     known, new = set(), {ROOT / "README.md"}
     while new:
         page = new.pop()
@@ -265,7 +265,7 @@ def pages_in(navigation: Any) -> Iterator[str]:
             yield from pages_in(part)
 
 
-def test_every_page_is_in_the_navigation_of_the_site() -> None:
+def test_every_page_is_in_the_navigation_of_the_site():
     shown = list(pages_in(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
     # The first page of the decisions lists them.
     pages = [page for page in ALL_PAGES if not page.startswith("docs/decisions/0")]
@@ -273,7 +273,7 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
 
 
 @pytest.mark.parametrize("page", ALL_PAGES)
-def test_every_picture_is_described(page: str) -> None:
+def test_every_picture_is_described(page: str):
     for words in re.findall(r"!\[([^\]]*)\]\(", (ROOT / page).read_text()):
         assert len(words.split()) > 2, words
 

@@ -19,6 +19,7 @@ from rsnotify.format.model import ChangeType, Document
 from rsnotify.format.reader import read_document
 from rsnotify.runtime.mqtt_broker import channel_topic, parse_broker
 from rsnotify.runtime.mqtt_connection import connect
+from tests.publisher.helpers import serving
 
 _LOST = (aiohttp.ClientError, OSError, TimeoutError)
 
@@ -95,12 +96,7 @@ async def callback_copies(number: int) -> AsyncIterator[list[CallbackCopy]]:
             app = web.Application(client_max_size=10**8)
             app.router.add_get("/", copy.get)
             app.router.add_post("/", copy.post)
-            runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-            await runner.setup()
-            stack.push_async_callback(runner.cleanup)
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            copy.url = f"http://127.0.0.1:{site.port}/"
+            copy.url = await stack.enter_async_context(serving(app)) + "/"
         yield copies
 
 

@@ -77,7 +77,7 @@ async def source(*arguments: str | Path) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("profile", list(Profile), ids=str)
-async def test_every_document_of_a_source_is_valid(tmp_path: Path, profile: Profile) -> None:
+async def test_every_document_of_a_source_is_valid(tmp_path: Path, profile: Profile):
     folder = tmp_path / "data"
     folder.mkdir()
     for number in range(6):
@@ -126,7 +126,7 @@ folder = "{folder}"
 
 
 @pytest.mark.parametrize("gzip", [False, True])
-async def test_what_is_in_many_parts_is_valid(tmp_path: Path, gzip: bool) -> None:
+async def test_what_is_in_many_parts_is_valid(tmp_path: Path, gzip: bool):
     folder = tmp_path / "data"
     folder.mkdir()
     for number in range(5):

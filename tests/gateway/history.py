@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from tests.gateway.event_server import EventServer, change
 from tests.gateway.generators import SITE, Activities, EventStream, PullOnlySource, at
-from tests.gateway.origin_server import OriginServer, index, sitemap
+from tests.gateway.origin_server import Site, index, sitemap
 from tests.gateway.repositories import Items
 
 #: The variable that names a file with the history of SWEET, one change a line.
@@ -63,7 +63,7 @@ class Published:
         dated: The origins that list each change with its datetime.
     """
 
-    def __init__(self, site: OriginServer, items: Items) -> None:
+    def __init__(self, site: Site, items: Items) -> None:
         self.site = site
         self._items = items
         self.dated = (

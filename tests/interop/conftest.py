@@ -11,6 +11,7 @@ import pytest
 
 from tests.interop.clients import Node, ResyncClient
 from tests.interop.site import Site, served
+from tests.publisher.conftest import hub  # noqa: F401 - a fixture
 from tests.publisher.helpers import SourceProcess
 
 

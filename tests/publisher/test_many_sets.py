@@ -26,12 +26,10 @@ from rsnotify_publisher.folder.server import PublishedFolder, server
 from rsnotify_publisher.folder.watcher import SystemWatch
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.web.application import SharedThreads
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, put, serving
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, put, quick_publisher, serving
 
 HOST = "https://x.example/"
-
 SETS = 16
-
 #: One event loop, and at most so many for commits, three kinds of documents, and contents.
 THREADS = 1 + 8 + 6 + 4 + 2 + 6
 
@@ -61,7 +59,7 @@ def recorded(publisher: Publisher) -> list[Resource]:
         return journal.changes(0)
 
 
-def test_many_sets_need_no_more_threads_than_a_few(make: Make) -> None:
+def test_many_sets_need_no_more_threads_than_a_few(make: Make):
     before = own_threads()
     with make(SETS) as source:
         for publisher in source.sets:
@@ -83,7 +81,7 @@ def test_many_sets_need_no_more_threads_than_a_few(make: Make) -> None:
     assert own_threads() == before
 
 
-async def test_what_sets_share_begins_again_when_they_do(make: Make) -> None:
+async def test_what_sets_share_begins_again_when_they_do(make: Make):
     source = make(2)
     for name in ("one", "two"):
         async with source:
@@ -93,9 +91,7 @@ async def test_what_sets_share_begins_again_when_they_do(make: Make) -> None:
     assert [len(recorded(publisher)) for publisher in source.sets] == [2, 2]
 
 
-async def test_each_set_has_its_own_chain_of_notices(
-    make: Callable[..., SourceDescription],
-) -> None:
+async def test_each_set_has_its_own_chain_of_notices(make: Callable[..., SourceDescription]):
     hub = FakeHub()
     await hub.start()
     try:
@@ -110,7 +106,7 @@ async def test_each_set_has_its_own_chain_of_notices(
         await hub.stop()
 
 
-def test_a_set_that_cannot_be_listed_keeps_no_other_from_it(tmp_path: Path) -> None:
+def test_a_set_that_cannot_be_listed_keeps_no_other_from_it(tmp_path: Path):
     go = threading.Event()
 
     def resources() -> Iterable[Resource]:
@@ -128,15 +124,14 @@ def test_a_set_that_cannot_be_listed_keeps_no_other_from_it(tmp_path: Path) -> N
         assert stuck.wait_published(PATIENCE)
 
 
-async def test_waiting_for_documents_ends_after_the_timeout(tmp_path: Path) -> None:
+async def test_waiting_for_documents_ends_after_the_timeout(tmp_path: Path):
     go = threading.Event()
 
     def resources() -> Iterable[Resource]:
         go.wait(PATIENCE)
         return ()
 
-    publisher = Publisher(tmp_path, BASE, options=QUICK, resources=resources)
-    async with publisher:
+    async with quick_publisher(tmp_path, resources=resources) as publisher:
         assert not await publisher.await_published(0)
         go.set()
         assert await publisher.await_published(PATIENCE)
@@ -159,9 +154,7 @@ def in_turns(folder: Path, pool: ThreadPoolExecutor) -> Recorder:
     return recorder
 
 
-def test_all_that_is_submitted_is_committed_in_order(
-    tmp_path: Path, pool: ThreadPoolExecutor
-) -> None:
+def test_all_that_is_submitted_is_committed_in_order(tmp_path: Path, pool: ThreadPoolExecutor):
     """More at once than one group holds, and the end right behind it."""
     recorder = in_turns(tmp_path, pool)
     begun, go = threading.Event(), threading.Event()
@@ -183,7 +176,7 @@ def test_all_that_is_submitted_is_committed_in_order(
     assert all(a.datetime < b.datetime for a, b in pairwise(changes))  # type: ignore[operator]
 
 
-def test_a_failing_set_harms_no_other(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+def test_a_failing_set_harms_no_other(tmp_path: Path, pool: ThreadPoolExecutor):
     recorder = in_turns(tmp_path, pool)
     go = threading.Event()
     recorder.submit(lambda _: go.wait(PATIENCE) and None)
@@ -198,14 +191,14 @@ def test_a_failing_set_harms_no_other(tmp_path: Path, pool: ThreadPoolExecutor) 
 
 def test_a_journal_that_cannot_be_opened_is_reported_at_once(
     tmp_path: Path, pool: ThreadPoolExecutor
-) -> None:
+):
     (tmp_path / "j.sqlite3").mkdir()
     with pytest.raises(Exception, match=r"j\.sqlite3"):
         in_turns(tmp_path, pool)
 
 
 # Noticing
-async def test_only_the_set_whose_journal_was_written_is_woken(tmp_path: Path) -> None:
+async def test_only_the_set_whose_journal_was_written_is_woken(tmp_path: Path):
     woken = {name: asyncio.Event() for name in "ab"}
     poller = JournalPoller()
     with (
@@ -233,7 +226,7 @@ class Broken(Journal):
     _seen = False
 
 
-async def test_an_unreadable_journal_does_not_stop_polling_the_others(tmp_path: Path) -> None:
+async def test_an_unreadable_journal_does_not_stop_polling_the_others(tmp_path: Path):
     broken, whole = asyncio.Event(), asyncio.Event()
     poller = JournalPoller()
     with (
@@ -268,7 +261,7 @@ class RecordingListener:
                 await self.news.wait()
 
 
-async def test_one_watch_notifies_each_listener_of_its_own_folder(tmp_path: Path) -> None:
+async def test_one_watch_notifies_each_listener_of_its_own_folder(tmp_path: Path):
     folders = [tmp_path / "a", tmp_path / "b", tmp_path / "a" / ".within"]
     for folder in folders:
         folder.mkdir()
@@ -283,7 +276,7 @@ async def test_one_watch_notifies_each_listener_of_its_own_folder(tmp_path: Path
     listening.cancel()
 
 
-async def test_an_inaccessible_folder_does_not_stop_watching_the_others(tmp_path: Path) -> None:
+async def test_an_inaccessible_folder_does_not_stop_watching_the_others(tmp_path: Path):
     notified = {tmp_path: RecordingListener(), tmp_path / ("x" * 300): RecordingListener()}
     listening = asyncio.create_task(SystemWatch(notified).run())
     await asyncio.sleep(0)
@@ -294,7 +287,7 @@ async def test_an_inaccessible_folder_does_not_stop_watching_the_others(tmp_path
 
 async def test_a_folder_that_comes_back_is_watched_though_others_are_never_quiet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr("rsnotify_publisher.folder.watcher._CHECK_FOLDERS_EVERY", 50)
     busy, away = tmp_path / "busy", tmp_path / "away"
     busy.mkdir()
@@ -310,7 +303,7 @@ async def test_a_folder_that_comes_back_is_watched_though_others_are_never_quiet
     listening.cancel()
 
 
-def test_an_inaccessible_folder_does_not_end_a_comparison(tmp_path: Path) -> None:
+def test_an_inaccessible_folder_does_not_end_a_comparison(tmp_path: Path):
     names = FileNames(tmp_path / ("x" * 300), BASE)
     with Journal(tmp_path / "journal.sqlite3", BASE) as journal:
         assert list(FolderScanner(names, journal).compare(names.root)) == []
@@ -319,7 +312,7 @@ def test_an_inaccessible_folder_does_not_end_a_comparison(tmp_path: Path) -> Non
 # Serving
 async def test_a_file_is_served_at_once_and_a_document_when_all_are_there(
     tmp_path: Path, folder: Path
-) -> None:
+):
     put(folder / "one", "text")
     publisher = Publisher(tmp_path / "state", f"{HOST}data/", options=QUICK)
     ours = PublishedFolder(FileNames(folder, f"{HOST}data/"), publisher)
@@ -343,7 +336,7 @@ async def test_a_file_is_served_at_once_and_a_document_when_all_are_there(
 # Calls of many requests that are made in threads together.
 
 
-async def test_each_call_has_its_own_result_or_error() -> None:
+async def test_each_call_has_its_own_result_or_error():
     threads = SharedThreads()
     outcomes = await asyncio.gather(
         *(threads.call(lambda number=number: 6 // number) for number in range(4)),
@@ -352,14 +345,14 @@ async def test_each_call_has_its_own_result_or_error() -> None:
     assert [str(each) for each in outcomes] == ["integer division or modulo by zero", "6", "3", "2"]
 
 
-async def test_calls_that_come_together_share_a_thread() -> None:
+async def test_calls_that_come_together_share_a_thread():
     threads = SharedThreads()
     used = await asyncio.gather(*(threads.call(threading.get_ident) for _ in range(20)))
     assert len(set(used)) == 1
     assert used[0] != threading.get_ident()
 
 
-async def test_a_call_that_blocks_does_not_delay_later_ones() -> None:
+async def test_a_call_that_blocks_does_not_delay_later_ones():
     threads, release = SharedThreads(), threading.Event()
     blocked = asyncio.create_task(threads.call(release.wait))
     await asyncio.sleep(0)
@@ -372,7 +365,7 @@ async def test_a_call_that_blocks_does_not_delay_later_ones() -> None:
     await blocked
 
 
-async def test_calls_wait_while_all_threads_are_busy() -> None:
+async def test_calls_wait_while_all_threads_are_busy():
     threads, release = SharedThreads(), threading.Event()
     tasks = []
     for _ in range(6):
@@ -385,7 +378,7 @@ async def test_calls_wait_while_all_threads_are_busy() -> None:
     assert await asyncio.gather(*tasks) == [True] * 6
 
 
-async def test_a_cancelled_call_leaves_the_others() -> None:
+async def test_a_cancelled_call_leaves_the_others():
     threads, release = SharedThreads(), threading.Event()
     first, second = (asyncio.create_task(threads.call(release.wait)) for _ in range(2))
     await asyncio.sleep(0)
@@ -399,7 +392,7 @@ async def test_a_cancelled_call_leaves_the_others() -> None:
 # The threads that commit for callers that cannot.
 
 
-def test_a_function_that_fails_ends_no_thread(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_function_that_fails_ends_no_thread(caplog: pytest.LogCaptureFixture):
     threads, done = CommitThreads(1), Event()
     with caplog.at_level(logging.ERROR):
         threads.submit(lambda: 1 / 0)
@@ -409,7 +402,7 @@ def test_a_function_that_fails_ends_no_thread(caplog: pytest.LogCaptureFixture) 
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_all_that_was_submitted_runs_before_the_threads_end() -> None:
+def test_all_that_was_submitted_runs_before_the_threads_end():
     threads, numbers = CommitThreads(2), list[int]()
     for number in range(100):
         threads.submit(lambda number=number: numbers.append(number))  # type: ignore[misc]

@@ -20,13 +20,12 @@ from random import Random
 import aiohttp
 import pytest
 from aiohttp import web
-from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import ChangeType, Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import Options, Publisher, application
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of, serving
+from tests.publisher.helpers import BASE, PATIENCE, FakeHub, chain_of, quick_publisher, serving
 from tests.publisher.published import read
 
 Clock = Callable[[], int]
@@ -139,15 +138,15 @@ def write(publisher: Publisher, name: str, random: Random, count: int) -> list[R
 @pytest.mark.parametrize("hosting", ["our application", "static files"])
 async def test_no_document_contradicts_another_or_the_clock(
     tmp_path: Path, clocks: str, hosting: str
-) -> None:
+):
     random = Random(1)
-    options = replace(QUICK, rotate="60 changes", max_entries=25, grace=0)
     publishers = [
-        Publisher(
+        quick_publisher(
             tmp_path,
-            BASE,
-            options=options,
             clock=steady if clocks == "steady" else jumping(Random(number)),
+            rotate="60 changes",
+            max_entries=25,
+            grace=0,
         )
         for number in range(3)
     ]
@@ -187,13 +186,13 @@ async def test_no_document_contradicts_another_or_the_clock(
 
 def test_a_clock_that_was_a_day_ahead_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     ahead = steady() + 86_400_000_000
-    with Publisher(tmp_path, BASE, options=QUICK, clock=lambda: ahead) as publisher:
+    with quick_publisher(tmp_path, clock=lambda: ahead) as publisher:
         publisher.updated(BASE + "a")
         publisher.wait_published()
     assert "the clock has not reached" not in caplog.text
-    with Publisher(tmp_path, BASE, options=QUICK) as publisher:
+    with quick_publisher(tmp_path) as publisher:
         publisher.updated(BASE + "b")
         publisher.wait_published()
     assert caplog.text.count("the clock has not reached") == 1
@@ -252,9 +251,7 @@ publisher.close()
 
 
 @pytest.mark.parametrize("instant", ["flush", "recorded", "contents"])
-async def test_only_what_was_flushed_is_ever_sent(
-    tmp_path: Path, hub: FakeHub, instant: str
-) -> None:
+async def test_only_what_was_flushed_is_ever_sent(tmp_path: Path, hub: FakeHub, instant: str):
     killed = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", KILLED, str(tmp_path), hub.url, instant),
         stdin=asyncio.subprocess.PIPE,
@@ -271,7 +268,7 @@ async def test_only_what_was_flushed_is_ever_sent(
     if instant == "flush":
         assert hub.uris() == [BASE + "before"]
     hub.through = hub.fragments[-1].until
-    publisher = Publisher(tmp_path, BASE, hubs=[hub.url], options=QUICK)
+    publisher = quick_publisher(tmp_path, hub.url)
     with publisher.source.open_journal() as journal:
         kept = [change.uri for change in journal.changes(0)]
     assert kept == [BASE + "before"] + ([] if instant == "flush" else [BASE + "after"])
@@ -309,7 +306,7 @@ with publisher.source.open_journal() as journal:
 @pytest.mark.parametrize("commits", [1, 2, 3])
 async def test_a_source_killed_while_changes_are_applied_offers_the_same_set(
     tmp_path: Path, commits: int
-) -> None:
+):
     killed = await asyncio.create_subprocess_exec(
         sys.executable, "-c", KILLED_WHILE_APPLYING, str(tmp_path), str(commits)
     )

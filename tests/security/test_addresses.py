@@ -339,7 +339,7 @@ async def world(
 
 
 @pytest.mark.parametrize("name", WAYS)
-async def test_only_public_addresses_are_dialled(name: str, world: World, network: Network) -> None:
+async def test_only_public_addresses_are_dialled(name: str, world: World, network: Network):
     network.answers |= {vector.name: vector.answers for vector in VECTORS if vector.answers}
     # Once more for each further answer of the name server.
     urls = [
@@ -360,7 +360,7 @@ async def test_only_public_addresses_are_dialled(name: str, world: World, networ
 @pytest.mark.parametrize("name", WAYS)
 async def test_without_the_check_other_addresses_would_be_dialled(
     name: str, world: World, network: Network
-) -> None:
+):
     network.answers["private.test"] = [CONTROL["private.test"]]
     urls = [f"http://{host}:{PORTS + number}/" for number, host in enumerate(CONTROL)]
     await WAYS[name](world, urls, True)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from tests.simulation.wire import Wire
 
 T = TypeVar("T")
-
 #: The machine that runs the current callback; None for the simulation itself.
 _machine: contextvars.ContextVar[Machine | None] = contextvars.ContextVar("machine", default=None)
 

@@ -29,7 +29,7 @@ from rsnotify_subscriber.storage.resource_state import ResourceState
 from tests.subscriber.destination import PATIENCE
 from tests.wild.documents import sha256
 from tests.wild.running import Recorder
-from tests.wild.source import WildSource
+from tests.wild.source import Source as WildSource
 
 CREATED, UPDATED, DELETED = ChangeType.CREATED, ChangeType.UPDATED, ChangeType.DELETED
 

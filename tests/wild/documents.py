@@ -8,6 +8,8 @@ Sources with a coarser clock do.
 from __future__ import annotations
 
 import hashlib
+import io
+import zipfile
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, timezone
@@ -175,6 +177,23 @@ def index(
 ) -> bytes:
     """Write an index; its members are entries with `element="sitemap"` (see `member`)."""
     return _listing(capability, members, links, "sitemapindex", **told)
+
+
+def package(manifest: bytes, contents: dict[str, bytes]) -> bytes:
+    """Write a package of a dump."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as packed:
+        packed.writestr("manifest.xml", manifest)
+        for path, content in contents.items():
+            packed.writestr(path, content)
+    return file.getvalue()
+
+
+def change_package(
+    entries: Iterable[str], contents: dict[str, bytes], **bounds: Time | None
+) -> bytes:
+    """Write a package of a Change Dump."""
+    return package(urlset(entries, md(capability="changedump-manifest", **bounds)), contents)
 
 
 def member(uri: str, lastmod: Time | None = None, **told: Time | None) -> str:

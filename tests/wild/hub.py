@@ -6,10 +6,10 @@ from datetime import datetime
 
 from tests.subscriber.hub import SmallHub
 from tests.wild.documents import entry, fragment, ln, md, urlset
-from tests.wild.source import WildSource
+from tests.wild.source import Source
 
 
-class WildHub(SmallHub):
+class Hub(SmallHub):
     """Serves WebSockets at `url`; `log` is what it replays to those who join.
 
     `push` sends a fragment to all who are subscribed, and keeps it for replay unless told not to.
@@ -30,7 +30,7 @@ class WildHub(SmallHub):
             await socket.send_str(data.decode())
 
 
-def offer_hub(source: WildSource, hub: SmallHub) -> None:
+def offer_hub(source: Source, hub: SmallHub) -> None:
     """Let the Capability List of a Source offer this hub beside its lists."""
     names = {"resourcelist": "resourcelist.xml", "changelist": "changelist.xml"}
     entries = [entry(source.uri(name), capability=one) for one, name in names.items()]

@@ -15,20 +15,13 @@ import msgspec
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.model import ChangeType
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber import (
-    FolderMirror,
-    Received,
-    Status,
-    Subscriber,
-    audit,
-    default_state,
-)
+from rsnotify_subscriber import FolderMirror, Received, Status, Subscriber, audit, default_state
 from tests.subscriber.destination import PACE, PATIENCE, files_of
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.options import gathered
 from tests.subscriber.processes import outcome as process_outcome
 from tests.subscriber.processes import rsnotify
-from tests.wild.source import WildSource
+from tests.wild.source import Source
 
 
 @dataclass(frozen=True)
@@ -97,7 +90,7 @@ class Recorder:
 Copy = Folder | Recorder
 
 
-def subscriber(source: WildSource | str, copy: Copy | Path, **options: Any) -> Subscriber:
+def subscriber(source: Source | str, copy: Copy | Path, **options: Any) -> Subscriber:
     url = source if isinstance(source, str) else source.url
     copy = Folder(copy) if isinstance(copy, Path) else copy
     options = {"pace": PACE, "state": copy.state, **options}
@@ -112,7 +105,7 @@ def pace(**fields: float) -> Pace:
     return msgspec.structs.replace(PACE, **fields)
 
 
-async def follow_once(source: WildSource | str, copy: Copy | Path, **options: Any) -> Outcome:
+async def follow_once(source: Source | str, copy: Copy | Path, **options: Any) -> Outcome:
     """Catch up within this process, and return what the subscriber says of the copy."""
     one = subscriber(source, copy, **options)
     error = ""
@@ -124,16 +117,23 @@ async def follow_once(source: WildSource | str, copy: Copy | Path, **options: An
     return outcome_of(one.status, error)
 
 
-async def run_honest(source: WildSource, copy: Copy | Path, **options: Any) -> Outcome:
+Truth = Source | dict[str, bytes]
+
+
+async def run_honest(
+    source: Source, copy: Copy | Path, truth: Truth | None = None, **options: Any
+) -> Outcome:
     """Catch up, and hold what the subscriber says to the promise."""
     outcome = await follow_once(source, copy, **options)
-    assert_honest(copy, source, outcome)
+    assert_honest(copy, source if truth is None else truth, outcome)
     return outcome
 
 
-async def run_right(source: WildSource, copy: Copy | Path, **options: Any) -> Outcome:
+async def run_right(
+    source: Source, copy: Copy | Path, truth: Truth | None = None, **options: Any
+) -> Outcome:
     """Catch up, and assert that the copy is right and the subscriber says so."""
-    outcome = await run_honest(source, copy, **options)
+    outcome = await run_honest(source, copy, truth, **options)
     assert outcome.claims, outcome
     return outcome
 
@@ -149,7 +149,7 @@ def outcome_of(status: Status, error: str = "") -> Outcome:
 
 @asynccontextmanager
 async def following(
-    source: WildSource | str, copy: Copy | Path, **options: Any
+    source: Source | str, copy: Copy | Path, **options: Any
 ) -> AsyncIterator[Subscriber]:
     async with subscriber(source, copy, **options) as one:
         yield one
@@ -157,7 +157,7 @@ async def following(
 
 @asynccontextmanager
 async def pushed(
-    hub: SmallHub, source: WildSource, copy: Copy | Path, **options: Any
+    hub: SmallHub, source: Source, copy: Copy | Path, **options: Any
 ) -> AsyncIterator[Subscriber]:
     """Follow with a hub until the block ends, which begins with a right copy."""
     async with following(source, copy, **options) as one:
@@ -166,13 +166,13 @@ async def pushed(
         yield one
 
 
-async def until_right(one: Subscriber, copy: Copy | Path, source: WildSource) -> None:
+async def until_right(one: Subscriber, copy: Copy | Path, source: Source) -> None:
     """Wait until a subscriber that runs says that the copy is right, and hold it to that."""
     copy = Folder(copy) if isinstance(copy, Path) else copy
     await until(one, lambda status: status.level and copy.files() == source.resources)
 
 
-async def polled(one: Subscriber, source: WildSource, times: int = 2) -> None:
+async def polled(one: Subscriber, source: Source, times: int = 2) -> None:
     """Wait until the Change List was read so many times more."""
     before = len(source.requests("changelist.xml"))
     await until(one, lambda _: len(source.requests("changelist.xml")) >= before + times)
@@ -184,7 +184,7 @@ async def until(one: Subscriber, condition: Callable[[Status], bool]) -> None:
         assert await one.until(condition)
 
 
-async def command_follow_once(source: WildSource | str, folder: Path, *options: str) -> Outcome:
+async def command_follow_once(source: Source | str, folder: Path, *options: str) -> Outcome:
     url = source if isinstance(source, str) else source.url
     arguments = ("follow", url, folder, "--once", "--json", *options)
     code, output, errors = await process_outcome(await rsnotify(*arguments))
@@ -194,7 +194,7 @@ async def command_follow_once(source: WildSource | str, folder: Path, *options: 
     return Outcome(code == 0, tuple(filter(None, reasons)), code=code, output=output + errors)
 
 
-async def audited(source: WildSource, folder: Path) -> Outcome:
+async def audited(source: Source, folder: Path) -> Outcome:
     """Audit in this process, with a short pause before differences are compared again."""
     found = await audit(source.url, folder, pause=0.01)
     kinds = ("created", "updated", "deleted", "absent", "unknown")
@@ -204,7 +204,7 @@ async def audited(source: WildSource, folder: Path) -> Outcome:
     return Outcome(found.in_step is True, reasons, code=code)
 
 
-async def command_audit(source: WildSource | str, folder: Path, *options: str) -> Outcome:
+async def command_audit(source: Source | str, folder: Path, *options: str) -> Outcome:
     url = source if isinstance(source, str) else source.url
     arguments = ("audit", url, folder, "--json", *options)
     code, output, errors = await process_outcome(await rsnotify(*arguments))
@@ -218,9 +218,7 @@ async def command_audit(source: WildSource | str, folder: Path, *options: str) -
     return Outcome(code == 0, tuple(filter(None, reasons)), code=code, output=output + errors)
 
 
-def assert_honest(
-    copy: Copy | Path, truth: WildSource | dict[str, bytes], outcome: Outcome
-) -> None:
+def assert_honest(copy: Copy | Path, truth: Truth, outcome: Outcome) -> None:
     """Assert the one promise: the copy is right, or the outcome says that it may not be."""
     held = (Folder(copy) if isinstance(copy, Path) else copy).files()
     right = truth if isinstance(truth, dict) else truth.resources

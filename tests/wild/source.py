@@ -87,7 +87,7 @@ def moved(to: str, status: int = 301) -> Answer:
     return Answer(status=status, headers={"Location": to})
 
 
-class WildSource:
+class Source:
     """A scripted Source. Nothing is there but what `put`, `file` and `offer` put there.
 
     Documents and resources lie in one folder, `base`. `resources` is the truth: what a right copy

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wild.documents import change_list, entry, index, md, member, urlset
+from tests.wild.documents import change_list, change_package, entry, index, md, member, urlset
 from tests.wild.running import (
     Copy,
     Outcome,
@@ -20,12 +20,11 @@ from tests.wild.running import (
     until,
     until_right,
 )
-from tests.wild.source import WildSource
-from tests.wild.test_newest_first import package
+from tests.wild.source import Source
 
 
 @pytest.fixture(params=["archive", "index", "dump", "archive of a dump"])
-def form(request: pytest.FixtureRequest, source: WildSource) -> str:
+def form(request: pytest.FixtureRequest, source: Source) -> str:
     form = str(request.param)
     documents: dict[str, str | None] = {}
     if "dump" in form:
@@ -43,7 +42,7 @@ def form(request: pytest.FixtureRequest, source: WildSource) -> str:
 class History:
     """Two closed periods and an open one, in one of the forms."""
 
-    def __init__(self, source: WildSource, form: str) -> None:
+    def __init__(self, source: Source, form: str) -> None:
         self.source, self.form = source, form
         self.periods: list[tuple[float, float | None, list[str]]] = [
             (5, 100, [self.update("a", 50)]),
@@ -68,7 +67,7 @@ class History:
             if "dump" in self.form:
                 name = f"{number}.zip"
                 ends = 10_000 if ends is None else ends
-                body = package(changes, {}, from_=source.t(from_), until=source.t(ends))
+                body = change_package(changes, {}, from_=source.t(from_), until=source.t(ends))
                 source.put(name, body)
                 entries.append(
                     entry(
@@ -114,7 +113,7 @@ class History:
             source.put("archive.xml", urlset([old], about))
 
 
-def begin(source: WildSource) -> History:
+def begin(source: Source) -> History:
     source.offer(**{"changelist-archive": "archive.xml"})
     for name in ("a", "b", "c", "d"):
         source.file(name, b"1")
@@ -122,14 +121,14 @@ def begin(source: WildSource) -> History:
     return History(source, "archive")
 
 
-async def followed(source: WildSource, copy: Copy) -> Outcome:
+async def followed(source: Source, copy: Copy) -> Outcome:
     return await run_right(source, copy)
 
 
 @pytest.mark.parametrize("period", [0, 1])
 async def test_an_entry_that_a_closed_list_gains_is_applied(
-    source: WildSource, copy: Copy, form: str, period: int
-) -> None:
+    source: Source, copy: Copy, form: str, period: int
+):
     history = History(source, form)
     await followed(source, copy)
     await followed(source, copy)
@@ -151,8 +150,8 @@ async def test_an_entry_that_a_closed_list_gains_is_applied(
 
 
 async def test_a_closed_list_that_stays_the_same_is_not_read_again(
-    source: WildSource, copy: Copy, form: str
-) -> None:
+    source: Source, copy: Copy, form: str
+):
     History(source, form)
     await followed(source, copy)
     source.forget()
@@ -164,9 +163,7 @@ async def test_a_closed_list_that_stays_the_same_is_not_read_again(
     assert len(source.requests("archive.xml")) <= 1
 
 
-async def test_a_list_that_was_just_closed_is_read_once_more(
-    source: WildSource, copy: Copy
-) -> None:
+async def test_a_list_that_was_just_closed_is_read_once_more(source: Source, copy: Copy):
     history = begin(source)
     await followed(source, copy)
     async with following(source, copy) as subscriber:
@@ -184,17 +181,15 @@ async def test_a_list_that_was_just_closed_is_read_once_more(
 
 @pytest.mark.parametrize("status", [404, 500])
 async def test_an_archive_that_cannot_be_read_is_no_reason_for_a_doubt(
-    source: WildSource, copy: Copy, status: int
-) -> None:
+    source: Source, copy: Copy, status: int
+):
     begin(source)
     await followed(source, copy)
     source.put("archive.xml", b"", status=status)
     await followed(source, copy)
 
 
-async def test_a_changed_list_that_cannot_be_read_is_a_doubt(
-    source: WildSource, copy: Copy
-) -> None:
+async def test_a_changed_list_that_cannot_be_read_is_a_doubt(source: Source, copy: Copy):
     history = begin(source)
     await followed(source, copy)
     history.periods[1][2].append(history.update("e", 170))

@@ -15,7 +15,7 @@ from rsnotify_subscriber import default_state
 from rsnotify_subscriber.mirror import MirrorTree
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from tests.wild.documents import change_list, entry, inline, resource_list
-from tests.wild.hub import WildHub, offer_hub
+from tests.wild.hub import Hub, offer_hub
 from tests.wild.running import (
     Recorder,
     audited,
@@ -26,7 +26,7 @@ from tests.wild.running import (
     until,
     until_right,
 )
-from tests.wild.source import WildSource
+from tests.wild.source import Source
 
 SPELLINGS = [
     ("~user/a", "%7Euser/a"),
@@ -39,7 +39,7 @@ SPELLINGS = [
 ]
 
 
-def begin(source: WildSource, name: str) -> None:
+def begin(source: Source, name: str) -> None:
     source.offer()
     source.file(name, b"1")
     listed = [entry(source.uri(name), content=b"1")]
@@ -49,8 +49,8 @@ def begin(source: WildSource, name: str) -> None:
 
 @pytest.mark.parametrize(("name", "other"), SPELLINGS)
 async def test_a_deletion_applies_to_what_is_held(
-    source: WildSource, folder: Path, name: str, other: str
-) -> None:
+    source: Source, folder: Path, name: str, other: str
+):
     begin(source, name)
     assert (await follow_once(source, folder)).claims
     source.remove(name)
@@ -61,8 +61,8 @@ async def test_a_deletion_applies_to_what_is_held(
 
 @pytest.mark.parametrize(("name", "other"), SPELLINGS)
 async def test_an_update_makes_no_second_resource(
-    source: WildSource, folder: Path, name: str, other: str
-) -> None:
+    source: Source, folder: Path, name: str, other: str
+):
     begin(source, name)
     copy = Recorder(source.base, folder)
     assert (await follow_once(source, copy)).claims
@@ -81,8 +81,8 @@ async def test_an_update_makes_no_second_resource(
 
 
 async def test_a_creation_and_a_deletion_that_come_together_end_as_the_later(
-    source: WildSource, folder: Path
-) -> None:
+    source: Source, folder: Path
+):
     begin(source, "b")
     assert (await follow_once(source, folder)).claims
     changes = [
@@ -114,7 +114,7 @@ OTHER = "http://source.example/other"
 RARE = pace(poll=600.0, poll_with_push=600.0)
 
 
-def listed(source: WildSource, uri: str, content: bytes) -> str:
+def listed(source: Source, uri: str, content: bytes) -> str:
     return entry(uri, content=content, lastmod=source.t(-100), links=[inline(content)])
 
 
@@ -122,8 +122,8 @@ def listed(source: WildSource, uri: str, content: bytes) -> str:
 @pytest.mark.parametrize("change", ["deleted", "updated"])
 @pytest.mark.parametrize(("uri", "other"), ELSEWHERE)
 async def test_a_change_in_another_spelling_is_of_the_same_resource(
-    source: WildSource, hub: WildHub, folder: Path, uri: str, other: str, change: str, by: str
-) -> None:
+    source: Source, hub: Hub, folder: Path, uri: str, other: str, change: str, by: str
+):
     source.offer()
     entries = [listed(source, one, b"1") for one in (uri, OTHER)]
     source.put("resourcelist.xml", resource_list(entries, at=source.t(0)))
@@ -159,9 +159,7 @@ async def test_a_change_in_another_spelling_is_of_the_same_resource(
     assert (await audited(source, folder)).claims
 
 
-async def test_a_resource_is_requested_as_the_source_spelled_it_last(
-    source: WildSource, folder: Path
-) -> None:
+async def test_a_resource_is_requested_as_the_source_spelled_it_last(source: Source, folder: Path):
     begin(source, "~a")
     assert (await follow_once(source, folder)).claims
     content = source.file("~a", b"22")
@@ -179,8 +177,8 @@ async def test_a_resource_is_requested_as_the_source_spelled_it_last(
 
 @pytest.mark.parametrize("order", [1, -1])
 async def test_a_resource_that_is_listed_in_two_spellings_is_held_once_and_reported(
-    source: WildSource, folder: Path, order: int
-) -> None:
+    source: Source, folder: Path, order: int
+):
     source.offer()
     uris = ["http://source.example/\u00fc", "http://source.example/%C3%BC"][::order]
     entries = [
@@ -206,8 +204,8 @@ async def test_a_resource_that_is_listed_in_two_spellings_is_held_once_and_repor
 @pytest.mark.parametrize("exists", [True, False])
 @pytest.mark.parametrize("order", [1, -1])
 async def test_a_source_that_changes_its_spelling_deletes_nothing(
-    source: WildSource, hub: WildHub, folder: Path, order: int, exists: bool, by: str
-) -> None:
+    source: Source, hub: Hub, folder: Path, order: int, exists: bool, by: str
+):
     """It lists the creation of one resource and the deletion of another: the server decides."""
     begin(source, "~a")
     source.file("b", b"1")
@@ -241,8 +239,8 @@ async def test_a_source_that_changes_its_spelling_deletes_nothing(
 
 
 async def test_a_copy_in_which_an_earlier_version_held_three_spellings_is_mended(
-    source: WildSource, folder: Path
-) -> None:
+    source: Source, folder: Path
+):
     source.offer()
     uri = "http://source.example/%C3%BC"
     entries = [listed(source, one, b"1") for one in (uri, OTHER)]
