@@ -7,6 +7,7 @@ and then to end in order. The pages for each role are done by test_roles.py.
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import tomllib
@@ -299,3 +300,13 @@ def test_every_message_that_troubleshooting_explains_is_one() -> None:
     ]
     assert len(messages) > 20
     assert [message for message in messages if message not in said] == []
+
+
+@pytest.mark.parametrize("page", ALL_PAGES)
+def test_every_name_that_a_page_imports_is_public(page: str) -> None:
+    found = re.findall(
+        r"^ *from (rsnotify[\w.]*) import (?:\(([^)]*)\)|(.*))$", (ROOT / page).read_text(), re.M
+    )
+    for package, several, names in found:
+        public = set(importlib.import_module(package).__all__)
+        assert set(re.findall(r"\w+", several or names)) <= public, package
