@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 from rsnotify.runtime.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from rsnotify_patching import Patch, PatchError
+    from rsnotify.errors import PatchError
     from rsnotify_subscriber.auditing.auditor import Audit, audit
     from rsnotify_subscriber.auditing.repair import Repair, repair
+    from rsnotify_subscriber.content.patch_functions import Patch
     from rsnotify_subscriber.events import PushState, Status, Via
     from rsnotify_subscriber.fetching.credentials import Credentials
     from rsnotify_subscriber.fleet import Fleet, Limits
@@ -34,7 +35,8 @@ else:
             "rsnotify_subscriber.fleet": ("Fleet", "Limits"),
             "rsnotify_subscriber.mirror": ("FolderMirror", "default_state"),
             "rsnotify_subscriber.options": ("FollowOptions",),
-            "rsnotify_patching": ("Patch", "PatchError"),
+            "rsnotify.errors": ("PatchError",),
+            "rsnotify_subscriber.content.patch_functions": ("Patch",),
             "rsnotify_subscriber.events": ("PushState", "Status", "Via"),
             "rsnotify_subscriber.push.mqtt_transport": ("MqttOptions",),
             "rsnotify_subscriber.push.websub_callbacks": ("Callbacks", "WebSubTerms", "listening"),

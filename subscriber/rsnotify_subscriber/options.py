@@ -13,7 +13,7 @@ from rsnotify.format.media_types import is_media_type
 from rsnotify.runtime.arguments import require, require_struct
 from rsnotify.selection import Selection
 from rsnotify.sync.pace import Pace
-from rsnotify_patching import Patch
+from rsnotify_subscriber.content.patch_functions import Patch
 from rsnotify_subscriber.events import Via
 from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials
 from rsnotify_subscriber.fetching.fetcher import MOST_CONTENT_BYTES
@@ -39,7 +39,7 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
             (core §14.6), and not the current one.
         patches: Functions that apply patches, by media type: each takes the content before and
             the patch, and returns the content after. JSON Patch, JSON Merge Patch and XML Patch
-            are built in.
+            are installed with rsnotify; other packages can offer more.
         per_host: Connections to one host at a time; of a subscriber in a fleet, its requests.
         check_files: The seconds between two comparisons of the sizes and modification times of a
             mirror's files with what was written. They are also compared at the start and when
