@@ -13,9 +13,11 @@ if TYPE_CHECKING:
         robots_lines,
     )
     from rsnotify_publisher.hubs import Hub, parse_hub
+    from rsnotify_publisher.journal import FinishedDocument
     from rsnotify_publisher.options import Options
     from rsnotify_publisher.publisher import Publisher
     from rsnotify_publisher.source_context import SourceCallbacks
+    from rsnotify_publisher.view import View
     from rsnotify_publisher.web.application import application, routes
     from rsnotify_publisher.web.interfaces import asgi_application, wsgi_application
 else:
@@ -29,7 +31,9 @@ else:
                 "link_header",
                 "robots_lines",
             ),
+            "rsnotify_publisher.journal": ("FinishedDocument",),
             "rsnotify_publisher.options": ("Options",),
+            "rsnotify_publisher.view": ("View",),
             "rsnotify_publisher.publisher": ("Publisher",),
             "rsnotify_publisher.source_context": ("SourceCallbacks",),
             "rsnotify_publisher.hubs": ("Hub", "parse_hub"),
@@ -39,6 +43,7 @@ else:
     )
 
 __all__ = [
+    "FinishedDocument",
     "Hub",
     "Metadata",
     "Options",
@@ -46,6 +51,7 @@ __all__ = [
     "Record",
     "SourceCallbacks",
     "SourceDescription",
+    "View",
     "application",
     "asgi_application",
     "html_link",

@@ -19,6 +19,7 @@ from rsnotify.runtime.settings import (
 )
 from rsnotify_publisher.hubs import Hub, check_token, parse_hubs
 from rsnotify_publisher.options import Options
+from rsnotify_publisher.view import check_views
 from rsnotify_xmpp.xmpp_service import xmpp_login_of
 
 
@@ -102,7 +103,7 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Return the options of one set, or of a Source that is one set."""
         given = self.options | (folder.options if folder else {})
         try:
-            return convert_settings(given, _Tuning)
+            return _options(given)
         except WrongSetting as wrong:
             # The options of the file were checked before, so this is an option of the command.
             raise WrongOption(wrong.name, wrong.reason) from None
@@ -149,10 +150,16 @@ def load_settings(kind: type[T], path: FilePath | None, **settings: Any) -> T:
 
 def _read(kind: type[T], settings: dict[str, Any]) -> T:
     read = convert_settings(settings, kind)
-    convert_settings(read.options, _Tuning, "options")
+    _options(read.options, "options")
     for number, each in enumerate(read.sets):
-        convert_settings(each.options, _Tuning, "set", number, "options")
+        _options(each.options, "set", number, "options")
     return read
+
+
+def _options(given: dict[str, Any], *table: str | int) -> Options:
+    options = convert_settings(given, _Tuning, *table)
+    check_views(options.views, *table)
+    return options
 
 
 def _located(
