@@ -88,6 +88,12 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Return the settings that are not secret."""
         return f"Configuration(base_url={self.base_url!r}, sets={self.sets})"
 
+    def check(self) -> None:
+        """Raise WrongSetting for what the types of the settings do not show."""
+        _options(self.options, "options")
+        for number, each in enumerate(self.sets):
+            _options(each.options, "set", number, "options")
+
     def known_hubs(self) -> tuple[Hub, ...]:
         login = login_of(self)
         return parse_hubs(
@@ -150,9 +156,7 @@ def load_settings(kind: type[T], path: FilePath | None, **settings: Any) -> T:
 
 def _read(kind: type[T], settings: dict[str, Any]) -> T:
     read = convert_settings(settings, kind)
-    _options(read.options, "options")
-    for number, each in enumerate(read.sets):
-        _options(each.options, "set", number, "options")
+    read.check()
     return read
 
 

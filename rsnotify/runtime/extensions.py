@@ -7,7 +7,8 @@ not, and a core works without it.
 | group                 | name             | object                                             |
 |-----------------------|------------------|----------------------------------------------------|
 | `rsnotify.commands`   | subcommand       | a typer function or application                    |
-| `rsnotify.origins`    | kind of origin   | `rsnotify_gateway.OriginType`; `hub`: see the hub  |
+| `rsnotify.hub`        | `follow`         | `HubFollower`, in `rsnotify_hub.config`            |
+| `rsnotify.origins`    | type of origin   | `rsnotify_gateway.OriginType`                      |
 | `rsnotify.patches`    | media type       | `rsnotify_subscriber.Patch`                        |
 | `rsnotify.transports` | scheme of a URL  | `rsnotify.runtime.transports.PushTransport`        |
 | `rsnotify.views`      | name             | `rsnotify_publisher.View`                          |
@@ -29,7 +30,7 @@ _EXTRAS = {
     ("patches", "application/merge-patch+json"): "patching",
     ("patches", "application/xml-patch+xml"): "patching",
     ("transports", "xmpp"): "xmpp",
-    ("origins", "hub"): "gateway",
+    ("hub", "follow"): "gateway",
 }
 
 

@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.extensions import MissingExtension
 from rsnotify.runtime.mqtt_broker import parse_broker
 from rsnotify.runtime.settings import (
     PREFIX,
@@ -45,6 +46,7 @@ from rsnotify_hub.config.configuration import (
     XmppConfig,
     configuration_of,
 )
+from rsnotify_hub.config.follow_extension import follow_extension
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.urls import check_url, has_dot_segments
 from rsnotify_xmpp.xmpp_service import parse_service
@@ -209,9 +211,10 @@ def check_follow(follow: FollowConfig, store: StoreConfig) -> None:
         raise WrongSetting(("follow",), reason)
     if follow.contact is None:
         raise WrongSetting(("follow",), "it needs follow_contact, a URL or mail address of yours")
-    from rsnotify_gateway.in_hub import origins_of
-
-    origins_of(follow)
+    try:
+        follow_extension().check(follow)
+    except MissingExtension as error:
+        raise WrongSetting(("follow",), str(error)) from None
 
 
 T = TypeVar("T", bound=Struct)
