@@ -17,10 +17,10 @@ from rsnotify.runtime.settings import (
     place_of,
     read_text,
 )
+from rsnotify.runtime.transports import login_of_settings
 from rsnotify_publisher.hubs import Hub, check_token, parse_hubs
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.view import check_views
-from rsnotify_xmpp.xmpp_service import xmpp_login_of
 
 
 class _Tuning(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -102,7 +102,7 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             self.advertise,
             login=login,
             version=self.mqtt_version,
-            xmpp=xmpp_login_of(self),
+            xmpp=login_of_settings("xmpp", self),
         )
 
     def options_of(self, folder: FolderSettings | None = None) -> Options:

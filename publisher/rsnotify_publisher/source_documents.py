@@ -20,7 +20,8 @@ from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.model import Capability, Document, Link, Rel, Resource
 from rsnotify.format.writer import Profile, write_document
 from rsnotify.format.writer import entry as write_entry
-from rsnotify_publisher.hubs import broker_of, url_for_topic
+from rsnotify.runtime.transports import place_of
+from rsnotify_publisher.hubs import url_for_topic
 from rsnotify_publisher.journal import (
     FinishedDocument,
     Journal,
@@ -72,7 +73,7 @@ def framework_channel(topic: str, urls: Sequence[str]) -> FrameworkChannel | Non
 
 def allows_second_channel(url: str) -> bool:
     """Return whether a hub can have a second channel: not if a broker's URL names the topic."""
-    broker = broker_of(url)
+    broker = place_of(url)
     return broker is None or broker.has_prefix
 
 

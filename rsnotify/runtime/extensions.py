@@ -65,8 +65,13 @@ def load_extension(group: str, name: str, thing: str) -> Any:
         raise MissingExtension(f"{reason}{_remedy(group, name)}") from error
 
 
+def extra_of(group: str, name: str) -> str | None:
+    """Return the extra that installs what an extension needs, if this distribution has one."""
+    return _EXTRAS.get((group, name))
+
+
 def _remedy(group: str, name: str) -> str:
-    extra = _EXTRAS.get((group, name))
+    extra = extra_of(group, name)
     if extra is not None:
         return f"; install it with pip install 'rsnotify[{extra}]'"
     names = ", ".join(sorted(offered(group))) or "none"

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from statistics import median
+from typing import cast
 
 from msgspec import Struct, field
 
@@ -23,6 +24,7 @@ from rsnotify.errors import counted
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.offer import Offer
+from rsnotify.runtime.extensions import offered
 from rsnotify.sync.actions import DocumentKind
 from rsnotify.sync.follower import Follower
 
@@ -141,9 +143,24 @@ class Via(StrEnum):
     WEBSUB = "websub"
     POLL = "poll"
 
+    @classmethod
+    def _missing_(cls, value: object) -> Via | None:
+        """Return the transport of an installed package, by the scheme of its URLs."""
+        if not isinstance(value, str) or value not in offered("transports"):
+            return None
+        member = str.__new__(cls, value)
+        member._name_, member._value_ = value.upper(), value
+        return cast(Via, cls._value2member_map_.setdefault(value, member))
 
-#: The protocol that a hub must speak, as it is written.
-NAMES = {Via.WEBSOCKET: "WebSocket", Via.MQTT: "MQTT", Via.XMPP: "XMPP", Via.WEBSUB: "WebSub"}
+
+#: What needs no extension.
+BUILT_IN = (Via.AUTO, Via.WEBSOCKET, Via.MQTT, Via.WEBSUB, Via.POLL)
+_NAMES = {Via.WEBSOCKET: "WebSocket", Via.MQTT: "MQTT", Via.XMPP: "XMPP", Via.WEBSUB: "WebSub"}
+
+
+def protocol_of(via: Via) -> str | None:
+    """Return the name of the protocol that a hub must speak; None if push is not required."""
+    return None if via in (Via.AUTO, Via.POLL) else _NAMES.get(via, via)
 
 
 logger = logging.getLogger("rsnotify.subscriber")

@@ -23,7 +23,7 @@ from rsnotify.runtime.tasks import wait_for_event
 from rsnotify.selection import push_selection_for
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.discovery import OfferDiscovery, SourceIdentification
-from rsnotify_subscriber.events import NAMES, Announcer, Event, Status, Via
+from rsnotify_subscriber.events import Announcer, Event, Status, Via, protocol_of
 from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
@@ -118,7 +118,7 @@ class Subscriber:
             self._sessions,
             options.callbacks,
             options.mqtt,
-            options.xmpp,
+            options.logins,
             push_selection_for(options.selection),
             shared.websockets if shared is not None else None,
         )
@@ -321,7 +321,7 @@ class Subscriber:
 
     async def _follow(self, context: RunContext, *, once: bool) -> None:
         if not self._has_transport(context.identity.offer):
-            name = NAMES[self._options.via]
+            name = protocol_of(self._options.via)
             raise ConfigurationError(
                 f"{without_credentials(self._url)} offers no hub that speaks {name}"
             )
@@ -337,7 +337,7 @@ class Subscriber:
             watching.cancel()
 
     def _has_transport(self, offer: Offer) -> bool:
-        return self._options.via not in NAMES or bool(self._ways.change_endpoints(offer))
+        return protocol_of(self._options.via) is None or bool(self._ways.change_endpoints(offer))
 
     def _waiting(self, reason: str) -> None:
         self._last = replace(self._last, error=reason)
