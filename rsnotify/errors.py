@@ -5,7 +5,8 @@
     │   ├── MalformedDocument        not well-formed, truncated, or with a DOCTYPE
     │   ├── WrongDocument            well-formed, but not the ResourceSync document expected here
     │   └── InvalidDocument          a ResourceSync document that breaks a rule of the specification
-    │       └── TooLarge                 beyond the limits for one document
+    │       ├── TooLarge                 beyond the limits for one document
+    │       └── PatchError               a patch is invalid, or does not fit the content
     ├── FetchError               a URI could not be fetched
     │   ├── NotFound                 the server answers 404
     │   │   └── Gone                     the server answers 410
@@ -13,26 +14,27 @@
     │   │   ├── NotCopied                resources are missing in a copy after several attempts
     │   │   ├── NotPermitted             a broker does not allow it
     │   │   ├── ConnectionRefused        a broker refuses a message
-    │   │   └── UnsupportedVersion       an MQTT broker lacks it (rsnotify.runtime.mqtt_connection)
+    │   │   └── UnsupportedVersion       an MQTT broker lacks a version (runtime.mqtt_connection)
     │   ├── ContentMismatch          the content does not have the announced hash, length or type
     │   └── RefusedAddress           the address is not public, and is not connected to
     ├── ConfigurationError       the user asked for something that cannot work
     │   ├── WrongOption              an option of a command has a wrong value
-    │   ├── WrongSetting             a setting of a file is wrong (rsnotify.runtime.settings)
+    │   ├── WrongSetting             a setting of a file is wrong (runtime.settings)
+    │   ├── MissingExtension         an extension is not installed (runtime.extensions)
     │   └── SeveralSets              a URI leads to several sets; the user has to name one
     ├── StorageError             the journal, log or state cannot be read or written
-    ├── Unreachable              no connection could be opened (rsnotify.runtime.http_client)
-    ├── NoReply                  a host does not answer with HTTP (rsnotify.runtime.http_client)
-    │   └── StaleConnection          a kept connection had ended (rsnotify.runtime.http_client)
-    ├── TruncatedBody            a body is shorter than announced (rsnotify.runtime.web_messages)
-    ├── ClientDisconnected       a client went away (rsnotify.runtime.web_messages)
-    ├── PacketTooLong            an MQTT packet is too long (rsnotify.runtime.mqtt_streams)
-    └── ProcessError             a subcommand failed as a process (rsnotify.runtime.processes)
+    ├── Unreachable              no connection could be opened (runtime.http_client)
+    ├── NoReply                  a host does not answer with valid HTTP (runtime.http_client)
+    │   └── StaleConnection          a kept connection had ended (runtime.http_client)
+    ├── TruncatedBody            a body is shorter than announced (runtime.web_messages)
+    ├── ClientDisconnected       a client went away (runtime.web_messages)
+    ├── PacketTooLong            an MQTT packet is too long (runtime.mqtt_streams)
+    └── ProcessError             a subcommand failed as a child process (runtime.processes)
 
 The other packages derive their own errors from these, next to the code that raises them.
 
-Facts are fields, so that a program need not parse a message. Messages say what, where and what
-to do; those about a broker say what to change where waiting does not help.
+Facts are fields, so that a program does not have to parse a message. Messages say what, where and
+what to do.
 """
 
 from __future__ import annotations
@@ -106,6 +108,19 @@ class InvalidDocument(DocumentError):
 
 class TooLarge(InvalidDocument):
     """A document beyond the limits. Reading it again would fail again, at the same cost."""
+
+
+class PatchError(InvalidDocument):
+    """A patch is invalid, or does not fit the content.
+
+    Args:
+        reason: What is wrong.
+        condition: The name of the error in RFC 5261 §5, for a patch of XML.
+    """
+
+    def __init__(self, reason: str, condition: str = "invalid-patch-directive") -> None:
+        super().__init__(reason)
+        self.condition = condition
 
 
 class FetchError(RsnotifyError):

@@ -22,11 +22,11 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.offer import HUB_DOCUMENT
 from rsnotify.runtime.serving import without_ambiguity
-from rsnotify_gateway.in_hub import HubGateway
 from rsnotify_hub.access.authorization import GrantReloader
 from rsnotify_hub.access.limits import TrustedProxies, is_loopback
 from rsnotify_hub.admin.api import add_admin_routes, add_dashboard
 from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.config.follow_extension import follow_extension
 from rsnotify_hub.config.loading import ConfigurationSource
 from rsnotify_hub.http.connection_guard import ConnectionGuard, make_timeout_watch
 from rsnotify_hub.http.middleware import (
@@ -211,7 +211,7 @@ async def serve(
         app = create_application(configuration, public_url=public_url, anonymous=local, clock=clock)
         gateway = None
         if configuration.follow.tables:
-            gateway = HubGateway(configuration, public_url, listener)
+            gateway = follow_extension()(configuration, public_url, listener)
             gateway.add_routes(app)
         runner = web.AppRunner(
             app,

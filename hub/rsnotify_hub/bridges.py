@@ -1,50 +1,24 @@
-"""The bridges of a hub, by its configuration: the one place that knows which there are."""
+"""The bridges of a hub, by its configuration: MQTT, and those that installed packages offer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.mqtt_broker import parse_broker
-from rsnotify_hub.bridging import Bridge, Bridges, BridgeTiming
+from rsnotify.runtime.settings import convert_settings
+from rsnotify.runtime.transports import place_of, transport_of
+from rsnotify_hub.bridging import Bridge, BridgeParts, Bridges, HubTransport
 from rsnotify_hub.change_memory import Brokers
 from rsnotify_hub.config.configuration import HubConfiguration
-from rsnotify_hub.filtering import FilterCache
-from rsnotify_hub.intake import FragmentIntake
-from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.mqtt.mqtt_bridge import MqttBridge
-from rsnotify_hub.statistics import Statistics
-from rsnotify_hub.store.interface import Store
-from rsnotify_xmpp.hub_bridge import XmppBridge
-from rsnotify_xmpp.xmpp_service import parse_service
 
 
-def make_bridges(
-    configuration: HubConfiguration,
-    store: Store,
-    topics: TopicLogs,
-    intake: FragmentIntake,
-    statistics: Statistics,
-    filters: FilterCache,
-    clock: Callable[[], Instant],
-) -> Bridges:
+def make_bridges(configuration: HubConfiguration, parts: BridgeParts) -> Bridges:
     found: list[Bridge] = []
-    timing = BridgeTiming(clock, configuration.websub.retry_seconds)
     if configuration.mqtt.url is not None:
-        found.append(
-            MqttBridge(
-                configuration.mqtt,
-                store,
-                topics,
-                intake,
-                statistics,
-                filters,
-                max_selections=configuration.websocket.max_selections,
-                timing=timing,
-            )
-        )
-    if configuration.xmpp.url is not None:
-        found.append(XmppBridge(configuration.xmpp, store, topics, statistics, filters, timing))
+        found.append(MqttBridge(configuration.mqtt, parts))
+    for scheme, table in configuration.transport_tables:
+        transport: HubTransport = transport_of(scheme)
+        settings = convert_settings(table, transport.settings)
+        found.append(transport.bridge(settings, parts))
     return Bridges(found)
 
 
@@ -53,5 +27,5 @@ def brokers_of(configuration: HubConfiguration) -> Brokers:
     mqtt, xmpp = configuration.mqtt.public_url or configuration.mqtt.url, configuration.xmpp.url
     return Brokers(
         mqtt=None if mqtt is None else parse_broker(mqtt),
-        xmpp=None if xmpp is None else parse_service(xmpp),
+        xmpp=None if xmpp is None else place_of(xmpp),
     )

@@ -20,15 +20,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 from rsnotify.errors import ConnectionRefused, RsnotifyError, StorageError, Unavailable
 from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.tasks import cancel
+from rsnotify.runtime.transports import PushTransport
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.filtering import FilterCache, FilteredReader, TopicSelection, selection_of_key
 from rsnotify_hub.fragments import MERGED_CONTENT_TYPE
+from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
 from rsnotify_hub.statistics import BrokerState, DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import BridgeOwner, LogEntry, NotOwner, SubscriptionStore
@@ -263,16 +266,42 @@ class BacklogSender:
 _MAX_RETRY_SECONDS = 30.0
 
 
-class BridgeTiming(Struct, frozen=True):
-    """When a bridge connects again.
+class BridgeParts(Struct, frozen=True):
+    """The parts of a hub that a bridge uses.
 
     Args:
+        store: Keeps the cursors of the broker.
+        topics: The logs of the topics.
+        intake: Checks and accepts what Sources publish at the broker.
+        statistics: Counts deliveries.
+        filters: Makes the parts of fragments that Destinations select.
         clock: Returns the current instant.
-        retry_seconds: The wait before the first attempt; doubled each time.
+        retry_seconds: The wait before the first attempt to connect again; doubled each time.
+        max_selections: The most parts of a topic that the broker gets.
     """
 
+    store: SubscriptionStore
+    topics: TopicLogs
+    intake: FragmentIntake
+    statistics: Statistics
+    filters: FilterCache
     clock: Callable[[], Instant]
     retry_seconds: float
+    max_selections: int
+
+
+class HubTransport(PushTransport, Protocol):
+    """A transport by which a hub can publish."""
+
+    @property
+    def settings(self) -> type[Any]:
+        """The type of its settings, a struct with a method `check` that raises WrongSetting.
+
+        Its fields have defaults. `url` is that of the broker.
+        """
+
+    def bridge(self, settings: Any, parts: BridgeParts, /) -> Bridge:
+        """Return the bridge to the broker of the settings."""
 
 
 class Bridge(DeliveryChannel):
@@ -281,22 +310,22 @@ class Bridge(DeliveryChannel):
     Args:
         transport: How deliveries are counted.
         broker: What messages call the broker, as `MQTT broker`.
+        cursors: How far the broker has each topic.
     """
 
     def __init__(
         self,
         transport: DeliveryTransport,
         broker: str,
-        topics: TopicLogs,
         cursors: BrokerCursors,
-        timing: BridgeTiming,
+        parts: BridgeParts,
     ) -> None:
         self.transport = transport
         self._name = broker
-        self._topics = topics
+        self._topics = parts.topics
         self._cursors = cursors
-        self._retry = Retry(timing.retry_seconds, _MAX_RETRY_SECONDS)
-        self._clock = timing.clock
+        self._retry = Retry(parts.retry_seconds, _MAX_RETRY_SECONDS)
+        self._clock = parts.clock
         self._log = logging.getLogger(f"rsnotify.hub.{transport}")
         self._random = Random()
         self._sender: BacklogSender | None = None

@@ -33,11 +33,11 @@ from rsnotify.format.datetimes import Instant, format_datetime, parse_datetime
 from rsnotify.format.model import Capability, Document, Link, Rel, Resource
 from rsnotify.format.writer import write_document
 from rsnotify.runtime.mqtt_broker import Broker
+from rsnotify.runtime.transports import ChannelPlace
 from rsnotify_hub.fragments import Fragment, read_stored
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal, parse_since
 from rsnotify_hub.store.interface import LogState
-from rsnotify_xmpp.xmpp_service import PubSubService
 
 
 class UnknownChanges(RsnotifyError):
@@ -161,7 +161,7 @@ class Brokers(Struct, frozen=True):
     """Where the hub also publishes, as Destinations reach it."""
 
     mqtt: Broker | None = None
-    xmpp: PubSubService | None = None
+    xmpp: ChannelPlace | None = None
 
 
 class TopicRow(Struct, frozen=True):

@@ -30,6 +30,7 @@ from rsnotify_hub.admin.schemas import DiskInfo
 from rsnotify_hub.admin.service import AdminService
 from rsnotify_hub.admin.views import HubReadings, lag_seconds
 from rsnotify_hub.bridges import brokers_of, make_bridges
+from rsnotify_hub.bridging import BridgeParts
 from rsnotify_hub.change_memory import HubChangeMemory
 from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.events import EventsHandler
@@ -147,9 +148,17 @@ class HubService:
         intake = FragmentIntake(authorizer, configuration.intake, clock)
         rates = TopicRates(clock)
         channels: list[DeliveryChannel] = [self._live, self._selections, self._callbacks, rates]
-        self._bridges = make_bridges(
-            configuration, store, self._topics, intake, self.statistics, self._filters, clock
+        parts = BridgeParts(
+            store=store,
+            topics=self._topics,
+            intake=intake,
+            statistics=self.statistics,
+            filters=self._filters,
+            clock=clock,
+            retry_seconds=websub.retry_seconds,
+            max_selections=websocket.max_selections,
         )
+        self._bridges = make_bridges(configuration, parts)
         channels += self._bridges.all
         self._channels = channels
         self._verification = IntentVerification(

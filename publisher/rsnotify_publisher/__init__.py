@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         robots_lines,
     )
     from rsnotify_publisher.hubs import Hub, parse_hub
+    from rsnotify_publisher.journal import FinishedDocument
     from rsnotify_publisher.options import Options
     from rsnotify_publisher.outbox.forwarder import Forwarder
     from rsnotify_publisher.outbox.outbox import Outbox
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from rsnotify_publisher.outbox.sqlalchemy import SQLAlchemyOutbox, SQLAlchemyQueue
     from rsnotify_publisher.publisher import Publisher
     from rsnotify_publisher.source_context import SourceCallbacks
+    from rsnotify_publisher.view import View
     from rsnotify_publisher.web.application import application, routes
     from rsnotify_publisher.web.interfaces import asgi_application, wsgi_application
 else:
@@ -35,11 +37,13 @@ else:
                 "link_header",
                 "robots_lines",
             ),
+            "rsnotify_publisher.journal": ("FinishedDocument",),
             "rsnotify_publisher.options": ("Options",),
             "rsnotify_publisher.outbox.forwarder": ("Forwarder",),
             "rsnotify_publisher.outbox.outbox": ("Outbox",),
             "rsnotify_publisher.outbox.postgresql": ("PostgreSQLQueue",),
             "rsnotify_publisher.outbox.sqlalchemy": ("SQLAlchemyOutbox", "SQLAlchemyQueue"),
+            "rsnotify_publisher.view": ("View",),
             "rsnotify_publisher.publisher": ("Publisher",),
             "rsnotify_publisher.source_context": ("SourceCallbacks",),
             "rsnotify_publisher.hubs": ("Hub", "parse_hub"),
@@ -50,6 +54,7 @@ else:
 
 __all__ = [
     "BrokerLogin",
+    "FinishedDocument",
     "Forwarder",
     "Hub",
     "Metadata",
@@ -62,6 +67,7 @@ __all__ = [
     "SQLAlchemyQueue",
     "SourceCallbacks",
     "SourceDescription",
+    "View",
     "application",
     "asgi_application",
     "html_link",

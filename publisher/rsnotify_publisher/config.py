@@ -17,9 +17,10 @@ from rsnotify.runtime.settings import (
     place_of,
     read_text,
 )
+from rsnotify.runtime.transports import login_of_settings
 from rsnotify_publisher.hubs import Hub, check_token, parse_hubs
 from rsnotify_publisher.options import Options
-from rsnotify_xmpp.xmpp_service import xmpp_login_of
+from rsnotify_publisher.view import check_views
 
 
 class _Tuning(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -87,6 +88,12 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Return the settings that are not secret."""
         return f"Configuration(base_url={self.base_url!r}, sets={self.sets})"
 
+    def check(self) -> None:
+        """Raise WrongSetting for what the types of the settings do not show."""
+        _options(self.options, "options")
+        for number, each in enumerate(self.sets):
+            _options(each.options, "set", number, "options")
+
     def known_hubs(self) -> tuple[Hub, ...]:
         login = login_of(self)
         return parse_hubs(
@@ -95,14 +102,14 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             self.advertise,
             login=login,
             version=self.mqtt_version,
-            xmpp=xmpp_login_of(self),
+            xmpp=login_of_settings("xmpp", self),
         )
 
     def options_of(self, folder: FolderSettings | None = None) -> Options:
         """Return the options of one set, or of a Source that is one set."""
         given = self.options | (folder.options if folder else {})
         try:
-            return convert_settings(given, _Tuning)
+            return _options(given)
         except WrongSetting as wrong:
             # The options of the file were checked before, so this is an option of the command.
             raise WrongOption(wrong.name, wrong.reason) from None
@@ -149,10 +156,14 @@ def load_settings(kind: type[T], path: FilePath | None, **settings: Any) -> T:
 
 def _read(kind: type[T], settings: dict[str, Any]) -> T:
     read = convert_settings(settings, kind)
-    convert_settings(read.options, _Tuning, "options")
-    for number, each in enumerate(read.sets):
-        convert_settings(each.options, _Tuning, "set", number, "options")
+    read.check()
     return read
+
+
+def _options(given: dict[str, Any], *table: str | int) -> Options:
+    options = convert_settings(given, _Tuning, *table)
+    check_views(options.views, *table)
+    return options
 
 
 def _located(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
@@ -10,14 +13,8 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.format.offer import HUB_DOCUMENT
-from rsnotify.runtime.mqtt_broker import ANONYMOUS, Broker, BrokerLogin, is_broker_url, parse_broker
-from rsnotify_xmpp.xmpp_service import (
-    NO_ACCOUNT,
-    PubSubService,
-    XmppLogin,
-    is_service_url,
-    parse_service,
-)
+from rsnotify.runtime.mqtt_broker import ANONYMOUS, BrokerLogin, is_broker_url, parse_broker
+from rsnotify.runtime.transports import offered_transport, place_of, scheme_of
 
 #: Prefix of the URL of a hub that is POSTed to, though it may end in a slash.
 _POSTED = "websub+"
@@ -29,12 +26,11 @@ class Hub(Struct, frozen=True):
 
     Args:
         uri: Where fragments go, at the first node: `http(s)` is POSTed to, `ws(s)` is a WebSocket,
-            and the schemes of MQTT a broker, `xmpp` a PubSub service.
+            the schemes of MQTT name a broker, and others what installed packages offer.
         advertised: The URLs for Destinations, WebSub first.
         token: The bearer token that this hub requires from a Source.
-        login: The login at a broker.
+        login: The login at a broker, of the type that its transport has.
         version: The version of MQTT.
-        xmpp: The account that publishes at a PubSub service.
         other_nodes: Where fragments go at the other nodes, one of which is used when another fails.
         documents: Where its nodes state how the hub can be reached, if they do.
     """
@@ -42,9 +38,8 @@ class Hub(Struct, frozen=True):
     uri: str
     advertised: tuple[str, ...]
     token: str | None = None
-    login: BrokerLogin = ANONYMOUS
+    login: Any = ANONYMOUS
     version: str = "5"
-    xmpp: XmppLogin = NO_ACCOUNT
     other_nodes: tuple[str, ...] = ()
     documents: tuple[str, ...] = ()
 
@@ -105,7 +100,8 @@ def parse_hub(
     *,
     login: BrokerLogin = ANONYMOUS,
     version: str = "5",
-    xmpp: XmppLogin = NO_ACCOUNT,
+    xmpp: Struct | None = None,
+    logins: Mapping[str, Struct] = MappingProxyType({}),
 ) -> Hub:
     """Read a hub as a user names it.
 
@@ -122,13 +118,17 @@ def parse_hub(
         token: The bearer token for this hub.
         login: The login at a broker.
         version: The version of MQTT, `5` or `3.1.1`.
-        xmpp: The account that publishes at a PubSub service.
+        xmpp: The account that publishes at a PubSub service, an `XmppLogin`.
+        logins: The logins of other transports, by the scheme of their URLs.
 
     Raises:
         ConfigurationError: It is not the URL of a hub, or it holds a password; or no header can
             carry the token, the login is unusable, or the nodes have different transports.
     """
-    nodes = [_parse_node(each.strip(), token, login, version, xmpp) for each in url.split(",")]
+    if xmpp is not None:
+        logins = {**logins, "xmpp": xmpp}
+    mqtt = partial(_broker, login=login, version=version)
+    nodes = [_parse_node(each.strip(), token, mqtt, logins) for each in url.split(",")]
     first, *others = dict.fromkeys(nodes)
     for other in others:
         if _transport(other) != _transport(first):
@@ -145,22 +145,23 @@ def parse_hub(
 
 
 def _transport(hub: Hub) -> str:
-    if is_service_url(hub.uri):
-        return "xmpp"
     if is_broker_url(hub.uri):
         return "mqtt"
-    return "http" if hub.uri.startswith("http") else "ws"
+    scheme = scheme_of(hub.uri)
+    return scheme.removesuffix("s") if scheme in _WEBSOCKET else scheme
 
 
 def _parse_node(
-    url: str, token: str | None, login: BrokerLogin, version: str, xmpp: XmppLogin
+    url: str, token: str | None, mqtt: Callable[[str], Hub], logins: Mapping[str, Struct]
 ) -> Hub:
-    if is_service_url(url):
-        parse_service(url)
-        xmpp.check()
-        return Hub(url, (url,), xmpp=xmpp)
     if is_broker_url(url):
-        return _broker(url, login, version)
+        return mqtt(url)
+    transport = None if url.startswith(_POSTED) else offered_transport(url)
+    if transport is not None:
+        transport.place(url)
+        login = logins.get(scheme_of(url), transport.login())
+        login.check()
+        return Hub(url, (url,), login=login)
     given, url = url, url.removeprefix(_POSTED)
     try:
         parts = urlsplit(url)
@@ -190,7 +191,8 @@ def parse_hubs(
     *,
     login: BrokerLogin = ANONYMOUS,
     version: str = "5",
-    xmpp: XmppLogin = NO_ACCOUNT,
+    xmpp: Struct | None = None,
+    logins: Mapping[str, Struct] = MappingProxyType({}),
 ) -> tuple[Hub, ...]:
     """Read the hubs of a Source as a user names them, as `parse_hub` does.
 
@@ -199,9 +201,14 @@ def parse_hubs(
     Raises:
         ConfigurationError: A URL is not that of a hub, or there is no hub to advertise.
     """
-    hubs = tuple(parse_hub(url, token, login=login, version=version, xmpp=xmpp) for url in urls)
-    if xmpp.jid is None and any(is_service_url(hub.uri) for hub in hubs):
-        raise ConfigurationError("to publish over XMPP, name an account, as user@example.org")
+    hubs = tuple(
+        parse_hub(url, token, login=login, version=version, xmpp=xmpp, logins=logins)
+        for url in urls
+    )
+    for hub in hubs:
+        transport = offered_transport(hub.uri)
+        if transport is not None and not hub.login.is_given:
+            raise ConfigurationError(f"to publish over {transport.name}, {transport.needs}")
     if not advertise:
         return hubs
     if not hubs:
@@ -236,15 +243,8 @@ def _rsnotify_hub(parts: SplitResult, token: str | None) -> Hub:
 
 def url_for_topic(url: str, topic: str) -> str:
     """Return the URL of a hub for a channel: a broker's names its topic or node."""
-    broker = broker_of(url)
+    broker = place_of(url)
     return url if broker is None else broker.url_for(topic)
-
-
-def broker_of(url: str) -> Broker | PubSubService | None:
-    """Return the broker that a URL names; None if it is that of another hub."""
-    if is_service_url(url):
-        return parse_service(url)
-    return parse_broker(url) if is_broker_url(url) else None
 
 
 def advertised(hubs: tuple[Hub, ...]) -> tuple[str, ...]:

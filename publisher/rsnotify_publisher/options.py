@@ -27,7 +27,7 @@ import math
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from apscheduler.triggers.base import BaseTrigger
@@ -41,6 +41,7 @@ from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify.format.model import MAX_BYTES, MAX_ENTRIES
 from rsnotify.runtime.settings import WrongSetting, convert_settings
 from rsnotify_publisher.journal import FinishedDocument
+from rsnotify_publisher.view import check_views
 
 # Types check nothing by themselves; `check_options` does.
 _Seconds = Annotated[float, Meta(gt=0)]
@@ -91,8 +92,9 @@ class Options(Struct, frozen=True, kw_only=True):
             of resources and stop.
         change_memory: List the change memory in the Capability List, because `application` or
             `routes` serve it.
-        views: Also write the changes in other formats: "iiif" (IIIF Change Discovery 1.0) and
-            "ldes" (Linked Data Event Streams). They begin where the Change List Archive begins.
+        views: Also write the changes in other formats: "iiif" (IIIF Change Discovery 1.0),
+            "ldes" (Linked Data Event Streams), and others that installed packages offer. They
+            begin where the Change List Archive begins.
         max_entries: Entries in one document before it gets an index.
         max_bytes: Bytes in one document before it gets an index.
         refresh: Seconds until a change is in the file of the open Change List at the latest. With
@@ -119,7 +121,7 @@ class Options(Struct, frozen=True, kw_only=True):
     framework: bool = True
     framework_url: bool = False
     change_memory: bool = False
-    views: tuple[Literal["iiif", "ldes"], ...] = ()
+    views: tuple[str, ...] = ()
     max_entries: _Entries = MAX_ENTRIES
     max_bytes: _Bytes = MAX_BYTES
     refresh: _Seconds = 1.0
@@ -133,7 +135,7 @@ class Options(Struct, frozen=True, kw_only=True):
 def check_options(options: Options) -> None:
     """Raise ConfigurationError if a value is out of bounds or of another type."""
     try:
-        convert_settings(msgspec.structs.asdict(options), Options)
+        check_views(convert_settings(msgspec.structs.asdict(options), Options).views)
     except WrongSetting as wrong:
         raise ConfigurationError(f"the options are wrong: {wrong}") from None
 

@@ -24,6 +24,7 @@ from rsnotify_publisher.options import (
     parse_schedule,
 )
 from rsnotify_publisher.source_documents import PARTS, SourceDocuments
+from rsnotify_publisher.view import load_views
 
 #: Returns the current set of resources.
 ResourceCallback = Callable[[], Iterable[Resource]]
@@ -90,8 +91,14 @@ class SourceContext:
             raise ConfigurationError("resource_dump_archive needs resource_dump_every, too")
         if options.change_dump_archive and not options.change_dump:
             raise ConfigurationError("change_dump_archive needs change_dump, too")
+        #: The types of the views that are on, by name.
+        self.views = load_views(options.views)
         self.documents = SourceDocuments(
-            self.base_url, advertised(hubs), options, described_by=described_by
+            self.base_url,
+            advertised(hubs),
+            options,
+            described_by=described_by,
+            views=tuple(self.views.values()),
         )
         self.documents_folder = folder / "documents"
         self.captured_folder = folder / "captured"

@@ -19,7 +19,8 @@ from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.model import Capability, Document, Link, Rel, Resource
 from rsnotify.format.writer import Profile, write_document
 from rsnotify.format.writer import entry as write_entry
-from rsnotify_publisher.hubs import broker_of, url_for_topic
+from rsnotify.runtime.transports import place_of
+from rsnotify_publisher.hubs import url_for_topic
 from rsnotify_publisher.journal import (
     FinishedDocument,
     Journal,
@@ -28,6 +29,7 @@ from rsnotify_publisher.journal import (
     consecutive,
 )
 from rsnotify_publisher.options import Options
+from rsnotify_publisher.view import View
 
 
 class FrameworkChannel(Struct, frozen=True):
@@ -70,7 +72,7 @@ def framework_channel(topic: str, urls: Sequence[str]) -> FrameworkChannel | Non
 
 def allows_second_channel(url: str) -> bool:
     """Return whether a hub can have a second channel: not if a broker's URL names the topic."""
-    broker = broker_of(url)
+    broker = place_of(url)
     return broker is None or broker.has_prefix
 
 
@@ -126,13 +128,6 @@ FRAMEWORK = PARTS + "framework.xml"
 #: Not a document but a service; below PARTS, so that no resource can have its name.
 CHANGE_MEMORY = PARTS + "changes"
 
-#: The views: what leads to all documents of one, and its media type.
-IIIF_COLLECTION = PARTS + "iiif.json"
-LDES_ROOT = PARTS + "ldes.ttl"
-JSON_TYPE = 'application/ld+json;profile="http://iiif.io/api/discovery/1/context.json"'
-TURTLE_TYPE = "text/turtle"
-VIEWS = {"iiif": (IIIF_COLLECTION, JSON_TYPE), "ldes": (LDES_ROOT, TURTLE_TYPE)}
-
 #: Names at the top of the base URL that no resource can have.
 RESERVED = frozenset(
     {
@@ -181,8 +176,10 @@ class SourceDocuments:
         options: Options | None = None,
         *,
         described_by: str | None = None,
+        views: Sequence[type[View]] = (),
     ) -> None:
         self.options = options or Options()
+        self._views = tuple(views)
         self.profile = _profile(self.options.profile)
         self.base_url = base_url
         self.topic = self.uri(CHANNEL)
@@ -266,7 +263,7 @@ class SourceDocuments:
         It leaves out documents that are `missing`, since they do not exist yet.
         """
         offered = [
-            Resource(self.uri(name), capability=capability, links=self._views(capability))
+            Resource(self.uri(name), capability=capability, links=self._links_to_views(capability))
             for capability, name in self.offered.items()
             if name not in missing
         ]
@@ -280,11 +277,12 @@ class SourceDocuments:
             links.append(Link(Rel.CHANGE_SET, self.uri(CHANGE_MEMORY)))
         return Document(Capability.CAPABILITY_LIST, tuple(offered), links=tuple(links))
 
-    def _views(self, capability: str) -> tuple[Link, ...]:
+    def _links_to_views(self, capability: str) -> tuple[Link, ...]:
         """Return the links from the Change List to the views (core §14.3)."""
-        views = self.options.views if capability == Capability.CHANGE_LIST else ()
-        documents = (VIEWS[view] for view in views)
-        return tuple(Link(Rel.ALTERNATE, self.uri(name), type=type_) for name, type_ in documents)
+        views = self._views if capability == Capability.CHANGE_LIST else ()
+        return tuple(
+            Link(Rel.ALTERNATE, self.uri(view.root), type=view.media_type) for view in views
+        )
 
     def archive(self, kind: str, parts: list[str] | None = None) -> Document:
         """Return the archive of a kind without its entries, or its index (archives §3 to §6)."""

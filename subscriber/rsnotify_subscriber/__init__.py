@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 from rsnotify.runtime.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from rsnotify.errors import PatchError
     from rsnotify.runtime.mqtt_broker import BrokerLogin
     from rsnotify.sync.pace import Pace
     from rsnotify.sync.retry import Retry
-    from rsnotify_patching import Patch, PatchError
     from rsnotify_subscriber.auditing.auditor import Audit, audit
     from rsnotify_subscriber.auditing.repair import Repair, repair
+    from rsnotify_subscriber.content.patch_functions import Patch
     from rsnotify_subscriber.events import (
         Audited,
         BaselineBegun,
@@ -57,7 +58,8 @@ else:
             "rsnotify_subscriber.fleet": ("Fleet", "Limits"),
             "rsnotify_subscriber.mirror": ("FolderMirror", "default_state"),
             "rsnotify_subscriber.options": ("FollowOptions",),
-            "rsnotify_patching": ("Patch", "PatchError"),
+            "rsnotify.errors": ("PatchError",),
+            "rsnotify_subscriber.content.patch_functions": ("Patch",),
             "rsnotify_subscriber.events": (
                 "Audited",
                 "BaselineBegun",

@@ -11,16 +11,16 @@ from msgspec.structs import force_setattr
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.media_types import is_media_type
 from rsnotify.runtime.arguments import require, require_struct
+from rsnotify.runtime.transports import check_logins, has_account, transport_of
 from rsnotify.selection import Selection
 from rsnotify.sync.pace import Pace
-from rsnotify_patching import Patch
+from rsnotify_subscriber.content.patch_functions import Patch
 from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials
 from rsnotify_subscriber.fetching.fetcher import MOST_CONTENT_BYTES
 from rsnotify_subscriber.fetching.sessions import PER_HOST
 from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttOptions
-from rsnotify_subscriber.push.terms import DEFAULT_TERMS, Via, WebSubTerms
+from rsnotify_subscriber.push.terms import BUILT_IN, DEFAULT_TERMS, Via, WebSubTerms
 from rsnotify_subscriber.push.websub_callbacks import Callbacks
-from rsnotify_xmpp.xmpp_service import NO_ACCOUNT, XmppLogin
 
 
 class FollowOptions(Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
             (core §14.6), and not the current one.
         patches: Functions that apply patches, by media type: each takes the content before and
             the patch, and returns the content after. JSON Patch, JSON Merge Patch and XML Patch
-            are built in.
+            are installed with rsnotify; other packages can offer more.
         per_host: Connections to one host at a time; of a subscriber in a fleet, its requests.
         check_files: The seconds between two comparisons of the sizes and modification times of a
             mirror's files with what was written. They are also compared at the start and when
@@ -55,7 +55,9 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
             may share it.
         terms: What a relay requests of hubs over WebSub if it makes its own `callbacks`.
         mqtt: How to connect to MQTT brokers.
-        xmpp: The account by which XMPP PubSub services are used; without one, none is.
+        xmpp: The account by which XMPP PubSub services are used, an `XmppLogin`; without one, none
+            is.
+        logins: The logins of transports that other packages offer, by the scheme of their URLs.
 
     Raises:
         ConfigurationError: A value has a wrong type, or one that can never work.
@@ -77,7 +79,8 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
     callbacks: Callbacks | None = None
     terms: WebSubTerms = DEFAULT_TERMS
     mqtt: MqttOptions = DEFAULT_MQTT
-    xmpp: XmppLogin = NO_ACCOUNT
+    xmpp: Struct | None = None
+    logins: Mapping[str, Struct] = {}
 
     def __post_init__(self) -> None:
         """Check all values; `via` may be given as text, and `prefer` as a single media type."""
@@ -89,7 +92,7 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
         require("callbacks", self.callbacks, Callbacks | None, "Callbacks")
         require_struct("terms", self.terms, WebSubTerms)
         require("mqtt", self.mqtt, MqttOptions, "a MqttOptions")
-        require("xmpp", self.xmpp, XmppLogin, "an XmppLogin")
+        require("logins", self.logins, Mapping, "a dict from schemes to logins")
         require("credentials", self.credentials, Credentials, "Credentials")
         require("patches", self.patches, Mapping, "a dict from media types to functions")
         require("prefer", self.prefer, str | Sequence, "a media type, or a list of media types")
@@ -97,7 +100,9 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
         require_struct("selection", self.selection, Selection)
         self.selection.check()
         self.mqtt.check()
-        self.xmpp.check()
+        if self.xmpp is not None:
+            force_setattr(self, "logins", {**self.logins, "xmpp": self.xmpp})
+        check_logins(self.logins)
         if self.hubs < 1:
             raise ConfigurationError(f"hubs is {self.hubs}; give 1 or more")
         if not 0 <= self.check_files < inf:
@@ -105,8 +110,9 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
                 f"check_files is {self.check_files}; give a number of seconds, or 0"
             )
         force_setattr(self, "via", _via(self.via))
-        if self.via is Via.XMPP and self.xmpp.jid is None:
-            raise ConfigurationError("XMPP needs an account: name its JID, as user@example.org")
+        if self.via not in BUILT_IN and not has_account(self.logins, self.via):
+            transport = transport_of(self.via)
+            raise ConfigurationError(f"{transport.name} needs a login: {transport.needs}")
         prefer = (self.prefer,) if isinstance(self.prefer, str) else tuple(self.prefer)
         for media_type in prefer:
             if not is_media_type(media_type) or "*" in media_type:

@@ -47,7 +47,7 @@ from rsnotify_subscriber.mirror.folder import FolderMirror
 from rsnotify_subscriber.options import DEFAULT_OPTIONS, FollowOptions
 from rsnotify_subscriber.pool import SubscriberPool
 from rsnotify_subscriber.push.endpoints import Transports
-from rsnotify_subscriber.push.terms import NAMES, Via
+from rsnotify_subscriber.push.terms import Via, protocol_of
 from rsnotify_subscriber.storage.destination_state import DestinationState, opened
 from rsnotify_subscriber.storage.state_database import StateLocation
 
@@ -119,7 +119,7 @@ class Subscriber:
             self._sessions,
             options.callbacks,
             options.mqtt,
-            options.xmpp,
+            options.logins,
             push_selection_for(options.selection),
             shared.websockets if shared is not None else None,
         )
@@ -322,7 +322,7 @@ class Subscriber:
 
     async def _follow(self, context: RunContext, *, once: bool) -> None:
         if not self._has_transport(context.identity.offer):
-            name = NAMES[self._options.via]
+            name = protocol_of(self._options.via)
             raise ConfigurationError(
                 f"{without_credentials(self._url)} offers no hub that speaks {name}"
             )
@@ -338,7 +338,7 @@ class Subscriber:
             watching.cancel()
 
     def _has_transport(self, offer: Offer) -> bool:
-        return self._options.via not in NAMES or bool(self._ways.change_endpoints(offer))
+        return protocol_of(self._options.via) is None or bool(self._ways.change_endpoints(offer))
 
     def _waiting(self, reason: str) -> None:
         self._last = replace(self._last, error=reason)

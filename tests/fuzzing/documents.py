@@ -40,7 +40,8 @@ from rsnotify_hub.filtering import filter_fragment
 from rsnotify_hub.fragments import merge_fragments
 from rsnotify_hub.intake import read_content
 from rsnotify_hub.statistics import DeliveryTransport
-from rsnotify_patching import json_merge_patch, json_patch, xml_patch
+from rsnotify_patching.json_patch import json_merge_patch, json_patch
+from rsnotify_patching.xml_patch import xml_patch
 from rsnotify_subscriber.content.packages import ZipPackage
 from rsnotify_subscriber.content.resolver import _decode_data_uri
 from rsnotify_subscriber.fetching.responses import Inflater

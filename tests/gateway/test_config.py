@@ -37,7 +37,7 @@ login = "user:secret"
     one, two = settings.origins
     assert settings.port == 1234
     assert (one.pace.least, one.pace.most) == (10, 3600)
-    assert two.type is OriginKind.OAI_PMH
+    assert two.type == OriginKind.OAI_PMH
     assert (two.harvest.prefix, two.harvest.set, two.harvest.overlap) == ("marc21", "maps", 60)
     assert two.credentials.login == "user:secret"
     assert "secret" not in repr(two)

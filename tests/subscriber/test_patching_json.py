@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify_patching import STANDARD_PATCHES, PatchError
+from rsnotify.errors import PatchError
 from rsnotify_patching import json_patch as json_patches
-from rsnotify_patching.json_patch import PatchBudget
-
-apply_patch = STANDARD_PATCHES["application/json-patch+json"]
-merge_patch = STANDARD_PATCHES["application/merge-patch+json"]
+from rsnotify_patching.budget import PatchBudget
+from rsnotify_patching.json_patch import json_merge_patch as merge_patch
+from rsnotify_patching.json_patch import json_patch as apply_patch
 
 scalars = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
 values: Any = st.recursive(

@@ -13,11 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
-from rsnotify_patching import STANDARD_PATCHES, PatchError
+from rsnotify.errors import PatchError
 from rsnotify_patching import xml_patch as xml
-from rsnotify_patching.json_patch import PatchBudget
-
-xml_patch = STANDARD_PATCHES["application/xml-patch+xml"]
+from rsnotify_patching.budget import PatchBudget
+from rsnotify_patching.xml_patch import xml_patch
 
 NOTE = '<doc>\n  <note>This is a sample document</note>\n  <foo id="ert4773">Old</foo>\n</doc>'
 FOO = '<doc>\n  <foo a="1">This is a sample document</foo>\n</doc>'

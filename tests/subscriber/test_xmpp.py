@@ -208,7 +208,7 @@ def test_what_cannot_work_is_refused_at_once(login: XmppLogin, reason: str) -> N
 
 
 def test_xmpp_without_an_account_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="name its JID"):
+    with pytest.raises(ConfigurationError, match="XMPP needs a login: name an account"):
         FollowOptions(via=Via.XMPP)
 
 

@@ -13,7 +13,7 @@ the origin was checked. Or it may announce changes, which are read by a check th
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -21,6 +21,11 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Resource
 from rsnotify_subscriber.fetching.credentials import without_login
+
+if TYPE_CHECKING:
+    from rsnotify_gateway.client import OriginClient
+    from rsnotify_gateway.config import OriginSettings
+    from rsnotify_subscriber import Callbacks
 
 
 def origin_uri(base: str, reference: str) -> str:
@@ -133,3 +138,31 @@ class AnnouncingAdapter(Protocol):
         Raises:
             RsnotifyError: Changes are not announced any more.
         """
+
+
+class AdapterFactory(Protocol):
+    """Makes the adapter of an origin."""
+
+    def __call__(
+        self, origin: OriginSettings, client: OriginClient, callbacks: Callbacks, /
+    ) -> OriginAdapter:
+        """Return an adapter, which makes all HTTP requests with `client`.
+
+        Raises:
+            ConfigurationError: A setting is wrong, or a package is missing.
+        """
+
+
+class OriginType(Struct, frozen=True):
+    """A type of origin: an entry point of the group `rsnotify.origins`, named as in the settings.
+
+    Args:
+        adapter: Makes the adapter of an origin.
+        is_stream: Whether responses of the origin have no end. Such requests do not count among
+            those that are made at once.
+        uses_http: Whether the URL of the origin is requested by HTTP.
+    """
+
+    adapter: AdapterFactory
+    is_stream: bool = False
+    uses_http: bool = True

@@ -14,6 +14,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError, without_credentials
+from rsnotify.runtime.extensions import offered
+from rsnotify.runtime.settings import WrongSetting
 from rsnotify.sync.retry import Retry
 from rsnotify_gateway.adapters.event_streams import EventMapping
 from rsnotify_gateway.adapters.oai_pmh import OaiHarvest
@@ -29,7 +31,10 @@ _FIRST_RETRY = 5.0
 
 
 class PollPace(Struct, frozen=True):
-    """The limits of the interval between two checks, in seconds."""
+    """The limits of the interval between two checks, in seconds.
+
+    An origin is checked often while it changes, and rarely while it is quiet.
+    """
 
     least: float = 60.0
     most: float = 3600.0
@@ -53,7 +58,7 @@ _Text = Annotated[str, Meta(min_length=1)]
 
 
 class OriginKind(StrEnum):
-    """The protocols of origins."""
+    """The types of origins that a gateway has by itself; other packages may offer more."""
 
     SITEMAP = "sitemap"
     OAI_PMH = "oai-pmh"
@@ -74,7 +79,8 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Args:
         name: The name of the set of resources, below the base URL.
-        type: The protocol.
+        type: The protocol: sitemap, oai-pmh, feed, resourcesync, iiif, ldes, events, postgresql, or
+            what another package offers.
         url: The URL of the Sitemap, repository, feed, stream or database.
         poll: The fewest seconds between two checks.
         poll_most: The most seconds between two checks, if nothing changes.
@@ -92,6 +98,7 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         uri: A template for the URIs of resources; None for `GetRecord` (OAI-PMH).
         event: Where an event states a change (Server-Sent Events).
         table: The outbox (PostgreSQL).
+        settings: The settings of a type that another package offers.
     """
 
     name: Annotated[
@@ -102,7 +109,7 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             description="a text of letters, digits, _ and -, with single dots between them",
         ),
     ]
-    type: OriginKind
+    type: _Text
     url: _Text
     poll: _Seconds = PollPace().least
     poll_most: _Seconds = PollPace().most
@@ -122,10 +129,11 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ) = None
     event: EventMapping | None = None
     table: _Text | None = None
+    settings: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         """Return the settings that are not secret."""
-        return f"OriginSettings(name={self.name!r}, type={self.type.value!r})"
+        return f"OriginSettings(name={self.name!r}, type={str(self.type)!r})"
 
     @property
     def credentials(self) -> Credentials:
@@ -155,22 +163,29 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return OaiHarvest(**self._harvest_settings)
 
     def check(self) -> None:
-        """Raise ConfigurationError if settings do not belong together."""
+        """Raise WrongSetting if settings do not belong together."""
+        if self.type not in offered("origins"):
+            others = (name for name in offered("origins") if name not in [*OriginKind])
+            raise WrongSetting(
+                ("type",), f"it has to be one of {', '.join([*OriginKind, *sorted(others)])}"
+            )
         known = {"compare"} if self.type in _COMPARED else set()
         wrong = [name for name in self._harvest_settings if name not in known]
         if self.type != OriginKind.OAI_PMH and wrong:
-            raise ConfigurationError(
-                f'{", ".join(wrong)} only fits type = "{OriginKind.OAI_PMH}"; remove it'
-            )
+            self._misfits(wrong, OriginKind.OAI_PMH)
         if (self.type == OriginKind.EVENTS) != (self.event is not None):
-            raise ConfigurationError(
-                f'type = "{OriginKind.EVENTS}" needs a table `event`, and only that type has one'
+            raise WrongSetting(
+                (),
+                f'type = "{OriginKind.EVENTS}" needs a table `event`, and only that type has one',
             )
         if self.type == OriginKind.POSTGRESQL:
             if not self.url.startswith(("postgresql://", "postgres://")):
-                raise ConfigurationError("url: write postgresql://host/database")
+                raise WrongSetting(("url",), "write postgresql://host/database")
         elif self.table is not None:
-            raise ConfigurationError(f'table only fits type = "{OriginKind.POSTGRESQL}"; remove it')
+            self._misfits(["table"], OriginKind.POSTGRESQL)
+
+    def _misfits(self, names: list[str], kind: OriginKind) -> None:
+        raise WrongSetting((), f'{", ".join(names)} only fits type = "{kind}"; remove it')
 
 
 class GatewayConfiguration(
@@ -192,6 +207,14 @@ class GatewayConfiguration(
     ]
     origins: tuple[OriginSettings, ...] = msgspec.field(default=(), name="origin")
 
+    def check(self) -> None:
+        super().check()
+        for number, origin in enumerate(self.origins):
+            try:
+                origin.check()
+            except WrongSetting as wrong:
+                raise WrongSetting(("origin", number, *wrong.path), wrong.reason) from None
+
 
 def load_gateway(path: Path, **settings: Any) -> GatewayConfiguration:
     """Read `gateway.toml`, and override its settings by those that are not None.
@@ -210,9 +233,4 @@ def load_gateway(path: Path, **settings: Any) -> GatewayConfiguration:
     for name in names:
         if names.count(name) > 1:
             raise ConfigurationError(f"{path}: two origins have the name {name}; rename one")
-    for origin in read.origins:
-        try:
-            origin.check()
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{path}: [[origin]] {origin.name}: {error}") from None
     return read

@@ -17,27 +17,18 @@ from msgspec import json
 from rsnotify import __version__
 from rsnotify.errors import ConfigurationError, without_credentials
 from rsnotify.format.datetimes import format_datetime, from_microseconds
+from rsnotify.runtime.extensions import load_extension
 from rsnotify.runtime.state_folders import make_durably
 from rsnotify.runtime.tasks import first_cause
-from rsnotify_gateway.adapter import OriginAdapter
-from rsnotify_gateway.adapters.change_discovery import ChangeDiscoveryAdapter
-from rsnotify_gateway.adapters.event_streams import EventsAdapter
-from rsnotify_gateway.adapters.feeds import FeedAdapter
-from rsnotify_gateway.adapters.ldes import LdesAdapter
-from rsnotify_gateway.adapters.oai_pmh import OaiAdapter
-from rsnotify_gateway.adapters.postgresql import PostgreSQLAdapter
-from rsnotify_gateway.adapters.resourcesync import ResourceSyncAdapter
-from rsnotify_gateway.adapters.sitemaps import SitemapAdapter
+from rsnotify_gateway.adapter import OriginType
 from rsnotify_gateway.client import OriginClient
-from rsnotify_gateway.config import OriginKind, OriginSettings
+from rsnotify_gateway.config import OriginSettings
 from rsnotify_gateway.watch import CheckedClock, OriginWatch
 from rsnotify_publisher import Hub, Options, Publisher, SourceDescription, routes
 from rsnotify_publisher.journal import system_clock
-from rsnotify_publisher.outbox.outbox import TABLE
 from rsnotify_publisher.publisher import close_all
 from rsnotify_publisher.source_context import normalize_base_url
 from rsnotify_publisher.web import LIVE, robots
-from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.fetching.sessions import Connections
 from rsnotify_subscriber.push.terms import WebSubTerms
 from rsnotify_subscriber.push.websub_callbacks import Callbacks
@@ -53,31 +44,6 @@ _CALLBACKS = ".websub/"
 #: A feed may be quiet for as long as the lease of its subscription.
 _TERMS = WebSubTerms(quiet=WebSubTerms().lease)
 _RETRY_AFTER = {"Retry-After": "5"}
-
-
-def make_adapter(
-    origin: OriginSettings, client: OriginClient, callbacks: Callbacks
-) -> OriginAdapter:
-    if origin.type == OriginKind.POSTGRESQL:
-        return PostgreSQLAdapter(origin.url, origin.table or TABLE, origin.poll, origin.compare)
-    # The client has the login; it must not get into URIs that are published, stored or logged.
-    url = without_login(origin.url)
-    match origin.type:
-        case OriginKind.SITEMAP:
-            return SitemapAdapter(url, client)
-        case OriginKind.OAI_PMH:
-            return OaiAdapter(url, client, origin.harvest)
-        case OriginKind.FEED:
-            return FeedAdapter(url, client, callbacks)
-        case OriginKind.RESOURCESYNC:
-            return ResourceSyncAdapter(url, client, origin.compare)
-        case OriginKind.IIIF:
-            return ChangeDiscoveryAdapter(url, client, origin.compare)
-        case OriginKind.LDES:
-            return LdesAdapter(url, client)
-        case OriginKind.EVENTS:
-            assert origin.event is not None
-            return EventsAdapter(url, client, origin.event)
 
 
 class Gateway:
@@ -142,16 +108,17 @@ class Gateway:
             options=options,
             clock=checked,
         )
+        kind: OriginType = load_extension("origins", origin.type, f'type = "{origin.type}"')
         client = OriginClient(
-            "" if origin.type == OriginKind.POSTGRESQL else origin.url,
-            self._streams if origin.type == OriginKind.EVENTS else self._connections,
+            origin.url if kind.uses_http else "",
+            self._streams if kind.is_stream else self._connections,
             credentials=origin.credentials,
             robots=origin.robots,
             delay=origin.delay,
             allow_private_addresses=origin.allow_private_addresses,
         )
         self._clients.append(client)
-        adapter = make_adapter(origin, client, self._callbacks)
+        adapter = kind.adapter(origin, client, self._callbacks)
         return OriginWatch(origin, adapter, publisher, checked)
 
     def application(self) -> web.Application:

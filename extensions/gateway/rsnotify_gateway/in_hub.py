@@ -1,8 +1,8 @@
 """Origins that the hub follows itself (`[[follow]]`): a gateway in the process of the hub.
 
-Only a hub that follows something imports the gateway. The documents are below `follow/`, the state
-is in the folder of the hub, and changes are published to the hub over HTTP, as by any Source. The
-settings of an origin are those of `rsnotify gateway`.
+Only a hub that follows something imports it, by the entry point `follow` of `rsnotify.hub`. The
+documents are below `follow/`, the state is in the folder of the hub, and changes are published to
+the hub over HTTP, as by any Source.
 """
 
 from __future__ import annotations
@@ -15,21 +15,17 @@ from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from pathlib import Path
 from secrets import token_urlsafe
-from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from rsnotify.errors import ConfigurationError
 from rsnotify.format.offer import HUB_DOCUMENT
 from rsnotify.runtime.settings import WrongSetting, convert_settings, digest
 from rsnotify.runtime.tasks import first_completed
-from rsnotify_gateway import OriginSettings
+from rsnotify_gateway import Gateway, OriginSettings
 from rsnotify_hub.access.authorization import Grants
 from rsnotify_hub.config.configuration import FollowConfig, HubConfiguration, PublisherGrant
 from rsnotify_hub.http.middleware import url_of
-
-if TYPE_CHECKING:
-    from rsnotify_gateway import Gateway
+from rsnotify_publisher import Hub
 
 log = logging.getLogger("rsnotify.hub")
 
@@ -48,21 +44,23 @@ class HubGateway:
     def __init__(
         self, configuration: HubConfiguration, public_url: str, listener: socket.socket
     ) -> None:
-        from rsnotify_gateway import Gateway
-        from rsnotify_publisher import Hub
-
         self._base_url = public_url + _PATH
         self._token = token_urlsafe()
         here = _local_url(listener)
         advertised = (public_url + "websub", "ws" + public_url.removeprefix("http") + "ws")
         hub = Hub(here + "websub", advertised, self._token, documents=(here + HUB_DOCUMENT,))
-        self._gateway: Gateway = Gateway(
+        self._gateway = Gateway(
             self._base_url,
             Path(configuration.log.data) / "follow",
             origins_of(configuration.follow),
             configuration.follow.contact or "",
             hubs=[hub],
         )
+
+    @staticmethod
+    def check(config: FollowConfig) -> None:
+        """Raise WrongSetting if an origin is wrong."""
+        origins_of(config)
 
     def add_routes(self, app: web.Application) -> None:
         """Serve the documents, and the callbacks for the hubs of feeds."""
@@ -102,14 +100,14 @@ def _local_url(listener: socket.socket) -> str:
 
 
 def origins_of(config: FollowConfig) -> list[OriginSettings]:
-    """Return the origins; raise `WrongSetting` if one of them, or the contact, is wrong."""
+    """Return the origins; raise WrongSetting if one of them is wrong."""
     origins: list[OriginSettings] = []
     for number, table in enumerate(config.tables):
         origin = convert_settings(table, OriginSettings, "follow", number)
         try:
             origin.check()
-        except ConfigurationError as error:
-            raise WrongSetting(("follow", number), str(error)) from None
+        except WrongSetting as wrong:
+            raise WrongSetting(("follow", number, *wrong.path), wrong.reason) from None
         if origin.name in [each.name for each in origins]:
             reason = f"two origins have the name {origin.name}; rename one"
             raise WrongSetting(("follow", number, "name"), reason)

@@ -1,68 +1,16 @@
-"""JSON Patch (RFC 6902) and JSON Merge Patch (RFC 7396).
-
-The error of patches, and the limit of their cost.
-"""
+"""JSON Patch (RFC 6902) and JSON Merge Patch (RFC 7396)."""
 
 from __future__ import annotations
 
 import json
 import re
-from time import thread_time
 from typing import Any
 
 from jsonpatch import JsonPatch
 from jsonpointer import resolve_pointer
 
-from rsnotify.errors import InvalidDocument
-
-#: The most nodes that all operations of one patch together may visit or copy, which bounds memory,
-#: and the most seconds of CPU time. A patch is to save time: one that takes longer than a GET would
-#: is not worth it.
-WORK = 2_000_000
-SECONDS = 2.0
-#: The nodes between two checks of the time.
-_STRETCH = 1_000
-
-
-class PatchError(InvalidDocument):
-    """A patch is invalid, or does not fit the content.
-
-    Args:
-        reason: What is wrong.
-        condition: The name of the error in RFC 5261 §5, for a patch of XML.
-    """
-
-    def __init__(self, reason: str, condition: str = "invalid-patch-directive") -> None:
-        super().__init__(reason)
-        self.condition = condition
-
-
-class PatchBudget:
-    """The cost that a patch may have: visited nodes, and CPU seconds of the thread.
-
-    Its methods raise PatchError when it is exceeded.
-    """
-
-    def __init__(self, work: int = WORK, seconds: float = SECONDS) -> None:
-        self._left = work
-        self._end = thread_time() + seconds
-        self._checked = work
-
-    def begin(self) -> None:
-        """Account for an operation, however few nodes it visits."""
-        self.spend()
-        self._check_time()
-
-    def spend(self, nodes: int = 1) -> None:
-        self._left -= nodes
-        if self._left < self._checked - _STRETCH:
-            self._check_time()
-
-    def _check_time(self) -> None:
-        self._checked = self._left
-        if self._left < 0 or thread_time() > self._end:
-            raise PatchError("it takes more work than fetching the resource would")
-
+from rsnotify.errors import PatchError
+from rsnotify_patching.budget import PatchBudget
 
 _INDENT = re.compile(r"[\[{]\n([ \t]*)")
 

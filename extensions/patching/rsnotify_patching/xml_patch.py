@@ -1,14 +1,11 @@
 """XML patches: the operations of RFC 5261, in a document of RFC 7351.
 
-The selectors of XML patches: the part of XPath that RFC 5261 §4.1 allows, and no more.
-
-They are evaluated here rather than by an XPath engine: names without a prefix are in the default
-namespace of the patch, which XPath 1.0 does not support, and no selector can run forever.
-
-An XML document that is being changed.
+Selectors are the part of XPath that RFC 5261 §4.1 allows, and no more. They are evaluated here
+rather than by an XPath engine: names without a prefix are in the default namespace of the patch,
+which XPath 1.0 does not support, and no selector can run forever.
 
 lxml has no nodes for text: it stands at the beginning of an element or behind a node, in a
-`TextSlot`. What is added goes into a slot, and may divide the text that stands there.
+`TextSlot`. An operation adds nodes to a slot, and may divide its text.
 """
 
 from __future__ import annotations
@@ -21,7 +18,8 @@ from xml.sax.saxutils import quoteattr
 
 from lxml import etree
 
-from rsnotify_patching.json_patch import PatchBudget, PatchError
+from rsnotify.errors import PatchError
+from rsnotify_patching.budget import PatchBudget
 
 #: An element, comment or processing instruction of lxml, whose types know no common base.
 Node = Any

@@ -16,14 +16,14 @@ from msgspec import json
 
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.model import ChangeType, Rel, Resource
-from rsnotify_publisher.documents.views import Chunks, View
-from rsnotify_publisher.journal import FinishedDocument
-from rsnotify_publisher.source_documents import IIIF_COLLECTION, PARTS, RESOURCE_LIST
+from rsnotify_publisher import FinishedDocument, View
 
 _CONTEXT = "http://iiif.io/api/discovery/1/context.json"
 #: The classes of this namespace have their local names in the context (§3.3).
 _PRESENTATION = "http://iiif.io/api/presentation/3#"
-_LAST = PARTS + "iiif-last.json"
+_COLLECTION = "resourcesync/iiif.json"
+_LAST = "resourcesync/iiif-last.json"
+_RESOURCE_LIST = "resourcelist.xml"
 _ACTIVITIES = {
     ChangeType.CREATED: "Create",
     ChangeType.UPDATED: "Update",
@@ -33,9 +33,12 @@ _ACTIVITIES = {
 
 class IIIFView(View):
     suffix = ".json"
-    live = (_LAST, IIIF_COLLECTION)
-    _between = b",\n"
-    _end = b"\n]}\n"
+    media_type = f'application/ld+json;profile="{_CONTEXT}"'
+    live = (_LAST, _COLLECTION)
+    root = _COLLECTION
+    heads_change = True
+    between = b",\n"
+    end = b"\n]}\n"
 
     def entry(self, change: Resource) -> bytes:
         assert change.change is not None
@@ -58,9 +61,9 @@ class IIIFView(View):
     def head(self, name: str, before: str | None, after: str | None) -> bytes:
         page = {
             "@context": _CONTEXT,
-            "id": self._documents.uri(name),
+            "id": self.uri(name),
             "type": "OrderedCollectionPage",
-            "partOf": self._link(IIIF_COLLECTION, "OrderedCollection"),
+            "partOf": self._link(_COLLECTION, "OrderedCollection"),
         }
         if before is not None:
             page["prev"] = self._link(before)
@@ -70,7 +73,7 @@ class IIIFView(View):
 
     def documents(
         self, closed: Sequence[FinishedDocument], begin: int, entries: Sequence[bytes]
-    ) -> dict[str, Chunks]:
+    ) -> dict[str, list[bytes]]:
         # A collection has a last page, and a page has an activity (§3.1, §3.2).
         pages = [self.name(each) for each in (*closed[:1], *closed[-1:])]
         documents = {}
@@ -79,19 +82,19 @@ class IIIFView(View):
             documents[_LAST] = self.page(head, entries)
             pages.append(_LAST)
         if pages:
-            documents[IIIF_COLLECTION] = [self._collection(pages[0], pages[-1])]
+            documents[_COLLECTION] = [self._collection(pages[0], pages[-1])]
         return documents
 
     def _collection(self, first: str, last: str) -> bytes:
         resource_list = {
-            "id": self._documents.uri(RESOURCE_LIST),
+            "id": self.uri(_RESOURCE_LIST),
             "type": "Dataset",
             "format": "application/xml",
             "label": {"en": ["All current resources, as a ResourceSync Resource List"]},
         }
         collection = {
             "@context": _CONTEXT,
-            "id": self._documents.uri(IIIF_COLLECTION),
+            "id": self.uri(_COLLECTION),
             "type": "OrderedCollection",
             "first": self._link(first),
             "last": self._link(last),
@@ -100,4 +103,4 @@ class IIIFView(View):
         return json.encode(collection) + b"\n"
 
     def _link(self, name: str, kind: str = "OrderedCollectionPage") -> dict[str, str]:
-        return {"id": self._documents.uri(name), "type": kind}
+        return {"id": self.uri(name), "type": kind}

@@ -8,13 +8,12 @@ know of an older one.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rsnotify.format.datetimes import format_datetime, from_microseconds, to_microseconds
 from rsnotify.format.model import ChangeType, Resource
-from rsnotify_publisher.documents.views import Chunks, View
-from rsnotify_publisher.journal import FinishedDocument
-from rsnotify_publisher.source_documents import LDES_ROOT, SourceDocuments, compact
+from rsnotify_publisher import FinishedDocument, View
+from rsnotify_publisher.source_documents import compact
 
 _PREFIXES = (
     "@prefix as: <https://www.w3.org/ns/activitystreams#> . "
@@ -22,6 +21,7 @@ _PREFIXES = (
     "@prefix tree: <https://w3id.org/tree#> . "
     "@prefix xsd: <http://www.w3.org/2001/XMLSchema#> . "
 )
+_ROOT = "resourcesync/ldes.ttl"
 _ACTIVITIES = {
     ChangeType.CREATED: "as:Create",
     ChangeType.UPDATED: "as:Update",
@@ -36,10 +36,12 @@ _AUTHORITY = re.compile(r"[^:]*:(?://[^/?#]*)?")
 
 class LDESView(View):
     suffix = ".ttl"
-    live = (LDES_ROOT,)
+    media_type = "text/turtle"
+    live = (_ROOT,)
+    root = _ROOT
 
-    def __init__(self, documents: SourceDocuments, age: int | None) -> None:
-        super().__init__(documents, age)
+    def __init__(self, uri: Callable[[str], str], age: int | None) -> None:
+        super().__init__(uri, age)
         # They change only when a Change List is closed or dropped.
         self._related: Sequence[FinishedDocument] = ()
         self._relations = ""
@@ -60,11 +62,11 @@ class LDESView(View):
 
     @property
     def _prefixes(self) -> str:
-        return f"{_PREFIXES}@prefix c: <{self._documents.uri(LDES_ROOT)}#> ."
+        return f"{_PREFIXES}@prefix c: <{self.uri(_ROOT)}#> ."
 
     def documents(
         self, closed: Sequence[FinishedDocument], begin: int, entries: Sequence[bytes]
-    ) -> dict[str, Chunks]:
+    ) -> dict[str, list[bytes]]:
         start = closed[0].begin if closed else begin
         lines = [
             self._prefixes,
@@ -75,13 +77,13 @@ class LDESView(View):
             "<> a tree:Node, ldes:EventSource ; ldes:retentionPolicy c:retention .",
             f"c:retention ldes:startingFrom {_instant(start)} .",
         ]
-        if self._age is not None:
-            duration = f'"PT{self._age // 1_000_000}S"^^xsd:duration'
+        if self.age is not None:
+            duration = f'"PT{self.age // 1_000_000}S"^^xsd:duration'
             lines.append(f"c:retention ldes:fullLogDuration {duration} .")
         if closed is not self._related:
             self._related, self._relations = closed, "\n".join(map(self._relation, closed))
         head = "\n".join([*lines, self._relations, ""]).encode()
-        return {LDES_ROOT: self.page(head, entries)}
+        return {_ROOT: self.page(head, entries)}
 
     def _relation(self, closed: FinishedDocument) -> str:
         """Return the relations to the page of a closed Change List: its interval."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from rsnotify_hub.bridging import BacklogSender, Bridge, BridgeTiming, BrokerCursors
-from rsnotify_hub.config.configuration import XmppConfig
-from rsnotify_hub.filtering import FilterCache, TopicSelection
-from rsnotify_hub.log.topic_log import TopicLogs
-from rsnotify_hub.statistics import DeliveryTransport, Statistics
-from rsnotify_hub.store.interface import Store
+from rsnotify_hub.bridging import BacklogSender, Bridge, BridgeParts, BrokerCursors
+from rsnotify_hub.filtering import TopicSelection
+from rsnotify_hub.statistics import DeliveryTransport
 from rsnotify_xmpp.xmpp_connection import XmppConnection, connect
 from rsnotify_xmpp.xmpp_service import parse_service
+from rsnotify_xmpp.xmpp_transport import XmppSettings
 
 #: The code that counts messages to the hub's account as refused: nobody publishes through it.
 FOREIGN = "xmpp-message"
@@ -21,26 +19,18 @@ FOREIGN = "xmpp-message"
 class XmppBridge(Bridge):
     """The `Bridge` to a PubSub service."""
 
-    def __init__(
-        self,
-        config: XmppConfig,
-        store: Store,
-        topics: TopicLogs,
-        statistics: Statistics,
-        filters: FilterCache,
-        timing: BridgeTiming,
-    ) -> None:
-        assert config.url is not None
-        self._service = parse_service(config.url)
-        self._config = config
-        self._statistics = statistics
-        self._filters = filters
-        cursors = BrokerCursors(store, topics, self._service.url_for(""))
-        super().__init__(DeliveryTransport.XMPP, "XMPP service", topics, cursors, timing)
+    def __init__(self, settings: XmppSettings, parts: BridgeParts) -> None:
+        assert settings.url is not None, "it was checked"
+        self._service = parse_service(settings.url)
+        self._login = settings.login
+        self._statistics = parts.statistics
+        self._filters = parts.filters
+        cursors = BrokerCursors(parts.store, parts.topics, self._service.url_for(""))
+        super().__init__(DeliveryTransport.XMPP, "XMPP service", cursors, parts)
 
     async def _connect(self) -> None:
         self._cursors.check_owner()
-        async with connect(self._config.login, on_foreign=self._ignore) as connection:
+        async with connect(self._login, on_foreign=self._ignore) as connection:
             self._log.info("connected to %s, for %s", connection.url, self._service.url)
             sender = BacklogSender(
                 self.transport,

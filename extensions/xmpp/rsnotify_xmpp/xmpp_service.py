@@ -56,10 +56,6 @@ class PubSubService(Struct, frozen=True):
         return f"{self.url}?;node={quote(self.node(channel))}"
 
 
-def is_service_url(url: str) -> bool:
-    return url.partition(":")[0].lower() == SCHEME
-
-
 def is_account(jid: str) -> bool:
     """Return whether a text is the bare JID of an account, as `user@example.org`."""
     return _ACCOUNT.fullmatch(jid) is not None
@@ -100,6 +96,11 @@ class XmppLogin(Struct, frozen=True, kw_only=True):
         return f"XmppLogin(jid={self.jid!r})"
 
     @property
+    def is_given(self) -> bool:
+        """Whether there is an account."""
+        return self.jid is not None
+
+    @property
     def address(self) -> tuple[str | None, int | None]:
         """The host and port of the server; both None if DNS has to say."""
         if self.server is None:
@@ -125,16 +126,6 @@ class XmppLogin(Struct, frozen=True, kw_only=True):
         if self.ca is not None:
             trusted_context(self.ca)
         check_installed()
-
-
-#: No account.
-NO_ACCOUNT = XmppLogin()
-
-
-def xmpp_login_of(settings: object, prefix: str = "xmpp_") -> XmppLogin:
-    """Return the login from the attributes `xmpp_jid`, `xmpp_password` and so on of settings."""
-    fields = XmppLogin.__struct_fields__
-    return XmppLogin(**{name: getattr(settings, prefix + name) for name in fields})
 
 
 def check_installed() -> None:

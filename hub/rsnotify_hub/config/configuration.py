@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 from msgspec import Meta, Struct, defstruct
-from msgspec.structs import fields, replace
+from msgspec.structs import asdict, fields, replace
 
 from rsnotify.runtime.mqtt_broker import BrokerLogin, login_of
+from rsnotify.runtime.transports import scheme_of
 from rsnotify_jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
-from rsnotify_xmpp.xmpp_service import XmppLogin, xmpp_login_of
 
 
 class MqttConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"mqtt_{name}"):
@@ -75,12 +75,21 @@ class XmppConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"xmpp_{
     server: str | None = None
     ca: str | None = None
 
-    @property
-    def login(self) -> XmppLogin:
-        return xmpp_login_of(self, prefix="")
-
     def __repr__(self) -> str:
         return f"XmppConfig(url={self.url!r})"
+
+
+class TransportsConfig(Struct, frozen=True, kw_only=True, rename={"tables": "transport"}):
+    """Brokers at which the hub publishes by transports that other packages offer.
+
+    Args:
+        tables: The settings of each, `[[transport]]` in TOML; the scheme of `url` names it.
+    """
+
+    tables: tuple[dict[str, Any], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"TransportsConfig({len(self.tables)} brokers)"
 
 
 # A larger number is a typing error, and more than SQLite can count.
@@ -334,11 +343,25 @@ class HubConfiguration(Struct, frozen=True, kw_only=True):
     websocket: WebSocketConfig = WebSocketConfig()
     mqtt: MqttConfig = MqttConfig()
     xmpp: XmppConfig = XmppConfig()
+    transports: TransportsConfig = TransportsConfig()
     follow: FollowConfig = FollowConfig()
 
     @property
     def has_bridges(self) -> bool:
-        return self.mqtt.url is not None or self.xmpp.url is not None
+        return self.mqtt.url is not None or bool(self.transport_tables)
+
+    @property
+    def transport_tables(self) -> list[tuple[str, dict[str, Any]]]:
+        """The settings of transports that other packages offer, with their schemes; XMPP is last.
+
+        XMPP has settings of its own, from before other packages could offer transports.
+        """
+        tables = [(scheme_of(str(table.get("url"))), table) for table in self.transports.tables]
+        if self.xmpp.url is not None or self.xmpp.jid is not None:
+            xmpp = {name: value for name, value in asdict(self.xmpp).items() if value is not None}
+            xmpp.pop("password_file", None)  # it was read
+            tables.append(("xmpp", xmpp))
+        return tables
 
 
 _SECTIONS: dict[str, type[Struct]] = get_type_hints(HubConfiguration)

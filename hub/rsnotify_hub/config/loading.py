@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.extensions import MissingExtension
 from rsnotify.runtime.mqtt_broker import parse_broker
 from rsnotify.runtime.settings import (
     PREFIX,
@@ -33,6 +34,7 @@ from rsnotify.runtime.settings import (
     misspelt,
     read_text,
 )
+from rsnotify.runtime.transports import transport_of
 from rsnotify_hub.config.configuration import (
     SETTINGS,
     AccessConfig,
@@ -42,12 +44,11 @@ from rsnotify_hub.config.configuration import (
     MqttConfig,
     PublisherGrant,
     StoreConfig,
-    XmppConfig,
     configuration_of,
 )
+from rsnotify_hub.config.follow_extension import follow_extension
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.urls import check_url, has_dot_segments
-from rsnotify_xmpp.xmpp_service import parse_service
 
 #: Digests of the secrets that the documentation shows.
 EXAMPLES = frozenset({digest("a long random secret")})
@@ -181,24 +182,20 @@ def check_mqtt(mqtt: MqttConfig) -> None:
         raise WrongSetting((f"mqtt_{at_fault}",), str(error)) from None
 
 
-def check_xmpp(xmpp: XmppConfig) -> None:
-    if xmpp.url is None:
-        if xmpp.jid is not None:
-            raise WrongSetting(("xmpp_jid",), "this needs xmpp_url, which names the PubSub service")
-        return
-    try:
-        if not parse_service(xmpp.url).has_prefix:
-            raise ConfigurationError(
-                "a hub has many channels: end the node with /, or leave it out"
-            )
-    except ConfigurationError as error:
-        raise WrongSetting(("xmpp_url",), str(error)) from None
-    if xmpp.jid is None:
-        raise WrongSetting(("xmpp_url",), "this needs xmpp_jid, the account of the hub")
-    try:
-        xmpp.login.check()
-    except ConfigurationError as error:
-        raise WrongSetting(("xmpp_jid",), str(error)) from None
+def check_transports(configuration: HubConfiguration) -> None:
+    """Check the settings of transports that other packages offer."""
+    tables = configuration.transports.tables
+    for number, (scheme, table) in enumerate(configuration.transport_tables):
+        is_own = number < len(tables)
+        place: SettingPath = ("transport", number) if is_own else ()
+        prefix = "" if is_own else f"{scheme}_"
+        try:
+            convert_settings(table, transport_of(scheme).settings).check()
+        except MissingExtension as error:
+            raise WrongSetting(place or (f"{scheme}_url",), str(error)) from None
+        except WrongSetting as wrong:
+            first, *rest = wrong.path or ("url",)
+            raise WrongSetting((*place, f"{prefix}{first}", *rest), wrong.reason) from None
 
 
 def check_follow(follow: FollowConfig, store: StoreConfig) -> None:
@@ -209,9 +206,10 @@ def check_follow(follow: FollowConfig, store: StoreConfig) -> None:
         raise WrongSetting(("follow",), reason)
     if follow.contact is None:
         raise WrongSetting(("follow",), "it needs follow_contact, a URL or mail address of yours")
-    from rsnotify_gateway.in_hub import origins_of
-
-    origins_of(follow)
+    try:
+        follow_extension().check(follow)
+    except MissingExtension as error:
+        raise WrongSetting(("follow",), str(error)) from None
 
 
 T = TypeVar("T", bound=Struct)
@@ -326,12 +324,13 @@ def _checked(configuration: HubConfiguration) -> HubConfiguration:
     xmpp = configuration.xmpp
     if xmpp.password_file is not None:
         xmpp = replace(xmpp, password=read_text(xmpp.password_file).removesuffix("\n"))
-    check_xmpp(xmpp)
     if store.password_file is not None:
         store = replace(store, password=read_text(store.password_file).removesuffix("\n"))
     check_store(store)
     check_follow(configuration.follow, store)
-    return replace(configuration, access=access, mqtt=mqtt, store=store, xmpp=xmpp)
+    configuration = replace(configuration, access=access, mqtt=mqtt, store=store, xmpp=xmpp)
+    check_transports(configuration)
+    return configuration
 
 
 def _with_files(access: AccessConfig) -> AccessConfig:

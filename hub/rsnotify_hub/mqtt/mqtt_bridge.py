@@ -47,14 +47,13 @@ from rsnotify.runtime.mqtt_broker import (
 from rsnotify.runtime.mqtt_connection import CLEAN_START, BrokerConnection, BrokerSession, connect
 from rsnotify.runtime.tasks import first_completed
 from rsnotify_hub.access.limits import is_granted
-from rsnotify_hub.bridging import BacklogSender, Bridge, BridgeTiming, BrokerCursors
+from rsnotify_hub.bridging import BacklogSender, Bridge, BridgeParts, BrokerCursors
 from rsnotify_hub.config.configuration import MqttConfig
-from rsnotify_hub.filtering import FilterCache, TopicSelection
+from rsnotify_hub.filtering import TopicSelection
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import DeliveryTransport, Statistics
-from rsnotify_hub.store.interface import Store
 from rsnotify_hub.urls import check_url
 
 log = logging.getLogger("rsnotify.hub.mqtt")
@@ -299,28 +298,17 @@ _CLEAN_UP_SECONDS = 60.0
 class MqttBridge(Bridge):
     """The `Bridge` to an MQTT broker."""
 
-    def __init__(
-        self,
-        config: MqttConfig,
-        store: Store,
-        topics: TopicLogs,
-        intake: FragmentIntake,
-        statistics: Statistics,
-        filters: FilterCache,
-        *,
-        max_selections: int,
-        timing: BridgeTiming,
-    ) -> None:
+    def __init__(self, config: MqttConfig, parts: BridgeParts) -> None:
         assert config.url is not None
         self._broker = parse_broker(config.url)
         self._config = config
-        self._intake = intake
-        self._statistics = statistics
-        self._filters = filters
+        self._intake = parts.intake
+        self._statistics = parts.statistics
+        self._filters = parts.filters
         prefix = self._broker.topic_or_prefix
-        cursors = BrokerCursors(store, topics, f"{self._broker.url}/{prefix}")
-        self._requested = RequestedSelections(prefix, topics, cursors, max_selections)
-        super().__init__(DeliveryTransport.MQTT, "MQTT broker", topics, cursors, timing)
+        cursors = BrokerCursors(parts.store, parts.topics, f"{self._broker.url}/{prefix}")
+        self._requested = RequestedSelections(prefix, parts.topics, cursors, parts.max_selections)
+        super().__init__(DeliveryTransport.MQTT, "MQTT broker", cursors, parts)
 
     async def start(self) -> None:
         await super().start()

@@ -148,7 +148,9 @@ def source(
     ] = False,
     views: Annotated[
         list[str] | None,
-        option("iiif|ldes", "Also write the changes in this format; may be repeated.", _DOCUMENTS),
+        option(
+            "NAME", "Also write changes in this format (iiif, ldes); may be repeated.", _DOCUMENTS
+        ),
     ] = None,
     no_framework: Annotated[
         bool, _flag("--no-framework", "Do not notify hubs of new documents.", _HUBS)

@@ -1,82 +1,38 @@
-"""Views: the changes of a Source in further formats. Here is their interface, and their files.
-
-A view has a page for each closed Change List, which is written when the list is closed, and
-documents about all, which are written when the open list is. A page is a line with its head, an
-entry for each change, and an end. Its entries never change; its head may, as other pages come and
-go.
-"""
+"""Writes the views: a page when a Change List is closed, the rest when the open one is written."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import entry_points
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
+from msgspec import json
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.model import Capability, Resource
+from rsnotify.runtime.extensions import MissingExtension, offered
 from rsnotify_publisher.documents.change_list_files import changes_in
 from rsnotify_publisher.files import remove, write_atomically
 from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext
-from rsnotify_publisher.source_documents import SourceDocuments
+from rsnotify_publisher.view import Chunks, load_views
 
-Chunks = list[bytes]
-
-
-class View(ABC):
-    """The changes of a Source in another format.
-
-    Args:
-        documents: Of the Source.
-        age: For how many microseconds the retention policy keeps every change; None if it does
-            not say.
-    """
-
-    #: The extension of the names of its documents.
-    suffix: str
-    #: The names of the documents that are rewritten.
-    live: tuple[str, ...]
-    _between = b"\n"
-    _end = b"\n"
-
-    def __init__(self, documents: SourceDocuments, age: int | None) -> None:
-        self._documents = documents
-        self._age = age
-
-    def name(self, closed: FinishedDocument) -> str:
-        """Return the name of the page with the changes of a closed Change List."""
-        return closed.files[0].partition(".")[0] + self.suffix
-
-    @abstractmethod
-    def entry(self, change: Resource) -> bytes:
-        """Return what a page says about a change."""
-
-    @abstractmethod
-    def head(self, name: str, before: str | None, after: str | None) -> bytes:
-        """Return the first line of a page, which may link to the pages before and after it."""
-
-    @abstractmethod
-    def documents(
-        self, closed: Sequence[FinishedDocument], begin: int, entries: Sequence[bytes]
-    ) -> dict[str, Chunks]:
-        """Return what is rewritten, in this order; nothing while there is nothing to show.
-
-        Args:
-            closed: All closed Change Lists, oldest first.
-            begin: Where the open Change List begins (µs).
-            entries: The entries of its changes.
-        """
-
-    def page(self, head: bytes, entries: Sequence[bytes]) -> Chunks:
-        return [head, self._between.join(entries), self._end]
+#: The journal has the names of all rewritten documents that views ever had, as a JSON array at the
+#: position of this reader.
+_REWRITTEN = "views"
 
 
-def installed_views() -> dict[str, type[View]]:
-    """Return the views that installed packages offer, by name."""
-    return {point.name: point.load() for point in entry_points(group="rsnotify.views")}
+def _rewritten(journal: Journal) -> set[str]:
+    """Return the names in the journal, or in one of an earlier release, those of present views."""
+    names = journal.position(_REWRITTEN)
+    if names is not None:
+        return set(json.decode(names, type=list[str]))
+    found: set[str] = set()
+    for view in offered("views"):
+        with suppress(MissingExtension):
+            found.update(load_views([view])[view].live)
+    return found
 
 
 class ViewDocuments:
@@ -88,12 +44,9 @@ class ViewDocuments:
     def __init__(self, source: SourceContext, recorder: Recorder) -> None:
         self._folder = source.documents_folder
         self._recorder = recorder
-        kinds = installed_views()
         self._views = [
-            kinds[name](source.documents, source.retention.age) for name in source.options.views
+            kind(source.documents.uri, source.retention.age) for kind in source.views.values()
         ]
-        unwanted = kinds.keys() - set(source.options.views)
-        self._unwanted = [name for kind in unwanted for name in kinds[kind].live]
         self._begin = 0
         self._datetimes: list[int] = []
         self._entries: list[Chunks] = [[] for _ in self._views]
@@ -106,7 +59,9 @@ class ViewDocuments:
 
     def prepare(self, journal: Journal) -> None:
         """Write the pages that are missing, and discard what the options no longer offer."""
-        remove(self._folder, self._unwanted)
+        wanted = {name for view in self._views for name in view.live}
+        self._enter(journal, wanted)
+        remove(self._folder, _rewritten(journal) - wanted)
         self._closed = journal.finished(Capability.CHANGE_LIST)
         for document in self._closed:
             pages = [view.name(document) for view in self._views]
@@ -117,6 +72,16 @@ class ViewDocuments:
             files = (document.files[0], *pages)
             if files != document.files:
                 self._recorder.run(self._replacement(document, files))
+
+    def _enter(self, journal: Journal, wanted: set[str]) -> None:
+        """Add names to those in the journal, by which files are found when views are turned off.
+
+        They stay there, since the package of a view may be removed at any time.
+        """
+        known = _rewritten(journal)
+        if journal.position(_REWRITTEN) is None or not wanted <= known:
+            names = json.encode(sorted(known | wanted)).decode()
+            self._recorder.run(lambda journal: journal.set_position(_REWRITTEN, names))
 
     def _replacement(
         self, document: FinishedDocument, files: tuple[str, ...]

@@ -26,44 +26,45 @@ from typing import Any
 import aiohttp
 import msgspec
 
-import rsnotify_xmpp.xmpp_connection as xmpp
 from rsnotify.errors import ConfigurationError, ConnectionRefused
 from rsnotify.format.offer import HubDocument
 from rsnotify.runtime.dialing import Connector, Dialer
-from rsnotify.runtime.mqtt_broker import parse_broker
+from rsnotify.runtime.extensions import MissingExtension
+from rsnotify.runtime.mqtt_broker import BrokerLogin, parse_broker
 from rsnotify.runtime.mqtt_connection import connect
+from rsnotify.runtime.transports import place_of
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher.files import write_atomically
-from rsnotify_publisher.hubs import Hub, broker_of, url_for_topic
+from rsnotify_publisher.hubs import Hub, url_for_topic
 from rsnotify_publisher.push.hub_feed import HubFeed, OutgoingFragment
-from rsnotify_xmpp.xmpp_service import parse_service
 
 _log = logging.getLogger("rsnotify.publisher")
 
 _XML = "application/xml"
 _Sent = asyncio.Queue[tuple[OutgoingFragment, asyncio.Future[None]]]
 #: Sends a fragment; the future is done when the broker has acknowledged it.
-_Publish = Callable[[bytes], Awaitable[asyncio.Future[None]]]
+Publish = Callable[[bytes], Awaitable[asyncio.Future[None]]]
 
 
 async def feed_by_mqtt(hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> None:
     """Feed an MQTT broker until that fails, always with Unavailable."""
     broker = parse_broker(hub.uri)
+    assert isinstance(hub.login, BrokerLogin)
     dial = dialer.dial if broker.path is None else None  # a WebSocket may need a proxy
     async with connect(broker, hub.login, version=hub.version, dial=dial) as connection:
         name = broker.topic(topic)
         publish = partial(connection.publish, name, content_type=_XML, channel=topic)
-        await _feed(connection.lost(), publish, feed)
+        await feed_broker(connection.lost(), publish, feed)
 
 
-async def feed_by_xmpp(hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> None:
-    """Feed a PubSub service until that fails, always with Unavailable."""
-    async with xmpp.connect(hub.xmpp) as connection:
-        publish = partial(connection.publish, parse_service(hub.uri), topic)
-        await _feed(connection.lost(), publish, feed)
+async def feed_broker(lost: Coroutine[Any, Any, None], publish: Publish, feed: HubFeed) -> None:
+    """Send fragments, and confirm to the feed what the broker has acknowledged.
 
-
-async def _feed(lost: Coroutine[Any, Any, None], publish: _Publish, feed: HubFeed) -> None:
+    Args:
+        lost: Raises Unavailable when the connection ends.
+        publish: Sends one fragment.
+        feed: What the broker lacks.
+    """
     sent: _Sent = asyncio.Queue()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(lost)
@@ -71,7 +72,7 @@ async def _feed(lost: Coroutine[Any, Any, None], publish: _Publish, feed: HubFee
         tasks.create_task(_send(publish, feed, sent))
 
 
-async def _send(publish: _Publish, feed: HubFeed, sent: _Sent) -> None:
+async def _send(publish: Publish, feed: HubFeed, sent: _Sent) -> None:
     async with aclosing(feed.fragments()) as fragments:
         async for fragment in fragments:
             try:
@@ -198,9 +199,19 @@ async def _read(session: aiohttp.ClientSession, document: str) -> tuple[str, ...
 
 
 def _checked(*urls: str | None) -> tuple[str, ...]:
-    """Return the URLs that are given; raise ConfigurationError if one names no broker."""
-    found = tuple(url for url in urls if url is not None)
-    for url in found:
-        if broker_of(url) is None:
-            raise ConfigurationError(f"{url!r} names no broker")
-    return found
+    """Return the URLs that are given, and whose transports are installed.
+
+    Raises:
+        ConfigurationError: One names no broker.
+    """
+    found = []
+    for url in urls:
+        if url is not None:
+            try:
+                place = place_of(url)
+            except MissingExtension:  # the name of the channel there is not known
+                continue
+            if place is None:
+                raise ConfigurationError(f"{url!r} names no broker")
+            found.append(url)
+    return tuple(found)

@@ -9,7 +9,7 @@ import asyncio
 import socket
 from contextlib import aclosing
 from functools import partial
-from typing import cast
+from typing import Protocol, cast
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -20,6 +20,7 @@ from rsnotify.runtime.dialing import TIMEOUT, Dialer, is_proxied
 from rsnotify.runtime.mqtt_broker import is_broker_url
 from rsnotify.runtime.shared_websockets import TOPICS, SharedWebSockets
 from rsnotify.runtime.tasks import first_cause
+from rsnotify.runtime.transports import PushTransport, offered_transport
 from rsnotify_publisher.hubs import Hub, HubFailure
 from rsnotify_publisher.push.http_post import (
     RESPONSE_TIMEOUT,
@@ -29,15 +30,39 @@ from rsnotify_publisher.push.http_post import (
     seconds_to_wait,
 )
 from rsnotify_publisher.push.hub_feed import HubFeed
-from rsnotify_publisher.push.mqtt import feed_by_mqtt, feed_by_xmpp
+from rsnotify_publisher.push.mqtt import feed_by_mqtt
 from rsnotify_publisher.push.websocket import HubConnection, HubPublication
-from rsnotify_xmpp.xmpp_service import is_service_url
 
 #: The seconds between pings, and until a hub that does not answer one counts as dead.
 _PING, _PONG = 5.0, 10.0
 _NETWORK = (OSError, aiohttp.ClientError, WebSocketException)
 
 HubConnections = SharedWebSockets[HubConnection]
+
+
+class TransportFeed(Protocol):
+    """The part of a transport for a Source; those that are built in are functions here."""
+
+    async def __call__(self, hub: Hub, topic: str, feed: HubFeed, dialer: Dialer, /) -> None:
+        """Send what a hub lacks, and confirm what it has accepted, until that fails.
+
+        Args:
+            hub: The hub, with the login.
+            topic: The URI of the channel.
+            feed: Yields fragments, and records what was accepted.
+            dialer: Opens connections to allowed addresses.
+
+        Raises:
+            HubFailure: Always, in the end; or Unavailable.
+        """
+
+
+class SourceTransport(PushTransport, Protocol):
+    """A transport by which a Source can publish."""
+
+    @property
+    def feed(self) -> TransportFeed:
+        """Feeds a hub."""
 
 
 async def feed_hub(
@@ -48,15 +73,8 @@ async def feed_hub(
     Raises:
         HubFailure: Always, in the end; of a broker, Unavailable.
     """
-    feed_by = feed_by_post
-    if not hub.uri.startswith("http"):
-        feed_by = partial(_feed_by_websocket, websockets)
-    if is_broker_url(hub.uri):
-        feed_by = feed_by_mqtt
-    elif is_service_url(hub.uri):
-        feed_by = feed_by_xmpp
     try:
-        await feed_by(hub, topic, feed, dialer)
+        await _feed_of(hub, websockets)(hub, topic, feed, dialer)
     except (*_NETWORK, ExceptionGroup) as error:
         cause = first_cause(error)
         if isinstance(cause, InvalidStatus):
@@ -72,6 +90,15 @@ async def feed_hub(
         if isinstance(cause, _NETWORK):
             raise HubFailure(hub.uri, str(cause) or type(cause).__name__) from error
         raise cause from None
+
+
+def _feed_of(hub: Hub, websockets: HubConnections) -> TransportFeed:
+    if is_broker_url(hub.uri):
+        return feed_by_mqtt
+    if hub.uri.startswith("http"):
+        return feed_by_post
+    transport: SourceTransport | None = offered_transport(hub.uri)
+    return partial(_feed_by_websocket, websockets) if transport is None else transport.feed
 
 
 async def _feed_by_websocket(

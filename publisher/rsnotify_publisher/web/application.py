@@ -17,7 +17,7 @@ from rsnotify.runtime.serving import request_in, send_response
 from rsnotify_publisher.description import SourceDescription
 from rsnotify_publisher.publisher import Publisher
 from rsnotify_publisher.web import documents
-from rsnotify_publisher.web.documents import PART_NAME, Answer, answers, path_of
+from rsnotify_publisher.web.documents import Answer, answers, part_name, path_of
 from rsnotify_publisher.web.responses import Representation, respond
 
 T = TypeVar("T")
@@ -100,8 +100,9 @@ def routes(source: Publisher | SourceDescription, prefix: str = "/") -> list[web
         source: Started by the caller.
         prefix: The path of the base URL.
     """
+    part = f"{{part:{part_name(source)}}}"
     return [
-        web.get(path + f"{{part:{PART_NAME}}}" if path.endswith("/") else path, _handler(answer))
+        web.get(path + part if path.endswith("/") else path, _handler(answer))
         for path, answer in answers(source, prefix).items()
     ]
 

@@ -16,7 +16,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -30,6 +30,7 @@ from rsnotify.format.datetimes import (
     to_microseconds,
 )
 from rsnotify.format.links import format_links
+from rsnotify.format.media_types import guess_media_type
 from rsnotify.format.model import WELL_KNOWN_PATH, Capability, Document, Link, Rel, Resource
 from rsnotify.format.writer import write_document
 from rsnotify.runtime.web_messages import WebRequest, WebResponse, text_response
@@ -45,15 +46,13 @@ from rsnotify_publisher.source_documents import (
     CHANNEL,
     DESCRIPTION,
     FRAMEWORK,
-    JSON_TYPE,
     OPEN_PART,
     PARTS,
     RESOURCE_LIST,
-    TURTLE_TYPE,
-    VIEWS,
     digest_of,
     is_final,
 )
+from rsnotify_publisher.view import View
 from rsnotify_publisher.web.responses import (
     Representation,
     file_representation,
@@ -148,8 +147,8 @@ _log = logging.getLogger("rsnotify.publisher")
 
 #: Responds to a GET or HEAD.
 Answer = Callable[[WebRequest], WebResponse]
-#: The names of closed documents, parts and packages.
-PART_NAME = r"[\w-]+\.(?:xml|xml\.gz|zip|json|ttl)"
+#: The extensions of the names of closed documents, parts, packages, and the usual views.
+_SUFFIXES = (".xml", ".xml.gz", ".zip", ".json", ".ttl")
 
 #: Clients revalidate what may change; a 304 costs little.
 LIVE = {"Cache-Control": "no-cache"}
@@ -157,11 +156,6 @@ _CLOSED = {"Cache-Control": "public, max-age=31536000, immutable"}
 _XML = {"Content-Type": "application/xml"}
 #: Pages of browsers may read the views (IIIF Change Discovery §4.1).
 _ANY_ORIGIN = {"Access-Control-Allow-Origin": "*"}
-_TYPES = {
-    ".zip": {"Content-Type": "application/zip"},
-    ".json": {"Content-Type": JSON_TYPE} | _ANY_ORIGIN,
-    ".ttl": {"Content-Type": TURTLE_TYPE} | _ANY_ORIGIN,
-}
 
 
 class DocumentPaths:
@@ -176,6 +170,7 @@ class DocumentPaths:
 
     def __init__(self, source: Publisher | SourceDescription, *, with_robots: bool) -> None:
         self._source = source
+        self._is_part = re.compile(part_name(source)).fullmatch
         prefix = path_of(source)
         table = answers(source, prefix)
         if with_robots and prefix == "/":
@@ -186,7 +181,7 @@ class DocumentPaths:
         """Return what responds to requests for a path; None if it is not one of a document."""
         folder, _, name = path.rpartition("/")
         found = self._answers.get(path) if name else None
-        if found is None and re.fullmatch(PART_NAME, name):
+        if found is None and self._is_part(name) is not None:
             found = self._answers.get(folder + "/")
         return None if found is None else partial(self._answer, found)
 
@@ -199,6 +194,14 @@ class DocumentPaths:
             _log.error("%s is answered by 503: %s", request.path, error)
             return text_response(503)
         return found(request)
+
+
+def part_name(source: Publisher | SourceDescription) -> str:
+    """Return a pattern for the names of closed documents, parts and packages, and of views."""
+    suffixes = dict.fromkeys(_SUFFIXES)
+    for publisher in [source] if isinstance(source, Publisher) else source.sets:
+        suffixes |= {view.suffix: None for view in publisher.source.views.values()}
+    return rf"[\w-]+(?:{'|'.join(map(re.escape, suffixes))})"
 
 
 def answers(source: Publisher | SourceDescription, prefix: str) -> dict[str, Answer]:
@@ -235,9 +238,9 @@ def path_of(source: Publisher | SourceDescription) -> str:
 def _answers_of_set(source: SourceContext, prefix: str) -> dict[str, Answer]:
     folder, documents = source.documents_folder, source.documents
     table = {prefix + name: _offered(folder / name, _XML | LIVE) for name in documents.files}
-    for view in source.options.views:
-        name, _ = VIEWS[view]
-        table[prefix + name] = _offered(folder / name, _TYPES[Path(name).suffix] | LIVE)
+    for view in source.views.values():
+        headers = {"Content-Type": view.media_type} | _ANY_ORIGIN
+        table[prefix + view.root] = _offered(folder / view.root, headers | LIVE)
     table[prefix + CHANGE_MEMORY] = _change_memory(source)
     if (channel := documents.framework) is not None:
         links = _links(channel.topic, channel.hubs)
@@ -245,7 +248,7 @@ def _answers_of_set(source: SourceContext, prefix: str) -> dict[str, Answer]:
     fresh = _FreshList(source)
     # The file may lag behind what changelist.xml had before it became an index.
     table[prefix + OPEN_PART] = _loaded(fresh.load_open_part, _XML | LIVE)
-    table[prefix + PARTS] = _part(folder)
+    table[prefix + PARTS] = _part(folder, {view.suffix: view for view in source.views.values()})
     table[prefix + CHANGE_LIST] = _loaded(fresh.load, _XML | LIVE)
     links = _links(documents.topic, documents.hubs)
     table[prefix + CHANNEL] = _loaded(fresh.load_open_part, _XML | LIVE | links)
@@ -276,18 +279,27 @@ def _links(topic: str, hubs: tuple[str, ...]) -> dict[str, str]:
     return {"Link": format_links([(Rel.SELF, topic), *((Rel.HUB, hub) for hub in hubs)])}
 
 
-def _part(folder: Path) -> Answer:
+def _part(folder: Path, views: Mapping[str, type[View]]) -> Answer:
+    """Return what responds with a file below PARTS; `views` are by the extension of names."""
+
     def answer(request: WebRequest) -> WebResponse:
         path = folder / PARTS / request.path.rpartition("/")[2]
-        # The links of a page of activities may change.
-        lasting = _CLOSED if is_final(path.name) and path.suffix != ".json" else LIVE
+        view = views.get(path.suffix)
+        headers = _XML
+        if view is not None:
+            headers = {"Content-Type": view.media_type} | _ANY_ORIGIN
+        elif path.suffix not in (".xml", ".gz"):
+            headers = {
+                "Content-Type": guess_media_type(f"/{path.name}") or "application/octet-stream"
+            }
+        is_constant = is_final(path.name) and (view is None or not view.heads_change)
         # A `.xml.gz` is served as the XML document with a content coding, so that every client
         # can read it, also one that cannot inflate, and a browser shows it.
         return respond(
             request,
             lambda: file_representation(path, is_gzip=path.suffix == ".gz"),
-            _TYPES.get(path.suffix, _XML) | lasting,
-            compressible=path.suffix in (".xml", ".json", ".ttl"),
+            headers | (_CLOSED if is_constant else LIVE),
+            compressible=path.suffix not in (".gz", ".zip"),
         )
 
     return answer

@@ -20,8 +20,9 @@ import asyncio
 import logging
 from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
@@ -48,8 +49,8 @@ from rsnotify.representations import (
     wanted_link_target,
     wanted_representation,
 )
-from rsnotify_patching import STANDARD_PATCHES, Patch
 from rsnotify_subscriber.content.packages import DumpPackages
+from rsnotify_subscriber.content.patch_functions import Patch, PatchFunctions
 from rsnotify_subscriber.fetching.contents import Content, Unchanged
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.responses import check_type
@@ -212,7 +213,7 @@ class Patcher:
 
     def __init__(self, holding: ReadableHandler, patches: Mapping[str, Patch]) -> None:
         self._holding = holding
-        self._patches = {**STANDARD_PATCHES, **patches}
+        self._functions = PatchFunctions(patches)
         self._lock = asyncio.Lock()
 
     def usable(self, wanted: WantedRepresentation, held: ResourceState | None) -> Iterator[Link]:
@@ -224,7 +225,7 @@ class Patcher:
             return
         for link in wanted.patches:
             most = _MOST_BYTES if entry.length is None else min(_MOST_BYTES, entry.length)
-            if self._function(link) is not None and (link.length or 0) <= most:
+            if (link.length or 0) <= most and self._functions.offers(_media_type(link)):
                 yield link
 
     async def patched(
@@ -234,25 +235,29 @@ class Patcher:
 
         The downloaded patch, `document`, is discarded at the end.
         """
-        function = self._function(link)
         path = self._holding.held_content(wanted.entry.uri)
+        load = partial(self._functions.load, _media_type(link))
         async with self._lock:
-            return await asyncio.to_thread(_patched, wanted, held, function, path, document)
+            return await asyncio.to_thread(_patched, wanted, held, load, path, document)
 
-    def _function(self, link: Link) -> Patch | None:
-        return self._patches.get((link.type or "").partition(";")[0].strip().lower())
+
+def _media_type(link: Link) -> str:
+    return (link.type or "").partition(";")[0].strip().lower()
 
 
 def _patched(
     wanted: WantedRepresentation,
     held: ResourceState,
-    function: Patch | None,
+    load: Callable[[], Patch | None],
     path: Path | None,
     document: Content,
 ) -> bytes | None:
     try:
         before = _read(path, held)
-        if before is None or function is None or document.length > _MOST_BYTES:
+        if before is None or document.length > _MOST_BYTES:
+            return None
+        function = load()
+        if function is None:
             return None
         after = function(before, document.read())
     except Exception as error:
@@ -289,7 +294,7 @@ class ContentResolver:
         prefer: Media types, the best first (core §14.3).
         exact: Whether the version of the change is fetched, rather than the current one, where
             the Source has both (core §14.6).
-        patches: Functions that apply patches, by media type, beside the standard ones.
+        patches: Functions that apply patches, by media type, before the installed ones.
         packages: Has the members of dump packages, if dumps are used.
         holding: Has the content that is held, if the handler can return it.
     """

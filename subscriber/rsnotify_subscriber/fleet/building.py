@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.runtime.mqtt_broker import login_of
+from rsnotify.runtime.transports import login_of_settings
 from rsnotify.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines
@@ -33,7 +34,6 @@ from rsnotify_subscriber.push.terms import DEFAULT_TERMS, WebSubTerms
 from rsnotify_subscriber.push.websub_callbacks import Callbacks
 from rsnotify_subscriber.storage.state_database import StateLocation
 from rsnotify_subscriber.subscriber import Subscriber
-from rsnotify_xmpp.xmpp_service import xmpp_login_of
 
 #: The types of handler that a `Subscriber` accepts.
 AnyHandler = Handler | TransactionalHandler | Callable[[Received], Awaitable[None]]
@@ -162,7 +162,7 @@ def follow_options(
             session=settings.mqtt_session,
             version=settings.mqtt_version,
         ),
-        xmpp=xmpp_login_of(settings),
+        xmpp=login_of_settings("xmpp", settings),
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,6 +15,13 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.offer import Offer
 from rsnotify.runtime.mqtt_broker import SCHEMES, parse_broker
 from rsnotify.runtime.shared_websockets import SharedWebSockets
+from rsnotify.runtime.transports import (
+    ChannelPlace,
+    PushTransport,
+    has_account,
+    place_of,
+    transport_of,
+)
 from rsnotify.selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.hub_dialer import AddressMemory
@@ -23,8 +31,6 @@ from rsnotify_subscriber.push.transport import Transport
 from rsnotify_subscriber.push.websocket_transport import HubWebSocket, WebSocketTransport
 from rsnotify_subscriber.push.websub_callbacks import Callbacks
 from rsnotify_subscriber.push.websub_transport import WebSubTransport
-from rsnotify_xmpp.destination import XmppTransport
-from rsnotify_xmpp.xmpp_service import NO_ACCOUNT, SCHEME, XmppLogin, parse_service
 
 #: How many hubs of a kind are used, however many a Source names: each costs attempts, and time.
 MOST = 16
@@ -54,6 +60,13 @@ class Endpoint(Struct, frozen=True):
         return self.make(self)
 
 
+class DestinationTransport(PushTransport, Protocol):
+    """A transport by which a Destination can receive."""
+
+    def receive_from(self, url: str, topic: str, login: Any, /) -> Transport:
+        """Return what receives the fragments of a topic from a broker."""
+
+
 @dataclass(eq=False)
 class Transports:
     """The transports that one Destination can use, for any topic of a Source.
@@ -65,7 +78,8 @@ class Transports:
     sessions: Sessions
     callbacks: Callbacks | None
     mqtt: MqttOptions
-    xmpp: XmppLogin = NO_ACCOUNT
+    #: The logins of transports that installed packages offer, by scheme.
+    logins: Mapping[str, Struct] = field(default_factory=dict)
     select: PushSelection = EVERYTHING
     websockets: SharedWebSockets[HubWebSocket] | None = None
     _without_selections: set[str] = field(default_factory=set, init=False)
@@ -101,11 +115,16 @@ class Transports:
         wss = _by_scheme(hubs, "wss", "ws") if self._uses(Via.WEBSOCKET) else ()
         uses_mqtt = self._uses(Via.MQTT)
         brokers = self.mqtt.brokers(_by_scheme(hubs, *SCHEMES)) if uses_mqtt else ()
-        services = filter(_is_service, _by_scheme(hubs, SCHEME)) if self._uses(Via.XMPP) else ()
         return [
             *(Endpoint(Via.WEBSOCKET, topic, (hub,), self._make_websocket, select) for hub in wss),
             *(Endpoint(Via.MQTT, topic, (url,), self._make_mqtt, select) for url in brokers),
-            *(Endpoint(Via.XMPP, topic, (url,), self._make_xmpp) for url in services),
+            *(
+                Endpoint(Via(scheme), topic, (url,), self._make_offered)
+                for scheme in self.logins
+                if self._uses(Via(scheme)) and has_account(self.logins, scheme)
+                for url in _by_scheme(hubs, scheme)
+                if _place(url) is not None
+            ),
             *self._websub(topic, hubs),
         ]
 
@@ -119,8 +138,6 @@ class Transports:
         return [Endpoint(Via.WEBSUB, topic, named, self._make_websub)]
 
     def _uses(self, kind: Via) -> bool:
-        if kind is Via.XMPP and self.xmpp.jid is None:
-            return False
         return self.via in (Via.AUTO, kind)
 
     # Making transports
@@ -153,8 +170,10 @@ class Transports:
             memory=self._memory,
         )
 
-    def _make_xmpp(self, endpoint: Endpoint) -> Transport:
-        return XmppTransport(parse_service(endpoint.hub), endpoint.topic, self.xmpp)
+    def _make_offered(self, endpoint: Endpoint) -> Transport:
+        transport: DestinationTransport = transport_of(endpoint.kind)
+        login = self.logins[endpoint.kind]
+        return transport.receive_from(endpoint.hub, endpoint.topic, login)
 
     def _make_websub(self, endpoint: Endpoint) -> Transport:
         assert self.callbacks is not None
@@ -165,21 +184,16 @@ class Transports:
 
 def _place_at_broker(endpoint: Endpoint) -> tuple[str, str] | None:
     """Return a broker and its name for the topic of an endpoint; None if it is at no broker."""
-    if endpoint.kind is Via.MQTT:
-        broker = parse_broker(endpoint.hub)
-        return broker.url, broker.topic(endpoint.topic)
-    if endpoint.kind is Via.XMPP:
-        service = parse_service(endpoint.hub)
-        return service.url, service.node(endpoint.topic)
-    return None
+    place = _place(endpoint.hub)
+    return None if place is None else (place.url, place.url_for(endpoint.topic))
 
 
-def _is_service(url: str) -> bool:
+def _place(url: str) -> ChannelPlace | None:
+    """Return the broker that a URL of a document names; None if there is none."""
     try:
-        parse_service(url)
+        return place_of(url)
     except ConfigurationError:
-        return False
-    return True
+        return None
 
 
 def _by_scheme(hubs: Sequence[str], *schemes: str) -> tuple[str, ...]:

@@ -6,9 +6,11 @@ The options of commands are made from these, so this imports nothing that takes 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import cast
 
 from msgspec import Struct
 
+from rsnotify.runtime.extensions import offered
 from rsnotify.sync.retry import Retry
 
 
@@ -22,9 +24,24 @@ class Via(StrEnum):
     WEBSUB = "websub"
     POLL = "poll"
 
+    @classmethod
+    def _missing_(cls, value: object) -> Via | None:
+        """Return the transport of an installed package, by the scheme of its URLs."""
+        if not isinstance(value, str) or value not in offered("transports"):
+            return None
+        member = str.__new__(cls, value)
+        member._name_, member._value_ = value.upper(), value
+        return cast(Via, cls._value2member_map_.setdefault(value, member))
 
-#: The protocol that a hub must speak, as it is written.
-NAMES = {Via.WEBSOCKET: "WebSocket", Via.MQTT: "MQTT", Via.XMPP: "XMPP", Via.WEBSUB: "WebSub"}
+
+#: What needs no extension.
+BUILT_IN = (Via.AUTO, Via.WEBSOCKET, Via.MQTT, Via.WEBSUB, Via.POLL)
+_NAMES = {Via.WEBSOCKET: "WebSocket", Via.MQTT: "MQTT", Via.XMPP: "XMPP", Via.WEBSUB: "WebSub"}
+
+
+def protocol_of(via: Via) -> str | None:
+    """Return the name of the protocol that a hub must speak; None if push is not required."""
+    return None if via in (Via.AUTO, Via.POLL) else _NAMES.get(via, via)
 
 
 class WebSubTerms(Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from jsonpointer import resolve_pointer
@@ -40,13 +40,21 @@ from rsnotify.format.model import Resource
 from rsnotify_gateway.adapter import (
     KnownEntries,
     MissingEntry,
+    OriginAdapter,
     OriginBatch,
     OriginTerms,
+    OriginType,
     SeenEntry,
     origin_uri,
 )
 from rsnotify_gateway.client import OriginClient
 from rsnotify_gateway.reconciling import usable_uri
+from rsnotify_subscriber.fetching.credentials import without_login
+from rsnotify_subscriber.push.websub_callbacks import Callbacks
+
+if TYPE_CHECKING:
+    from rsnotify_gateway.config import OriginSettings
+
 
 _END_OF_LINE = re.compile(rb"\r\n|\n|\r")
 _MOST_BYTES = 4_000_000
@@ -313,3 +321,11 @@ class EventsAdapter:
         if change.deleted:
             return MissingEntry(uri)
         return SeenEntry(Resource(uri, lastmod=change.when), change.state)
+
+
+def _open(origin: OriginSettings, client: OriginClient, callbacks: Callbacks) -> OriginAdapter:
+    assert origin.event is not None, "it was checked"
+    return EventsAdapter(without_login(origin.url), client, origin.event)
+
+
+EVENTS = OriginType(_open, is_stream=True)

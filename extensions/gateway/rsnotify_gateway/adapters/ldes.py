@@ -19,7 +19,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -36,14 +36,21 @@ from rsnotify.format.model import Resource
 from rsnotify_gateway.adapter import (
     KnownEntries,
     MissingEntry,
+    OriginAdapter,
     OriginBatch,
     OriginTerms,
+    OriginType,
     SeenEntry,
     origin_uri,
 )
 from rsnotify_gateway.client import OriginAnswer, OriginClient
 from rsnotify_gateway.reconciling import usable_uri
 from rsnotify_subscriber.fetching.credentials import without_login
+from rsnotify_subscriber.push.websub_callbacks import Callbacks
+
+if TYPE_CHECKING:
+    from rsnotify_gateway.config import OriginSettings
+
 
 _LDES = "https://w3id.org/ldes#"
 _TREE = "https://w3id.org/tree#"
@@ -442,3 +449,10 @@ def _digest(member: StreamMember) -> str:
 
 def _encode(state: LdesCursor) -> str:
     return msgspec.json.encode(state).decode()
+
+
+def _open(origin: OriginSettings, client: OriginClient, callbacks: Callbacks) -> OriginAdapter:
+    return LdesAdapter(without_login(origin.url), client)
+
+
+LDES = OriginType(_open)

@@ -38,10 +38,19 @@ from rsnotify.errors import (
 from rsnotify.format.datetimes import Instant, format_datetime, parse_datetime
 from rsnotify.format.model import Resource
 from rsnotify.format.xml_parser import safe_parser
-from rsnotify_gateway.adapter import KnownEntries, MissingEntry, OriginBatch, OriginTerms, SeenEntry
+from rsnotify_gateway.adapter import (
+    KnownEntries,
+    MissingEntry,
+    OriginAdapter,
+    OriginBatch,
+    OriginTerms,
+    OriginType,
+    SeenEntry,
+)
 from rsnotify_gateway.client import OriginClient
 from rsnotify_gateway.reconciling import usable_uri
 from rsnotify_subscriber.fetching.credentials import without_login
+from rsnotify_subscriber.push.websub_callbacks import Callbacks
 
 _OAI = "{http://www.openarchives.org/OAI/2.0/}"
 _ROOT = _OAI + "OAI-PMH"
@@ -93,6 +102,8 @@ class OaiResponse(Struct):
 
 
 if TYPE_CHECKING:
+    from rsnotify_gateway.config import OriginSettings
+
     _ParserTarget = etree.ParserTarget[OaiResponse | None]
 else:
     _ParserTarget = object
@@ -574,3 +585,10 @@ def _check_errors(url: str, response: OaiResponse, expected: set[str]) -> None:
     for error in response.errors:
         if error.code not in expected:
             raise Unavailable(url, f"the repository answers {error.code}: {error.text}")
+
+
+def _open(origin: OriginSettings, client: OriginClient, callbacks: Callbacks) -> OriginAdapter:
+    return OaiAdapter(without_login(origin.url), client, origin.harvest)
+
+
+OAI_PMH = OriginType(_open)

@@ -24,6 +24,7 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -47,8 +48,10 @@ from rsnotify.sync.pull import Pull, PullStep, change_documents, resource_docume
 from rsnotify_gateway.adapter import (
     KnownEntries,
     MissingEntry,
+    OriginAdapter,
     OriginBatch,
     OriginTerms,
+    OriginType,
     SeenEntry,
     origin_uri,
 )
@@ -58,6 +61,11 @@ from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.discovery import OfferDiscovery
 from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.fetching.fetcher import DocumentCache, Fetcher
+from rsnotify_subscriber.push.websub_callbacks import Callbacks
+
+if TYPE_CHECKING:
+    from rsnotify_gateway.config import OriginSettings
+
 
 #: A list whose `until` is this close to the time of the response may yet get earlier changes.
 _SETTLED = timedelta(minutes=1)
@@ -464,3 +472,10 @@ class _Comparison:
         self.reading = ChangeReading(self._fetcher, self._offer, frontier)
         async for batch in _batches(self.reading, self._state):
             yield batch
+
+
+def _open(origin: OriginSettings, client: OriginClient, callbacks: Callbacks) -> OriginAdapter:
+    return ResourceSyncAdapter(without_login(origin.url), client, origin.compare)
+
+
+RESOURCESYNC = OriginType(_open)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import time
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
@@ -34,13 +35,21 @@ from rsnotify.format.reader import SitemapReader
 from rsnotify_gateway.adapter import (
     KnownEntries,
     MissingEntry,
+    OriginAdapter,
     OriginBatch,
     OriginTerms,
+    OriginType,
     SeenEntry,
     origin_uri,
 )
 from rsnotify_gateway.client import OriginClient
 from rsnotify_gateway.reconciling import usable_uri
+from rsnotify_subscriber.fetching.credentials import without_login
+from rsnotify_subscriber.push.websub_callbacks import Callbacks
+
+if TYPE_CHECKING:
+    from rsnotify_gateway.config import OriginSettings
+
 
 #: The most files of one Sitemap: an index of 50,000 and itself, and some.
 _MOST_FILES = 60_000
@@ -251,3 +260,10 @@ def _state(entry: Resource) -> str:
 
 def _is_daily(entry: Resource) -> bool:
     return entry.lastmod is not None and entry.hash is None and entry.lastmod.time() == time.min
+
+
+def _open(origin: OriginSettings, client: OriginClient, callbacks: Callbacks) -> OriginAdapter:
+    return SitemapAdapter(without_login(origin.url), client)
+
+
+SITEMAP = OriginType(_open)

@@ -1,0 +1,78 @@
+"""Extensions: what installed packages offer to the cores, as entry points.
+
+A group is a kind of extension, and a name in it is what a user writes: a view, a URL's scheme, a
+media type. Nothing is imported before it is used, so that an extension costs nothing where it is
+not, and a core works without it.
+
+| group                 | name             | object                                             |
+|-----------------------|------------------|----------------------------------------------------|
+| `rsnotify.commands`   | subcommand       | a typer function or application                    |
+| `rsnotify.hub`        | `follow`         | `HubFollower`, in `rsnotify_hub.config`            |
+| `rsnotify.origins`    | type of origin   | `rsnotify_gateway.OriginType`                      |
+| `rsnotify.patches`    | media type       | `rsnotify_subscriber.Patch`                        |
+| `rsnotify.transports` | scheme of a URL  | `rsnotify.runtime.transports.PushTransport`        |
+| `rsnotify.views`      | name             | `rsnotify_publisher.View`                          |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from rsnotify.errors import ConfigurationError
+
+#: The extra of this distribution by group and name, for those that need other packages.
+_EXTRAS = {
+    ("patches", "application/json-patch"): "patching",
+    ("patches", "application/json-patch+json"): "patching",
+    ("patches", "application/merge-patch+json"): "patching",
+    ("patches", "application/xml-patch+xml"): "patching",
+    ("transports", "xmpp"): "xmpp",
+    ("hub", "follow"): "gateway",
+}
+
+
+class MissingExtension(ConfigurationError):
+    """An extension that is needed is not installed; the message says what to install."""
+
+
+@cache
+def offered(group: str) -> Mapping[str, EntryPoint]:
+    """Return what installed packages offer in a group, by name."""
+    return {point.name: point for point in entry_points(group=f"rsnotify.{group}")}
+
+
+def load_extension(group: str, name: str, thing: str) -> Any:
+    """Import an extension.
+
+    Args:
+        group: The group without `rsnotify.`.
+        name: Its name in the group.
+        thing: What it is, as a noun with its name: "the view iiif".
+
+    Raises:
+        MissingExtension: It is not installed, or a package that it needs is not.
+    """
+    point = offered(group).get(name)
+    if point is None:
+        raise MissingExtension(f"{thing} is not installed{_remedy(group, name)}")
+    try:
+        return point.load()
+    except ImportError as error:
+        reason = f"{thing} cannot be imported ({error})"
+        raise MissingExtension(f"{reason}{_remedy(group, name)}") from error
+
+
+def extra_of(group: str, name: str) -> str | None:
+    """Return the extra that installs what an extension needs, if this distribution has one."""
+    return _EXTRAS.get((group, name))
+
+
+def _remedy(group: str, name: str) -> str:
+    extra = extra_of(group, name)
+    if extra is not None:
+        return f"; install it with pip install 'rsnotify[{extra}]'"
+    names = ", ".join(sorted(offered(group))) or "none"
+    return f"; installed are: {names}"
