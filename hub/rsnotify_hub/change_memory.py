@@ -254,7 +254,7 @@ class HubChangeMemory:
     async def _list(self, request: web.Request) -> web.Response:
         limit = _read_limit(request.query, default=DEFAULT_TOPICS, maximum=MAX_TOPICS)
         begins = read_cursor(request.query.get("after"))
-        found = await self._topics.newest(after=begins, limit=limit + 1)
+        found = await self._topics.store.newest(after=begins, limit=limit + 1)
         page = found[:limit]
         after = cursor_after(page[-1]) if len(found) > limit else None
         answer = {
@@ -266,7 +266,7 @@ class HubChangeMemory:
 
     async def _page(self, question: ChangeMemoryQuestion, state: LogState) -> bytes:
         async with self._slots:
-            entries = await self._topics.changes(question.topic, since=question.since)
+            entries = await self._topics.store.changes(question.topic, since=question.since)
             if not entries:
                 return await self._end(question, state)
             fragments = [entry.fragment for entry in entries]
