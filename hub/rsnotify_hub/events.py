@@ -379,7 +379,7 @@ class EventsHandler:
         ) -> EventStream:
             stream = EventStream(transport, lost)
             subscriber = EventSubscriber(stream, topic, self._channel, encoding)
-            stream.handler = subscriber
+            stream.role = subscriber
             self._replays.start(subscriber, since)
             return stream
 

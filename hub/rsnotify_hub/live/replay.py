@@ -1,10 +1,10 @@
-"""The replay of the log to a new subscriber, from its instant on, as fast as it reads.
+"""The replay of the log to a new subscriber, and the selections that subscribers requested.
 
-Subscribers that requested a selection from a topic, in groups with the same selection.
-
-A group costs the hub filtering as long as it has a member, so the number of groups of a topic is
-limited. No client can use up that number: it may create another group only while more are left than
-it has.
+A new subscriber reads the log from its instant on, as fast as it can, and then joins the live
+subscribers (`Replays`). What it reads is the whole log (`FullReplay`), or the part that a selection
+admits (`SelectionGroup`). A group costs the hub filtering as long as it has a member, so the number
+of groups of a topic is limited. No client can use up that number: it may create another group only
+while more are left than it has.
 """
 
 from __future__ import annotations
@@ -32,6 +32,127 @@ log = logging.getLogger("rsnotify.hub.live")
 
 #: How long a group waits after a failure, in seconds.
 _RETRY_SECONDS = 1.0
+
+_Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Replays:
+    """Sends logs to new subscribers, and makes them live."""
+
+    def __init__(self, topics: TopicLogs) -> None:
+        self._topics = topics
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._again = self._start_after  # one object for all subscribers
+
+    def start(
+        self,
+        subscriber: LiveSubscriber,
+        since: Instant | None,
+        group: SelectionGroup | None = None,
+        select: PushSelection = EVERYTHING,
+    ) -> None:
+        """Send a subscriber the state of its topic and the log since an instant; make it live.
+
+        `group` is the part of the log that it receives, which it was granted as `select`.
+        """
+        subscriber.channel.enter(subscriber)
+        subscriber.replay_after = self._again
+        self._run(subscriber, partial(self._open, subscriber, since, group, select))
+
+    def _start_after(self, subscriber: LiveSubscriber, position: int) -> None:
+        source = FullReplay(self._topics, subscriber.topic)
+        self._run(subscriber, partial(self._replay, subscriber, None, source, position))
+
+    def _run(self, subscriber: LiveSubscriber, work: _Work) -> None:
+        task = asyncio.create_task(_guarded(subscriber, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        subscriber.cancel_replay = task.cancel
+
+    async def _open(
+        self,
+        subscriber: LiveSubscriber,
+        since: Instant | None,
+        group: SelectionGroup | None,
+        select: PushSelection,
+    ) -> None:
+        topic = subscriber.topic
+        state = self._topics.state(topic)
+        has_gap = state is not None and since is not None and since < state.begins
+        subscriber.opened(
+            Opening(
+                topic,
+                since,
+                select if group else EVERYTHING,
+                through=state.through if state else None,
+                audience=self._topics.audience(topic),
+                begins=state.begins if state and has_gap else None,
+            )
+        )
+        source = group or FullReplay(self._topics, topic)
+        position = 0 if since is not None else self._topics.position(topic)
+        await self._replay(subscriber, since, source, position)
+
+    async def _replay(
+        self,
+        subscriber: LiveSubscriber,
+        since: Instant | None,
+        source: FullReplay | SelectionGroup,
+        position: int,
+    ) -> None:
+        connection, encoding, topic = subscriber.connection, subscriber.encoding, subscriber.topic
+        newest = self._topics.position(topic)
+        await connection.drain()
+        # Everything that is in the log now is sent here, even if live subscribers still wait for
+        # it: only here are entries up to `since` left out.
+        while position < (end := source.end) or source.is_behind(newest):
+            await source.wait_beyond(position)
+            async with connection.replay_lock or nullcontext():
+                try:
+                    entries = await source.read(after=position, since=since)
+                except StorageError as error:
+                    log.error("a replay of %s failed: %s", topic, error)
+                    raise Refusal(Code.UNAVAILABLE, "the hub cannot read its log") from None
+                data = await encoding.encode_page([entry.fragment for entry in entries])
+                connection.send(data)
+                subscriber.channel.count(encoding.transport, data, len(entries))
+                await connection.drain()
+            position = entries[-1].position if entries else max(position, end)
+        subscriber.cancel_replay = None
+        if not connection.has_ended:
+            subscriber.channel.join(subscriber)
+
+
+async def _guarded(subscriber: LiveSubscriber, work: _Work) -> None:
+    try:
+        await work()
+    except Refusal as refusal:
+        subscriber.refused(refusal)
+    except Exception:
+        # After a fault of the hub, the client reconnects, and the others are not affected.
+        log.exception("a connection failed")
+        subscriber.failed()
+
+
+class FullReplay:
+    """A whole log, replayed as a `SelectionGroup` is."""
+
+    def __init__(self, topics: TopicLogs, topic: str) -> None:
+        self._topics = topics
+        self._topic = topic
+
+    @property
+    def end(self) -> int:
+        return self._topics.position(self._topic)
+
+    def is_behind(self, position: int) -> bool:
+        return False  # every entry of the log was sent when it was appended
+
+    async def wait_beyond(self, position: int) -> None:
+        """Return at once: a replay that is not at `end` has something to read."""
+
+    async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
+        return await self._topics.read(self._topic, after=after, since=since)
 
 
 @dataclass(eq=False, repr=False)
@@ -129,7 +250,7 @@ class SelectionGroup:
 
 
 class SelectionGroups(DeliveryChannel):
-    """The groups of every topic (a `DeliveryChannel`)."""
+    """The groups of every topic."""
 
     def __init__(
         self, topics: TopicLogs, live: LiveChannel, filter_cache: FilterCache, most: int
@@ -145,9 +266,11 @@ class SelectionGroups(DeliveryChannel):
             group.wake()
 
     def enter(self, selection: TopicSelection, address: str) -> SelectionGroup | None:
-        """Add a subscriber to the group of a selection, and return the group.
+        """Add a subscriber to the group of a selection.
 
-        None if the topic or the client has too many, so that the subscriber gets all of the topic.
+        Returns:
+            The group; None if the topic or the client has too many, so that the subscriber gets all
+            of the topic.
         """
         groups = self._groups.get(selection.topic, {})
         group = groups.get(selection)
@@ -179,126 +302,3 @@ class SelectionGroups(DeliveryChannel):
         for groups in self._groups.values():
             for group in groups.values():
                 group.close()
-
-
-_Work = Callable[[], Coroutine[Any, Any, None]]
-
-
-class FullReplay:
-    """A whole log, replayed as a `SelectionGroup` is."""
-
-    def __init__(self, topics: TopicLogs, topic: str) -> None:
-        self._topics = topics
-        self._topic = topic
-
-    @property
-    def end(self) -> int:
-        return self._topics.position(self._topic)
-
-    def is_behind(self, position: int) -> bool:
-        return False  # every entry of the log was sent when it was appended
-
-    async def wait_beyond(self, position: int) -> None:
-        """Return at once: a replay that is not at `end` has something to read."""
-
-    async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
-        return await self._topics.read(self._topic, after=after, since=since)
-
-
-class Replays:
-    """Sends logs to new subscribers, and makes them live."""
-
-    def __init__(self, topics: TopicLogs) -> None:
-        self._topics = topics
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._again = self._start_after  # one object for all subscribers
-
-    def start(
-        self,
-        subscriber: LiveSubscriber,
-        since: Instant | None,
-        group: SelectionGroup | None = None,
-        select: PushSelection = EVERYTHING,
-    ) -> None:
-        """Send a subscriber the state of its topic and the log since an instant; make it live.
-
-        `group` is the part of the log that it receives, which it was granted as `select`; None for
-        all of it.
-        """
-        subscriber.channel.enter(subscriber)
-        subscriber.replay_after = self._again
-        self._run(subscriber, partial(self._open, subscriber, since, group, select))
-
-    def _start_after(self, subscriber: LiveSubscriber, position: int) -> None:
-        source = FullReplay(self._topics, subscriber.topic)
-        self._run(subscriber, partial(self._replay, subscriber, None, source, position))
-
-    def _run(self, subscriber: LiveSubscriber, work: _Work) -> None:
-        task = asyncio.create_task(_guarded(subscriber, work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        subscriber.cancel_replay = task.cancel
-
-    async def _open(
-        self,
-        subscriber: LiveSubscriber,
-        since: Instant | None,
-        group: SelectionGroup | None,
-        select: PushSelection,
-    ) -> None:
-        topic = subscriber.topic
-        state = self._topics.state(topic)
-        has_gap = state is not None and since is not None and since < state.begins
-        subscriber.opened(
-            Opening(
-                topic,
-                since,
-                select if group else EVERYTHING,
-                through=state.through if state else None,
-                audience=self._topics.audience(topic),
-                begins=state.begins if state and has_gap else None,
-            )
-        )
-        source = group or FullReplay(self._topics, topic)
-        position = 0 if since is not None else self._topics.position(topic)
-        await self._replay(subscriber, since, source, position)
-
-    async def _replay(
-        self,
-        subscriber: LiveSubscriber,
-        since: Instant | None,
-        source: FullReplay | SelectionGroup,
-        position: int,
-    ) -> None:
-        connection, encoding, topic = subscriber.connection, subscriber.encoding, subscriber.topic
-        newest = self._topics.position(topic)
-        await connection.drain()
-        # Everything that is in the log now is sent here, even if live subscribers still wait for
-        # it: only here are entries up to `since` left out.
-        while position < (end := source.end) or source.is_behind(newest):
-            await source.wait_beyond(position)
-            async with connection.turns or nullcontext():
-                try:
-                    entries = await source.read(after=position, since=since)
-                except StorageError as error:
-                    log.error("a replay of %s failed: %s", topic, error)
-                    raise Refusal(Code.UNAVAILABLE, "the hub cannot read its log") from None
-                data = await encoding.encode_page([entry.fragment for entry in entries])
-                connection.send(data)
-                subscriber.channel.count(encoding.transport, data, len(entries))
-                await connection.drain()
-            position = entries[-1].position if entries else max(position, end)
-        subscriber.cancel_replay = None
-        if not connection.has_ended:
-            subscriber.channel.join(subscriber)
-
-
-async def _guarded(subscriber: LiveSubscriber, work: _Work) -> None:
-    try:
-        await work()
-    except Refusal as refusal:
-        subscriber.refused(refusal)
-    except Exception:
-        # After a fault of the hub, the client reconnects, and the others are not affected.
-        log.exception("a connection failed")
-        subscriber.failed()

@@ -16,9 +16,9 @@ from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.websocket.websocket_connection import (
     AcceptedFrame,
-    FrameHandler,
     PublishingFrame,
     WebSocketConnection,
+    WebSocketRole,
     encode,
     instant,
 )
@@ -35,7 +35,7 @@ _AHEAD_BYTES = 512 * 1024
 _TURN = 16
 
 
-class WebSocketPublication(FrameHandler):
+class WebSocketPublication(WebSocketRole):
     """Appends the fragments of a Source to the log of its topic, and acknowledges them.
 
     `check` raises Refusal if the Source may no longer publish. `refuse` sends a refusal and closes

@@ -37,7 +37,7 @@ from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.selection import EVERYTHING, PushSelection
 from rsnotify_hub.fragments import Fragment, is_utf_8
 from rsnotify_hub.intake import is_text
-from rsnotify_hub.live.connections import CLOSE_SECONDS, ConnectionHandler, LiveConnection
+from rsnotify_hub.live.connections import CLOSE_SECONDS, ConnectionRole, LiveConnection
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import DeliveryTransport
 
@@ -187,7 +187,7 @@ _PING = b"\x89\x00"
 _CONTROL = 0x8
 
 
-class FrameHandler(ConnectionHandler):
+class WebSocketRole(ConnectionRole):
     """The role of a WebSocket."""
 
     __slots__ = ()
@@ -204,7 +204,7 @@ class WebSocketConnection(LiveConnection):
     kind: ClassVar[DeliveryTransport] = DeliveryTransport.WEBSOCKET
 
     max_bytes: InitVar[int] = field(kw_only=True)
-    handler: FrameHandler | None = None
+    role: WebSocketRole | None = None
     _protocol: ServerProtocol = field(init=False)
     _small: bool = True
     _parts: list[bytes] = field(default_factory=list)
@@ -271,12 +271,12 @@ class WebSocketConnection(LiveConnection):
             self._fail(MESSAGE_TOO_BIG, "the message is too big")
         elif self._is_text and not is_utf_8(payload):
             self._fail(INVALID_DATA, "a text frame is not UTF-8")
-        elif self.handler is not None:
-            self.handler.received(payload, is_text=self._is_text)
+        elif self.role is not None:
+            self.role.received(payload, is_text=self._is_text)
 
     def _count_frame(self) -> None:
         self._frames += 1
-        if self._frames > (_FRAMES if self.turns is None else _FRAMES_OF_TOPICS):
+        if self._frames > (_FRAMES if self.replay_lock is None else _FRAMES_OF_TOPICS):
             self._fail(POLICY_VIOLATION, "too many frames")
 
     def pause_reading(self) -> None:

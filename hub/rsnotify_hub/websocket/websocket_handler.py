@@ -43,12 +43,12 @@ from rsnotify_hub.websocket.websocket_connection import (
     DocumentsFrame,
     EndFrame,
     ErrorFrame,
-    FrameHandler,
     GapFrame,
     PublishFrame,
     SubscribedFrame,
     SubscribeFrame,
     WebSocketConnection,
+    WebSocketRole,
     accept_upgrade,
     decode,
     decode_of_topics,
@@ -88,7 +88,7 @@ class NamedFrames(Encoding):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class WebSocketSubscriber(LiveSubscriber, FrameHandler):
+class WebSocketSubscriber(LiveSubscriber, WebSocketRole):
     """A WebSocket that receives a topic. `refuse` sends a refusal, and closes it."""
 
     connection: WebSocketConnection
@@ -138,7 +138,7 @@ _UNREAD = 4 * 1024 * 1024
 _OVERHEAD = 256
 
 
-class ManyTopics(FrameHandler):
+class ManyTopics(WebSocketRole):
     """The role of a WebSocket for many topics.
 
     Args:
@@ -167,7 +167,7 @@ class ManyTopics(FrameHandler):
         #: The topic of the documents that follow.
         self._current: str | None = None
         self._unread = 0
-        connection.turns = asyncio.Lock()
+        connection.replay_lock = asyncio.Lock()
 
     # Calls of the connection.
 
@@ -303,7 +303,7 @@ class WebSocketHandler:
     ) -> WebSocketConnection:
         kind = DashboardConnection if "dashboard" in request.query else WebSocketConnection
         connection = kind(transport, lost, max_bytes=self._intake.max_bytes)
-        connection.handler = _FirstFrame(
+        connection.role = _FirstFrame(
             partial(begin, connection, request),
             partial(self.refuse, connection, _NO_FIRST_FRAME),
             self._intake.request_seconds,
@@ -326,7 +326,7 @@ class WebSocketHandler:
             frame = decode(payload)
             check_url(frame.topic, "topic")
             if isinstance(frame, PublishFrame):
-                connection.handler = self._publish(connection, request, frame.topic, refuse)
+                connection.role = self._publish(connection, request, frame.topic, refuse)
             else:
                 is_page = isinstance(connection, DashboardConnection)
                 subscriber = WebSocketSubscriber(
@@ -337,7 +337,7 @@ class WebSocketHandler:
                     refuse=refuse,
                 )
                 self._subscribe(request, subscriber, frame)
-                connection.handler = subscriber
+                connection.role = subscriber
         except Refusal as refusal:
             refuse(refusal)
 
@@ -350,7 +350,7 @@ class WebSocketHandler:
         is_text: bool,
     ) -> None:
         """Handle the first message of a connection for many topics."""
-        connection.handler = topics = ManyTopics(
+        connection.role = topics = ManyTopics(
             connection,
             self._channel,
             partial(self._subscribe, request),
@@ -410,7 +410,7 @@ class WebSocketHandler:
             await asyncio.wait(ended, timeout=CLOSE_SECONDS)
 
 
-class _FirstFrame(FrameHandler):
+class _FirstFrame(WebSocketRole):
     """Waits for the first frame of a client, for a limited time."""
 
     __slots__ = ("_received", "_timer")
