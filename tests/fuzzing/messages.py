@@ -30,7 +30,7 @@ from rsnotify_hub.live.connections import Origins
 from rsnotify_hub.refusals import Refusal, parse_since
 from rsnotify_hub.urls import authority_of, check_url, has_dot_segments, host_of
 from rsnotify_hub.websocket import websocket_connection as frames
-from rsnotify_hub.websocket.websocket_connection import WebSocketRole, WebSocketConnection
+from rsnotify_hub.websocket.websocket_connection import WebSocketConnection, WebSocketRole
 from rsnotify_hub.websocket.websocket_handler import select_of
 from rsnotify_hub.websub.forms import SubscriptionRequest, denial_url, parse_form, verification_url
 from rsnotify_publisher.hubs import Hub

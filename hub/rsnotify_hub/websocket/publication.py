@@ -1,4 +1,4 @@
-"""The Source's side of `GET /ws`: it sends fragments without waiting; the hub acknowledges them."""
+"""A publication over WebSocket: a Source sends fragments without waiting for acknowledgements."""
 
 from __future__ import annotations
 
@@ -31,20 +31,22 @@ _IN_FLIGHT = 256
 #: How much of one connection is read ahead, in bytes.
 _AHEAD_BYTES = 512 * 1024
 
-#: How many fragments of one connection are read before other connections have their turn.
-_TURN = 16
+#: How many fragments of one connection are read before the event loop continues.
+_AT_ONCE = 16
 
 
 class WebSocketPublication(WebSocketRole):
     """Appends the fragments of a Source to the log of its topic, and acknowledges them.
 
-    `check` raises Refusal if the Source may no longer publish. `refuse` sends a refusal and closes
-    the connection: everything that arrived before was appended and acknowledged then.
-
     Theory of operation. Fragments are read and published in callbacks, without a task. Those that
     arrive while another is read in a thread, or while many wait for the disk, are kept in a queue;
     reading from the connection pauses while there is much in it. An acknowledgement covers all
     fragments before it, so one is sent for all that became durable together.
+
+    Args:
+        check: Raises `Refusal` if the Source may no longer publish.
+        refuse: Sends a refusal, and ends the publication; everything that arrived before was
+            appended and acknowledged then.
 
     Attributes:
         ended: Done once everything that arrived is durable or refused, after `finish`.
@@ -66,7 +68,7 @@ class WebSocketPublication(WebSocketRole):
         self._check = check
         self._refuse = refuse
         self._loop = asyncio.get_running_loop()
-        # None stands for a message that is not text; it is refused in its turn.
+        # None is a message that is not text; it is refused after those before it.
         self._messages: deque[bytes | None] = deque()
         self._size = 0
         self._has_finished = False
@@ -90,8 +92,6 @@ class WebSocketPublication(WebSocketRole):
         self._has_finished = True
         self._schedule()
 
-    # Calls of the connection.
-
     def received(self, payload: bytes, *, is_text: bool) -> None:
         if self._has_finished:
             return
@@ -112,8 +112,6 @@ class WebSocketPublication(WebSocketRole):
     def lost(self) -> None:
         self.finish()
 
-    # The way of a fragment.
-
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
@@ -122,7 +120,7 @@ class WebSocketPublication(WebSocketRole):
     def _continue(self) -> None:
         self._is_scheduled = False
         self._acknowledge()
-        for _ in range(_TURN):
+        for _ in range(_AT_ONCE):
             if not self._can_read():
                 break
             self._refusal = self._attempt(self._read_next)
