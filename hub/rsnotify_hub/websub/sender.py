@@ -38,7 +38,7 @@ from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import LogEntry, LogState, NotOwner
 from rsnotify_hub.subscriptions import Subscription, is_expired
-from rsnotify_hub.websub.callback_requests import Answer, AnswerVerdict, CallbackRequests
+from rsnotify_hub.websub.callback_requests import Answer, CallbackRequests
 from rsnotify_hub.websub.delivery import Delivery, DeliveryAttempt
 from rsnotify_hub.websub.registry import SubscriptionUpdates
 from rsnotify_hub.websub.scheduler import DeliveryScheduler, DeliverySlot
@@ -448,7 +448,7 @@ class DeliverySender:
             )
             if delivery.slot is not slot:
                 return None
-            if answer.verdict is not AnswerVerdict.DELIVERED:
+            if not answer.succeeded:
                 return await self._record_failure(delivery, slot, notification, answer)
             self._record_success(delivery, slot, notification, answer, began)
         return 0.0
@@ -476,8 +476,7 @@ class DeliverySender:
     ) -> float | None:
         size = len(sent.body or b"")
         attempt = delivery.attempt(answer, self._clock(), slot.seconds, sent.position, size)
-        gone = answer.verdict is AnswerVerdict.GONE
-        if gone and await self._end(delivery, "its callback is gone (410)"):
+        if answer.is_gone and await self._end(delivery, "its callback is gone (410)"):
             self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.GONE)
             return None
         wait = self.failures.record(delivery, attempt, answer.retry_after)
