@@ -2,10 +2,10 @@
 
 Theory of operation. A subscription is *active* while deliveries succeed, however far behind it
 is. A failed attempt makes it *retrying*, with growing waits. After attempts have failed for too
-long it is *given up*: nothing is sent until the topic is updated, and then it is retried for as
-long again (WebSub §7). Its position in the log stays, so that it then receives what it missed. A
-renewal shows that the subscriber is alive, so its next attempt does not wait. A *suspended*
-subscription waits for an administrator.
+long it is *given up*, a dead letter: nothing is sent until the topic is updated, and then it is
+retried for as long again (WebSub §7). Its position in the log stays, so that it then receives what
+it missed. A renewal shows that the subscriber is alive, so its next attempt does not wait. A
+*suspended* subscription waits for an administrator.
 
     state       failed          failed for too long   delivered   updated     renewed
     active      retrying        -                     active      active      active
@@ -79,10 +79,8 @@ class Delivery:
         failed: Its last failed attempts.
         delivered: Some of its last successful attempts.
         kept_after: Successful attempts are kept from this instant on.
-        stored_trouble: The trouble that the store has.
-        given_up_since: When it was given up; None unless it is.
+        given_up_since: When it became a dead letter; None unless it is one.
         slot: The attempt that runs or waits for capacity.
-        timer: Ends the wait for the next attempt.
         lock: Held while its value is changed in the store.
         is_stopped: Whether no attempt is made any more: another node has it, or will have it.
     """
@@ -151,7 +149,6 @@ class Delivery:
         )
 
     def keep(self, attempt: DeliveryAttempt) -> None:
-        """Keep a successful attempt."""
         self.delivered.append(attempt)
         del self.delivered[:-KEPT_DELIVERED]
         self.kept_after = attempt.at + _APART
@@ -175,7 +172,7 @@ class Delivery:
         return since is not None and now - since >= timedelta(seconds=seconds)
 
     def give_up(self, now: Instant) -> None:
-        """Make no more attempts until the topic is updated."""
+        """Make it a dead letter: no more attempts until the topic is updated."""
         self.given_up_since = now
         self.retry_at = None
 

@@ -4,17 +4,14 @@ Theory of operation. A subscription that is up to date costs nothing but its ent
 is appended to its topic, it gets a slot of the `scheduler`, in which the sender reads on in the
 log, POSTs, and moves the cursor; then it gets another slot, until it reaches the end of the log.
 Entries that were appended meanwhile are merged if they chain, so that a slow callback gets few
-large fragments instead of many small ones. A failed attempt is repeated after a growing wait
-(`failures`). The log is the queue, so a wait costs no memory but a timer.
+large fragments instead of many small ones (`Notifications`). A failed attempt is repeated after a
+growing wait, until the delivery is given up (`FailureHandling`). The log is the queue, so a wait
+costs no memory but a timer.
 
 Most deliveries are the newest fragment for a subscription that is up to date, and whose connection
 is open: it is sent within the iteration of the event loop in which it was appended, without a task
 (`_send_now`). A task does everything else: reading, merging, dialling, and handling failures
 (`_attempt`).
-
-The handling of a failed attempt: it is logged and counted, and retried or given up.
-
-The next notification of a subscription, from its position in the log.
 """
 
 from __future__ import annotations
@@ -47,166 +44,22 @@ log = logging.getLogger("rsnotify.hub.websub")
 
 #: How many failures are kept in memory.
 RECENT_FAILURES = 200
-
-
-class FailureHandling:
-    """Handles the failed attempts of all deliveries.
-
-    Attributes:
-        recent: The newest failed attempts.
-    """
-
-    def __init__(self, retry: Retry, give_up_seconds: float, statistics: Statistics) -> None:
-        self.recent: deque[tuple[Delivery, DeliveryAttempt]] = deque(maxlen=RECENT_FAILURES)
-        self._retry = retry
-        self._give_up_seconds = give_up_seconds
-        self._statistics = statistics
-        self._random = Random()
-
-    def record(
-        self, delivery: Delivery, attempt: DeliveryAttempt, retry_after: float | None
-    ) -> float | None:
-        """Return the seconds until the next attempt, or None if the delivery is given up."""
-        now = attempt.at
-        delivery.record_failure(attempt)
-        self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.FAILED)
-        self.recent.append((delivery, attempt))
-        facts = _facts(delivery, attempt)
-        # Warn once for each callback that fails; its further failures are details.
-        level = logging.WARNING if delivery.failures == 1 else logging.INFO
-        log.log(level, "the callback at %(host)s %(reason)s", facts, extra=facts)
-        if delivery.has_failed_for(self._give_up_seconds, now):
-            delivery.give_up(now)
-            delivery.is_extra = False
-            self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.GIVEN_UP)
-            log.warning(
-                "deliveries of %(topic)s to %(host)s wait for an update", facts, extra=facts
-            )
-            return None
-        is_extra, delivery.is_extra = delivery.is_extra, False
-        at_least = min(retry_after or 0.0, self._retry.most)
-        if is_extra and delivery.backoff_until is not None and delivery.backoff_until > now:
-            return max(at_least, (delivery.backoff_until - now).total_seconds())
-        return self._retry.delay(delivery.failures, self._random, at_least=at_least)
-
-    def restore(self, deliveries: Iterable[Delivery]) -> None:
-        """Fill `recent` with the last failures from before a restart."""
-        found = [(each, each.last_failure) for each in deliveries if each.last_failure is not None]
-        self.recent.extend(sorted(found, key=lambda failure: failure[1].at))
-
-    def remaining_wait(self, delivery: Delivery, now: Instant) -> float:
-        """Return how long a delivery that was given up must still wait.
-
-        So a dead callback of a busy topic is not requested at each update.
-        """
-        if not delivery.failures or delivery.last_failure is None:
-            return 0.0
-        wait = self._retry.delay(delivery.failures, self._random)
-        return (delivery.last_failure.at + timedelta(seconds=wait) - now).total_seconds()
-
-
-def _facts(delivery: Delivery, attempt: DeliveryAttempt) -> dict[str, object]:
-    return {
-        "id": delivery.id,
-        "topic": delivery.subscription.topic,
-        "host": delivery.host,
-        "status": attempt.status,
-        "reason": attempt.reason,
-        "failures": delivery.failures,
-    }
-
-
 #: How large a merged fragment may be.
 MERGED_BYTES = 256 * 1024
-
-
-class Notification(Struct, frozen=True):
-    """The next content of a subscription, or None, and the position in the log that it reaches."""
-
-    body: bytes | None
-    content_type: str
-    position: int
-
-
-class Notifications:
-    """Builds notifications. Subscriptions at one position of one log share the same one."""
-
-    def __init__(self, topics: TopicLogs) -> None:
-        self._topics = topics
-        self._last: tuple[LogState, int, Notification] | None = None
-
-    def cached(self, subscription: Subscription) -> Notification | None:
-        """Return the next notification if that takes neither reading nor merging; else None."""
-        topic, after = subscription.topic, subscription.position
-        state = self._topics.state(topic)  # another value whenever anything in the log changes
-        if (found := self._known(state, after)) is not None:
-            return found
-        entries = _latest(self._topics.recent(topic, after=after) or [])
-        if state is None or not entries or (len(entries) > 1 and _chained(entries) > 1):
-            return None
-        return self._remember(state, after, _alone(entries[0]))
-
-    async def next(self, subscription: Subscription) -> Notification:
-        """Read on. Fragments that chain are merged; of whole contents only the newest matters."""
-        topic, after = subscription.topic, subscription.position
-        state = self._topics.state(topic)
-        if (found := self._known(state, after)) is not None:
-            return found
-        if state is None:
-            return Notification(None, "", 0)
-        entries = _latest(await self._topics.read(topic, after=after))
-        if not entries:  # the undelivered entries were trimmed
-            return Notification(None, "", state.position)
-        return self._remember(state, after, await _merged(entries[: _chained(entries)]))
-
-    async def again(self, topic: str, attempt: DeliveryAttempt) -> bytes | None:
-        """Return what an attempt has sent; None if the log has not all of it any more."""
-        read = await self._topics.read(topic, after=attempt.after)
-        entries = _latest([each for each in read if each.position <= attempt.through])
-        if not entries or entries[-1].position != attempt.through:
-            return None
-        body = (await _merged(entries)).body
-        return body if body is not None and len(body) == attempt.size else None
-
-    def _known(self, state: LogState | None, after: int) -> Notification | None:
-        if self._last is not None and self._last[0] is state and self._last[1] == after:
-            return self._last[2]
-        return None
-
-    def _remember(self, state: LogState, after: int, found: Notification) -> Notification:
-        self._last = state, after, found
-        return found
-
-
-def _chained(entries: Sequence[LogEntry]) -> int:
-    return count_chained([entry.fragment for entry in entries], max_bytes=MERGED_BYTES)
-
-
-def _alone(entry: LogEntry) -> Notification:
-    return Notification(entry.fragment.body, entry.fragment.content_type, entry.position)
-
-
-async def _merged(entries: Sequence[LogEntry]) -> Notification:
-    if len(entries) == 1:
-        return _alone(entries[0])
-    # In a thread, since other deliveries need not wait for it.
-    body = await asyncio.to_thread(merge_fragments, [entry.fragment for entry in entries])
-    return Notification(body, MERGED_CONTENT_TYPE, entries[-1].position)
-
-
-def _latest(entries: Sequence[LogEntry]) -> Sequence[LogEntry]:
-    """Drop the entries before the newest whole content, which it replaces."""
-    wholes = (number for number, entry in enumerate(entries) if entry.fragment.whole)
-    return entries[max(wholes, default=0) :]
-
-
-_DELIVERED = (DeliveryTransport.WEBSUB, DeliveryOutcome.DELIVERED)
-
 #: How long running deliveries may take when the hub stops, in seconds.
 CLOSE_SECONDS = 3.0
 
+_DELIVERED = (DeliveryTransport.WEBSUB, DeliveryOutcome.DELIVERED)
+
 
 class DeliverySender:
+    """Makes the deliveries of all subscriptions.
+
+    Attributes:
+        failures: Decides when a failed delivery is repeated.
+        notifications: What each subscription receives next.
+    """
+
     def __init__(
         self,
         requests: CallbackRequests,
@@ -228,10 +81,8 @@ class DeliverySender:
         self.notifications = Notifications(topics)
         self._closed = False
 
-    # What may trigger an attempt.
-
     def deliver_appended(self, deliveries: Iterable[Delivery]) -> None:
-        """Deliver what was appended to a topic, also to those that were given up."""
+        """Deliver what was appended to a topic, also to dead letters."""
         now = self._clock()
         for delivery in deliveries:
             if delivery.given_up_since is not None:
@@ -370,7 +221,7 @@ class DeliverySender:
         elif not answer.succeeded:
             # A coroutine made here would never be awaited if the task is cancelled before it runs.
             failed = partial(self._record_failure, delivery, slot, notification, answer)
-            self._scheduler.run(slot, self._finish(delivery, slot, failed))
+            self._scheduler.run(slot, self._attempt(delivery, slot, failed))
         else:
             wait = 0.0
             try:
@@ -381,15 +232,16 @@ class DeliverySender:
             self._scheduler.release(slot)
             self._continue(delivery, wait)
 
-    async def _attempt(self, delivery: Delivery, slot: DeliverySlot) -> None:
-        await self._finish(delivery, slot, partial(self._deliver_next, delivery, slot))
-
-    async def _finish(
-        self, delivery: Delivery, slot: DeliverySlot, work: Callable[[], Awaitable[float | None]]
+    async def _attempt(
+        self,
+        delivery: Delivery,
+        slot: DeliverySlot,
+        record: Callable[[], Awaitable[float | None]] | None = None,
     ) -> None:
+        """Deliver one notification, or record the outcome of a delivery, and go on."""
         wait: float | None = None
         try:
-            wait = await work()
+            wait = await (record() if record else self._deliver_next(delivery, slot))
         except NotOwner:
             # Another node will acquire it from its cursor, and this one stops it when it knows. But
             # if the lease is renewed in time, nothing else triggers the attempt.
@@ -498,3 +350,150 @@ class DeliverySender:
         """Stop. Running deliveries have a few seconds to end."""
         self._closed = True
         await self._scheduler.close(CLOSE_SECONDS)
+
+
+class Notification(Struct, frozen=True):
+    """What a subscription receives next, or None, and the position in the log that it reaches."""
+
+    body: bytes | None
+    content_type: str
+    position: int
+
+
+class Notifications:
+    """Builds notifications. Subscriptions at one position of one log share the same one."""
+
+    def __init__(self, topics: TopicLogs) -> None:
+        self._topics = topics
+        self._last: tuple[LogState, int, Notification] | None = None
+
+    def cached(self, subscription: Subscription) -> Notification | None:
+        """Return the next notification if that takes neither reading nor merging; else None."""
+        topic, after = subscription.topic, subscription.position
+        state = self._topics.state(topic)  # another value whenever anything in the log changes
+        if (found := self._known(state, after)) is not None:
+            return found
+        entries = _latest(self._topics.recent(topic, after=after) or [])
+        if state is None or not entries or (len(entries) > 1 and _chained(entries) > 1):
+            return None
+        return self._remember(state, after, _alone(entries[0]))
+
+    async def next(self, subscription: Subscription) -> Notification:
+        """Read on. Fragments that chain are merged; of whole contents only the newest matters."""
+        topic, after = subscription.topic, subscription.position
+        state = self._topics.state(topic)
+        if (found := self._known(state, after)) is not None:
+            return found
+        if state is None:
+            return Notification(None, "", 0)
+        entries = _latest(await self._topics.read(topic, after=after))
+        if not entries:  # the undelivered entries were trimmed
+            return Notification(None, "", state.position)
+        return self._remember(state, after, await _merged(entries[: _chained(entries)]))
+
+    async def again(self, topic: str, attempt: DeliveryAttempt) -> bytes | None:
+        """Return what an attempt has sent; None if the log has not all of it any more."""
+        read = await self._topics.read(topic, after=attempt.after)
+        entries = _latest([each for each in read if each.position <= attempt.through])
+        if not entries or entries[-1].position != attempt.through:
+            return None
+        body = (await _merged(entries)).body
+        return body if body is not None and len(body) == attempt.size else None
+
+    def _known(self, state: LogState | None, after: int) -> Notification | None:
+        if self._last is not None and self._last[0] is state and self._last[1] == after:
+            return self._last[2]
+        return None
+
+    def _remember(self, state: LogState, after: int, found: Notification) -> Notification:
+        self._last = state, after, found
+        return found
+
+
+def _chained(entries: Sequence[LogEntry]) -> int:
+    return count_chained([entry.fragment for entry in entries], max_bytes=MERGED_BYTES)
+
+
+def _alone(entry: LogEntry) -> Notification:
+    return Notification(entry.fragment.body, entry.fragment.content_type, entry.position)
+
+
+async def _merged(entries: Sequence[LogEntry]) -> Notification:
+    if len(entries) == 1:
+        return _alone(entries[0])
+    # In a thread, since other deliveries need not wait for it.
+    body = await asyncio.to_thread(merge_fragments, [entry.fragment for entry in entries])
+    return Notification(body, MERGED_CONTENT_TYPE, entries[-1].position)
+
+
+def _latest(entries: Sequence[LogEntry]) -> Sequence[LogEntry]:
+    """Drop the entries before the newest whole content, which it replaces."""
+    wholes = (number for number, entry in enumerate(entries) if entry.fragment.whole)
+    return entries[max(wholes, default=0) :]
+
+
+class FailureHandling:
+    """Logs, counts and keeps failed attempts, and decides when the next is due.
+
+    Attributes:
+        recent: The newest failed attempts.
+    """
+
+    def __init__(self, retry: Retry, give_up_seconds: float, statistics: Statistics) -> None:
+        self.recent: deque[tuple[Delivery, DeliveryAttempt]] = deque(maxlen=RECENT_FAILURES)
+        self._retry = retry
+        self._give_up_seconds = give_up_seconds
+        self._statistics = statistics
+        self._random = Random()
+
+    def record(
+        self, delivery: Delivery, attempt: DeliveryAttempt, retry_after: float | None
+    ) -> float | None:
+        """Return the seconds until the next attempt; None if the delivery is now a dead letter."""
+        now = attempt.at
+        delivery.record_failure(attempt)
+        self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.FAILED)
+        self.recent.append((delivery, attempt))
+        facts = _facts(delivery, attempt)
+        # Warn once for each callback that fails; its further failures are details.
+        level = logging.WARNING if delivery.failures == 1 else logging.INFO
+        log.log(level, "the callback at %(host)s %(reason)s", facts, extra=facts)
+        if delivery.has_failed_for(self._give_up_seconds, now):
+            delivery.give_up(now)
+            delivery.is_extra = False
+            self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.GIVEN_UP)
+            log.warning(
+                "deliveries of %(topic)s to %(host)s wait for an update", facts, extra=facts
+            )
+            return None
+        is_extra, delivery.is_extra = delivery.is_extra, False
+        at_least = min(retry_after or 0.0, self._retry.most)
+        if is_extra and delivery.backoff_until is not None and delivery.backoff_until > now:
+            return max(at_least, (delivery.backoff_until - now).total_seconds())
+        return self._retry.delay(delivery.failures, self._random, at_least=at_least)
+
+    def restore(self, deliveries: Iterable[Delivery]) -> None:
+        """Fill `recent` with the last failures from before a restart."""
+        found = [(each, each.last_failure) for each in deliveries if each.last_failure is not None]
+        self.recent.extend(sorted(found, key=lambda failure: failure[1].at))
+
+    def remaining_wait(self, delivery: Delivery, now: Instant) -> float:
+        """Return how long a delivery that has failed must still wait.
+
+        So a dead callback of a busy topic is not requested at each update.
+        """
+        if not delivery.failures or delivery.last_failure is None:
+            return 0.0
+        wait = self._retry.delay(delivery.failures, self._random)
+        return (delivery.last_failure.at + timedelta(seconds=wait) - now).total_seconds()
+
+
+def _facts(delivery: Delivery, attempt: DeliveryAttempt) -> dict[str, object]:
+    return {
+        "id": delivery.id,
+        "topic": delivery.subscription.topic,
+        "host": delivery.host,
+        "status": attempt.status,
+        "reason": attempt.reason,
+        "failures": delivery.failures,
+    }
