@@ -1,15 +1,11 @@
-"""The handler of `GET /topics`: the list of topics, or with `topic` a page of its changes.
+"""`GET /topics`: the list of topics, the last changed first, or with `topic` a page of its changes.
 
-Makes a page of the change memory from the fragments of a log, without I/O.
-
-Theory of operation. A page covers (since, until]: it begins at the requested instant, and ends at
-the first gap in the log, at the end of the log, or when the page is full. Fragments may overlap or
-be out of order, so their entries are sorted, and each change is on the page once. The next page
-begins at the end of this one. A page at the end of the log covers nothing: it has no `until` and no
-next page, and can be requested again. If there is a gap at the requested instant, the error names
-the instant after the gap; the client gets the changes in between from the Source.
-
-The list of topics as JSON: the last changed first, in pages.
+Theory of operation. A page of changes covers (since, until]: it begins at the requested instant,
+and ends at the first gap in the log, at the end of the log, or when the page is full. Fragments may
+overlap or be out of order, so their entries are sorted, and each change is on the page once. The
+next page begins at the end of this one. A page at the end of the log covers nothing: it has no
+`until` and no next page, and can be requested again. If there is a gap at the requested instant,
+the error names the instant after the gap; the client gets the changes in between from the Source.
 """
 
 from __future__ import annotations
@@ -39,176 +35,6 @@ from rsnotify_hub.refusals import Code, Refusal, parse_since
 from rsnotify_hub.store.interface import LogState
 from rsnotify_xmpp.xmpp_service import PubSubService
 
-
-class UnknownChanges(RsnotifyError):
-    """The log does not have all changes since an instant; it continues at `begins`, if at all."""
-
-    def __init__(self, since: Instant | None, begins: Instant | None) -> None:
-        self.since = since
-        self.begins = begins
-        super().__init__(since, begins)
-
-    def __str__(self) -> str:
-        missing = "nothing is kept"
-        if self.begins is not None and self.since is not None:
-            missing = (
-                f"changes between {format_datetime(self.since)} and "
-                f"{format_datetime(self.begins)} are not known"
-            )
-        return f"{missing}; get them from the Source, then request the changes since"
-
-
-class ChangeMemoryPage(Struct, frozen=True):
-    """The changes after `since`, by time; `until` equals it at the end of the log."""
-
-    since: Instant
-    until: Instant
-    entries: tuple[Resource, ...]
-    up: tuple[Link, ...]
-
-
-def make_page(
-    fragments: Sequence[Fragment], *, since: Instant | None, limit: int
-) -> ChangeMemoryPage:
-    """Return the page of changes since an instant, or since the begin of the log.
-
-    Args:
-        fragments: The fragments of a log after it (`Store.changes`), at least one.
-        since: The instant; None for the begin of the log.
-        limit: The largest number of entries; exceeded only if they are all of one instant.
-
-    Raises:
-        UnknownChanges: There is a gap in the log at the instant.
-    """
-    ordered = sorted(fragments, key=lambda fragment: fragment.begins)
-    since = ordered[0].begins if since is None else since
-    chain, until = _chain(ordered, since)
-    if not chain:
-        raise UnknownChanges(since, ordered[0].begins)
-    documents = [read_stored(fragment.body) for fragment in chain]
-    changes = _joined(
-        [
-            _later(document, fragment, since)
-            for document, fragment in zip(documents, chain, strict=True)
-        ]
-    )
-    count = _cut([change.at for change in changes], since, limit)
-    if count < len(changes):
-        until = changes[count - 1].at
-    return ChangeMemoryPage(
-        since=since,
-        until=max(since, until),
-        entries=tuple(_entry(change) for change in changes[:count]),
-        up=capability_list_links(documents[-1]),
-    )
-
-
-def _chain(ordered: Sequence[Fragment], since: Instant) -> tuple[list[Fragment], Instant]:
-    until = since
-    chain = []
-    for fragment in ordered:
-        if fragment.begins > until:
-            break
-        chain.append(fragment)
-        until = max(until, fragment.until)
-    return chain, until
-
-
-def _later(document: Document, fragment: Fragment, since: Instant) -> list[Change]:
-    """Return the changes of a fragment that are later than an instant.
-
-    Changes at the instant count too if the fragment begins there: a Source with a precision of
-    seconds may record another change of a second that it has already published.
-    """
-    at_it = fragment.from_ is not None and fragment.from_ >= since
-    changes = notification_coverage(document).changes
-    return [change for change in changes if change.at > since or (at_it and change.at == since)]
-
-
-def _joined(parts: Sequence[Sequence[Change]]) -> list[Change]:
-    seen = set()
-    joined = []
-    for change in merge(*parts, key=lambda change: change.at):
-        same = (change.at, change_key(change))
-        if same not in seen:
-            seen.add(same)
-            joined.append(change)
-    return joined
-
-
-def _cut(instants: Sequence[Instant], since: Instant, limit: int) -> int:
-    """Return the number of changes on a page: whole instants, at least one later than `since`."""
-    if len(instants) <= limit:
-        return len(instants)
-    before = bisect_left(instants, instants[limit])
-    if before > bisect_right(instants, since):
-        return before
-    later = bisect_right(instants, since)
-    return bisect_right(instants, instants[min(later, len(instants) - 1)])
-
-
-def _entry(change: Change) -> Resource:
-    if change.resource.changed_at is not None:
-        return change.resource
-    return replace(change.resource, datetime=change.at)
-
-
-def capability_list_links(document: Document) -> tuple[Link, ...]:
-    return tuple(link for link in document.links if link.rel == Rel.UP)
-
-
-class Brokers(Struct, frozen=True):
-    """Where the hub also publishes, as Destinations reach it."""
-
-    mqtt: Broker | None = None
-    xmpp: PubSubService | None = None
-
-
-class TopicRow(Struct, frozen=True):
-    """A topic; `changes`, `mqtt` and `xmpp` are the URLs of its changes and at brokers, if any."""
-
-    topic: str
-    begins: str
-    through: str
-    received: str
-    kept: int
-    size: int
-    whole: bool
-    changes: str | None
-    mqtt: str | None
-    xmpp: str | None
-
-
-def read_cursor(after: str | None) -> tuple[Instant, str] | None:
-    """Return the `received` and the topic that a page begins after (`cursor_after`)."""
-    if after is None:
-        return None
-    received, _, topic = after.partition(" ")
-    try:
-        return parse_datetime(received), topic
-    except ValueError:
-        raise Refusal(Code.BAD_REQUEST, "after: it is not from the next of a page") from None
-
-
-def cursor_after(state: LogState) -> str:
-    return f"{format_datetime(state.received)} {state.topic}"
-
-
-def row(state: LogState, changes: str, brokers: Brokers) -> TopicRow:
-    return TopicRow(
-        topic=state.topic,
-        begins=format_datetime(state.begins),
-        through=format_datetime(state.through),
-        received=format_datetime(state.received),
-        kept=state.kept,
-        size=state.size,
-        whole=state.whole,
-        changes=None if state.whole else changes,
-        mqtt=None if brokers.mqtt is None else brokers.mqtt.url_for(state.topic),
-        xmpp=None if brokers.xmpp is None else brokers.xmpp.url_for(state.topic),
-    )
-
-
 #: How many pages are made at the same time, since each takes memory and CPU time.
 _CONCURRENCY = 2
 #: The default and the largest number of changes on a page, and of topics on a page of the list.
@@ -216,6 +42,13 @@ DEFAULT_CHANGES, MAX_CHANGES = 1_000, 10_000
 DEFAULT_TOPICS, MAX_TOPICS = 100, 1_000
 
 _HEADERS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
+
+
+class Brokers(Struct, frozen=True):
+    """Where the hub also publishes, as Destinations reach it."""
+
+    mqtt: Broker | None = None
+    xmpp: PubSubService | None = None
 
 
 class ChangeMemoryQuestion(Struct, frozen=True):
@@ -339,3 +172,165 @@ def _read_limit(query: Mapping[str, str], *, default: int, maximum: int) -> int:
     if not re.fullmatch(r"0*[1-9]\d{0,17}", limit, re.ASCII):
         raise Refusal(Code.BAD_REQUEST, "limit: it is not a whole number above 0")
     return min(int(limit), maximum)
+
+
+class TopicRow(Struct, frozen=True):
+    """A topic; `changes`, `mqtt` and `xmpp` are the URLs of its changes and at brokers, if any."""
+
+    topic: str
+    begins: str
+    through: str
+    received: str
+    kept: int
+    size: int
+    whole: bool
+    changes: str | None
+    mqtt: str | None
+    xmpp: str | None
+
+
+def row(state: LogState, changes: str, brokers: Brokers) -> TopicRow:
+    return TopicRow(
+        topic=state.topic,
+        begins=format_datetime(state.begins),
+        through=format_datetime(state.through),
+        received=format_datetime(state.received),
+        kept=state.kept,
+        size=state.size,
+        whole=state.whole,
+        changes=None if state.whole else changes,
+        mqtt=None if brokers.mqtt is None else brokers.mqtt.url_for(state.topic),
+        xmpp=None if brokers.xmpp is None else brokers.xmpp.url_for(state.topic),
+    )
+
+
+def read_cursor(after: str | None) -> tuple[Instant, str] | None:
+    """Return the `received` and the topic that a page begins after (`cursor_after`)."""
+    if after is None:
+        return None
+    received, _, topic = after.partition(" ")
+    try:
+        return parse_datetime(received), topic
+    except ValueError:
+        raise Refusal(Code.BAD_REQUEST, "after: it is not from the next of a page") from None
+
+
+def cursor_after(state: LogState) -> str:
+    return f"{format_datetime(state.received)} {state.topic}"
+
+
+class UnknownChanges(RsnotifyError):
+    """The log does not have all changes since an instant; it continues at `begins`, if at all."""
+
+    def __init__(self, since: Instant | None, begins: Instant | None) -> None:
+        self.since = since
+        self.begins = begins
+        super().__init__(since, begins)
+
+    def __str__(self) -> str:
+        missing = "nothing is kept"
+        if self.begins is not None and self.since is not None:
+            missing = (
+                f"changes between {format_datetime(self.since)} and "
+                f"{format_datetime(self.begins)} are not known"
+            )
+        return f"{missing}; get them from the Source, then request the changes since"
+
+
+class ChangeMemoryPage(Struct, frozen=True):
+    """The changes after `since`, by time; `until` equals it at the end of the log."""
+
+    since: Instant
+    until: Instant
+    entries: tuple[Resource, ...]
+    up: tuple[Link, ...]
+
+
+def make_page(
+    fragments: Sequence[Fragment], *, since: Instant | None, limit: int
+) -> ChangeMemoryPage:
+    """Return the page of changes since an instant, or since the begin of the log.
+
+    Args:
+        fragments: The fragments of a log after it (`Store.changes`), at least one.
+        since: The instant; None for the begin of the log.
+        limit: The largest number of entries; exceeded only if they are all of one instant.
+
+    Raises:
+        UnknownChanges: There is a gap in the log at the instant.
+    """
+    ordered = sorted(fragments, key=lambda fragment: fragment.begins)
+    since = ordered[0].begins if since is None else since
+    chain, until = _chain(ordered, since)
+    if not chain:
+        raise UnknownChanges(since, ordered[0].begins)
+    documents = [read_stored(fragment.body) for fragment in chain]
+    changes = _joined(
+        [
+            _later(document, fragment, since)
+            for document, fragment in zip(documents, chain, strict=True)
+        ]
+    )
+    count = _cut([change.at for change in changes], since, limit)
+    if count < len(changes):
+        until = changes[count - 1].at
+    return ChangeMemoryPage(
+        since=since,
+        until=max(since, until),
+        entries=tuple(_entry(change) for change in changes[:count]),
+        up=capability_list_links(documents[-1]),
+    )
+
+
+def _chain(ordered: Sequence[Fragment], since: Instant) -> tuple[list[Fragment], Instant]:
+    until = since
+    chain = []
+    for fragment in ordered:
+        if fragment.begins > until:
+            break
+        chain.append(fragment)
+        until = max(until, fragment.until)
+    return chain, until
+
+
+def _later(document: Document, fragment: Fragment, since: Instant) -> list[Change]:
+    """Return the changes of a fragment that are later than an instant.
+
+    Changes at the instant count too if the fragment begins there: a Source with a precision of
+    seconds may record another change of a second that it has already published.
+    """
+    at_it = fragment.from_ is not None and fragment.from_ >= since
+    changes = notification_coverage(document).changes
+    return [change for change in changes if change.at > since or (at_it and change.at == since)]
+
+
+def _joined(parts: Sequence[Sequence[Change]]) -> list[Change]:
+    seen = set()
+    joined = []
+    for change in merge(*parts, key=lambda change: change.at):
+        same = (change.at, change_key(change))
+        if same not in seen:
+            seen.add(same)
+            joined.append(change)
+    return joined
+
+
+def _cut(instants: Sequence[Instant], since: Instant, limit: int) -> int:
+    """Return the number of changes on a page: whole instants, at least one later than `since`."""
+    if len(instants) <= limit:
+        return len(instants)
+    before = bisect_left(instants, instants[limit])
+    if before > bisect_right(instants, since):
+        return before
+    later = bisect_right(instants, since)
+    return bisect_right(instants, instants[min(later, len(instants) - 1)])
+
+
+def _entry(change: Change) -> Resource:
+    if change.resource.changed_at is not None:
+        return change.resource
+    return replace(change.resource, datetime=change.at)
+
+
+def capability_list_links(document: Document) -> tuple[Link, ...]:
+    return tuple(link for link in document.links if link.rel == Rel.UP)

@@ -1,23 +1,17 @@
 """Filters fragments once for all Destinations with the same selection.
 
-Filters the entries of fragments by a selection, and joins fragments that become empty.
-
 Theory of operation. A fragment covers its interval. For a Destination that requested a part of a
 topic, it still does without the entries outside that part. So the filter removes only entries:
-`from` and `until` stay, and T moves on. A filtered fragment may be empty; it is then joined with
-the next one, since two adjacent intervals are one.
+`from` and `until` stay, and T moves on.
+
+A fragment that becomes empty only moves `until`. It is joined with the next one, since two adjacent
+intervals are one: a reader holds it back for that, for at most a second, and not at all if it
+returned no empty fragment in the last second.
 
 Statements about the whole set (attributes of other namespaces, such as the count and digest of an
 audit) may not hold for a part, and are removed too. A fragment that keeps all entries keeps its
 bytes. So does a fragment that cannot be filtered: a whole content, or a fragment without `from` or
 `until`, or with an entry that takes its datetime from the entry before it.
-
-A topic or a part of it, as a Destination requests it.
-
-Reads the filtered log of one selection, page by page.
-
-An empty fragment only moves `until`. The reader holds it back to join it with the next fragment,
-for at most a second, and not at all if it returned no empty fragment in the last second.
 """
 
 from __future__ import annotations
@@ -43,6 +37,155 @@ from rsnotify_hub.store.interface import LogEntry
 
 #: Parsed documents of up to this many bytes are cached for the other selections of their topic.
 _SMALL = 16_384
+
+#: More bytes than this are filtered in a thread, so that the event loop is not blocked.
+_MAX_INLINE_BYTES = 16 * 1024
+#: The size of the cache, in bytes.
+_CACHE_BYTES = 8 * 1024 * 1024
+#: The memory of a cached fragment in addition to its body.
+_OVERHEAD = 500
+
+#: How many bytes of old fragments are filtered per second, and the burst in seconds: any client may
+#: request any part of any log from its beginning, again and again.
+_OLD_BYTES_PER_SECOND = 4 * 1024 * 1024
+_OLD_BURST_SECONDS = 10
+
+#: The shortest time between two fragments without entries, in seconds.
+QUIET_SECONDS = 1.0
+
+#: Filtered fragments, by position.
+_Filtered = dict[int, Fragment]
+
+
+class TopicSelection(Struct, frozen=True):
+    """A topic, or the part of it that a selection in its canonical form admits."""
+
+    topic: str
+    select: PushSelection = EVERYTHING
+
+    @property
+    def key(self) -> str:
+        """The key in the store and in caches; that of a whole topic is the topic itself."""
+        # No URL contains a space.
+        return f"{self.topic} {self.select.text.decode()}" if self.select else self.topic
+
+
+def selection_of_key(key: str) -> TopicSelection:
+    topic, _, text = key.partition(" ")
+    return TopicSelection(
+        topic, msgspec.json.decode(text, type=PushSelection) if text else EVERYTHING
+    )
+
+
+class FilteredReader:
+    """Reads the filtered log of one selection from a position on.
+
+    Attributes:
+        position: The position up to which everything was returned.
+    """
+
+    def __init__(
+        self, selection: TopicSelection, topics: TopicLogs, filters: FilterCache, position: int
+    ) -> None:
+        self.position = position
+        self._selection = selection
+        self._topics = topics
+        self._filters = filters
+        self._seen = position
+        self._joiner = EmptyIntervalJoiner()
+        self._quiet_until = 0.0
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `next` has something to read, or to return after holding it back."""
+        is_at_end = self._seen >= self._topics.position(self._selection.topic)
+        return not is_at_end or (self._joiner.holds and self.wait <= 0)
+
+    @property
+    def holds(self) -> bool:
+        return self._joiner.holds
+
+    @property
+    def wait(self) -> float:
+        """How long an empty fragment is held back at most, in seconds."""
+        return self._quiet_until - asyncio.get_running_loop().time()
+
+    async def next(self) -> list[LogEntry]:
+        """Read a page, and return what is to be sent now, if anything."""
+        topic = self._selection.topic
+        end = self._topics.position(topic)
+        entries = await self._topics.read(topic, after=self._seen)
+        ready = self._joiner.add(await self._filters.filtered(self._selection, entries))
+        self._seen = entries[-1].position if entries else max(self._seen, end)
+        # Even if there are more entries: there might always be more.
+        if self._joiner.holds and self.wait <= 0:
+            ready += self._joiner.flush()
+            self._quiet_until = asyncio.get_running_loop().time() + QUIET_SECONDS
+        if not self._joiner.holds:
+            self.position = self._seen
+        elif ready:
+            self.position = ready[-1].position
+        return ready
+
+
+class FilterCache:
+    def __init__(self) -> None:
+        self._cache: OrderedDict[tuple[TopicSelection, int], Fragment] = OrderedDict()
+        self._size = 0
+        self._spent = 0.0
+        self._spent_at = monotonic()
+        # One thread, so that a large fragment is parsed once and the CPU stays free for others.
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="hub-filter")
+
+    async def filtered(
+        self, selection: TopicSelection, entries: Sequence[LogEntry], *, old: bool = False
+    ) -> list[LogEntry]:
+        """Return entries of a log, filtered.
+
+        If clients request too many `old` ones, which are a replay of the log, they are unfiltered.
+        """
+        known = self._known(selection, entries)
+        new = [entry for entry in entries if entry.position not in known]
+        size = sum(len(entry.fragment.body) for entry in new)
+        if old and not self._has_budget(size):
+            return list(entries)
+        if size <= _MAX_INLINE_BYTES:
+            found = _filter(selection, new)
+        else:
+            loop = asyncio.get_running_loop()
+            found = await loop.run_in_executor(self._worker, _filter, selection, new)
+        for position, fragment in found.items():
+            self._store((selection, position), fragment)
+        results = known | found
+        return [LogEntry(entry.position, results[entry.position]) for entry in entries]
+
+    def _has_budget(self, size: int) -> bool:
+        now = monotonic()
+        self._spent = max(0.0, self._spent - (now - self._spent_at) * _OLD_BYTES_PER_SECOND)
+        self._spent_at = now
+        if self._spent + size > _OLD_BYTES_PER_SECOND * _OLD_BURST_SECONDS:
+            return False
+        self._spent += size
+        return True
+
+    def _known(self, selection: TopicSelection, entries: Sequence[LogEntry]) -> _Filtered:
+        keys = [(selection, entry.position) for entry in entries]
+        return {key[1]: self._cache[key] for key in keys if key in self._cache}
+
+    def _store(self, key: tuple[TopicSelection, int], fragment: Fragment) -> None:
+        if key not in self._cache:
+            self._cache[key] = fragment
+            self._size += len(fragment.body) + _OVERHEAD
+        while self._size > _CACHE_BYTES:
+            _, oldest = self._cache.popitem(last=False)
+            self._size -= len(oldest.body) + _OVERHEAD
+
+    def close(self) -> None:
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+
+def _filter(selection: TopicSelection, entries: Sequence[LogEntry]) -> _Filtered:
+    return {each.position: filter_fragment(each.fragment, selection.select) for each in entries}
 
 
 def filter_fragment(fragment: Fragment, select: PushSelection) -> Fragment:
@@ -159,154 +302,3 @@ def _read(body: bytes) -> Document:
 _read_small = lru_cache(maxsize=64)(read_stored)
 # Fragments are filtered in turn for all selections of a topic, so each is parsed once.
 _read_large = lru_cache(maxsize=1)(read_stored)
-
-
-class TopicSelection(Struct, frozen=True):
-    """A topic, or the part of it that a selection in its canonical form admits."""
-
-    topic: str
-    select: PushSelection = EVERYTHING
-
-    @property
-    def key(self) -> str:
-        """The key in the store and in caches; that of a whole topic is the topic itself."""
-        # No URL contains a space.
-        return f"{self.topic} {self.select.text.decode()}" if self.select else self.topic
-
-
-def selection_of_key(key: str) -> TopicSelection:
-    topic, _, text = key.partition(" ")
-    return TopicSelection(
-        topic, msgspec.json.decode(text, type=PushSelection) if text else EVERYTHING
-    )
-
-
-#: More bytes than this are filtered in a thread, so that the event loop is not blocked.
-_MAX_INLINE_BYTES = 16 * 1024
-#: The size of the cache, in bytes.
-_CACHE_BYTES = 8 * 1024 * 1024
-#: The memory of a cached fragment in addition to its body.
-_OVERHEAD = 500
-
-#: How many bytes of old fragments are filtered per second, and the burst in seconds: any client may
-#: request any part of any log from its beginning, again and again.
-_OLD_BYTES_PER_SECOND = 4 * 1024 * 1024
-_OLD_BURST_SECONDS = 10
-
-#: Filtered fragments, by position.
-_Filtered = dict[int, Fragment]
-
-
-class FilterCache:
-    def __init__(self) -> None:
-        self._cache: OrderedDict[tuple[TopicSelection, int], Fragment] = OrderedDict()
-        self._size = 0
-        self._spent = 0.0
-        self._spent_at = monotonic()
-        # One thread, so that a large fragment is parsed once and the CPU stays free for others.
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="hub-filter")
-
-    async def filtered(
-        self, selection: TopicSelection, entries: Sequence[LogEntry], *, old: bool = False
-    ) -> list[LogEntry]:
-        """Return entries of a log, filtered.
-
-        If clients request too many `old` ones, which are a replay of the log, they are unfiltered.
-        """
-        known = self._known(selection, entries)
-        new = [entry for entry in entries if entry.position not in known]
-        size = sum(len(entry.fragment.body) for entry in new)
-        if old and not self._has_budget(size):
-            return list(entries)
-        if size <= _MAX_INLINE_BYTES:
-            found = _filter(selection, new)
-        else:
-            loop = asyncio.get_running_loop()
-            found = await loop.run_in_executor(self._worker, _filter, selection, new)
-        for position, fragment in found.items():
-            self._store((selection, position), fragment)
-        results = known | found
-        return [LogEntry(entry.position, results[entry.position]) for entry in entries]
-
-    def _has_budget(self, size: int) -> bool:
-        now = monotonic()
-        self._spent = max(0.0, self._spent - (now - self._spent_at) * _OLD_BYTES_PER_SECOND)
-        self._spent_at = now
-        if self._spent + size > _OLD_BYTES_PER_SECOND * _OLD_BURST_SECONDS:
-            return False
-        self._spent += size
-        return True
-
-    def _known(self, selection: TopicSelection, entries: Sequence[LogEntry]) -> _Filtered:
-        keys = [(selection, entry.position) for entry in entries]
-        return {key[1]: self._cache[key] for key in keys if key in self._cache}
-
-    def _store(self, key: tuple[TopicSelection, int], fragment: Fragment) -> None:
-        if key not in self._cache:
-            self._cache[key] = fragment
-            self._size += len(fragment.body) + _OVERHEAD
-        while self._size > _CACHE_BYTES:
-            _, oldest = self._cache.popitem(last=False)
-            self._size -= len(oldest.body) + _OVERHEAD
-
-    def close(self) -> None:
-        self._worker.shutdown(wait=False, cancel_futures=True)
-
-
-def _filter(selection: TopicSelection, entries: Sequence[LogEntry]) -> _Filtered:
-    return {each.position: filter_fragment(each.fragment, selection.select) for each in entries}
-
-
-#: The shortest time between two fragments without entries, in seconds.
-QUIET_SECONDS = 1.0
-
-
-class FilteredReader:
-    """Reads the filtered log of one selection from a position on.
-
-    Attributes:
-        position: The position up to which everything was returned.
-    """
-
-    def __init__(
-        self, selection: TopicSelection, topics: TopicLogs, filters: FilterCache, position: int
-    ) -> None:
-        self.position = position
-        self._selection = selection
-        self._topics = topics
-        self._filters = filters
-        self._seen = position
-        self._joiner = EmptyIntervalJoiner()
-        self._quiet_until = 0.0
-
-    @property
-    def has_more(self) -> bool:
-        """Whether `next` has something to read, or to return after holding it back."""
-        is_at_end = self._seen >= self._topics.position(self._selection.topic)
-        return not is_at_end or (self._joiner.holds and self.wait <= 0)
-
-    @property
-    def holds(self) -> bool:
-        return self._joiner.holds
-
-    @property
-    def wait(self) -> float:
-        """How long an empty fragment is held back at most, in seconds."""
-        return self._quiet_until - asyncio.get_running_loop().time()
-
-    async def next(self) -> list[LogEntry]:
-        """Read a page, and return what is to be sent now, if anything."""
-        topic = self._selection.topic
-        end = self._topics.position(topic)
-        entries = await self._topics.read(topic, after=self._seen)
-        ready = self._joiner.add(await self._filters.filtered(self._selection, entries))
-        self._seen = entries[-1].position if entries else max(self._seen, end)
-        # Even if there are more entries: there might always be more.
-        if self._joiner.holds and self.wait <= 0:
-            ready += self._joiner.flush()
-            self._quiet_until = asyncio.get_running_loop().time() + QUIET_SECONDS
-        if not self._joiner.holds:
-            self.position = self._seen
-        elif ready:
-            self.position = ready[-1].position
-        return ready
