@@ -29,7 +29,7 @@ from rsnotify.format.datetimes import Instant, format_datetime, parse_datetime
 from rsnotify.format.model import Capability, Document, Link, Rel, Resource
 from rsnotify.format.writer import write_document
 from rsnotify.runtime.mqtt_broker import Broker
-from rsnotify_hub.fragments import Fragment, read_stored
+from rsnotify_hub.fragments import Fragment, read_stored, up_links
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal, parse_since
 from rsnotify_hub.store.interface import LogState
@@ -117,11 +117,7 @@ class HubChangeMemory:
         if since is None or (not state.kept and since < state.through):
             raise self._gone(question, UnknownChanges(since, state.through))
         last = await self._topics.read(question.topic, after=state.position - 1)
-        up = (
-            capability_list_links(await asyncio.to_thread(read_stored, last[-1].fragment.body))
-            if last
-            else ()
-        )
+        up = up_links(await asyncio.to_thread(read_stored, last[-1].fragment.body)) if last else ()
         return write_document(self._document(ChangeMemoryPage(since, since, (), up), question))
 
     def _gone(self, question: ChangeMemoryQuestion, error: UnknownChanges) -> web.HTTPGone:
@@ -278,7 +274,7 @@ def make_page(
         since=since,
         until=max(since, until),
         entries=tuple(_entry(change) for change in changes[:count]),
-        up=capability_list_links(documents[-1]),
+        up=up_links(documents[-1]),
     )
 
 
@@ -330,7 +326,3 @@ def _entry(change: Change) -> Resource:
     if change.resource.changed_at is not None:
         return change.resource
     return replace(change.resource, datetime=change.at)
-
-
-def capability_list_links(document: Document) -> tuple[Link, ...]:
-    return tuple(link for link in document.links if link.rel == Rel.UP)

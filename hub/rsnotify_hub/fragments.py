@@ -20,7 +20,7 @@ from msgspec import Struct
 from rsnotify.errors import InvalidDocument, MalformedDocument
 from rsnotify.format.coverage import notification_coverage
 from rsnotify.format.datetimes import Instant, just_before
-from rsnotify.format.model import Capability, Document
+from rsnotify.format.model import Capability, Document, Link, Rel
 from rsnotify.format.reader import DEFAULT_LIMITS, DocumentLimits, read_document
 from rsnotify.format.writer import write_document
 
@@ -155,6 +155,11 @@ def capability_of(document: Document) -> str:
     if _is_framework(document):
         return Capability.FRAMEWORK_NOTIFICATION
     return Capability.CHANGE_NOTIFICATION
+
+
+def up_links(document: Document) -> tuple[Link, ...]:
+    """Return the links to the Capability List."""
+    return tuple(link for link in document.links if link.rel == Rel.UP)
 
 
 class Interval(Struct, frozen=True):

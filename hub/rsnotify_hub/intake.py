@@ -52,9 +52,6 @@ class FragmentIntake:
         """Read and check a fragment."""
         return read_fragment(body, limits=self._limits)
 
-    async def read(self, body: bytes) -> Fragment:
-        return await self._run(partial(self.read_now, body), body)
-
     async def read_content(self, body: bytes, content_type: str) -> Fragment:
         """Read and check a fragment, or the whole content of a topic."""
         read = partial(
@@ -64,9 +61,6 @@ class FragmentIntake:
             received=self._clock(),
             limits=self._limits,
         )
-        return await self._run(read, body)
-
-    async def _run(self, read: Callable[[], Fragment], body: bytes) -> Fragment:
         return read() if self.is_small(body) else await asyncio.to_thread(read)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from time import time
@@ -23,7 +23,7 @@ from msgspec import Struct
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.serving import host_in
 from rsnotify.runtime.settings import FileWatch, digest
-from rsnotify_hub.access.limits import RateLimiter, TopicQuota, is_granted, is_loopback
+from rsnotify_hub.access.limits import RateLimiter, TopicQuota, covers, is_loopback
 from rsnotify_hub.config.configuration import AdminGrant, HubConfiguration, PublisherGrant
 from rsnotify_hub.config.loading import ConfigurationSource
 from rsnotify_hub.refusals import Code, Refusal
@@ -189,7 +189,7 @@ class Grant(Struct, frozen=True):
     until: float = inf
 
     def covers(self, topic: str) -> bool:
-        return self.everything or _covers(self.topics, topic)
+        return self.everything or covers(self.topics, topic)
 
 
 @dataclass(eq=False, repr=False)
@@ -236,7 +236,7 @@ class Grants:
 
     def is_open(self, topic: str) -> bool:
         """Return whether anybody may ask the hub to fetch a topic."""
-        return _covers(self.open_topics, topic)
+        return covers(self.open_topics, topic)
 
     def is_served(self, topic: str) -> bool:
         """Return whether anybody may publish on a topic, so that subscribing makes sense."""
@@ -244,11 +244,7 @@ class Grants:
             return True  # a JSON Web Token may grant any
         publishers = (*self.publishers, *self.own)
         served = (self.open_topics, self.over_mqtt, *(each.topics for each in publishers))
-        return any(_covers(prefixes, topic) for prefixes in served)
-
-
-def _covers(prefixes: Iterable[str], topic: str) -> bool:
-    return any(is_granted(prefix, topic) for prefix in prefixes)
+        return any(covers(prefixes, topic) for prefixes in served)
 
 
 def grants_of(configuration: HubConfiguration, *, anonymous: bool) -> Grants:

@@ -156,6 +156,10 @@ def is_granted(prefix: str, topic: str) -> bool:
     return not has_dot_segments(topic)
 
 
+def covers(prefixes: Iterable[str], topic: str) -> bool:
+    return any(is_granted(prefix, topic) for prefix in prefixes)
+
+
 def granted_ranges(prefixes: Sequence[str]) -> list[tuple[str, str]]:
     """Return the ranges of names that some prefixes grant, in order and without overlaps.
 

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol, cast
+from typing import cast
 
 from aiohttp import StreamReader
 
@@ -170,6 +170,7 @@ class ConnectionGuard(asyncio.Protocol):
             self.watch.begin(self, AwaitedStep.IDLE)
 
     def still_waits(self, step: AwaitedStep) -> bool:
+        """Return whether the step has not happened after all."""
         if step is AwaitedStep.BODY:
             return self._body is not None and not self._body.is_eof()
         return step is not AwaitedStep.DRAIN or not self._drains()
@@ -182,6 +183,7 @@ class ConnectionGuard(asyncio.Protocol):
         return sent >= _PROGRESS
 
     def cut_off(self) -> None:
+        """Close the connection at once, and free its place for others."""
         self.watch.end(self, *AwaitedStep)
         self._release()
         self.watch.refused()
@@ -220,7 +222,7 @@ class TimeoutWatch:
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
         # The insertion order of each is that of the deadlines, so nothing is sorted.
-        self._deadlines: dict[AwaitedStep, dict[WatchedConnection, float]] = {
+        self._deadlines: dict[AwaitedStep, dict[ConnectionGuard, float]] = {
             step: {} for step in AwaitedStep
         }
         self._interval = min(_CHECK_SECONDS, *(each * _CHECK_PART for each in seconds.values()))
@@ -229,11 +231,11 @@ class TimeoutWatch:
     def close(self) -> None:
         self._timer.cancel()
 
-    def begin(self, connection: WatchedConnection, step: AwaitedStep) -> None:
+    def begin(self, connection: ConnectionGuard, step: AwaitedStep) -> None:
         self._deadlines[step].pop(connection, None)
         self._deadlines[step][connection] = self._loop.time() + self._seconds[step]
 
-    def end(self, connection: WatchedConnection, *steps: AwaitedStep) -> None:
+    def end(self, connection: ConnectionGuard, *steps: AwaitedStep) -> None:
         for step in steps:
             self._deadlines[step].pop(connection, None)
 
@@ -275,16 +277,6 @@ class TimeoutWatch:
                 del deadlines[connection]
                 if connection.still_waits(step):
                     connection.cut_off()
-
-
-class WatchedConnection(Protocol):
-    def still_waits(self, step: AwaitedStep) -> bool:
-        """Return whether the step has not happened after all."""
-        ...
-
-    def cut_off(self) -> None:
-        """Close the connection at once, and free its place for others."""
-        ...
 
 
 class ConnectionLimit:

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from rsnotify.errors import (
     ConfigurationError,
@@ -38,7 +38,7 @@ from rsnotify.runtime.mqtt_broker import (
 )
 from rsnotify.runtime.mqtt_connection import CLEAN_START, BrokerConnection, BrokerSession, connect
 from rsnotify.runtime.tasks import first_completed
-from rsnotify_hub.access.limits import is_granted
+from rsnotify_hub.access.limits import covers
 from rsnotify_hub.bridging import BacklogSender, Bridge, BridgeTiming, BrokerCursors
 from rsnotify_hub.config.configuration import MqttConfig
 from rsnotify_hub.filtering import FilterCache, TopicSelection
@@ -68,8 +68,6 @@ _REPLACEABLE = 0.375
 _EXPIRED = float("-inf")
 
 _XML = "application/xml"
-
-T = TypeVar("T")
 
 
 class MqttBridge(Bridge):
@@ -262,36 +260,38 @@ class MqttInbox:
                 acknowledge(message)
 
     async def _begin(self, message: MqttMessage) -> asyncio.Future[None] | None:
-        for pause in RETRY_SECONDS:
+        """Publish the content of a message; the result is done once it is durable."""
+        for pause in (*RETRY_SECONDS, None):
             try:
-                return await self._try(message)
+                return await self._handle(message)
             except StorageError:
                 raise
+            except (Refusal, DocumentError) as error:
+                self._count_refusal(message, error)
+                break
             except Exception as error:
+                if pause is None:
+                    self._count_fault(message)
+                    break
                 reason = type(error).__name__
                 log.warning("a message over MQTT as %r is tried again: %s", message.topic, reason)
             await asyncio.sleep(pause)
-        return await self._finish(message, self._try(message))
+        return None
 
-    async def _finish(self, message: MqttMessage, work: Awaitable[T] | None) -> T | None:
-        """Wait for the rest of the work; an internal error loses the message."""
+    async def _finish(self, message: MqttMessage, durable: asyncio.Future[None] | None) -> None:
         try:
-            return await work if work is not None else None
+            if durable is not None:
+                await durable
         except StorageError:
             raise
         except DocumentError as error:
             self._count_refusal(message, error)
         except Exception:
-            self.statistics.refused[FAULT] += 1
-            log.exception("a message over MQTT as %r could not be handled", message.topic)
-        return None
+            self._count_fault(message)
 
-    async def _try(self, message: MqttMessage) -> asyncio.Future[None] | None:
-        try:
-            return await self._handle(message)
-        except (Refusal, DocumentError) as error:
-            self._count_refusal(message, error)
-            return None
+    def _count_fault(self, message: MqttMessage) -> None:
+        self.statistics.refused[FAULT] += 1
+        log.exception("a message over MQTT as %r could not be handled", message.topic)
 
     async def _handle(self, message: MqttMessage) -> asyncio.Future[None] | None:
         if self.requested.is_request(message):
@@ -329,7 +329,7 @@ class MqttInbox:
         if channel_topic(channel, self.prefix) != message.topic:
             raise Refusal(Code.FORBIDDEN, "it is about a channel of another name")
         check_url(channel, "its channel")
-        if not any(is_granted(prefix, channel) for prefix in self.channels):
+        if not covers(self.channels, channel):
             raise Refusal(Code.FORBIDDEN, "its channel is not one of mqtt_channels")
         return channel
 

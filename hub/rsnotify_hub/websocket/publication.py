@@ -160,7 +160,8 @@ class WebSocketPublication(WebSocketRole):
         if self._intake.is_small(payload):
             self._publish(self._intake.read_now(payload))
         else:
-            self._reading = asyncio.create_task(self._intake.read(payload))
+            reading = asyncio.to_thread(self._intake.read_now, payload)
+            self._reading = asyncio.create_task(reading)
             self._reading.add_done_callback(self._read_large)
 
     def _read_large(self, reading: asyncio.Task[Fragment]) -> None:

@@ -18,11 +18,11 @@ import aiohttp
 
 from rsnotify.errors import DocumentError, InvalidDocument, Unavailable
 from rsnotify.format.datetimes import Instant, just_before
-from rsnotify.format.model import Document, Link, Rel, Resource
+from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import DocumentLimits, read_document
 from rsnotify.format.writer import write_document
 from rsnotify.runtime.tasks import cancel
-from rsnotify_hub.access.limits import is_granted
+from rsnotify_hub.access.limits import covers
 from rsnotify_hub.config.configuration import IntakeConfig, WebSubConfig
 from rsnotify_hub.fragments import (
     MERGED_CONTENT_TYPE,
@@ -31,6 +31,7 @@ from rsnotify_hub.fragments import (
     check_fragment,
     read_fragment,
     read_stored,
+    up_links,
 )
 from rsnotify_hub.http.topic_requests import NO_VALIDATORS, Fetched, TopicClient, Validators
 from rsnotify_hub.intake import is_sitemap, is_xml, whole_content
@@ -106,7 +107,7 @@ class TopicFetcher:
             raise Refusal(Code.UNAVAILABLE, "this hub has too many open topics")
 
     def is_open(self, topic: str) -> bool:
-        return any(is_granted(prefix, topic) for prefix in self._open_topics)
+        return covers(self._open_topics, topic)
 
     async def _work(self, topic: str) -> None:
         try:
@@ -268,7 +269,7 @@ def _tail(
         resources=news,
         from_=from_,
         until=document.until or last,
-        links=_up(document),
+        links=up_links(document),
     )
 
 
@@ -280,8 +281,6 @@ def announce(document: Document) -> Document:
     last = document.resources[-1].changed_at
     if last is None:
         raise InvalidDocument("it is too large, and its last change has no datetime")
-    return Document(capability=capability_of(document), from_=last, until=last, links=_up(document))
-
-
-def _up(document: Document) -> tuple[Link, ...]:
-    return tuple(link for link in document.links if link.rel == Rel.UP)
+    return Document(
+        capability=capability_of(document), from_=last, until=last, links=up_links(document)
+    )
