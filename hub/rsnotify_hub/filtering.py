@@ -27,6 +27,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rsnotify.format.coverage import EARLIEST
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document
 from rsnotify.format.writer import write_document
@@ -211,7 +212,9 @@ class EmptyIntervalJoiner:
     """Joins empty fragments with the next one, incrementally."""
 
     def __init__(self) -> None:
-        self._held: _EmptyInterval | None = None
+        #: The last of the empty fragments that are held back, and the begin of the first.
+        self._held: LogEntry | None = None
+        self._begin = EARLIEST
 
     @property
     def holds(self) -> bool:
@@ -222,49 +225,30 @@ class EmptyIntervalJoiner:
         return [joined for entry in entries for joined in self._add(entry)]
 
     def _add(self, entry: LogEntry) -> list[LogEntry]:
-        fragment, held = entry.fragment, self._held
+        fragment = entry.fragment
+        is_adjacent = self._is_adjacent(fragment)
         if fragment.heartbeat and fragment.from_ is not None:
-            extended = held.extended(entry) if held is not None else None
-            ended = self.flush() if extended is None else []
-            self._held = extended or _EmptyInterval(entry, fragment.from_)
+            ended = [] if is_adjacent else self.flush()
+            self._held, self._begin = entry, self._begin if is_adjacent else fragment.from_
             return ended
-        joined = held.joined(entry) if held is not None else None
+        is_small = len(fragment.body) <= _SMALL
+        joined = _widened(fragment, self._begin) if is_adjacent and is_small else None
         if joined is None:
             return [*self.flush(), entry]
         self._held = None
-        return [joined]
+        return [LogEntry(entry.position, joined)]
+
+    def _is_adjacent(self, fragment: Fragment) -> bool:
+        if self._held is None or fragment.from_ is None or fragment.whole:
+            return False
+        return self._begin <= fragment.from_ <= self._held.fragment.until <= fragment.until
 
     def flush(self) -> list[LogEntry]:
         held, self._held = self._held, None
-        return [held.entry()] if held is not None else []
-
-
-class _EmptyInterval(Struct, frozen=True):
-    """Joined empty fragments: the last of them, and the begin of the first."""
-
-    last: LogEntry
-    begin: Instant
-
-    def extended(self, entry: LogEntry) -> _EmptyInterval | None:
-        """Return this with another empty fragment; None if they are not adjacent."""
-        return _EmptyInterval(entry, self.begin) if self._is_adjacent(entry.fragment) else None
-
-    def joined(self, entry: LogEntry) -> LogEntry | None:
-        """Return the next fragment with this interval before it; None if they cannot be joined."""
-        fragment = entry.fragment
-        if len(fragment.body) > _SMALL or not self._is_adjacent(fragment):
-            return None
-        widened = _widened(fragment, self.begin)
-        return None if widened is None else LogEntry(entry.position, widened)
-
-    def _is_adjacent(self, fragment: Fragment) -> bool:
-        if fragment.from_ is None or fragment.whole:
-            return False
-        return self.begin <= fragment.from_ <= self.last.fragment.until <= fragment.until
-
-    def entry(self) -> LogEntry:
-        widened = _widened(self.last.fragment, self.begin)
-        return self.last if widened is None else LogEntry(self.last.position, widened)
+        if held is None:
+            return []
+        widened = _widened(held.fragment, self._begin)
+        return [held if widened is None else LogEntry(held.position, widened)]
 
 
 # Many Destinations return at the same time and need the same fragments.

@@ -1,10 +1,10 @@
 """The replay of the log to a new subscriber, and the selections that subscribers requested.
 
 A new subscriber reads the log from its instant on, as fast as it can, and then joins the live
-subscribers (`Replays`). What it reads is the whole log (`FullReplay`), or the part that a selection
-admits (`SelectionGroup`). A group costs the hub filtering as long as it has a member, so the number
-of groups of a topic is limited. No client can use up that number: it may create another group only
-while more are left than it has.
+subscribers (`Replays`). It reads the whole log, or the part that a selection admits, which is
+filtered once for all subscribers that requested it (`SelectionGroup`). A group costs the hub
+filtering as long as it has a member, so the number of groups of a topic is limited. No client can
+use up that number: it may create another group only while more are left than it has.
 """
 
 from __future__ import annotations
@@ -60,8 +60,7 @@ class Replays:
         self._run(subscriber, partial(self._open, subscriber, since, group, select))
 
     def _start_after(self, subscriber: LiveSubscriber, position: int) -> None:
-        source = FullReplay(self._topics, subscriber.topic)
-        self._run(subscriber, partial(self._replay, subscriber, None, source, position))
+        self._run(subscriber, partial(self._replay, subscriber, None, None, position))
 
     def _run(self, subscriber: LiveSubscriber, work: _Work) -> None:
         task = asyncio.create_task(_guarded(subscriber, work))
@@ -89,15 +88,14 @@ class Replays:
                 begins=state.begins if state and has_gap else None,
             )
         )
-        source = group or FullReplay(self._topics, topic)
         position = 0 if since is not None else self._topics.position(topic)
-        await self._replay(subscriber, since, source, position)
+        await self._replay(subscriber, since, group, position)
 
     async def _replay(
         self,
         subscriber: LiveSubscriber,
         since: Instant | None,
-        source: FullReplay | SelectionGroup,
+        group: SelectionGroup | None,
         position: int,
     ) -> None:
         connection, encoding, topic = subscriber.connection, subscriber.encoding, subscriber.topic
@@ -105,11 +103,15 @@ class Replays:
         await connection.drain()
         # Everything that is in the log now is sent here, even if live subscribers still wait for
         # it: only here are entries up to `since` left out.
-        while position < (end := source.end) or source.is_behind(newest):
-            await source.wait_beyond(position)
+        while position < (end := self._end(topic, group)) or (group and group.end < newest):
+            if group is not None:
+                await group.wait_beyond(position)
             async with connection.replay_lock or nullcontext():
                 try:
-                    entries = await source.read(after=position, since=since)
+                    if group is None:
+                        entries = await self._topics.read(topic, after=position, since=since)
+                    else:
+                        entries = await group.read(after=position, since=since)
                 except StorageError as error:
                     log.error("a replay of %s failed: %s", topic, error)
                     raise Refusal(Code.UNAVAILABLE, "the hub cannot read its log") from None
@@ -122,6 +124,10 @@ class Replays:
         if not connection.has_ended:
             subscriber.channel.join(subscriber)
 
+    def _end(self, topic: str, group: SelectionGroup | None) -> int:
+        """Return the position up to which live subscribers have everything."""
+        return self._topics.position(topic) if group is None else group.end
+
 
 async def _guarded(subscriber: LiveSubscriber, work: _Work) -> None:
     try:
@@ -132,27 +138,6 @@ async def _guarded(subscriber: LiveSubscriber, work: _Work) -> None:
         # After a fault of the hub, the client reconnects, and the others are not affected.
         log.exception("a connection failed")
         subscriber.failed()
-
-
-class FullReplay:
-    """A whole log, replayed as a `SelectionGroup` is."""
-
-    def __init__(self, topics: TopicLogs, topic: str) -> None:
-        self._topics = topics
-        self._topic = topic
-
-    @property
-    def end(self) -> int:
-        return self._topics.position(self._topic)
-
-    def is_behind(self, position: int) -> bool:
-        return False  # every entry of the log was sent when it was appended
-
-    async def wait_beyond(self, position: int) -> None:
-        """Return at once: a replay that is not at `end` has something to read."""
-
-    async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
-        return await self._topics.read(self._topic, after=after, since=since)
 
 
 @dataclass(eq=False, repr=False)
@@ -196,10 +181,6 @@ class SelectionGroup:
     def end(self) -> int:
         """The position in the log up to which the live members have everything."""
         return self._reader.position
-
-    def is_behind(self, position: int) -> bool:
-        """Return whether the members are still to be sent entries up to a position."""
-        return self.end < position
 
     async def wait_beyond(self, position: int) -> None:
         """Wait until `end` is beyond a position, or has not moved."""

@@ -16,10 +16,11 @@ it missed. A renewal shows that the subscriber is alive, so its next attempt doe
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from msgspec import Struct
 
+from rsnotify.format.coverage import EARLIEST
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.subscriptions import DeliveryState, Subscription, subscription_id
 from rsnotify_hub.urls import authority_of, host_of
@@ -31,7 +32,6 @@ KEPT_FAILED, KEPT_DELIVERED = 10, 5
 #: The time between two successful attempts that are kept. So most deliveries cost nothing more, and
 #: those that are kept show more than the last moment.
 _APART = timedelta(seconds=10)
-_ALWAYS = datetime.min.replace(tzinfo=UTC)
 
 
 class DeliveryAttempt(Struct, frozen=True, gc=False):
@@ -98,7 +98,7 @@ class Delivery:
         self.stored_trouble: Trouble | None = None
         self.failed: list[DeliveryAttempt] = []
         self.delivered: list[DeliveryAttempt] = []
-        self.kept_after = _ALWAYS
+        self.kept_after = EARLIEST
         self.given_up_since: Instant | None = None
         self.slot: DeliverySlot | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -164,7 +164,7 @@ class Delivery:
         self._trying_since = self._trying_since or attempt.at
         self.failed.append(attempt)
         del self.failed[:-KEPT_FAILED]
-        self.kept_after = _ALWAYS
+        self.kept_after = EARLIEST
 
     def has_failed_for(self, seconds: float, now: Instant) -> bool:
         """Return whether attempts have failed for so long since the first, or since an update."""
