@@ -337,8 +337,8 @@ class BacklogSender:
                 raise
             # Destinations detect the gap, and read the Change List.
             self.statistics.count(self.transport, DeliveryOutcome.FAILED)
-            way = self.transport.upper()
-            self._log.warning("a fragment of %s is left out over %s: %s", topic, way, error)
+            transport = self.transport.upper()
+            self._log.warning("a fragment of %s is left out over %s: %s", topic, transport, error)
             return False
         return True
 

@@ -53,29 +53,25 @@ _When = Annotated[
 ]
 
 
+@dataclass(eq=False, repr=False)
 class EventsHandler:
     """The handler of `GET /events`; `url` is its URL."""
 
-    def __init__(
-        self,
-        channel: LiveChannel,
-        connections: LiveConnections,
-        replays: Replays,
-        url: str,
-    ) -> None:
-        self._channel = channel
-        self._connections = connections
-        self._replays = replays
+    channel: LiveChannel
+    connections: LiveConnections
+    replays: Replays
+    url: str
+
+    def __post_init__(self) -> None:
         transport = DeliveryTransport.SSE
         self._encodings: dict[str, Encoding] = {
             "xml": XmlEvents(transport),
             "json": JsonEvents(transport),
         }
-        self._url = url
 
     @cached_property
     def _schema(self) -> bytes:
-        return msgspec.json.format(msgspec.json.encode(schema(self._url + "/schema")))
+        return msgspec.json.format(msgspec.json.encode(schema(self.url + "/schema")))
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         topic = check_url(request.query.get("topic", ""), "topic")
@@ -86,18 +82,18 @@ class EventsHandler:
         since = parse_since(
             request.headers.get("Last-Event-ID") or request.query.get("since") or None
         )
-        self._connections.check(request)
+        self.connections.check(request)
 
         def connect(
             transport: asyncio.Transport, lost: Callable[[LiveConnection], None]
         ) -> EventStream:
             stream = EventStream(transport, lost)
-            subscriber = EventSubscriber(stream, topic, self._channel, encoding)
+            subscriber = EventSubscriber(stream, topic, self.channel, encoding)
             stream.role = subscriber
-            self._replays.start(subscriber, since)
+            self.replays.start(subscriber, since)
             return stream
 
-        return self._connections.accept(request, _head(request.headers.get("Origin")), connect)
+        return self.connections.accept(request, _head(request.headers.get("Origin")), connect)
 
     async def handle_schema(self, request: web.Request) -> web.Response:
         headers = {

@@ -314,7 +314,7 @@ async def test_the_backlog_after_each_of_many_positions_is_counted(tmp_path: Pat
             await topics.publish(TOPIC, made(second, second + 1))
             await topics.publish(TOPIC + "2", made(second, second + 1))
         places = [listener.batches[0][0].position, 0, listener.batches[18][0].position, 99, 0]
-        assert await topics.backlogs(TOPIC, places) == [
+        assert await topics.store.backlogs(TOPIC, places) == [
             Backlog(9, at(1)),
             Backlog(10, at(0)),
             Backlog(0, None),
@@ -368,11 +368,11 @@ async def test_one_fragment_across_a_gap_is_found_behind_many_others(tmp_path: P
     async with logs(tmp_path, clock) as (topics, _):
         parts = [made(number, number + 0.5) for number in range(300)]
         await asyncio.gather(*[topics.publish(TOPIC, part) for part in [*parts, made(0, 400)]])
-        first = await topics.changes(TOPIC, since=at(0))
+        first = await topics.store.changes(TOPIC, since=at(0))
         assert [entry.fragment for entry in first] == parts[: len(first)]
-        across = await topics.changes(TOPIC, since=at(0.7))
+        across = await topics.store.changes(TOPIC, since=at(0.7))
         assert [entry.fragment for entry in across] == [made(0, 400)]
-        assert await topics.changes(TOPIC, since=at(400)) == []
+        assert await topics.store.changes(TOPIC, since=at(400)) == []
 
 
 async def test_the_cursors_of_a_broker_are_kept(tmp_path: Path, clock: Clock):

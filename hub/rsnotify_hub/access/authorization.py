@@ -1,4 +1,4 @@
-"""Decides whether a request may do what it asks for: publish, ping, or administer the hub.
+"""Decides whether a request may publish on a topic, ping it, or administer the hub.
 
 The rights belong to tokens. Those of the configuration are replaced without a restart when a
 settings file changes (`GrantReloader`). A JSON Web Token holds its rights in its claim `rsnotify`:

@@ -1,4 +1,4 @@
-"""The open WebSockets and event streams: who may open one, and what all have in common.
+"""The open WebSockets and event streams: which clients may open one, and what all have in common.
 
 aiohttp reads the request; then `LiveConnections.accept` takes the transport over from it, and a
 `LiveConnection` answers. A connection that only receives has no task and no timer: one timer checks
@@ -46,7 +46,7 @@ class ConnectionRole(ABC):
 
     __slots__ = ()
 
-    def paused(self) -> None:  # noqa: B027  (most roles need not know)
+    def paused(self) -> None:  # noqa: B027  (most roles do nothing)
         """The client does not read as fast as the hub sends."""
 
     def resumed(self) -> None:  # noqa: B027
@@ -330,7 +330,7 @@ def hand_over(
     """
     transport, protocol = request.transport, request.protocol
     if transport is None or transport.is_closing():
-        return HandedOver()  # the client has left, so there is nobody to answer
+        return HandedOver()  # the client has left
     tail = _TailParser()
     protocol.set_parser(tail)  # type: ignore[arg-type]
     protocol.keep_alive(False)
@@ -355,9 +355,6 @@ class KeepAlive:
         self._timer: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
         self._empty.set()
-
-    def __len__(self) -> int:
-        return len(self._part_of)
 
     def connections(self) -> list[LiveConnection]:
         return list(self._part_of)

@@ -230,16 +230,16 @@ class SelectionGroup:
         self._timer = asyncio.get_running_loop().call_later(seconds, self.wake)
 
 
+@dataclass(eq=False, repr=False)
 class SelectionGroups(DeliveryChannel):
-    """The groups of every topic."""
+    """The groups of every topic, at most `limit` of each."""
 
-    def __init__(
-        self, topics: TopicLogs, live: LiveChannel, filter_cache: FilterCache, most: int
-    ) -> None:
-        self._topics = topics
-        self._live = live
-        self._filter_cache = filter_cache
-        self._most = most
+    topics: TopicLogs
+    live: LiveChannel
+    filter_cache: FilterCache
+    limit: int
+
+    def __post_init__(self) -> None:
         self._groups: dict[str, dict[TopicSelection, SelectionGroup]] = {}
 
     def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
@@ -258,7 +258,7 @@ class SelectionGroups(DeliveryChannel):
         if group is None:
             if not self._may_create(groups.values(), address):
                 return None
-            group = SelectionGroup(selection, self._topics, self._filter_cache, self._live)
+            group = SelectionGroup(selection, self.topics, self.filter_cache, self.live)
             self._groups.setdefault(selection.topic, {})[selection] = group
         group.enter(client_network(address))
         return group
@@ -267,7 +267,7 @@ class SelectionGroups(DeliveryChannel):
         owners = [group.owner for group in groups]
         # A loopback address may be that of a proxy for many clients.
         owned = 0 if is_loopback(address) else owners.count(client_network(address))
-        return owned < self._most - len(owners)
+        return owned < self.limit - len(owners)
 
     def leave(self, group: SelectionGroup, address: str) -> None:
         group.leave(client_network(address))

@@ -145,10 +145,10 @@ class LiveChannel(DeliveryChannel):
 
     def leave(self, subscriber: LiveSubscriber) -> None:
         self._remove(subscriber)
-        way = subscriber.topic, subscriber.encoding.transport
-        self._open[way] -= 1
-        if not self._open[way]:
-            del self._open[way]
+        count_of = subscriber.topic, subscriber.encoding.transport
+        self._open[count_of] -= 1
+        if not self._open[count_of]:
+            del self._open[count_of]
 
     def _remove(self, subscriber: LiveSubscriber) -> None:
         audiences = self._audiences.get(subscriber.key, {})

@@ -7,8 +7,8 @@ acknowledged once it is durable; until then the broker keeps it (`MqttInbox`).
 
 Destinations may request parts of topics, which the hub then publishes to the broker as well.
 Anybody who may write to the topic for requests may request a part, and MQTT names no sender. So the
-number of parts is bounded, and each has a lease. The cursors of the broker in the store tell which
-parts there are; their leases start again with each start of the hub (`RequestedSelections`).
+number of parts is bounded, and each has a lease. The parts survive a restart as cursors of the
+broker in the store; their leases start again with each start of the hub (`RequestedSelections`).
 """
 
 from __future__ import annotations
@@ -389,7 +389,7 @@ class RequestedSelections:
         return request.topic
 
     def _check_limit(self, parts: dict[TopicSelection, float]) -> None:
-        """Expire the part that probably nobody wants any more, if a topic has as many as it may."""
+        """Expire the part with the oldest lease, if a topic has as many as it may."""
         now = _now()
         live = [selection for selection, ends in parts.items() if ends >= now]
         if len(live) < self._limit:

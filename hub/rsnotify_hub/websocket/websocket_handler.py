@@ -65,26 +65,19 @@ _OVERHEAD = 256
 _Refuse: TypeAlias = Callable[[Refusal], None]
 
 
+@dataclass(eq=False, repr=False)
 class WebSocketHandler:
     """The handler of `GET /ws`."""
 
-    def __init__(
-        self,
-        intake: FragmentIntake,
-        topics: TopicLogs,
-        channel: LiveChannel,
-        groups: SelectionGroups,
-        connections: LiveConnections,
-        replays: Replays,
-        statistics: Statistics,
-    ) -> None:
-        self.intake = intake
-        self.channel = channel
-        self.connections = connections
-        self._topics = topics
-        self._groups = groups
-        self._replays = replays
-        self._statistics = statistics
+    intake: FragmentIntake
+    topics: TopicLogs
+    channel: LiveChannel
+    groups: SelectionGroups
+    connections: LiveConnections
+    replays: Replays
+    statistics: Statistics
+
+    def __post_init__(self) -> None:
         self._publishing: set[WebSocketPublication] = set()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -108,7 +101,7 @@ class WebSocketHandler:
         permission = self.intake.authorizer.check_publisher(request, topic)
         connection.allow_large()
         publication = WebSocketPublication(
-            connection, topic, self._topics, self.intake, permission.check, refuse
+            connection, topic, self.topics, self.intake, permission.check, refuse
         )
         self._publishing.add(publication)
         publication.ended.add_done_callback(lambda _: self._publishing.discard(publication))
@@ -122,11 +115,11 @@ class WebSocketHandler:
         since, select = parse_since(frame.since), select_of(frame)
         address, group = request.remote or "", None
         if select:
-            group = self._groups.enter(TopicSelection(frame.topic, select), address)
+            group = self.groups.enter(TopicSelection(frame.topic, select), address)
         if group is not None:
             subscriber.key = group.selection.key
-            subscriber.leave = partial(self._groups.leave, group, address)
-        self._replays.start(subscriber, since, group, select)
+            subscriber.leave = partial(self.groups.leave, group, address)
+        self.replays.start(subscriber, since, group, select)
 
     def refuse(
         self, connection: WebSocketConnection, refusal: Refusal, topic: str | None = None
@@ -134,7 +127,7 @@ class WebSocketHandler:
         """Send a refusal; close the connection unless it is of one of its many topics."""
         if connection.has_ended:
             return
-        self._statistics.refused[refusal.code] += 1
+        self.statistics.refused[refusal.code] += 1
         frame = ErrorFrame(code=refusal.code, message=refusal.reason, topic=topic)
         connection.send_text(encode(frame))
         if topic is None:

@@ -60,7 +60,7 @@ class Answer(Struct, frozen=True, gc=False):
         status: The HTTP status; None without a response.
         reason: The outcome, worded to follow "the callback": `answers 500`.
         excerpt: The first bytes of the body, as far as they were wanted.
-        retry_after: The seconds after which it wants another request, if it says so.
+        retry_after: The seconds until the next request, if the response states them.
         reached: False if no connection could be opened, so that nothing was sent.
     """
 

@@ -39,7 +39,7 @@ class DeliveryAttempt(Struct, frozen=True, gc=False):
 
     Args:
         at: When it failed, or when one that succeeded began.
-        excerpt: The first bytes of the answer, if it says that the attempt failed.
+        excerpt: The first bytes of the answer to an attempt that failed.
         seconds: How long it took.
         after: The position in the log that the subscription had.
         through: The position of the last fragment that was sent.

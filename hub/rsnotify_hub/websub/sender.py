@@ -102,9 +102,9 @@ class DeliverySender:
         self, delivery: Delivery, *, at_once: bool = False, now: Instant | None = None
     ) -> None:
         """Deliver what is missing, unless an attempt runs or waits; `at_once` skips a wait."""
-        if delivery.slot is not None or delivery.timer is not None or self._closed:
+        if delivery.slot is not None or delivery.timer is not None:
             return
-        if delivery.is_stopped:
+        if self._closed or delivery.is_stopped:
             return
         if not self.is_behind(delivery):
             delivery.behind_since = None
@@ -421,7 +421,7 @@ def _alone(entry: LogEntry) -> Notification:
 async def _merged(entries: Sequence[LogEntry]) -> Notification:
     if len(entries) == 1:
         return _alone(entries[0])
-    # In a thread, since other deliveries need not wait for it.
+    # In a thread, so that other deliveries do not wait for it.
     body = await asyncio.to_thread(merge_fragments, [entry.fragment for entry in entries])
     return Notification(body, MERGED_CONTENT_TYPE, entries[-1].position)
 
