@@ -205,27 +205,26 @@ class ConnectionGuard(asyncio.Protocol):
         return release
 
 
+@dataclass(eq=False, repr=False)
 class TimeoutWatch:
     """Knows which connections wait for a step, and closes those that wait too long.
 
     `refused` is called for each connection that is refused or closed.
     """
 
-    def __init__(
-        self,
-        seconds: dict[AwaitedStep, float],
-        limit: ConnectionLimit,
-        refused: Callable[[], None],
-    ) -> None:
-        self.limit = limit
-        self.refused = refused
-        self._seconds = seconds
+    seconds: dict[AwaitedStep, float]
+    limit: ConnectionLimit
+    refused: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         # The insertion order of each is that of the deadlines, so nothing is sorted.
         self._deadlines: dict[AwaitedStep, dict[ConnectionGuard, float]] = {
             step: {} for step in AwaitedStep
         }
-        self._interval = min(_CHECK_SECONDS, *(each * _CHECK_PART for each in seconds.values()))
+        self._interval = min(
+            _CHECK_SECONDS, *(each * _CHECK_PART for each in self.seconds.values())
+        )
         self._schedule_check()
 
     def close(self) -> None:
@@ -233,7 +232,7 @@ class TimeoutWatch:
 
     def begin(self, connection: ConnectionGuard, step: AwaitedStep) -> None:
         self._deadlines[step].pop(connection, None)
-        self._deadlines[step][connection] = self._loop.time() + self._seconds[step]
+        self._deadlines[step][connection] = self._loop.time() + self.seconds[step]
 
     def end(self, connection: ConnectionGuard, *steps: AwaitedStep) -> None:
         for step in steps:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from rsnotify.errors import DocumentError
@@ -35,6 +36,7 @@ _AHEAD_BYTES = 512 * 1024
 _AT_ONCE = 16
 
 
+@dataclass(eq=False, repr=False)
 class WebSocketPublication(WebSocketRole):
     """Appends the fragments of a Source to the log of its topic, and acknowledges them.
 
@@ -52,21 +54,14 @@ class WebSocketPublication(WebSocketRole):
         ended: Done once everything that arrived is durable or refused, after `finish`.
     """
 
-    def __init__(
-        self,
-        connection: WebSocketConnection,
-        topic: str,
-        topics: TopicLogs,
-        intake: FragmentIntake,
-        check: Callable[[], None],
-        refuse: Callable[[Refusal], None],
-    ) -> None:
-        self._connection = connection
-        self._topic = topic
-        self._topics = topics
-        self._intake = intake
-        self._check = check
-        self._refuse = refuse
+    connection: WebSocketConnection
+    topic: str
+    topics: TopicLogs
+    intake: FragmentIntake
+    check: Callable[[], None]
+    refuse: Callable[[Refusal], None]
+
+    def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         # None is a message that is not text; it is refused after those before it.
         self._messages: deque[bytes | None] = deque()
@@ -83,9 +78,9 @@ class WebSocketPublication(WebSocketRole):
 
     def start(self) -> None:
         """Report the end of the log to the Source."""
-        state = self._topics.state(self._topic)
+        state = self.topics.state(self.topic)
         through = instant(state.through if state else None)
-        self._connection.send_text(encode(PublishingFrame(topic=self._topic, through=through)))
+        self.connection.send_text(encode(PublishingFrame(topic=self.topic, through=through)))
 
     def finish(self) -> None:
         """Accept no more messages; those that have arrived are still appended."""
@@ -102,7 +97,7 @@ class WebSocketPublication(WebSocketRole):
             self._messages.append(payload)
             self._size += len(payload)
         if self._size > _AHEAD_BYTES:
-            self._connection.pause_reading()
+            self.connection.pause_reading()
         if not self._is_scheduled:
             self._continue()
 
@@ -155,12 +150,12 @@ class WebSocketPublication(WebSocketRole):
             raise Refusal(Code.BAD_REQUEST, "frames are text frames")
         before, self._size = self._size, self._size - len(payload)
         if before > _AHEAD_BYTES >= self._size:
-            self._connection.resume_reading()
-        self._check()
-        if self._intake.is_small(payload):
-            self._publish(self._intake.read_now(payload))
+            self.connection.resume_reading()
+        self.check()
+        if self.intake.is_small(payload):
+            self._publish(self.intake.read_now(payload))
         else:
-            reading = asyncio.to_thread(self._intake.read_now, payload)
+            reading = asyncio.to_thread(self.intake.read_now, payload)
             self._reading = asyncio.create_task(reading)
             self._reading.add_done_callback(self._read_large)
 
@@ -171,7 +166,7 @@ class WebSocketPublication(WebSocketRole):
             fragment = reading.result()
             if self._refusal is not None:
                 raise self._refusal
-            self._check()
+            self.check()
             self._publish(fragment)
 
         self._reading = None
@@ -183,7 +178,7 @@ class WebSocketPublication(WebSocketRole):
         if last is not None and last.done() and last.exception() is not None:
             return  # `_written`, which is about to be called, ends the publication
         self._in_flight += 1
-        self._last_written = written = self._topics.publish(self._topic, fragment)
+        self._last_written = written = self.topics.publish(self.topic, fragment)
         written.add_done_callback(partial(self._written, fragment.until))
 
     def _written(self, until: Instant, written: asyncio.Future[None]) -> None:
@@ -197,11 +192,11 @@ class WebSocketPublication(WebSocketRole):
         self._schedule()
 
     def _acknowledge(self) -> None:
-        if self._durable is None or self._connection.is_paused:
+        if self._durable is None or self.connection.is_paused:
             return
-        frame = AcceptedFrame(topic=self._topic, until=format_datetime(self._durable))
+        frame = AcceptedFrame(topic=self.topic, until=format_datetime(self._durable))
         self._durable = None
-        self._connection.send_text(encode(frame))
+        self.connection.send_text(encode(frame))
 
     def _expects_more(self) -> bool:
         return self._refusal is None and (bool(self._messages) or not self._has_finished)
@@ -217,7 +212,7 @@ class WebSocketPublication(WebSocketRole):
         self._has_finished = True
         self.ended.set_result(None)
         if self._refusal is not None:
-            self._refuse(self._refusal)
+            self.refuse(self._refusal)
 
 
 def _refusal_of(error: BaseException) -> Refusal:

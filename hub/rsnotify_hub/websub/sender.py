@@ -20,6 +20,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from random import Random
@@ -52,6 +53,7 @@ CLOSE_SECONDS = 3.0
 _DELIVERED = (DeliveryTransport.WEBSUB, DeliveryOutcome.DELIVERED)
 
 
+@dataclass(eq=False, repr=False)
 class DeliverySender:
     """Makes the deliveries of all subscriptions.
 
@@ -60,43 +62,38 @@ class DeliverySender:
         notifications: What each subscription receives next.
     """
 
-    def __init__(
-        self,
-        requests: CallbackRequests,
-        topics: TopicLogs,
-        scheduler: DeliveryScheduler,
-        updates: SubscriptionUpdates,
-        configuration: WebSubConfig,
-        clock: Callable[[], Instant],
-        statistics: Statistics,
-    ) -> None:
-        self._retry = Retry(configuration.retry_seconds, configuration.max_retry_seconds)
-        self.failures = FailureHandling(self._retry, configuration.give_up_seconds, statistics)
-        self._requests = requests
-        self._scheduler = scheduler
-        self._updates = updates
-        self._clock = clock
-        self._statistics = statistics
-        self._topics = topics
-        self.notifications = Notifications(topics)
+    requests: CallbackRequests
+    topics: TopicLogs
+    scheduler: DeliveryScheduler
+    updates: SubscriptionUpdates
+    configuration: WebSubConfig
+    clock: Callable[[], Instant]
+    statistics: Statistics
+
+    def __post_init__(self) -> None:
+        self._retry = Retry(self.configuration.retry_seconds, self.configuration.max_retry_seconds)
+        self.failures = FailureHandling(
+            self._retry, self.configuration.give_up_seconds, self.statistics
+        )
+        self.notifications = Notifications(self.topics)
         self._closed = False
 
     def deliver_appended(self, deliveries: Iterable[Delivery]) -> None:
         """Deliver what was appended to a topic, also to dead letters."""
-        now = self._clock()
+        now = self.clock()
         for delivery in deliveries:
             if delivery.given_up_since is not None:
                 delivery.resume_trying(now)
-                self._updates.store_trouble(delivery)
+                self.updates.store_trouble(delivery)
             self.wake(delivery, now=now)
 
     def retry_now(self, delivery: Delivery) -> None:
         """Make an attempt now; if it fails, the backoff stays as it is."""
         self._cancel_wait(delivery)
-        delivery.resume_trying(self._clock())
+        delivery.resume_trying(self.clock())
         delivery.is_extra = delivery.slot is None  # else the attempt is one of the backoff
         self.wake(delivery, at_once=True)
-        self._updates.store_trouble(delivery)
+        self.updates.store_trouble(delivery)
 
     def wake(
         self, delivery: Delivery, *, at_once: bool = False, now: Instant | None = None
@@ -110,13 +107,13 @@ class DeliverySender:
             delivery.behind_since = None
             return
         if delivery.behind_since is None:
-            delivery.behind_since = now or self._clock()
+            delivery.behind_since = now or self.clock()
         if delivery.subscription.suspended or delivery.given_up_since is not None:
-            self._updates.store_trouble(delivery)
+            self.updates.store_trouble(delivery)
             return
         wait = 0.0
         if delivery.failures and not at_once:
-            wait = self.failures.remaining_wait(delivery, now or self._clock())
+            wait = self.failures.remaining_wait(delivery, now or self.clock())
         if wait > 0:
             self._retry_in(delivery, wait)
         else:
@@ -124,10 +121,10 @@ class DeliverySender:
 
     def is_behind(self, delivery: Delivery) -> bool:
         subscription = delivery.subscription
-        return subscription.position < self._topics.position(subscription.topic)
+        return subscription.position < self.topics.position(subscription.topic)
 
     def _retry_in(self, delivery: Delivery, seconds: float) -> None:
-        delivery.backoff_until = delivery.retry_at = self._clock() + timedelta(seconds=seconds)
+        delivery.backoff_until = delivery.retry_at = self.clock() + timedelta(seconds=seconds)
         delivery.timer = asyncio.get_running_loop().call_later(seconds, self._retry_due, delivery)
 
     def _retry_due(self, delivery: Delivery) -> None:
@@ -142,7 +139,7 @@ class DeliverySender:
     def interrupt(self, delivery: Delivery) -> None:
         slot, delivery.slot = delivery.slot, None
         if slot is not None and (slot.task is None or slot.task is not asyncio.current_task()):
-            self._scheduler.cancel(slot)
+            self.scheduler.cancel(slot)
         self._cancel_wait(delivery)
 
     def stop(self, delivery: Delivery) -> None:
@@ -160,11 +157,11 @@ class DeliverySender:
                 delivery.is_stopped = True
                 self._cancel_wait(delivery)
                 running.append(delivery.slot)
-        await self._scheduler.finish(running, CLOSE_SECONDS)
+        await self.scheduler.finish(running, CLOSE_SECONDS)
 
     async def end(self, delivery: Delivery, *, lease: Instant | None = None) -> bool:
         """End a subscription unless its lease was renewed, and cancel its delivery."""
-        ended = await self._updates.end(delivery, lease=lease)
+        ended = await self.updates.end(delivery, lease=lease)
         if ended:
             self.interrupt(delivery)
         return ended
@@ -173,9 +170,9 @@ class DeliverySender:
 
     def _submit(self, delivery: Delivery) -> None:
         is_retry = delivery.failures > 0
-        self._statistics.retries += is_retry
+        self.statistics.retries += is_retry
         delivery.retry_at = None
-        delivery.slot = self._scheduler.submit(
+        delivery.slot = self.scheduler.submit(
             delivery.authority, partial(self._start, delivery), slow=is_retry
         )
 
@@ -186,7 +183,7 @@ class DeliverySender:
                 return
         except Exception:
             log.exception("a delivery to the callback at %s needs a task", slot.host)
-        self._scheduler.run(slot, self._attempt(delivery, slot))
+        self.scheduler.run(slot, self._attempt(delivery, slot))
 
     def _send_now(self, delivery: Delivery, slot: DeliverySlot) -> bool:
         """Send the next notification without a task, if it is in memory and a connection is open.
@@ -197,10 +194,10 @@ class DeliverySender:
         notification = self.notifications.cached(subscription)
         if notification is None or notification.body is None:
             return False
-        now = self._clock()
-        if is_expired(subscription, now) or not self._updates.may_deliver(delivery):
+        now = self.clock()
+        if is_expired(subscription, now) or not self.updates.may_deliver(delivery):
             return False
-        request = self._requests.begin(
+        request = self.requests.begin(
             subscription, notification.body, notification.content_type, slot.complete
         )
         if request is None:
@@ -217,11 +214,11 @@ class DeliverySender:
         answer: Answer | None,
     ) -> None:
         if answer is None:
-            self._scheduler.run(slot, self._attempt(delivery, slot))
+            self.scheduler.run(slot, self._attempt(delivery, slot))
         elif not answer.succeeded:
             # A coroutine made here would never be awaited if the task is cancelled before it runs.
             failed = partial(self._record_failure, delivery, slot, notification, answer)
-            self._scheduler.run(slot, self._attempt(delivery, slot, failed))
+            self.scheduler.run(slot, self._attempt(delivery, slot, failed))
         else:
             wait = 0.0
             try:
@@ -229,7 +226,7 @@ class DeliverySender:
             except Exception:
                 wait = self._log_fault(delivery)
             delivery.slot = None
-            self._scheduler.release(slot)
+            self.scheduler.release(slot)
             self._continue(delivery, wait)
 
     async def _attempt(
@@ -274,9 +271,9 @@ class DeliverySender:
         Raises:
             NotOwner: Another node may deliver it.
         """
-        if not self._updates.may_deliver(delivery):
+        if not self.updates.may_deliver(delivery):
             raise NotOwner("another node delivers to this callback")
-        began = self._clock()
+        began = self.clock()
         if is_expired(delivery.subscription, began):
             ended = await self._end(delivery, "its lease has ended")
             return None if ended else self._retry.first
@@ -285,17 +282,17 @@ class DeliverySender:
         except StorageError as error:
             log.warning("a delivery of %s must wait: %s", delivery.subscription.topic, error)
             return self._retry.first
-        if not self._updates.may_deliver(delivery):
+        if not self.updates.may_deliver(delivery):
             raise NotOwner("another node delivers to this callback")
         if notification.body is None:
-            self._updates.move_cursor(delivery, notification.position)
+            self.updates.move_cursor(delivery, notification.position)
         else:
             answer = await slot.limit(
-                self._requests.deliver(
+                self.requests.deliver(
                     delivery.subscription,
                     notification.body,
                     notification.content_type,
-                    is_allowed=partial(self._updates.may_deliver, delivery),
+                    is_allowed=partial(self.updates.may_deliver, delivery),
                 )
             )
             if delivery.slot is not slot:
@@ -313,26 +310,26 @@ class DeliverySender:
         answer: Answer,
         began: Instant,
     ) -> None:
-        self._statistics.deliveries[_DELIVERED] += 1
+        self.statistics.deliveries[_DELIVERED] += 1
         size = len(sent.body or b"")
-        self._statistics.delivered_bytes[DeliveryTransport.WEBSUB] += size
+        self.statistics.delivered_bytes[DeliveryTransport.WEBSUB] += size
         if began >= delivery.kept_after:
             delivery.keep(delivery.attempt(answer, began, slot.seconds, sent.position, size))
         delivery.record_success()
         if delivery.stored_trouble is not None:
-            self._updates.store_trouble(delivery)
-        self._updates.move_cursor(delivery, sent.position)
+            self.updates.store_trouble(delivery)
+        self.updates.move_cursor(delivery, sent.position)
 
     async def _record_failure(
         self, delivery: Delivery, slot: DeliverySlot, sent: Notification, answer: Answer
     ) -> float | None:
         size = len(sent.body or b"")
-        attempt = delivery.attempt(answer, self._clock(), slot.seconds, sent.position, size)
+        attempt = delivery.attempt(answer, self.clock(), slot.seconds, sent.position, size)
         if answer.is_gone and await self._end(delivery, "its callback is gone (410)"):
-            self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.GONE)
+            self.statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.GONE)
             return None
         wait = self.failures.record(delivery, attempt, answer.retry_after)
-        self._updates.store_trouble(delivery)
+        self.updates.store_trouble(delivery)
         return wait
 
     async def _end(self, delivery: Delivery, reason: str) -> bool:
@@ -349,7 +346,7 @@ class DeliverySender:
     async def close(self) -> None:
         """Stop. Running deliveries have a few seconds to end."""
         self._closed = True
-        await self._scheduler.close(CLOSE_SECONDS)
+        await self.scheduler.close(CLOSE_SECONDS)
 
 
 class Notification(Struct, frozen=True):
