@@ -30,7 +30,7 @@ from rsnotify_hub.live.connections import Origins
 from rsnotify_hub.refusals import Refusal, parse_since
 from rsnotify_hub.urls import authority_of, check_url, has_dot_segments, host_of
 from rsnotify_hub.websocket import websocket_connection as frames
-from rsnotify_hub.websocket.websocket_connection import FrameHandler, WebSocketConnection
+from rsnotify_hub.websocket.websocket_connection import WebSocketConnection, WebSocketRole
 from rsnotify_hub.websocket.websocket_handler import select_of
 from rsnotify_hub.websub.forms import SubscriptionRequest, denial_url, parse_form, verification_url
 from rsnotify_publisher.hubs import Hub
@@ -151,7 +151,7 @@ class _Ignored:
         return lambda *_, **__: None
 
 
-class _Received(FrameHandler):
+class _Received(WebSocketRole):
     def received(self, payload: bytes, *, is_text: bool) -> None:
         if is_text:
             payload.decode()
@@ -170,7 +170,7 @@ def _in_loop(read: Callable[[bytes], None]) -> Callable[[bytes], None]:
 def _websocket(data: bytes) -> None:
     transport: Any = _Ignored()
     connection = WebSocketConnection(transport, lambda _: None, max_bytes=100_000)
-    connection.handler = _Received()
+    connection.role = _Received()
     try:
         connection.data_received(data)
         assert sum(map(len, connection._parts)) <= 100_000

@@ -35,7 +35,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import DEFAULT_LIMITS, DocumentLimits
 from rsnotify.runtime.state_folders import flush
 from rsnotify_hub.filtering import selection_of_key
-from rsnotify_hub.fragments import Fragment
+from rsnotify_hub.fragments import Fragment, stored_fragment
 from rsnotify_hub.intake import read_content
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.store.interface import LogEntry, LogMoved, LogState, Store, SubscriptionRecords
@@ -257,7 +257,7 @@ def exported_fragment(topic: str, position: int, fragment: Fragment) -> Exported
 
 
 def fragment_of(record: ExportedFragment) -> Fragment:
-    return Fragment(
+    return stored_fragment(
         body=record.body,
         content_type=record.content_type,
         from_=None if record.from_ is None else record.from_.astimezone(UTC),
