@@ -1,16 +1,17 @@
-"""The follower: how a Destination stays in step with one set of resources.
+"""The follower: the state machine that keeps a Destination in sync with one set of resources.
+
+It receives events and returns actions; the surrounding program does the I/O. `now` is in seconds of
+any clock that does not jump; instants are the Source's.
 
 Theory of operation
 -------------------
 
-The follower receives events and returns actions; the surrounding program does the I/O. Times
-called `now` are seconds of any clock that does not jump; instants are the Source's.
+Every document of changes, and every fragment, covers an interval `(from, until]`. The Destination
+is at T (*synced through T*). The three processes of core §5.2 are states of the follower:
 
-Its `SyncFrontiers` say how far a Destination is: T, `known` and `confirmed`. A fragment whose
-interval reaches `known` advances it. A fragment that begins later reveals a gap: it is held
-(bounded) for a moment, as it may only be out of order, and then the gap is pulled (`CatchUp`).
-Push is trusted at once but not forever: each pull starts from `confirmed`, so a change that a hub
-withheld is found at the next poll. Applying a change twice does nothing.
+    baseline synchronization      no T yet, or no document covers the changes since T
+    incremental synchronization   T is known: by push, and by pulls of the lists of changes
+    audit                         the copy is at the instant of a digest that the Source stated
 
     push                                         pull (from `confirmed`)
 
@@ -30,49 +31,28 @@ withheld is found at the next poll. Applying a change twice does nothing.
                                                  Change List
 
 Each arrow down costs more than the one before, and may lead to an index, whose members are then
-read. An empty copy begins at the bottom, with the Resource Dump, as one download costs less than a
-GET for each resource; any other copy is compared with the Resource List. If one of these two cannot
-be used, the other is read, and finally an archived one. A Source need not offer all of this: the
-first document that it offers takes the place of the Change List.
+read. A Source need not offer all of this: the first document that it offers takes the place of the
+Change List. The last fallback is always the whole set, which is right in any case and costs most.
 
-A document that cannot be fetched or read ends the pull, which is retried with backoff; the changes
-read before it are kept. Documents of the past are given up at once, and the next kind is read.
-Documents of the present are given up after some attempts; if the Change List itself stays broken,
-the others are read in its place, and now and then everything is compared. The last fallback is
-always the whole set of resources, which is right in any case and costs most.
+The states are kept in these parts, each with its own transitions in its header:
 
-Packages are requested one at a time, the next when most changes of the last are applied. A change
-names the package that has its content; content that is not available from it is fetched.
+    `frontiers`        T <= known, confirmed <= known; what happens to an early fragment, and when
+    `pending_changes`  known changes that are not applied: dispatched, retried, watched
+    `catch_up`         idle, pull or baseline; which failure leads where
+    `follower_state`   when the documents are read next
+    `doubts`           why the copy may be wrong; `level` while there is no doubt; the audit
 
-Changes that are known but not applied are in the `PendingChanges`. T is just before the earliest of
-them; if there is none, T is `known`, or where a gap begins that no document covers. T passes a
-resource that stays unavailable, which is stored with the progress and retried less and less often.
-Documents may list changes of a time that T has passed: a hub withheld them, or they are repeated.
-Until these are applied they hold up `confirmed` in place of T, so that the next run reads them
-again.
+Push is trusted at once but not forever: each pull starts from `confirmed`, so a change that a hub
+withheld is found at the next poll. Documents may list changes of a time that T has passed: a hub
+withheld them, or they are repeated. Until these are applied they hold up `confirmed` in place of T,
+so that the next run reads them again. Applying a change twice does nothing.
 
-The `Schedule` decides when to pull: soon after news, then less and less often, rarely while push
-works, and never before the Source's `Retry-After` is over. Without news, its `Allowance` bounds
-how often the documents are read, whatever the reason. A Framework Notification
-(`DocumentNotices`) is a reason to read documents sooner, and no more. Requests that many
-subscribers have a reason for at once are spread at random (`Pace.spread`).
-
-A fragment may state the size and the digest of the whole set. Whenever the copy is at that very
-instant (`audit_due`), the program passes the sum over it, and the `ContinuousAudit` compares them:
-a difference is searched for in the lists, and if they do not have it, everything is compared.
+A change that fails is retried. After some attempts, T passes a resource that is not available
+(`ApplyResults`): it is stored with the progress and fetched again, less and less often, and the
+follower is not `level` meanwhile.
 
 The program must answer each `Fetch`, `Apply`, `Compare` and `FindUnlisted`, in any order, and may
 stop at any point: started again from the last stored `progress`, it ends with the same result.
-
-Handles the answers to `Apply`, and the resources that are announced and not available.
-
-After some attempts T passes such a resource. It is stored with the progress and fetched again, less
-and less often, and the follower is not `level` meanwhile. One that its server does not have for
-long is removed from the copy.
-
-Handles what arrives by push: fragments, and whether push works.
-
-What a program can read from a `Follower`.
 """
 
 from __future__ import annotations
@@ -111,200 +91,103 @@ from rsnotify.sync.retry import LONGEST_RETRY_AFTER
 _MOST_MISSING = 10_000
 
 
-class ApplyResults:
-    """Records which changes are applied, and derives the progress to store.
+class Follower:
+    """Follows one set of resources. Call `start` first, then one method for each event.
 
-    `missing` are the resources that were not available when the last run ended.
+    Every event returns the actions to perform, to be begun in this order; `wakeup` is the time at
+    which `tick` is due. Store the changes that were applied in one transaction with the `progress`
+    after `applied`; or with `progress_after`, if `applied` is called only once they are durable.
+
+    Args:
+        offer: What the Source offers.
+        progress: Where an earlier run stopped; None to begin with a baseline.
+        pace: How fast, and how much at once.
+        random: The source of jitter.
+        compared: When the copy was last compared with the whole set, by the clock of `now`.
+        pushed: The changes that an earlier run applied and are later than `progress.confirmed`.
+        incomparable: Why the copy cannot be compared with the Source's statements about its whole
+            set, in a sentence; empty if it can.
     """
 
     def __init__(
         self,
-        state: SyncState,
-        catch_up: CatchUp,
-        audit: ContinuousAudit,
-        missing: tuple[MissingResource, ...],
+        offer: Offer,
+        progress: Progress | None = None,
+        *,
+        pace: Pace | None = None,
+        random: Random | None = None,
+        compared: float = 0.0,
+        pushed: Iterable[Change] = (),
+        incomparable: str = "",
     ) -> None:
-        self._state = state
-        self._catch_up = catch_up
-        self._audit = audit
-        #: The resources to store with the progress, and the changes they are made from.
-        self._missing = missing
-        self._passed: Sequence[Change] = ()
-        self._only_pushed: frozenset[str] = frozenset()
-        #: By URI, changes of missing resources, and the deletions applied in their place.
-        self._removals: dict[str, tuple[Change, Change]] = {}
-
-    def start(self, now: float) -> None:
-        """Fetch again the resources that were not available when the last run ended."""
-        for one in self._missing:
-            self._state.pending.watch(_change_of(one), now)
-
-    # Progress
-
-    def progress(self) -> Progress | None:
-        state = self._state
-        return self._with_missing(state.frontiers.progress(state.pending.low_water()))
-
-    def progress_after(self, changes: Sequence[Change]) -> Progress | None:
-        """Return the progress to store with changes, before `applied` is called for them."""
-        low_water = self._state.pending.low_water_after(changes)
-        removed = [self._removals[one.uri][0] for one in changes if self._is_removal(one)]
-        return self._with_missing(self._state.frontiers.progress_after(low_water), removed)
-
-    def _with_missing(
-        self, progress: Progress | None, removed: Sequence[Change] = ()
-    ) -> Progress | None:
-        passed, unconfirmed = self._state.pending.passed, self._state.unconfirmed
-        if progress is None or not (passed or removed):
-            return progress
-        candidates = passed if unconfirmed else ()
-        pushed = frozenset(one.uri for one in candidates if one.uri in unconfirmed)
-        if passed is not self._passed or pushed != self._only_pushed:
-            self._passed, self._only_pushed = passed, pushed
-            # No later run waits for a list that confirms what was not applied.
-            self._missing = tuple(
-                MissingResource(one.resource.uri) if one.uri in pushed else _missing_resource(one)
-                for one in passed
-            )
-        return replace(progress, missing=self._missing + tuple(map(_removed_resource, removed)))
-
-    def _is_removal(self, change: Change) -> bool:
-        """Return whether a deletion is applied because its resource is listed and missing."""
-        return change.uri in self._removals and change is self._removals[change.uri][1]
-
-    # Answers
-
-    def applied(self, changes: Iterable[Change], now: float) -> None:
-        """Record changes as applied, and watch the missing resources among them."""
-        pending = self._state.pending
-        self._catch_up.news_at = now
-        for change in changes:
-            is_latest = pending.applied(change)
-            if self._is_removal(change):
-                listed, _ = self._removals.pop(change.uri)
-                if is_latest:  # else a later change shows whether the resource exists
-                    fetch = replace(listed, check=CheckMethod.FETCH)
-                    pending.watch(fetch, now + self._state.pace.gone_after, removed=True)
-
-    def failed(self, change: Change, error: RsnotifyError, now: float) -> None:
-        """Retry a change later, or remove its resource if it has been missing for long."""
-        state = self._state
-        is_watched = state.pending.is_watched(change.uri)
-        is_missing = isinstance(error, NotFound)
-        gone_after = state.pace.gone_after
-        attempts = state.pending.failed(
-            change,
-            now,
-            max(
-                error.retry_after or 0.0,
-                gone_after if state.pending.is_removed(change.uri) else 0.0,
-            ),
-            missing=is_missing,
-            longest=gone_after if is_missing else LONGEST_RETRY_AFTER,
-        )
-        if not attempts:
-            return
-        if self._is_gone(change, error, attempts, now):
-            state.actions.note(
-                f"{change.resource.uri} is listed, but not there: it is removed from the copy, "
-                "and fetched again from time to time",
-                warning=True,
-            )
-            removal = replace(change, change=ChangeType.DELETED, package=None)
-            self._removals[change.uri] = (change, removal)
-            since = LATEST if is_watched else removal.at
-            state.pending.add(removal, since, missing=change)
-            self._catch_up.comparisons.expedite()
-        elif not is_watched:
-            text = f"could not apply, try {attempts}: {error}"
-            state.actions.note(text, warning=attempts == 3)
-            if self._is_enough(change, error, attempts):
-                self._give_up(change, error)
-        if state.pending.failed_at(change) >= self._catch_up.began:
-            # The resource may have changed or been deleted since: then the lists show it.
-            delay = state.pace.retry.delay(attempts, state.random)
-            state.schedule.catch_up_by(now + delay)
-
-    def _is_enough(self, change: Change, error: RsnotifyError, attempts: int) -> bool:
-        """Return whether a change has failed so often, or for so long, that it is given up."""
-        pace, pending = self._state.pace, self._state.pending
-        if isinstance(error, Unavailable) and error.is_transient:
-            return pending.retried_at(change) - pending.failed_at(change) >= pace.patience
-        return attempts >= pace.give_up
-
-    def _give_up(self, change: Change, error: RsnotifyError) -> None:
-        """Allow T to pass a resource that is not available.
-
-        T waits if the fault is here, as with a disk or a handler, or if too many are stored.
-        """
-        pending = self._state.pending
-        is_here = isinstance(error, StorageError)
-        watch = not is_here and len(pending.passed) < _MOST_MISSING
-        pending.give_up(change.uri, watch=watch)
-
-    def _is_gone(self, change: Change, error: RsnotifyError, attempts: int, now: float) -> bool:
-        pace = self._state.pace
-        is_listed = change.resource.change is None
-        if is_listed and self._audit.repairing and attempts >= pace.give_up:
-            # A resource that was missing when everything was compared for a difference need not
-            # hold up T for long: if it was a mistake, the digest shows that again.
-            return isinstance(error, NotFound)
-        since = self._state.pending.missing_since(change)
-        return since is not None and now - since >= pace.gone_after
-
-
-def _removed_resource(change: Change) -> MissingResource:
-    return MissingResource(change.resource.uri, announced_at(change))
-
-
-def _missing_resource(change: Change) -> MissingResource:
-    if change.check is CheckMethod.FETCH:
-        return _removed_resource(change)
-    return MissingResource(change.resource.uri, announced_at(change), change.resource, change.at)
-
-
-def _change_of(missing: MissingResource) -> Change:
-    uri, kind = normalize(missing.uri), ChangeType.UPDATED
-    at, entry = missing.announced, missing.entry
-    if entry is not None:
-        # Its datetime may be that of a version which was stored since.
-        check = CheckMethod.COMPARE
-        return Change(uri, entry.change or kind, missing.at, entry, check=check)
-    entry = Resource(missing.uri, change=kind, datetime=at if at > EARLIEST else None)
-    return Change(uri, kind, at, entry, check=CheckMethod.FETCH)
-
-
-class PushIntake:
-    """Adds the changes of fragments to the pending changes, and notices gaps."""
-
-    def __init__(self, state: SyncState, catch_up: CatchUp, audit: ContinuousAudit) -> None:
-        self._state = state
-        self._catch_up = catch_up
-        self._audit = audit
+        pace = pace or Pace()
+        self._state = SyncState(progress, pace, random or Random(), pushed)
+        self._catch_up = CatchUp(offer, self._state, compared)
+        self._audit = ContinuousAudit(pace, self._state.actions, incomparable)
         #: How many subscribers receive the same fragments, as far as is known.
-        self.listeners = 0
+        self._listeners = 0
         #: When a gap is to be pulled, if there is one.
-        self.gap_due: float | None = None
+        self._gap_due: float | None = None
+        missing = progress.missing if progress is not None else ()
+        self._results = ApplyResults(self._state, self._catch_up, self._audit, missing)
+        self._notices = DocumentNotices(self._state.frontiers)
 
-    def spread(self) -> float:
-        """Return how long to wait before a request that all subscribers have a reason for now."""
-        state = self._state
-        return state.random.uniform(0.0, state.pace.spread_among(self.listeners))
+    def _next_actions(self, now: float) -> list[Action]:
+        self._catch_up.proceed()
+        changes = self._state.pending.dispatch(self._state.pace.in_flight, now)
+        if changes:
+            self._state.actions.append(Apply(tuple(changes)))
+        actions = self._state.actions.remove_all()
+        if any(isinstance(action, ForgetDatetimes) and action.entirely for action in actions):
+            self._audit.reset()
+        return actions
 
-    def add(self, document: Document, now: float, today: Instant | None) -> None:
-        """Add the changes of a fragment; `today` comes from a clock that may be wrong."""
+    # Time, and the Source's offer
+
+    def start(self, now: float) -> list[Action]:
+        """Begin: with a baseline if there is no progress, else with a pull."""
+        self._results.start(now)
+        self._catch_up.begin(now)
+        return self._next_actions(now)
+
+    def tick(self, now: float) -> list[Action]:
+        """Do what has become due."""
+        schedule = self._state.schedule
+        if self._gap_due is not None and self._gap_due <= now:
+            self._gap_due = None
+            schedule.catch_up_by(now)
+        if schedule.due is not None and schedule.due <= now and not self._catch_up.busy:
+            self._gap_due = None
+            self._catch_up.begin(now)
+        if schedule.is_offer_due(now):
+            self._state.actions.append(Discover())
+        return self._next_actions(now)
+
+    def offered(self, offer: Offer, now: float) -> list[Action]:
+        """Use what the Source offers now from the next pull on."""
+        self._catch_up.set_offer(offer, now)
+        return self._next_actions(now)
+
+    # Push
+
+    def fragment(
+        self, document: Document, now: float, today: Instant | None = None
+    ) -> list[Action]:
+        """Add the changes of a fragment that was pushed.
+
+        `today` comes from the clock of the Destination, if it has one; that may be wrong.
+        """
         try:
             coverage = fragment_coverage(document)
         except DocumentError as error:
-            self.refuse(error, now)
-            return
+            return self.fragment_unreadable(error, now)
         state = self._state
         joined = state.frontiers.push(coverage, today)
         state.unconfirmed.add(joined, now)
         until = None if coverage.from_ is None else coverage.until
         self._audit.read_fragment(document, until, state.frontiers.known)
         # The same time for all: they are on one host, and its connections can be reused.
-        later = now + self.spread()
+        later = now + self._spread()
         for change in joined:
             state.pending.add(
                 change, due=None if later == now or has_inline_content(change) else later
@@ -312,26 +195,155 @@ class PushIntake:
         if coverage.from_ is None:
             state.schedule.catch_up_by(later + state.pace.gap_grace)
         elif not state.frontiers.has_push_gap:
-            self.gap_due = None
-        elif self.gap_due is None and not self._catch_up.busy:
-            self.gap_due = later + state.pace.gap_grace
+            self._gap_due = None
+        elif self._gap_due is None and not self._catch_up.busy:
+            self._gap_due = later + state.pace.gap_grace
+        return self._next_actions(now)
 
-    def refuse(self, error: RsnotifyError, now: float) -> None:
-        """Read the Change List, as a message is no fragment."""
+    def fragment_unreadable(self, error: RsnotifyError, now: float) -> list[Action]:
+        """Read the Change List, as something was pushed that is no fragment."""
         state = self._state
         text = f"a fragment was refused, so the Change List is read: {error}"
         state.actions.note(text, warning=True)
-        state.schedule.catch_up_by(now + self.spread() + state.pace.gap_grace)
+        state.schedule.catch_up_by(now + self._spread() + state.pace.gap_grace)
+        return self._next_actions(now)
 
+    def audience(self, listeners: int) -> None:
+        """Set how many subscribers receive the fragments that arrive here."""
+        self._listeners = listeners
 
-class FollowerView:
-    """The readable state of a follower, which consists of these parts."""
+    def _spread(self) -> float:
+        """Return how long to wait before a request that all subscribers have a reason for now."""
+        state = self._state
+        return state.random.uniform(0.0, state.pace.spread_among(self._listeners))
 
-    _state: SyncState
-    _catch_up: CatchUp
-    _audit: ContinuousAudit
-    _push: PushIntake
-    _results: ApplyResults
+    def push_up(self, now: float) -> list[Action]:
+        """Poll less often, as fragments arrive from `since` on."""
+        self._state.schedule.push_works = True
+        return self._next_actions(now)
+
+    def push_gap(self, now: float) -> list[Action]:
+        """Read the Change List, as the hub cannot replay from `since` on."""
+        self._state.actions.note(
+            "the hub's log does not reach back far enough, so the Change List is read"
+        )
+        self._state.schedule.catch_up_by(now)
+        return self.tick(now)
+
+    def push_down(self, now: float) -> list[Action]:
+        """Poll more often, as no fragments arrive any more."""
+        self._state.schedule.push_lost(now)
+        return self._next_actions(now)
+
+    # Framework Notifications
+
+    @property
+    def notified_through(self) -> Instant | None:
+        """Every Framework Notification up to here was received; None before the first."""
+        return self._notices.through
+
+    def notified(self, document: Document, now: float) -> list[Action]:
+        """Read soon the documents that a Framework Notification announces, if they may help."""
+        failing = self.failures > 0
+        try:
+            to_read = self._notices.read(document, self._catch_up.offer, failing=failing)
+        except DocumentError as error:
+            self._state.actions.note(f"a notification about documents was ignored: {error}")
+            to_read = DocumentsToRead()
+        self._state.schedule.documents_changed(to_read, now, self._listeners)
+        return self._next_actions(now)
+
+    # Resources that the copy has lost
+
+    def verify(self, changes: Iterable[Change], now: float) -> list[Action]:
+        """Fetch resources again, in place of what is pending for them.
+
+        T does not wait for them: the program stores which resources the copy has lost.
+        """
+        for change in changes:
+            if not self._state.pending.is_watched(change.uri):
+                self._state.pending.add(change, since=UNWAITED)
+        return self._next_actions(now)
+
+    def compare_lost(self, now: float) -> list[Action]:
+        """Read what the lists say of all resources, as a `verify` met other content, or none."""
+        self._catch_up.compare_lost(now)
+        return self._next_actions(now)
+
+    # Answers to `Fetch`, `Compare` and `FindUnlisted`
+
+    def fetched(
+        self, fetch: Fetch, document: Document, now: float, sent: Instant | None = None
+    ) -> list[Action]:
+        """Use a document that was requested, read to its end.
+
+        `sent` is when it was sent, by the clock of the Source; None if that is not known.
+        """
+        try:
+            self._catch_up.fetched(fetch, document, now, sent)
+            if fetch.kind in RESOURCE_KINDS:
+                self._audit.read_list(document)
+        except DocumentError as error:
+            return self.fetch_failed(fetch, error.at(fetch.uri), now)
+        return self._next_actions(now)
+
+    def fetch_failed(self, fetch: Fetch, error: RsnotifyError, now: float) -> list[Action]:
+        """Retry or use other documents, as one could not be fetched or read; none of it counts."""
+        self._catch_up.failed(fetch, error, now)
+        return self._next_actions(now)
+
+    def differing(
+        self,
+        resources: Iterable[Resource],
+        now: float,
+        absent: Iterable[Resource] = (),
+        unproven: Iterable[Resource] = (),
+        checkable: Iterable[Resource] = (),
+    ) -> list[Action]:
+        """Add the resources of the last `Compare` that are stored differently, or not at all.
+
+        Those that are `unproven` are requested now and then, as their entries do not show whether
+        they have changed. Those that are `checkable`, too, and a conditional request shows it.
+        """
+        resources, absent = list(resources), list(absent)
+        self._audit.differences += len(resources) + len(absent)
+        self._catch_up.add_differing(resources, absent, now, list(unproven), list(checkable))
+        return self._next_actions(now)
+
+    def unlisted(self, uris: Iterable[str], now: float) -> list[Action]:
+        """Remove the resources of the last `FindUnlisted`, which are stored but not listed."""
+        uris = list(uris)
+        self._audit.differences += len(uris)
+        self._catch_up.add_unlisted(uris, now)
+        return self._next_actions(now)
+
+    # Answers to `Apply` and `audit_due`
+
+    def applied(self, changes: Iterable[Change], now: float) -> list[Action]:
+        """Record that changes of an `Apply` are committed, or about to be."""
+        self._results.applied(changes, now)
+        return self._next_actions(now)
+
+    def failed(self, change: Change, error: RsnotifyError, now: float) -> list[Action]:
+        """Retry a change of an `Apply` later, as it could not be applied."""
+        self._results.failed(change, error, now)
+        return self._next_actions(now)
+
+    def audited(self, held: SetSum, latest: Instant, now: float) -> list[Action]:
+        """Compare the copy with the Source's statement; call it while `audit_due`.
+
+        `held` is the sum over the copy, whose applied changes must all be committed; `latest` is
+        the datetime of the latest change in it.
+        """
+        can_list = self._catch_up.can_compare
+        remedy = self._audit.compare(held, latest, now, can_list=can_list)
+        if self._audit.in_step:
+            self._catch_up.comparisons.compared = now
+        if remedy is not Remedy.NOTHING:
+            # A change that a hub withheld is missing at all its subscribers, at the same time.
+            when = now + self._spread()
+            self._catch_up.check(now, when, everything=remedy is Remedy.COMPARE)
+        return self._next_actions(now)
 
     # What to store, and when to call
 
@@ -349,7 +361,7 @@ class FollowerView:
         """When `tick` is due, if no event comes before."""
         catch_up = None if self._catch_up.busy else self._state.schedule.due
         offer, pending = self._state.schedule.offer_due, self._state.pending.wakeup()
-        due = (self._push.gap_due, pending, catch_up, offer)
+        due = (self._gap_due, pending, catch_up, offer)
         return min((time for time in due if time is not None), default=None)
 
     @property
@@ -490,225 +502,164 @@ class FollowerView:
         return now - catch_up.news_at >= patience
 
 
-class Follower(FollowerView):
-    """Follows one set of resources. Call `start` first, then one method for each event.
+class ApplyResults:
+    """Records which changes are applied, and derives the progress to store.
 
-    Every event returns the actions to perform, to be begun in this order; `wakeup` is the time at
-    which `tick` is due. Store the changes that were applied in one transaction with the `progress`
-    after `applied`; or with `progress_after`, if `applied` is called only once they are durable.
-
-    Args:
-        offer: What the Source offers.
-        progress: Where an earlier run stopped; None to begin with a baseline.
-        pace: How fast, and how much at once.
-        random: The source of jitter.
-        compared: When the copy was last compared with the whole set, by the clock of `now`.
-        pushed: The changes that an earlier run applied and are later than `progress.confirmed`.
-        incomparable: Why the copy cannot be compared with the Source's statements about its whole
-            set, in a sentence; empty if it can.
+    `missing` are the resources that were not available when the last run ended.
     """
 
     def __init__(
         self,
-        offer: Offer,
-        progress: Progress | None = None,
-        *,
-        pace: Pace | None = None,
-        random: Random | None = None,
-        compared: float = 0.0,
-        pushed: Iterable[Change] = (),
-        incomparable: str = "",
+        state: SyncState,
+        catch_up: CatchUp,
+        audit: ContinuousAudit,
+        missing: tuple[MissingResource, ...],
     ) -> None:
-        pace = pace or Pace()
-        self._state = SyncState(progress, pace, random or Random(), pushed)
-        self._catch_up = CatchUp(offer, self._state, compared)
-        self._audit = ContinuousAudit(pace, self._state.actions, incomparable)
-        self._push = PushIntake(self._state, self._catch_up, self._audit)
-        missing = progress.missing if progress is not None else ()
-        self._results = ApplyResults(self._state, self._catch_up, self._audit, missing)
-        self._notices = DocumentNotices(self._state.frontiers)
+        self._state = state
+        self._catch_up = catch_up
+        self._audit = audit
+        #: The resources to store with the progress, and the changes they are made from.
+        self._missing = missing
+        self._passed: Sequence[Change] = ()
+        self._only_pushed: frozenset[str] = frozenset()
+        #: By URI, changes of missing resources, and the deletions applied in their place.
+        self._removals: dict[str, tuple[Change, Change]] = {}
 
-    def _next_actions(self, now: float) -> list[Action]:
-        self._catch_up.proceed()
-        changes = self._state.pending.dispatch(self._state.pace.in_flight, now)
-        if changes:
-            self._state.actions.append(Apply(tuple(changes)))
-        actions = self._state.actions.remove_all()
-        if any(isinstance(action, ForgetDatetimes) and action.entirely for action in actions):
-            self._audit.reset()
-        return actions
+    def start(self, now: float) -> None:
+        """Fetch again the resources that were not available when the last run ended."""
+        for one in self._missing:
+            self._state.pending.watch(_change_of(one), now)
 
-    # Time, and the Source's offer
+    # Progress
 
-    def start(self, now: float) -> list[Action]:
-        """Begin: with a baseline if there is no progress, else with a pull."""
-        self._results.start(now)
-        self._catch_up.begin(now)
-        return self._next_actions(now)
+    def progress(self) -> Progress | None:
+        state = self._state
+        return self._with_missing(state.frontiers.progress(state.pending.low_water()))
 
-    def tick(self, now: float) -> list[Action]:
-        """Do what has become due."""
-        schedule, push = self._state.schedule, self._push
-        if push.gap_due is not None and push.gap_due <= now:
-            push.gap_due = None
-            schedule.catch_up_by(now)
-        if schedule.due is not None and schedule.due <= now and not self._catch_up.busy:
-            push.gap_due = None
-            self._catch_up.begin(now)
-        if schedule.is_offer_due(now):
-            self._state.actions.append(Discover())
-        return self._next_actions(now)
+    def progress_after(self, changes: Sequence[Change]) -> Progress | None:
+        """Return the progress to store with changes, before `applied` is called for them."""
+        low_water = self._state.pending.low_water_after(changes)
+        removed = [self._removals[one.uri][0] for one in changes if self._is_removal(one)]
+        return self._with_missing(self._state.frontiers.progress_at(low_water), removed)
 
-    def offered(self, offer: Offer, now: float) -> list[Action]:
-        """Use what the Source offers now from the next pull on."""
-        self._catch_up.set_offer(offer, now)
-        return self._next_actions(now)
+    def _with_missing(
+        self, progress: Progress | None, removed: Sequence[Change] = ()
+    ) -> Progress | None:
+        passed, unconfirmed = self._state.pending.passed, self._state.unconfirmed
+        if progress is None or not (passed or removed):
+            return progress
+        candidates = passed if unconfirmed else ()
+        pushed = frozenset(one.uri for one in candidates if one.uri in unconfirmed)
+        if passed is not self._passed or pushed != self._only_pushed:
+            self._passed, self._only_pushed = passed, pushed
+            # No later run waits for a list that confirms what was not applied.
+            self._missing = tuple(
+                MissingResource(one.resource.uri) if one.uri in pushed else _missing_resource(one)
+                for one in passed
+            )
+        return replace(progress, missing=self._missing + tuple(map(_removed_resource, removed)))
 
-    # Push
+    def _is_removal(self, change: Change) -> bool:
+        """Return whether a deletion is applied because its resource is listed and missing."""
+        return change.uri in self._removals and change is self._removals[change.uri][1]
 
-    def fragment(
-        self, document: Document, now: float, today: Instant | None = None
-    ) -> list[Action]:
-        """Add the changes of a fragment that was pushed.
+    # Answers
 
-        `today` comes from the clock of the Destination, if it has one; that may be wrong.
-        """
-        self._push.add(document, now, today)
-        return self._next_actions(now)
-
-    def fragment_unreadable(self, error: RsnotifyError, now: float) -> list[Action]:
-        """Read the Change List, as something was pushed that is no fragment."""
-        self._push.refuse(error, now)
-        return self._next_actions(now)
-
-    def audience(self, listeners: int) -> None:
-        """Set how many subscribers receive the fragments that arrive here."""
-        self._push.listeners = listeners
-
-    def push_up(self, now: float) -> list[Action]:
-        """Poll less often, as fragments arrive from `since` on."""
-        self._state.schedule.push_works = True
-        return self._next_actions(now)
-
-    def push_gap(self, now: float) -> list[Action]:
-        """Read the Change List, as the hub cannot replay from `since` on."""
-        self._state.actions.note(
-            "the hub's log does not reach back far enough, so the Change List is read"
-        )
-        self._state.schedule.catch_up_by(now)
-        return self.tick(now)
-
-    def push_down(self, now: float) -> list[Action]:
-        """Poll more often, as no fragments arrive any more."""
-        self._state.schedule.push_lost(now)
-        return self._next_actions(now)
-
-    # Framework Notifications
-
-    @property
-    def notified_through(self) -> Instant | None:
-        """Every Framework Notification up to here was received; None before the first."""
-        return self._notices.through
-
-    def notified(self, document: Document, now: float) -> list[Action]:
-        """Read soon the documents that a Framework Notification announces, if they may help."""
-        failing = self.failures > 0
-        try:
-            to_read = self._notices.read(document, self._catch_up.offer, failing=failing)
-        except DocumentError as error:
-            self._state.actions.note(f"a notification about documents was ignored: {error}")
-            to_read = DocumentsToRead()
-        self._state.schedule.documents_changed(to_read, now, self._push.listeners)
-        return self._next_actions(now)
-
-    # Resources that the copy has lost
-
-    def verify(self, changes: Iterable[Change], now: float) -> list[Action]:
-        """Fetch resources again, in place of what is pending for them.
-
-        T does not wait for them: the program stores which resources the copy has lost.
-        """
+    def applied(self, changes: Iterable[Change], now: float) -> None:
+        """Record changes as applied, and watch the missing resources among them."""
+        pending = self._state.pending
+        self._catch_up.news_at = now
         for change in changes:
-            if not self._state.pending.is_watched(change.uri):
-                self._state.pending.add(change, since=UNWAITED)
-        return self._next_actions(now)
+            is_latest = pending.applied(change)
+            if self._is_removal(change):
+                listed, _ = self._removals.pop(change.uri)
+                if is_latest:  # else a later change shows whether the resource exists
+                    fetch = replace(listed, check=CheckMethod.FETCH)
+                    pending.watch(fetch, now + self._state.pace.gone_after, removed=True)
 
-    def compare_lost(self, now: float) -> list[Action]:
-        """Read what the lists say of all resources, as a `verify` met other content, or none."""
-        self._catch_up.compare_lost(now)
-        return self._next_actions(now)
+    def failed(self, change: Change, error: RsnotifyError, now: float) -> None:
+        """Retry a change later, or remove its resource if it has been missing for long."""
+        state = self._state
+        is_watched = state.pending.is_watched(change.uri)
+        is_missing = isinstance(error, NotFound)
+        gone_after = state.pace.gone_after
+        attempts = state.pending.failed(
+            change,
+            now,
+            max(
+                error.retry_after or 0.0,
+                gone_after if state.pending.is_removed(change.uri) else 0.0,
+            ),
+            missing=is_missing,
+            longest=gone_after if is_missing else LONGEST_RETRY_AFTER,
+        )
+        if not attempts:
+            return
+        if self._is_gone(change, error, attempts, now):
+            state.actions.note(
+                f"{change.resource.uri} is listed, but not there: it is removed from the copy, "
+                "and fetched again from time to time",
+                warning=True,
+            )
+            removal = replace(change, change=ChangeType.DELETED, package=None)
+            self._removals[change.uri] = (change, removal)
+            since = LATEST if is_watched else removal.at
+            state.pending.add(removal, since, missing=change)
+            self._catch_up.comparisons.expedite()
+        elif not is_watched:
+            text = f"could not apply, try {attempts}: {error}"
+            state.actions.note(text, warning=attempts == 3)
+            if self._is_enough(change, error, attempts):
+                self._give_up(change, error)
+        if state.pending.failed_at(change) >= self._catch_up.began:
+            # The resource may have changed or been deleted since: then the lists show it.
+            delay = state.pace.retry.delay(attempts, state.random)
+            state.schedule.catch_up_by(now + delay)
 
-    # Answers to `Fetch`, `Compare` and `FindUnlisted`
+    def _is_enough(self, change: Change, error: RsnotifyError, attempts: int) -> bool:
+        """Return whether a change has failed so often, or for so long, that it is given up."""
+        pace, pending = self._state.pace, self._state.pending
+        if isinstance(error, Unavailable) and error.is_transient:
+            return pending.retried_at(change) - pending.failed_at(change) >= pace.patience
+        return attempts >= pace.give_up
 
-    def fetched(
-        self, fetch: Fetch, document: Document, now: float, sent: Instant | None = None
-    ) -> list[Action]:
-        """Use a document that was requested, read to its end.
+    def _give_up(self, change: Change, error: RsnotifyError) -> None:
+        """Allow T to pass a resource that is not available.
 
-        `sent` is when it was sent, by the clock of the Source; None if that is not known.
+        T waits if the fault is here, as with a disk or a handler, or if too many are stored.
         """
-        try:
-            self._catch_up.fetched(fetch, document, now, sent)
-            if fetch.kind in RESOURCE_KINDS:
-                self._audit.read_list(document)
-        except DocumentError as error:
-            return self.fetch_failed(fetch, error.at(fetch.uri), now)
-        return self._next_actions(now)
+        pending = self._state.pending
+        is_here = isinstance(error, StorageError)
+        watch = not is_here and len(pending.passed) < _MOST_MISSING
+        pending.give_up(change.uri, watch=watch)
 
-    def fetch_failed(self, fetch: Fetch, error: RsnotifyError, now: float) -> list[Action]:
-        """Retry or use other documents, as one could not be fetched or read; none of it counts."""
-        self._catch_up.failed(fetch, error, now)
-        return self._next_actions(now)
+    def _is_gone(self, change: Change, error: RsnotifyError, attempts: int, now: float) -> bool:
+        pace = self._state.pace
+        is_listed = change.resource.change is None
+        if is_listed and self._audit.repairing and attempts >= pace.give_up:
+            # A resource that was missing when everything was compared for a difference need not
+            # hold up T for long: if it was a mistake, the digest shows that again.
+            return isinstance(error, NotFound)
+        since = self._state.pending.missing_since(change)
+        return since is not None and now - since >= pace.gone_after
 
-    def differing(
-        self,
-        resources: Iterable[Resource],
-        now: float,
-        absent: Iterable[Resource] = (),
-        unproven: Iterable[Resource] = (),
-        checkable: Iterable[Resource] = (),
-    ) -> list[Action]:
-        """Add the resources of the last `Compare` that are stored differently, or not at all.
 
-        Those that are `unproven` are requested now and then, as their entries do not show whether
-        they have changed. Those that are `checkable`, too, and a conditional request shows it.
-        """
-        resources, absent = list(resources), list(absent)
-        self._audit.differences += len(resources) + len(absent)
-        self._catch_up.add_differing(resources, absent, now, list(unproven), list(checkable))
-        return self._next_actions(now)
+def _removed_resource(change: Change) -> MissingResource:
+    return MissingResource(change.resource.uri, announced_at(change))
 
-    def unlisted(self, uris: Iterable[str], now: float) -> list[Action]:
-        """Remove the resources of the last `FindUnlisted`, which are stored but not listed."""
-        uris = list(uris)
-        self._audit.differences += len(uris)
-        self._catch_up.add_unlisted(uris, now)
-        return self._next_actions(now)
 
-    # Answers to `Apply` and `audit_due`
+def _missing_resource(change: Change) -> MissingResource:
+    if change.check is CheckMethod.FETCH:
+        return _removed_resource(change)
+    return MissingResource(change.resource.uri, announced_at(change), change.resource, change.at)
 
-    def applied(self, changes: Iterable[Change], now: float) -> list[Action]:
-        """Record that changes of an `Apply` are committed, or about to be."""
-        self._results.applied(changes, now)
-        return self._next_actions(now)
 
-    def failed(self, change: Change, error: RsnotifyError, now: float) -> list[Action]:
-        """Retry a change of an `Apply` later, as it could not be applied."""
-        self._results.failed(change, error, now)
-        return self._next_actions(now)
-
-    def audited(self, held: SetSum, latest: Instant, now: float) -> list[Action]:
-        """Compare the copy with the Source's statement; call it while `audit_due`.
-
-        `held` is the sum over the copy, whose applied changes must all be committed; `latest` is
-        the datetime of the latest change in it.
-        """
-        can_list = self._catch_up.can_compare
-        remedy = self._audit.compare(held, latest, now, can_list=can_list)
-        if self._audit.in_step:
-            self._catch_up.comparisons.compared = now
-        if remedy is not Remedy.NOTHING:
-            # A change that a hub withheld is missing at all its subscribers, at the same time.
-            when = now + self._push.spread()
-            self._catch_up.check(now, when, everything=remedy is Remedy.COMPARE)
-        return self._next_actions(now)
+def _change_of(missing: MissingResource) -> Change:
+    uri, kind = normalize(missing.uri), ChangeType.UPDATED
+    at, entry = missing.announced, missing.entry
+    if entry is not None:
+        # Its datetime may be that of a version which was stored since.
+        check = CheckMethod.COMPARE
+        return Change(uri, entry.change or kind, missing.at, entry, check=check)
+    entry = Resource(missing.uri, change=kind, datetime=at if at > EARLIEST else None)
+    return Change(uri, kind, at, entry, check=CheckMethod.FETCH)
