@@ -8,9 +8,11 @@
      │                                           │     a gap stays uncovered until a later baseline
      └───────────── broken, with backoff ────────┘
 
+A document that cannot be fetched or read ends the run, which is retried with backoff; the changes
+read before it are kept. Documents of the past are given up at once, and the next kind is read.
+Documents of the present are given up after some attempts (`FailurePolicy`); if the Change List
+itself stays broken, the others are read in its place, and now and then everything is compared.
 Where a document has vanished, the Capability List is read again.
-
-Decides what to try next after a document could not be fetched or read.
 """
 
 from __future__ import annotations

@@ -1,15 +1,27 @@
-"""Reasons why a copy may differ from the Source's documents.
+"""Why a copy may differ from the Source's documents, and the audit by count and digest.
 
 A follower is `level` only while there is no doubt. Each doubt is a sentence for the operator of the
-Destination, and each leads to a verification: the lists are read, a resource is fetched, or
-everything is compared.
+Destination, and each leads to a verification:
 
-Continuous audit: compares the copy with the Source's statement of its set (docs/audit.md).
+    doubt                 raised by               kept in                   cleared by
+    lists not read        a gap, a failure, a     `SyncState.settled`       the end of a pull
+                          moved set, a digest                               or baseline
+    lists unreadable      a document              `CatchUp.failures`        a complete pull
+    changes not applied   a known change          `PendingChanges`          `applied`
+    pushed gap            an early fragment       `SyncFrontiers.held`      lists that reach it, or
+                                                                            still end before it
+    uncovered gap         lists that begin late   `.uncovered_gap`          a younger list of all
+    older list of all     a list of all           `.last_list`              a list that is younger
+    overdue pushed ones   a list without them     `UnconfirmedChanges`      a list with them, a GET
+    clock gone back       a list that lost some   `ClockRegressionDetector` a comparison of all
 
-Theory of operation. A fragment may state how many resources the Source has as of its `until`, and
-their digest. That can be compared with the copy at this very instant only: when everything up to it
-is applied, nothing later is, and nothing is in flight. Such a moment mostly comes sooner or later;
-if not, the next statement is used. If the two differ:
+The subscriber adds doubts that only it can know: about the files of the copy, content that may be
+old, and an offer that could not be read (`Following.status`).
+
+Continuous audit (docs/audit.md): a fragment may state how many resources the Source has as of its
+`until`, and their digest. That can be compared with the copy at this very instant only: when
+everything up to it is applied, nothing later is, and nothing is in flight. Such a moment mostly
+comes sooner or later; if not, the next statement is used. If the two differ:
 
     statement ──differs──> the Change Lists are read from `confirmed` on, as a hub may have withheld
                            something; again with each statement, for as long as lists may lag
