@@ -44,6 +44,7 @@ from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.digest import ALGORITHM, SetDigest, SetSum, set_digest
 from rsnotify.format.model import Document
 from rsnotify.sync.actions import ActionList
+from rsnotify.sync.baseline import BaselineRun
 from rsnotify.sync.catch_up import CatchUp
 from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.pace import Pace
@@ -82,7 +83,7 @@ def list_doubts(state: SyncState, catch_up: CatchUp) -> Iterator[str]:
     frontiers, failures = state.frontiers, catch_up.failures
     if failures.count:
         yield f"the Source's documents could not be read: {failures.error}"
-    elif catch_up.baselining:
+    elif isinstance(catch_up.run, BaselineRun):
         yield "the copy is being compared with the Source's whole set"
     elif not state.settled:
         yield "the Source's lists have not been read to their end yet"
@@ -155,7 +156,8 @@ class ContinuousAudit:
         self._pace = pace
         self._note = actions.note
         self._incomparable = incomparable
-        self._statement: _Statement | None = None
+        #: The last statement, until it is compared.
+        self.statement: _Statement | None = None
         self._latest_list = EARLIEST
         self._differs_since: float | None = None
         self._has_reported = False
@@ -184,7 +186,7 @@ class ContinuousAudit:
             self._set_unusable(f"the digest of the set in a fragment cannot be read: {error}")
             return
         if until is None:
-            self._statement = None  # its changes may be later than all that is known
+            self.statement = None  # its changes may be later than all that is known
         elif digest is not None and known is not None and until >= known:
             self._use(_Statement(until, digest))
 
@@ -194,7 +196,7 @@ class ContinuousAudit:
         elif statement.digest.hash != ALGORITHM:
             self._set_unusable("the digest of the Source is not made of SHA-256 hashes")
         else:
-            self._statement = statement
+            self.statement = statement
 
     def _set_unusable(self, reason: str) -> None:
         if reason != self.reason:
@@ -209,11 +211,11 @@ class ContinuousAudit:
 
     def reset(self) -> None:
         """Forget what was stated and listed, as the Source's clock has gone back."""
-        self._statement, self._latest_list, self.in_step = None, EARLIEST, None
+        self.statement, self._latest_list, self.in_step = None, EARLIEST, None
 
-    def is_comparable_at(self, known: Instant | None) -> bool:
+    def is_due(self, known: Instant | None) -> bool:
         """Return whether there is a statement of the set at this very instant."""
-        return self._statement is not None and self._statement.until == known
+        return self.statement is not None and self.statement.until == known
 
     def compare(
         self, held: SetSum, latest: Instant, now: float, *, can_list: bool = True
@@ -222,7 +224,7 @@ class ContinuousAudit:
 
         `can_list` says whether the Source has a list of all its resources.
         """
-        statement, self._statement = self._statement, None
+        statement, self.statement = self.statement, None
         if statement is None or statement.until < max(latest, self._latest_list):
             return Remedy.NOTHING
         ours = held.digest()
@@ -233,7 +235,7 @@ class ContinuousAudit:
         else:
             remedy = self._differ(ours, statement, now, can_list)
             if remedy is not Remedy.NOTHING:
-                self._statement = replace(statement, is_repeated=True)
+                self.statement = replace(statement, is_repeated=True)
             return remedy
         return Remedy.NOTHING
 

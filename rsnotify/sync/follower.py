@@ -79,6 +79,7 @@ from rsnotify.sync.actions import (
     MissingResource,
     Progress,
 )
+from rsnotify.sync.baseline import BaselineRun
 from rsnotify.sync.catch_up import CatchUp
 from rsnotify.sync.doubts import ContinuousAudit, Remedy, has_doubts, list_doubts
 from rsnotify.sync.follower_state import DocumentNotices, DocumentsToRead, SyncState
@@ -133,11 +134,13 @@ class Follower:
         self._notices = DocumentNotices(self._state.frontiers)
 
     def _next_actions(self, now: float) -> list[Action]:
-        self._catch_up.proceed()
+        if self._catch_up.run is not None:
+            self._catch_up.proceed()
         changes = self._state.pending.dispatch(self._state.pace.in_flight, now)
         if changes:
             self._state.actions.append(Apply(tuple(changes)))
-        actions = self._state.actions.remove_all()
+        actions = list(self._state.actions)
+        self._state.actions.clear()
         if any(isinstance(action, ForgetDatetimes) and action.entirely for action in actions):
             self._audit.reset()
         return actions
@@ -156,7 +159,7 @@ class Follower:
         if self._gap_due is not None and self._gap_due <= now:
             self._gap_due = None
             schedule.catch_up_by(now)
-        if schedule.due is not None and schedule.due <= now and not self._catch_up.busy:
+        if schedule.due is not None and schedule.due <= now and self._catch_up.run is None:
             self._gap_due = None
             self._catch_up.begin(now)
         if schedule.is_offer_due(now):
@@ -185,7 +188,8 @@ class Follower:
         joined = state.frontiers.push(coverage, today)
         state.unconfirmed.add(joined, now)
         until = None if coverage.from_ is None else coverage.until
-        self._audit.read_fragment(document, until, state.frontiers.known)
+        if document.attributes or until is None:  # a digest, or the end of the last one
+            self._audit.read_fragment(document, until, state.frontiers.known)
         # The same time for all: they are on one host, and its connections can be reused.
         later = now + self._spread()
         for change in joined:
@@ -196,7 +200,7 @@ class Follower:
             state.schedule.catch_up_by(later + state.pace.gap_grace)
         elif not state.frontiers.has_push_gap:
             self._gap_due = None
-        elif self._gap_due is None and not self._catch_up.busy:
+        elif self._gap_due is None and self._catch_up.run is None:
             self._gap_due = later + state.pace.gap_grace
         return self._next_actions(now)
 
@@ -359,7 +363,7 @@ class Follower:
     @property
     def wakeup(self) -> float | None:
         """When `tick` is due, if no event comes before."""
-        catch_up = None if self._catch_up.busy else self._state.schedule.due
+        catch_up = None if self._catch_up.run is not None else self._state.schedule.due
         offer, pending = self._state.schedule.offer_due, self._state.pending.wakeup()
         due = (self._gap_due, pending, catch_up, offer)
         return min((time for time in due if time is not None), default=None)
@@ -367,9 +371,8 @@ class Follower:
     @property
     def audit_due(self) -> bool:
         """Whether the copy is now at the instant of a statement, so that `audited` is due."""
-        if not self._audit.is_comparable_at(self.since) or self._catch_up.busy:
-            return False
-        return self.level
+        audit, is_idle = self._audit, self._catch_up.run is None
+        return is_idle and audit.statement is not None and self.level and audit.is_due(self.since)
 
     # How far the copy is
 
@@ -385,7 +388,10 @@ class Follower:
         The value is kept while the lists are read as a matter of routine, until they have
         something new.
         """
-        return not has_doubts(self._state, self._catch_up)
+        state = self._state
+        # First, as both are known at once: changes mostly are on their way.
+        is_pending = bool(state.pending) or not state.settled
+        return not is_pending and not has_doubts(state, self._catch_up)
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -439,7 +445,7 @@ class Follower:
 
     @property
     def baselining(self) -> bool:
-        return self._catch_up.baselining
+        return isinstance(self._catch_up.run, BaselineRun)
 
     @property
     def is_comparing(self) -> bool:
@@ -489,7 +495,7 @@ class Follower:
         nothing new came for `Pace.patience`, or cannot come within that time.
         """
         state, catch_up = self._state, self._catch_up
-        if catch_up.busy or not state.pending.all_given_up:
+        if catch_up.run is not None or not state.pending.all_given_up:
             return False
         is_read = all(failed < catch_up.began for failed in state.pending.first_failures())
         if state.settled and is_read:

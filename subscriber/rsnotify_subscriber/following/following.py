@@ -310,6 +310,7 @@ class Following:
             incomparable=incomparable(identity),
         )
         self._saver = ProgressSaver(state, context.worker, self._follower, context.handler)
+        self.progress_after = self._saver.progress_after
         self._packages = DumpPackages(context.fetcher)
         content = ContentResolver(
             context.fetcher,
@@ -375,8 +376,8 @@ class Following:
         return next(self._other_doubts(), "")
 
     def _other_doubts(self) -> Iterator[str]:
-        if self._copy.doubt:
-            yield self._copy.doubt
+        if (self._state.lost or not self._copy.has_compared) and (reason := self._copy.doubt):
+            yield reason
         if self._rediscovery.doubt:
             yield self._rediscovery.doubt
             return
@@ -452,7 +453,7 @@ class Following:
         for action in actions:
             self._do(action)
         self._set_timer()
-        if self._packages.open_count and self._follower.level:
+        if self._packages.opened and self._follower.level:
             self._tasks.spawn(self._packages.close())
         self._check_events()
         self._saver.check_compared()
@@ -579,9 +580,6 @@ class Following:
         self._perform(self._follower.unlisted(missing, self._loop.time()))
 
     # The results of an Apply: the `ApplyOutcome` of the applier
-
-    def progress_after(self, changes: Sequence[Change]) -> Progress | None:
-        return self._saver.progress_after(changes)
 
     def applied(self, changes: Sequence[Change]) -> None:
         self._saver.committed()
