@@ -37,8 +37,7 @@ from rsnotify.format.hashes import verified_hashes
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Rel, Resource
 from rsnotify.format.reader import read_document
-from rsnotify_subscriber.fetching.contents import Content
-from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.fetcher import Content, Fetcher
 
 #: The path of the manifest in a package (core §11.2, §13.2).
 MANIFEST = "manifest.xml"

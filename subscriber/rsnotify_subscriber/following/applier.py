@@ -34,7 +34,7 @@ from rsnotify.runtime.tasks import Tasks
 from rsnotify.selection import Selection
 from rsnotify.sync.actions import Progress
 from rsnotify_subscriber.content.resolver import ContentResolver
-from rsnotify_subscriber.fetching.contents import Content, Unchanged
+from rsnotify_subscriber.fetching.fetcher import Content, Unchanged
 from rsnotify_subscriber.handlers import (
     Handler,
     LocatedHandler,
