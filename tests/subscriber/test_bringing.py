@@ -66,10 +66,7 @@ class Blocked:
         self.threads: set[int] = set()
         self.failures = 2  # together with others, and alone
 
-    async def apply(self, changes: Sequence[Received]) -> None:
-        raise AssertionError("it would be in the way of the event loop")
-
-    def apply_blocking(self, changes: Sequence[Received]) -> None:
+    def apply(self, changes: Sequence[Received]) -> None:
         self.threads.add(threading.get_ident())
         for change in changes:
             if change.uri.endswith("bad") and self.failures:

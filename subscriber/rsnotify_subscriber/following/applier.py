@@ -40,8 +40,9 @@ from rsnotify_subscriber.handlers import (
     LocatedHandler,
     Received,
     TransactionalHandler,
-    blocking_handler,
     deferred_handler,
+    in_thread,
+    refuse_awaitable,
 )
 from rsnotify_subscriber.storage.destination_state import DestinationState, UnflushedContent
 from rsnotify_subscriber.storage.resource_state import Novelty, ResourceState
@@ -321,7 +322,7 @@ def _as_held(decided: Change, held: ResourceState | None) -> Change:
 
 
 T = TypeVar("T")
-_Apply = Callable[[Sequence[Received]], None]
+_Apply = Callable[[Sequence[Received]], object]
 
 logger = logging.getLogger("rsnotify.subscriber")
 
@@ -365,10 +366,10 @@ class Applier:
         self._preparation = Preparation(content, state, tasks, selection, self._put, outcome.failed)
         self._handler = handler if isinstance(handler, Handler) else None
         self._within = handler if isinstance(handler, TransactionalHandler) else None
-        blocking = blocking_handler(handler)
-        self._blocking: _Apply | None = blocking.apply_blocking if blocking is not None else None
-        if self._within is not None:
-            self._blocking = self._apply_within
+        #: Applies changes in the worker; None if the handler has to be awaited.
+        self._blocking: _Apply | None = self._apply_within
+        if self._handler is not None and self._within is None:
+            self._blocking = in_thread(self._handler)
         #: For content that the state keeps until it is flushed.
         self._unflushed: _Apply | None = None
         if (deferred := deferred_handler(handler)) is not None and state.database.is_local:
@@ -468,7 +469,9 @@ class Applier:
         try:
             await self._in_worker(self._write, batch)
             with self._handling():
-                await self._handler.apply([ready.received() for ready in batch])
+                applied = self._handler.apply([ready.received() for ready in batch])
+                assert applied is not None, "an `apply` that is no coroutine is called in a thread"
+                await applied
         except (Exception, asyncio.CancelledError) as error:
             if _is_cancelled():
                 raise
@@ -525,7 +528,7 @@ class Applier:
         try:
             self._write(batch)
             with self._handling():
-                apply([ready.received() for ready in batch])
+                refuse_awaitable(apply([ready.received() for ready in batch]))
         except (Exception, asyncio.CancelledError) as error:
             return _reason(error)
         return None
