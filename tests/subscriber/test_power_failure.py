@@ -93,7 +93,7 @@ class Copy:
             self._applier._commit = _nothing  # type: ignore[method-assign,assignment]
         assert self._applier._blocking is not None
         assert self._applier._call_and_commit(
-            self._applier._blocking, batch, batch, states, Progress(through, through)
+            self._applier._blocking, batch, states, Progress(through, through)
         )
         if commit:
             self.through = through

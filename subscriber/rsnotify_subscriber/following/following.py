@@ -515,7 +515,7 @@ class Following:
                 self._push.pulls.requested(action)
                 self._tasks.spawn(self._fetch(action))
             case BeginBaseline():
-                self._tasks.spawn(self._in_worker(self._state.begin_baseline))
+                self._begin_in_worker(self._state.begin_baseline)
                 self._copy.request()
             case Compare():
                 self._tasks.spawn(self._compare(action))
@@ -524,12 +524,16 @@ class Following:
             case ForgetDatetimes():
                 if action.entirely:
                     self._saver.forget()
-                forget = self._state.forget_datetimes
-                self._tasks.spawn(self._in_worker(forget, action.after, action.entirely))
+                self._begin_in_worker(self._state.forget_datetimes, action.after, action.entirely)
             case Discover():
                 self._rediscovery.start()
             case LogNote():
                 logger.log(logging.WARNING if action.warning else logging.INFO, "%s", action.text)
+
+    def _begin_in_worker(self, work: Callable[..., object], *arguments: Any) -> None:
+        """Begin at once: the worker has to keep the order of the actions."""
+        begun = self._loop.run_in_executor(self._context.worker, work, *arguments)
+        self._tasks.spawn(_awaited(begun))
 
     async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
         return await self._loop.run_in_executor(self._context.worker, work, *arguments)
@@ -621,3 +625,7 @@ class Following:
 
     async def _save(self) -> None:
         await self._saver.save(self._applier, is_ending=self._ended.done())
+
+
+async def _awaited(future: asyncio.Future[object]) -> None:
+    await future
