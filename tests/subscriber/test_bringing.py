@@ -16,8 +16,7 @@ from rsnotify.format.coverage import Change
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify_subscriber import FollowOptions, Received, Subscriber
 from rsnotify_subscriber.content.resolver import ContentResolver
-from rsnotify_subscriber.fetching.contents import Content
-from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.fetcher import Content, Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.source import SmallSource, sha256
@@ -66,10 +65,7 @@ class Blocked:
         self.threads: set[int] = set()
         self.failures = 2  # together with others, and alone
 
-    async def apply(self, changes: Sequence[Received]) -> None:
-        raise AssertionError("it would be in the way of the event loop")
-
-    def apply_blocking(self, changes: Sequence[Received]) -> None:
+    def apply(self, changes: Sequence[Received]) -> None:
         self.threads.add(threading.get_ident())
         for change in changes:
             if change.uri.endswith("bad") and self.failures:

@@ -16,8 +16,7 @@ from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber.fetching import responses
-from rsnotify_subscriber.fetching.contents import Content
-from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.fetcher import Content, Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from tests.subscriber.destination import Destination
 from tests.subscriber.source import Answer, SmallSource, body, path_of, sha256, status

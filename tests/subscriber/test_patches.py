@@ -16,8 +16,7 @@ from rsnotify.format.coverage import Change
 from rsnotify.format.model import ChangeType, Link, Rel, Resource
 from rsnotify_subscriber import Received, Subscriber
 from rsnotify_subscriber.content.resolver import ContentResolver
-from rsnotify_subscriber.fetching.contents import Content
-from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.fetcher import Content, Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.storage.resource_state import ResourceState
 from tests.subscriber.destination import Destination

@@ -28,7 +28,7 @@ from rsnotify.selection import Selection
 from rsnotify.sync.actions import Progress
 from rsnotify_subscriber import FolderMirror
 from rsnotify_subscriber.content.resolver import ContentResolver
-from rsnotify_subscriber.fetching.contents import Content
+from rsnotify_subscriber.fetching.fetcher import Content
 from rsnotify_subscriber.following.applier import Applier, PreparedChange
 from rsnotify_subscriber.following.recovery import apply_unfinished
 from rsnotify_subscriber.storage.destination_state import DestinationState
@@ -93,7 +93,7 @@ class Copy:
             self._applier._commit = _nothing  # type: ignore[method-assign,assignment]
         assert self._applier._blocking is not None
         assert self._applier._call_and_commit(
-            self._applier._blocking, batch, batch, states, Progress(through, through)
+            self._applier._blocking, batch, states, Progress(through, through)
         )
         if commit:
             self.through = through

@@ -18,8 +18,7 @@ from rsnotify.format.hashes import Digester, agree
 from rsnotify.format.model import Resource
 from rsnotify.format.writer import Profile
 from rsnotify_subscriber.content.packages import MANIFEST, ZipPackage
-from rsnotify_subscriber.fetching.contents import Content
-from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.fetcher import Content, Fetcher
 from rsnotify_subscriber.fetching.responses import body, check_status, inflated_if_gzip
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_validation import RULES, Finding, Severity, Validator

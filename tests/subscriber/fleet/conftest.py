@@ -78,10 +78,7 @@ class Hanging:
         self.called = threading.Event()
         self.release = threading.Event()
 
-    async def apply(self, changes: Sequence[Received]) -> None:
-        raise AssertionError("it is called in a thread")
-
-    def apply_blocking(self, changes: Sequence[Received]) -> None:
+    def apply(self, changes: Sequence[Received]) -> None:
         self.called.set()
         assert self.release.wait(PATIENCE)
 

@@ -17,9 +17,7 @@ import sys, threading, time
 
 
 class InThread:
-    async def apply(self, changes): ...
-
-    def apply_blocking(self, changes):
+    def apply(self, changes):
         print("called", file=sys.stderr, flush=True)
         threading.Event().wait()
 

@@ -1,9 +1,4 @@
-"""Queries for the states of resources, many at a time, and for their identities.
-
-A resource is stored under the spelling of its URI that the Source wrote first, and found by the
-normal form of any other.
-
-The comparison of a state with Resource Lists, and the table of the resources seen in them.
+"""The comparison of a state with Resource Lists, and the table of the resources seen in them.
 
 An entry without a hash and a date does not show whether its content has changed. Nor does its date
 if the Source is known to change content without it. Such resources are requested now and then.
@@ -16,7 +11,7 @@ at the first comparison of each run, and at intervals while a run continues.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import NamedTuple
 
@@ -27,115 +22,8 @@ from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.model import Resource
 from rsnotify.format.uris import normalize
 from rsnotify.representations import describe_representation
-from rsnotify_subscriber.storage.resource_state import ResourceState
-from rsnotify_subscriber.storage.state_database import Row, StateDatabase, StateTransactions
-
-_COLUMNS = """
-uri, changed_at, change, hash, length, lastmod, validator, fetched_at, mtime, spelling
-"""
-_FIND = f"SELECT {_COLUMNS} FROM {{resources}} WHERE uri IN"
-_FIND_IDENTITY = (
-    f"SELECT {_COLUMNS}, identity FROM {{resources}} WHERE identity != '' AND identity IN"
-)
-_HELD = """
-SELECT uri FROM {resources} WHERE change != 'deleted' AND hash IS NOT NULL AND uri > ?
-    ORDER BY uri LIMIT ?
-"""
-_UNIDENTIFIED = (
-    "SELECT uri FROM {resources} WHERE identity IS NULL AND uri > ? ORDER BY uri LIMIT ?"
-)
-_IDENTIFY = "UPDATE {resources} SET identity = ? WHERE uri = ?"
-#: How many resources are read by one query.
-_PART = 500
-#: How many of those without an identity.
-_PAGE = 10_000
-
-#: Runs a query with its parameters.
-Query = Callable[[str, Sequence[object]], Iterable[Row]]
-
-
-def look_up(query: Query, uris: Sequence[str]) -> dict[str, ResourceState]:
-    """Return the states of resources that have one, by their URIs as they are stored."""
-    return {row[0]: ResourceState(*row) for row in select_in(query, _FIND, uris)}
-
-
-class EquivalentLookup:
-    """Finds resources by any spelling of their URIs.
-
-    Attributes:
-        has_spellings: Whether any is stored under a URI that is not in normal form.
-    """
-
-    has_spellings = False
-
-    def find(self, query: Query, uris: Sequence[str]) -> dict[str, ResourceState]:
-        """Return the states of resources that have one, by the given URIs."""
-        found = look_up(query, uris)
-        others: dict[str, list[str]] = {}
-        for uri in uris:
-            state = found.get(uri)
-            if state is None or not state.exists:
-                others.setdefault(normalize(uri), []).append(uri)
-        candidates: dict[str, list[ResourceState]] = {}
-        if self.has_spellings:
-            for *columns, identity in select_in(query, _FIND_IDENTITY, list(others)):
-                candidates.setdefault(identity, []).append(ResourceState(*columns))
-        spelled = [identity for identity, given in others.items() if given != [identity]]
-        for uri, state in look_up(query, spelled).items():
-            candidates.setdefault(uri, []).append(state)
-        for identity, states in candidates.items():
-            best = max(states, key=lambda state: (state.exists, state.changed_at))
-            for uri in others[identity]:
-                if best.exists or uri not in found:
-                    found[uri] = best
-        return found
-
-
-def select_in(query: Query, sql: str, values: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows for values, of which a query ends with the parameters."""
-    for begin in range(0, len(values), _PART):
-        part = values[begin : begin + _PART]
-        marks = ", ".join("?" * len(part))
-        yield from query(f"{sql} ({marks})", part)
-
-
-def held_uris(query: Query) -> Iterator[str]:
-    after = ""
-    while rows := list(query(_HELD, (after, _PART))):
-        yield from (uri for (uri,) in rows)
-        if len(rows) < _PART:
-            return
-        after = rows[-1][0]
-
-
-def identity_of(uri: str) -> str:
-    """Return the identity of a resource as it is stored: empty if its URI is in normal form."""
-    identity = normalize(uri)
-    return "" if identity == uri else identity
-
-
-def identify(database: StateDatabase) -> bool:
-    """Store the identities of resources that an earlier version stored, within a transaction.
-
-    Return whether there are some with the same. Each of these but one keeps its own URI as its
-    identity: no list has it, so that the next comparison removes it.
-    """
-    has_same = False
-    after = ""
-    while rows := database.execute(_UNIDENTIFIED, (after, _PAGE)).fetchall():
-        identities = {uri: identity_of(uri) for (uri,) in rows}
-        spelled = [identity for identity in identities.values() if identity]
-        taken = set(look_up(database.execute, spelled))
-        taken.update(row[-1] for row in select_in(database.execute, _FIND_IDENTITY, spelled))
-        for uri, identity in identities.items():
-            if identity in taken:
-                has_same, identities[uri] = True, ""
-            elif identity:
-                taken.add(identity)
-        database.executemany(_IDENTIFY, [(each, uri) for uri, each in identities.items()])
-        after = rows[-1][0]
-    return has_same
-
+from rsnotify_subscriber.storage.resource_state import EquivalentLookup, ResourceState, select_in
+from rsnotify_subscriber.storage.state_database import StateDatabase, StateTransactions
 
 _UNLISTED = """
 SELECT coalesce(nullif(identity, ''), uri) FROM {resources} AS resources
@@ -183,6 +71,7 @@ class BaselineTables:
 
     Attributes:
         trusts_dates: Whether no resource is known that has changed without a new `lastmod`.
+        unsettled: By URI, when this process fetched unsettled versions.
         counts: What was compared since the last `begin`, but for the entries of packages.
     """
 
@@ -205,8 +94,7 @@ class BaselineTables:
         self._twofold = transactions.read_fact("twofold", dict[str, str]) or {}
         #: Whether a list of this baseline has a URI that is not in normal form.
         self._has_spellings = False
-        #: By URI, when this process fetched unsettled versions.
-        self._unsettled: dict[str, float] = {}
+        self.unsettled: dict[str, float] = {}
 
     @property
     def doubts(self) -> Mapping[str, str]:
@@ -225,9 +113,9 @@ class BaselineTables:
     def note_unsettled(self, states: Iterable[ResourceState]) -> None:
         for state in states:
             if state.is_unsettled():
-                self._unsettled[state.uri] = monotonic()
-            elif self._unsettled:
-                self._unsettled.pop(state.uri, None)
+                self.unsettled[state.uri] = monotonic()
+            else:
+                self.unsettled.pop(state.uri, None)
 
     def compare(
         self,
@@ -309,7 +197,7 @@ class BaselineTables:
             return False
         if entry.hash is not None or not state.is_unsettled(entry.lastmod):
             return False
-        fetched = self._unsettled.get(state.uri)
+        fetched = self.unsettled.get(state.uri)
         return fetched is None or monotonic() - fetched >= _BETWEEN
 
     def unlisted(self, at: Instant) -> list[str]:
