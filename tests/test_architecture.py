@@ -16,7 +16,8 @@ from tests.packages import CORES, PACKAGES, ROOT
 PURE = ("rsnotify.format", "rsnotify.sync", "rsnotify.selection", "rsnotify.representations")
 #: The modules of the extension `validation` that read files and URLs, or the clock.
 VALIDATION_SHELL = {
-    f"rsnotify_validation.{name}" for name in ("commands", "document_check", "inspect", "validate")
+    f"rsnotify_validation.{name}"
+    for name in ("commands", "document_check", "inspection", "validation_walk")
 }
 EXTENSIONS = sorted(set(PACKAGES) - set(CORES))
 #: Imports of extensions that are still in the cores.
@@ -93,7 +94,7 @@ def test_there_are_pure_modules() -> None:
 
 @pytest.mark.parametrize("name", PURE_MODULES)
 def test_a_pure_module_imports_no_io(name: str) -> None:
-    allowed = {"rsnotify.errors"}
+    allowed = {"rsnotify.errors", "rsnotify.runtime.lazy_exports"}
     forbidden = {
         imported
         for imported in imports_of(name) - allowed
@@ -145,7 +146,8 @@ def test_a_core_names_no_module_of_an_extension(package: str) -> None:
                 if isinstance(node, ast.Constant) and isinstance(node.value, str)
             }
             named = {text for text in texts if within(text.partition(":")[0], tuple(EXTENSIONS))}
-            assert named == set(), name
+            # Old names of modules may stand for those of an extension.
+            assert named == set() or name == "rsnotify.runtime.moved_modules", name
 
 
 def test_only_commands_import_the_shared_command_line() -> None:
