@@ -140,7 +140,6 @@ class FaultySource(Source):
         self._lost.add(BASE + name)
 
     def find(self) -> None:
-        """Let the server have everything again."""
         self._lost.clear()
 
     def served(self, uri: str) -> str | None:
@@ -149,7 +148,6 @@ class FaultySource(Source):
     # Backups
 
     def back_up(self) -> None:
-        """Make a copy of all that is known."""
         known = (self.history, self.state, self.closed, self.open_from, self.emitted)
         self._backup = deepcopy((*known, self.lists, self.dumps))
 

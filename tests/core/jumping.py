@@ -43,15 +43,12 @@ class JumpingSource(Source):
         super().change(name, deleted)
 
     def pass_time(self, time: timedelta) -> None:
-        """Let nothing happen for a while."""
         self._real += time
 
     def keep(self) -> tuple[int, dict[str, str]]:
-        """Make a copy of what it knows."""
         return len(self.history), dict(self.state)
 
     def restore(self, kept: tuple[int, dict[str, str]]) -> None:
-        """Know only what a copy has."""
         del self.history[kept[0] :]
         self.state = dict(kept[1])
 
@@ -62,7 +59,6 @@ class JumpingSource(Source):
             self._begins = len(self.history)
 
     def list_resources(self) -> None:
-        """Publish a new Resource List."""
         self.lists = [Snapshot(self.lists[-1].number + 1, self.now(), dict(self.state))]
 
     def _list_changes(self, found: dict[str, Document]) -> None:

@@ -35,7 +35,6 @@ class Connection:
         self.up = False
 
     def emit(self, fragment: Document) -> None:
-        """Accept a fragment at the hub, and send it if connected."""
         self._log.append(fragment)
         if self.up:
             self.wire.append(fragment)
@@ -55,7 +54,6 @@ class Connection:
         return since is not None and begins is not None and begins > since
 
     def lose(self) -> None:
-        """Lose the connection, with the messages in flight."""
         self.up = False
         self.wire.clear()
 
@@ -81,7 +79,6 @@ class Mixed:
             self._join(connection)
 
     def emit(self, size: int) -> Document:
-        """Emit a fragment to every hub."""
         fragment = self.source.fragment(size)
         for connection in self.connections:
             connection.emit(fragment)
@@ -108,7 +105,6 @@ class Mixed:
             self._join(connection)
 
     def play(self, step: tuple) -> None:
-        """Take one step of a history."""
         destination = self.destination
         match step:
             case "change", name, deleted, same_instant:
@@ -164,7 +160,6 @@ def deliver_perfectly(source: Source, destination: Destination, fragment: Docume
 
 
 def through(destination: Destination) -> Instant:
-    """Return T, which must be there."""
     progress = destination.follower.progress
     assert progress is not None
     return progress.through

@@ -102,7 +102,6 @@ class Source:
         self.read_later = timedelta()
 
     def served(self, uri: str) -> str | None:
-        """Return what the server has of a resource."""
         return self.state.get(uri)
 
     def versions(self, uri: str) -> list[str]:
@@ -122,7 +121,6 @@ class Source:
     # What happens
 
     def change(self, name: str, deleted: bool = False, same_instant: bool = False) -> None:
-        """Create, update or delete a resource."""
         uri = BASE + name
         if not (same_instant and self.granularity > MICROSECOND):
             self.clock += max(self.granularity, MICROSECOND)
@@ -138,11 +136,9 @@ class Source:
         self.history.append(Change(uri, kind, self.clock, resource))
 
     def list_resources(self) -> None:
-        """Publish a new Resource List."""
         self._snapshot(self.lists)
 
     def dump_resources(self) -> None:
-        """Publish a new Resource Dump."""
         self._snapshot(self.dumps)
 
     def _snapshot(self, snapshots: list[Snapshot]) -> None:

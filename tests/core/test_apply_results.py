@@ -55,6 +55,10 @@ class Copy:
         return warnings
 
 
+def synced(*missing: MissingResource) -> Progress:
+    return Progress(NOW, NOW, missing=missing)
+
+
 @pytest.fixture
 def copy() -> Copy:
     copy = Copy()
@@ -69,11 +73,11 @@ def test_what_was_missing_in_the_last_run_is_fetched_and_stays_a_doubt(announced
     copy.results.start(7)
     assert copy.state.pending.wakeup() == 7
     progress = copy.results.progress()
-    assert progress == Progress(NOW, NOW, missing=(missing,)), "and T does not wait for it"
+    assert progress == synced(missing), "and T does not wait for it"
     fetched = copy.dispatch(7)
     assert (fetched.check, fetched.at) == (CheckMethod.FETCH, announced)
     copy.results.applied([fetched], 8)
-    assert copy.results.progress() == Progress(NOW, NOW)
+    assert copy.results.progress() == synced()
 
 
 def test_a_missing_resource_counts_as_announced_as_soon_as_a_list_confirms_the_push(
@@ -86,7 +90,7 @@ def test_a_missing_resource_counts_as_announced_as_soon_as_a_list_confirms_the_p
     assert copy.results.progress() == Progress(NOW, NOW, missing=(MissingResource("a"),))
     copy.state.unconfirmed.remove_compared(announced.at)
     missing = MissingResource("a", announced.at, announced.resource, announced.at)
-    assert copy.results.progress() == Progress(NOW, NOW, missing=(missing,))
+    assert copy.results.progress() == synced(missing)
 
 
 def test_a_resource_that_is_missing_for_long_is_removed_and_fetched_again(copy: Copy) -> None:
@@ -102,10 +106,10 @@ def test_a_resource_that_is_missing_for_long_is_removed_and_fetched_again(copy: 
     assert not copy.catch_up.comparisons.is_due(499)
     removal = copy.dispatch(111)
     assert removal == replace(listed("a"), change=ChangeType.DELETED, package=None)
-    assert copy.results.progress() == Progress(NOW, NOW), "it is not removed yet"
-    assert copy.results.progress_after([removal]) == Progress(NOW, NOW, missing=(missing,))
+    assert copy.results.progress() == synced(), "it is not removed yet"
+    assert copy.results.progress_after([removal]) == synced(missing)
     copy.results.applied([removal], 112)
-    assert copy.results.progress() == Progress(NOW, NOW, missing=(missing,))
+    assert copy.results.progress() == synced(missing)
     assert copy.state.pending.dispatch(9, 211.9) == []
     fetched = copy.dispatch(212)
     assert fetched == replace(listed("a"), check=CheckMethod.FETCH)
@@ -124,7 +128,7 @@ def test_a_change_that_came_meanwhile_shows_whether_a_resource_exists(copy: Copy
     assert copy.state.pending.watched == ()
     latest = copy.dispatch(101)
     assert latest == listed("a", 9)
-    assert copy.results.progress_after([latest]) == Progress(NOW, NOW)
+    assert copy.results.progress_after([latest]) == synced()
 
 
 def test_only_a_resource_that_is_missing_all_the_time_is_gone(copy: Copy) -> None:

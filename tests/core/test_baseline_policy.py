@@ -32,10 +32,8 @@ def test_everything_is_compared_once_in_an_interval_and_not_twice_without_a_pull
     schedule = ComparisonSchedule(PACE, compared=100, capability_list=None)
     assert first_time_due(schedule) == 340
     schedule.done(350, "http://a.example/capabilities.xml", is_settled=True)
-    assert (schedule.compared, schedule.capability_list) == (
-        350,
-        "http://a.example/capabilities.xml",
-    )
+    assert schedule.compared == 350
+    assert schedule.capability_list == "http://a.example/capabilities.xml"
     assert not schedule.is_due(9_999), "a pull comes between"
     assert first_time_due(schedule) == 590
 
@@ -84,12 +82,7 @@ def test_if_the_list_did_not_close_a_gap_the_dump_is_tried_next() -> None:
         assert not tried.needed
         tried.pull_ended()
         assert tried.needed
-    assert roots == [
-        DocumentKind.RESOURCE_LIST,
-        DocumentKind.RESOURCE_DUMP,
-        DocumentKind.RESOURCE_LIST,
-        DocumentKind.RESOURCE_DUMP,
-    ]
+    assert roots == [DocumentKind.RESOURCE_LIST, DocumentKind.RESOURCE_DUMP] * 2
     state.frontiers.baseline(at(9))
     tried.baseline_ended()
     tried.pull_ended()

@@ -21,14 +21,8 @@ ENDLESS = {
     "a name": ("<url><loc>a:b</loc><", "name"),
     "attributes": ("<url><loc>a:b</loc><rs:md", ' a%d="b"'),
     "namespaces": ("<url><loc>a:b</loc><rs:md", ' xmlns:a%d="b:%d"'),
-    "attributes of a namespace": (
-        "<url><loc>a:b</loc>",
-        "<rs:md xmlns:a%d='urn:x' a%d:b%d='c'/>",
-    ),
-    "links": (
-        "<url><loc>a:b</loc>",
-        f'<rs:ln rel="a" href="data:,{"b" * 999_000}"/>',
-    ),
+    "attributes of a namespace": ("<url><loc>a:b</loc>", "<rs:md xmlns:a%d='urn:x' a%d:b%d='c'/>"),
+    "links": ("<url><loc>a:b</loc>", f'<rs:ln rel="a" href="data:,{"b" * 999_000}"/>'),
     "links of the document": ("", f'<rs:ln rel="a%d" href="data:,{"b" * 999_000}"/>'),
     "elements": ("<url><loc>a:b</loc>", "<x/>"),
     "elements outside of entries": ("", "<x/>"),

@@ -28,6 +28,7 @@ from tests.core.world import EPOCH, PACE
 
 BEGUN = Progress(EPOCH, EPOCH)
 LISTS = Offer(change_list="changes")
+ARCHIVED = Offer(change_list="changes", change_list_archive="archive")
 ALL = Offer(change_list="changes", resource_list="resources")
 
 
@@ -46,6 +47,15 @@ def answer(wire: Wire, document: Document, sent: Instant | None = None) -> list[
     (fetch,) = [action for action in wire.actions if isinstance(action, Fetch)]
     wire.actions = wire.follower.fetched(fetch, document, wire.now, sent)
     return wire.actions
+
+
+def resource_list(seconds: float, *names: str, index: bool = False) -> Document:
+    resources = tuple(map(Resource, names))
+    return Document(Capability.RESOURCE_LIST, resources, at=at(seconds), index=index)
+
+
+def archive(*members: Resource) -> Document:
+    return Document(Capability.CHANGE_LIST_ARCHIVE, members)
 
 
 def forgotten(actions: list[Action]) -> list[Instant]:
@@ -67,21 +77,13 @@ def test_datetimes_are_compared_with_the_latest_instant_that_is_known() -> None:
     known = Wire(LISTS, BEGUN)
     assert forgotten(answer(known, changes(0))) == [postponed(EPOCH, LONGEST_LEAP)]
     listed = Wire(ALL)
-    part = Document(Capability.RESOURCE_LIST, at=at(3))
-    answer(listed, replace(part, resources=(Resource("part"),), index=True), sent=at(1))
-    assert forgotten(answer(listed, part)) == [postponed(at(3), LONGEST_LEAP)]
+    answer(listed, resource_list(3, "part", index=True), sent=at(1))
+    assert forgotten(answer(listed, resource_list(3))) == [postponed(at(3), LONGEST_LEAP)]
 
 
 def test_a_baseline_shows_once_which_stored_datetimes_are_later_than_any_can_be() -> None:
-    wire = Wire(ALL)
-    index = Document(
-        Capability.RESOURCE_LIST,
-        (Resource("one"), Resource("two"), Resource("three")),
-        at=at(3),
-        index=True,
-    )
-    part = Document(Capability.RESOURCE_LIST, at=at(3))
-    assert forgotten(answer(wire, index)) == []
+    wire, part = Wire(ALL), resource_list(3)
+    assert forgotten(answer(wire, resource_list(3, "one", "two", "three", index=True))) == []
     assert forgotten(answer(wire, part)) == [], "the time of the Source is not known"
     wire.actions = wire.follower.differing([], wire.now)
     assert forgotten(answer(wire, part, sent=at(9))) == [postponed(at(9), LONGEST_LEAP)]
@@ -123,25 +125,20 @@ def test_a_source_that_offers_nothing_is_read_again_after_the_longest_backoff() 
     assert wire.follower.wakeup == PACE.retry.most
 
 
-def test_a_new_resource_list_is_read_at_once_if_it_may_close_a_gap() -> None:
+@pytest.mark.parametrize("has_gap", [True, False])
+def test_a_new_resource_list_is_read_at_once_if_it_may_close_a_gap(has_gap: bool) -> None:
     wire = Wire(LISTS, BEGUN)
-    answer(wire, changes(5, 6))  # a gap, which is skipped
-    answer(wire, changes(5, 6))
+    answer(wire, changes(5 if has_gap else 0, 6))
+    if has_gap:
+        answer(wire, changes(5, 6))  # it is skipped
     assert wire.requested() == []
     wakeup = wire.follower.wakeup
     wire.follower.offered(LISTS, wire.now)
     assert wire.follower.wakeup == wakeup, "it is the same offer"
     wire.follower.offered(ALL, wire.now)
+    assert (wire.follower.wakeup == wakeup) is not has_gap
     wire.actions = wire.follower.tick(wire.now)
-    assert wire.requested() == [DocumentKind.RESOURCE_LIST]
-
-
-def test_a_new_resource_list_can_wait_where_there_is_no_gap() -> None:
-    wire = Wire(LISTS, BEGUN)
-    answer(wire, changes(0, 6))
-    wakeup = wire.follower.wakeup
-    wire.follower.offered(ALL, wire.now)
-    assert wire.follower.wakeup == wakeup
+    assert wire.requested() == [DocumentKind.RESOURCE_LIST] * has_gap
 
 
 def test_a_dump_that_was_offered_before_is_not_tried_again_during_a_baseline() -> None:
@@ -151,13 +148,10 @@ def test_a_dump_that_was_offered_before_is_not_tried_again_during_a_baseline() -
         wire.answer(NotFound("dump", "rotated away"))
         if not wire.requested():
             wire.wait()
-    index = Document(
-        Capability.RESOURCE_LIST, (Resource("one"), Resource("two")), at=at(3), index=True
-    )
-    answer(wire, index)
-    resources = tuple(Resource(f"{number}") for number in range(3 * PACE.in_flight))
-    answer(wire, Document(Capability.RESOURCE_LIST, resources, at=at(3)))
-    wire.follower.differing(resources, wire.now)
+    answer(wire, resource_list(3, "one", "two", index=True))
+    listed = resource_list(3, *map(str, range(3 * PACE.in_flight)))
+    answer(wire, listed)
+    wire.follower.differing(listed.resources, wire.now)
     wire.actions = wire.follower.offered(offer, wire.now)
     assert wire.requested() == []
 
@@ -176,21 +170,20 @@ def test_the_successor_of_a_closed_list_is_discovered(closed: bool) -> None:
 
 
 def test_no_successor_is_discovered_while_the_change_list_itself_is_broken() -> None:
-    wire = Wire(Offer(change_list="changes", change_list_archive="archive"), BEGUN)
+    wire = Wire(ARCHIVED, BEGUN)
     for _ in range(PACE.baseline_after):
         wire.answer(ContentMismatch("changes", "it is truncated"))
         while not wire.requested():
             wire.wait()
-    answer(wire, Document(Capability.CHANGE_LIST_ARCHIVE, (Resource("closed", from_=EPOCH),)))
+    answer(wire, archive(Resource("closed", from_=EPOCH)))
     assert Discover() not in answer(wire, replace(changes(0, 6), until=at(6)))
     assert wire.follower.failures == PACE.baseline_after
 
 
 def test_a_resource_is_fetched_once_however_many_lists_name_it() -> None:
-    wire = Wire(Offer(change_list="changes", change_list_archive="archive"), BEGUN)
+    wire = Wire(ARCHIVED, BEGUN)
     assert applied(answer(wire, changes(9))) == []
-    closed = Resource("closed", from_=EPOCH, until=at(9))
-    answer(wire, Document(Capability.CHANGE_LIST_ARCHIVE, (closed,)))
+    answer(wire, archive(Resource("closed", from_=EPOCH, until=at(9))))
     assert applied(answer(wire, replace(changes(0, 6), until=at(9)))) == [], "more may follow"
     last = Resource("6", change=ChangeType.UPDATED, datetime=at(10))
     following = applied(answer(wire, replace(changes(9), resources=(last,))))

@@ -123,10 +123,8 @@ def test_a_list_with_more_entries_than_any_before_counts_as_new(
     frontier = known(9, "a")
     detector.check_open(covering(0, change(3), change(9)), frontier, 0)
     assert not detector.check_open(covering(0, change(3), change(4)), frontier, 0)
-    more = covering(0, change(3), change(4), change(5))
-    assert detector.check_open(more, frontier, 0)
-    later = covering(1, change(4))
-    assert detector.check_open(later, frontier, 0)
+    assert detector.check_open(covering(0, change(3), change(4), change(5)), frontier, 0)
+    assert detector.check_open(covering(1, change(4)), frontier, 0)  # a later list
 
 
 def test_a_list_whose_entries_are_out_of_order_shows_that_a_date_was_wrong(

@@ -319,7 +319,6 @@ def test_comparisons_are_limited_however_often_the_clock_goes_back(
 
 
 def emitted(source: JumpingSource) -> Document:
-    """Emit the last change."""
     source.emitted = len(source.history) - 1
     before, last = source.history[-2:]
     kind = Capability.CHANGE_NOTIFICATION
@@ -327,7 +326,6 @@ def emitted(source: JumpingSource) -> Document:
 
 
 def push(source: JumpingSource, destination: Destination, name: str) -> None:
-    """Change a resource, and push that."""
     source.change(name)
     destination.push(emitted(source))
     destination.work()

@@ -159,21 +159,23 @@ def channel(*entries: Resource, links: tuple[Link, ...] = ()) -> tuple[str | Non
     return found.framework, found.framework_hubs
 
 
-def test_the_channel_is_found_by_the_link_of_the_source_description() -> None:
-    found = (BASE + ".well-known/framework.xml", ("wss://hub.example/ws",))
-    assert channel(SET, links=TOPIC) == found
+LINKED = (BASE + ".well-known/framework.xml", ("wss://hub.example/ws",))
 
 
-def test_each_of_several_sets_has_its_own_channel() -> None:
-    found = (BASE + ".well-known/framework.xml", ("wss://hub.example/ws",))
-    entries = (replace(OTHER, links=OF_ALL), replace(SET, links=TOPIC))
-    assert channel(*entries, links=OF_ALL) == found
-    assert channel(*entries[:1], SET) == (None, ())
-
-
-def test_the_channel_is_found_in_the_entry_of_the_specification() -> None:
-    assert channel(SET, ENTRY) == (BASE + ".well-known/entry.xml", ("ws://x/",))
-    assert channel(SET, ENTRY, links=OF_ALL) == (BASE + ".well-known/all.xml", ())
+@pytest.mark.parametrize(
+    ("entries", "links", "found"),
+    [
+        ((SET,), TOPIC, LINKED),  # of the Source Description
+        ((replace(OTHER, links=OF_ALL), replace(SET, links=TOPIC)), OF_ALL, LINKED),  # of the set
+        ((replace(OTHER, links=OF_ALL), SET), (), (None, ())),
+        ((SET, ENTRY), (), (BASE + ".well-known/entry.xml", ("ws://x/",))),  # of the specification
+        ((SET, ENTRY), OF_ALL, (BASE + ".well-known/all.xml", ())),
+    ],
+)
+def test_the_channel_is_found_by_a_link_or_in_an_entry_of_the_source_description(
+    entries: tuple[Resource, ...], links: tuple[Link, ...], found: tuple[str | None, tuple[str]]
+) -> None:
+    assert channel(*entries, links=links) == found
 
 
 def test_a_channel_that_is_no_longer_listed_is_no_longer_offered() -> None:

@@ -16,6 +16,8 @@ from rsnotify.sync.actions import Discover, DocumentKind, Fetch, LogNote, Progre
 from rsnotify.sync.follower import Follower
 from tests.core.world import BASE, EPOCH, OFFER, PACE, Destination, Source
 
+JUST_LISTS = Offer(resource_list=OFFER.resource_list, change_list=OFFER.change_list)
+
 
 @pytest.fixture
 def source() -> Source:
@@ -40,15 +42,33 @@ def names(fetches: list[str]) -> list[str]:
     return [uri.removeprefix(BASE).partition("-2026")[0] for uri in fetches]
 
 
-def test_a_first_copy_reads_the_resource_list_and_then_the_change_list(source: Source) -> None:
-    destination = Destination(source, Random(1))
+def settled(source: Source, offer: Offer = OFFER, **pace: float) -> Destination:
+    """Return a Destination that has a copy of the Source."""
+    destination = Destination(source, Random(1), offer, replace(PACE, **pace))
     destination.settle()
+    return destination
+
+
+def wait_for_removal(destination: Destination) -> None:
+    """Let time pass until a resource is removed that is missing."""
+    while BASE + "a" in destination.content:
+        destination.tick()
+        destination.work()
+
+
+def begun(source: Source) -> tuple[Follower, Fetch]:
+    """Return a follower that knows all so far, and its first request."""
+    follower = Follower(JUST_LISTS, Progress(source.clock, source.clock), pace=PACE)
+    (fetch,) = follower.start(0.0)
+    assert isinstance(fetch, Fetch)
+    return follower, fetch
+
+
+def test_a_first_copy_reads_the_resource_list_and_then_the_change_list(source: Source) -> None:
+    destination = settled(source)
     # The archive shows which closed lists there are: they may gain entries later.
-    assert names(destination.fetches) == [
-        "resourcelist.xml",
-        "changelist.xml",
-        "changelist-archive.xml",
-    ]
+    lists = ["resourcelist.xml", "changelist.xml", "changelist-archive.xml"]
+    assert names(destination.fetches) == lists
     assert destination.content == source.state
 
 
@@ -63,35 +83,26 @@ def test_a_fragment_that_joins_is_applied_without_reading_any_list(
     assert destination.fetches == []
 
 
-def test_a_gap_is_filled_from_the_change_list_after_a_grace_period(
-    source: Source, destination: Destination
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "unreadable"])
+def test_after_a_lost_or_unreadable_fragment_the_change_list_is_read_after_a_grace_period(
+    source: Source, destination: Destination, is_lost: bool
 ) -> None:
     source.emitted = len(source.history)
     source.change("d")
-    source.fragment(1)  # lost
-    source.change("e")
-    destination.push(source.fragment(1))
-    assert destination.pending == []
-    destination.tick(PACE.gap_grace / 2)
-    assert destination.pending == []
-    destination.tick(PACE.gap_grace / 2)
+    if is_lost:
+        source.fragment(1)
+        source.change("e")
+        destination.push(source.fragment(1))
+    else:
+        error = MalformedDocument("cut", source=BASE)
+        actions = destination.follower.fragment_unreadable(error, destination.now)
+        assert [type(action) for action in actions] == [LogNote]
+    for _ in range(2):
+        assert destination.pending == []
+        destination.tick(PACE.gap_grace / 2)
     destination.settle()
-    assert names(destination.fetches) == ["changelist.xml"]
-    assert destination.content == source.state
-
-
-def test_after_an_unreadable_fragment_the_change_list_is_read_after_a_grace_period(
-    source: Source, destination: Destination
-) -> None:
-    source.emitted = len(source.history)
-    source.change("d")
-    error = MalformedDocument("cut", source=BASE)
-    actions = destination.follower.fragment_unreadable(error, destination.now)
-    assert [type(action) for action in actions] == [LogNote]
-    destination.tick(PACE.gap_grace / 2)
-    assert destination.pending == []
-    destination.tick(PACE.gap_grace / 2)
-    destination.settle()
+    assert names(destination.fetches)[:1] == ["changelist.xml"]
+    assert len(destination.fetches) == 1 or not is_lost
     assert destination.content == source.state
 
 
@@ -168,8 +179,7 @@ def test_if_the_resource_list_is_too_old_as_well_t_waits_before_the_gap(
 
 def test_an_index_is_read_from_the_first_list_that_joins(source: Source) -> None:
     source.index = True
-    destination = Destination(source, Random(1))
-    destination.settle()
+    destination = settled(source)
     destination.fetches.clear()
     for name in "defg":
         source.change(name)
@@ -181,8 +191,7 @@ def test_an_index_is_read_from_the_first_list_that_joins(source: Source) -> None
 
 
 def test_a_source_without_change_lists_is_compared_at_each_poll(source: Source) -> None:
-    destination = Destination(source, Random(1), Offer(resource_list=OFFER.resource_list))
-    destination.settle()
+    destination = settled(source, Offer(resource_list=OFFER.resource_list))
     source.change("a", deleted=True)
     source.list_resources()
     destination.poll()
@@ -192,10 +201,7 @@ def test_a_source_without_change_lists_is_compared_at_each_poll(source: Source) 
 def test_a_source_without_a_resource_list_is_followed_from_its_oldest_change_list(
     source: Source,
 ) -> None:
-    offer = Offer(change_list=OFFER.change_list, change_list_archive=OFFER.change_list_archive)
-    destination = Destination(source, Random(1), offer)
-    destination.settle()
-    assert destination.content == source.state
+    assert settled(source, replace(OFFER, resource_list=None)).content == source.state
 
 
 def test_a_resource_that_is_listed_and_missing_is_removed_and_remains_a_doubt(
@@ -204,9 +210,7 @@ def test_a_resource_that_is_listed_and_missing_is_removed_and_remains_a_doubt(
     began = destination.now
     source.change("a")
     lost = source.state.pop(BASE + "a")
-    while BASE + "a" in destination.content:
-        destination.tick()
-        destination.work()
+    wait_for_removal(destination)
     assert destination.now - began >= PACE.gone_after
     assert destination.progress is not None
     destination.tick()
@@ -234,9 +238,7 @@ def test_a_resource_that_is_listed_and_missing_remains_a_doubt_after_a_crash(
     destination.settle()
     source.change("a")
     del source.state[BASE + "a"]
-    while BASE + "a" in destination.content:
-        destination.tick()
-        destination.work()
+    wait_for_removal(destination)
     destination.restart()
     destination.work()
     assert not destination.follower.level
@@ -247,9 +249,7 @@ def test_a_missing_resource_is_no_doubt_once_a_list_has_its_deletion(
 ) -> None:
     source.change("a")
     lost = source.state.pop(BASE + "a")
-    while BASE + "a" in destination.content:
-        destination.tick()
-        destination.work()
+    wait_for_removal(destination)
     source.state[BASE + "a"] = lost
     source.change("a", deleted=True)
     destination.poll()
@@ -279,55 +279,34 @@ def test_a_source_that_is_down_is_polled_less_and_less_often_and_not_compared() 
     assert max(waits) <= PACE.retry.most
 
 
-def test_retry_after_is_respected() -> None:
-    follower = Follower(OFFER, Progress(Source().clock, Source().clock), pace=PACE)
-    (fetch,) = follower.start(0.0)
-    assert isinstance(fetch, Fetch)
-    follower.fetch_failed(fetch, Unavailable(fetch.uri, "busy", retry_after=100), 0.0)
-    assert follower.wakeup == 100
-
-
 def test_a_closed_change_list_makes_the_follower_discover_its_successor() -> None:
     source = Source()
-    offer = Offer(resource_list=OFFER.resource_list, change_list=OFFER.change_list)
-    follower = Follower(offer, Progress(source.clock, source.clock), pace=PACE)
-    (fetch,) = follower.start(0.0)
-    assert isinstance(fetch, Fetch)
+    follower, fetch = begun(source)
     closed = Document(Capability.CHANGE_LIST, from_=source.clock, until=source.clock)
-    actions = follower.fetched(fetch, closed, 0.0)
-    assert Discover() in actions
-    successor = Offer(resource_list=OFFER.resource_list, change_list=BASE + "next.xml")
-    follower.offered(successor, 0.0)
+    assert Discover() in follower.fetched(fetch, closed, 0.0)
+    follower.offered(replace(JUST_LISTS, change_list=BASE + "next.xml"), 0.0)
     assert follower.tick(0.0) == [Fetch(BASE + "next.xml", DocumentKind.CHANGE_LIST)]
 
 
 def test_an_until_that_moves_is_not_trusted_beyond_the_last_entry() -> None:
     source = Source(timedelta(seconds=1))
     at = source.clock
-    offer = Offer(resource_list=OFFER.resource_list, change_list=OFFER.change_list)
-    follower = Follower(offer, Progress(at, at), pace=PACE)
+    follower, fetch = begun(source)
 
-    def read(until: float, *seconds: float) -> None:
+    def read(fetch: Fetch, until: float, *seconds: float) -> None:
         resources = tuple(
-            Resource(
-                BASE + "x",
-                change=ChangeType.DELETED,
-                datetime=at + timedelta(seconds=second),
-            )
+            Resource(BASE + "x", change=ChangeType.DELETED, datetime=at + timedelta(seconds=second))
             for second in seconds
         )
-        document = Document(
-            Capability.CHANGE_LIST, resources, from_=at, until=at + timedelta(seconds=until)
-        )
-        actions = follower.tick(follower.wakeup or 0.0) if reads else follower.start(0.0)
-        (fetch,) = [action for action in actions if isinstance(action, Fetch)]
+        end = at + timedelta(seconds=until)
+        document = Document(Capability.CHANGE_LIST, resources, from_=at, until=end)
         follower.fetched(fetch, document, follower.wakeup or 0.0)
-        reads.append(1)
 
-    reads: list[int] = []
-    read(10, 1)
+    read(fetch, 10, 1)
     assert follower.since == at + timedelta(seconds=10)
-    read(20, 1, 11)
+    actions = follower.tick(follower.wakeup or 0.0)
+    (fetch,) = [action for action in actions if isinstance(action, Fetch)]
+    read(fetch, 20, 1, 11)
     assert follower.since == at + timedelta(seconds=11)
 
 
@@ -343,8 +322,7 @@ def test_the_log_names_the_document_and_the_reason(
 
 
 def test_the_resource_list_that_was_compared_last_undoes_no_change(source: Source) -> None:
-    destination = Destination(source, Random(1), pace=replace(PACE, compare=3.0))
-    destination.settle()
+    destination = settled(source, compare=3.0)
     source.change("d")
     # Its entry has the datetime of a moved file, which is earlier than the Resource List.
     moved = source.history.pop()
@@ -365,8 +343,7 @@ def test_the_resource_list_that_was_compared_last_undoes_no_change(source: Sourc
 def test_an_older_resource_list_brings_back_nothing_that_was_deleted_since(
     source: Source,
 ) -> None:
-    destination = Destination(source, Random(1), pace=replace(PACE, compare=3.0))
-    destination.settle()
+    destination = settled(source, compare=3.0)
     source.change("d")
     source.list_resources()
     source.change("d", deleted=True)
@@ -381,8 +358,7 @@ def test_an_older_resource_list_brings_back_nothing_that_was_deleted_since(
 
 
 def test_a_version_that_may_be_old_is_fetched_in_each_routine_comparison(source: Source) -> None:
-    destination = Destination(source, Random(1), pace=replace(PACE, compare=3.0))
-    destination.settle()
+    destination = settled(source, compare=3.0)
     destination.content[BASE + "a"] = "fetched in the second of its lastmod"
     destination.now += 3.0
     destination.tick()
@@ -391,8 +367,7 @@ def test_a_version_that_may_be_old_is_fetched_in_each_routine_comparison(source:
 
 
 def test_a_new_resource_list_shows_deletions_that_no_change_list_has(source: Source) -> None:
-    destination = Destination(source, Random(1), pace=replace(PACE, compare=3.0))
-    destination.settle()
+    destination = settled(source, compare=3.0)
     del source.state[BASE + "a"]
     source.clock += timedelta(seconds=1)
     source.list_resources()
@@ -404,9 +379,7 @@ def test_a_new_resource_list_shows_deletions_that_no_change_list_has(source: Sou
 def test_the_lists_are_read_after_each_comparison_however_short_the_interval(
     source: Source,
 ) -> None:
-    pace = replace(PACE, compare=0.0)
-    destination = Destination(source, Random(1), pace=pace)
-    destination.settle()
+    destination = settled(source, compare=0.0)
     for _ in range(3):
         source.change("a")
         destination.poll()

@@ -30,7 +30,6 @@ WEIGHTS = {
 
 
 def history(random: Random, length: int) -> Iterator[tuple]:
-    """Return a random history."""
     for step in random.choices(list(WEIGHTS), list(WEIGHTS.values()), k=length):
         match step:
             case "change":

@@ -121,19 +121,11 @@ FAMILIES = {
     "a Source that is restored": (BOTH, RIGHT, [*BACKUPS, *PUSHED, ROTATE, LIST], LISTED_ANEW),
     "caches": (BOTH, DISORDER, [*CACHES, *PUSHED, ROTATE], True),
     "a server that lacks what is listed": (BOTH, RIGHT, [*SERVER, *PUSHED, ROTATE, LIST], False),
-    "everything but late entries": (
-        BOTH,
-        st.one_of(CLOCKS, DISORDER),
-        [ROTATE, LIST, *PUSHED, *LIES, *BACKUPS, *CACHES],
-        False,
-    ),
-    "everything but new Resource Lists": (
-        BOTH,
-        st.one_of(CLOCKS, DISORDER),
-        [*LATE, *PUSHED, *LIES, *BACKUPS, *CACHES],
-        False,
-    ),
-}
+    "everything but late entries": (BOTH, st.one_of(CLOCKS, DISORDER),
+        [ROTATE, LIST, *PUSHED, *LIES, *BACKUPS, *CACHES], False),
+    "everything but new Resource Lists": (BOTH, st.one_of(CLOCKS, DISORDER),
+        [*LATE, *PUSHED, *LIES, *BACKUPS, *CACHES], False),
+}  # fmt: skip
 
 
 class Play:
@@ -148,6 +140,14 @@ class Play:
         self.destination.lied_to = True
         self.hub = Liar(self.source, self.destination)
         self.wire: list[Document] = []
+
+    def steps(self, *steps: tuple) -> None:
+        for step in steps:
+            self.step(step)
+
+    def is_right(self) -> bool:
+        """Return whether the copy is level at once, or after some more time."""
+        return self.check() or self.check()
 
     def step(self, step: tuple) -> None:
         destination = self.destination
@@ -222,16 +222,16 @@ class Play:
         return follower.level
 
 
+CHANGE_A, CHANGE_B = ("change", "a", False), ("change", "b", False)
+RESTORED = ("be_restored", ["a"], ["a"])
+
+
 def test_a_routine_comparison_does_not_hide_that_the_source_was_restored() -> None:
     play = Play(Faults(), 0, ROUTINE)
     play.check()
-    play.step(("be_restored", ["a"], ["a"]))
-    play.step(("be_restored", ["a"], ["a"]))
-    play.step(("list_resources",))
-    play.step(("crash",))
-    play.step(("work", 1))
+    play.steps(RESTORED, RESTORED, ("list_resources",), ("crash",), ("work", 1))
     play.step(("be_restored", ["b", "a"], ["a"]))
-    assert play.check() or play.check()
+    assert play.is_right()
 
 
 def test_a_routine_comparison_does_not_hide_a_deletion_before_the_end_of_its_list() -> None:
@@ -250,12 +250,8 @@ def test_a_routine_comparison_does_not_hide_a_deletion_before_the_end_of_its_lis
 def test_a_resource_list_older_than_the_last_one_is_a_reason_for_doubt(steps: int) -> None:
     play = Play(Faults(), 0, ROUTINE)
     play.check()
-    play.step(("back_up",))
-    play.step(("change", "a", False))
-    play.step(("list_resources",))
-    play.step(("crash",))
-    play.step(("work", steps))
-    play.step(("restore",))
+    play.steps(("back_up",), CHANGE_A, ("list_resources",), ("crash",))
+    play.steps(("work", steps), ("restore",))
     for _ in range(2):
         assert not play.check()
         assert any("older" in doubt for doubt in play.destination.follower.doubts)
@@ -267,9 +263,7 @@ def test_a_resource_list_older_than_the_last_one_is_a_reason_for_doubt(steps: in
 def test_a_resource_that_its_server_lacks_stays_a_doubt_while_a_resource_list_has_it() -> None:
     play = Play(Faults(), 0, HONEST)
     play.check()
-    play.step(("lose_for_long", "a"))
-    play.step(("list_resources",))
-    play.step(("change", "b", False))
+    play.steps(("lose_for_long", "a"), ("list_resources",), CHANGE_B)
     assert not play.check()
     play.step(("find",))
     assert play.check()
@@ -279,16 +273,14 @@ def test_an_invented_resource_that_is_being_verified_is_removed_though_it_is_dat
     play = Play(Faults(), 4, HONEST)
     play.check()
     play.step(("list_resources",))
-    for name in "ab":
-        play.step(("invent", name, ChangeType.UPDATED, timedelta(), True))
-    assert play.check() or play.check()
+    play.steps(*(("invent", name, ChangeType.UPDATED, timedelta(), True) for name in "ab"))
+    assert play.is_right()
 
 
 def test_a_copy_is_in_doubt_after_a_restart_until_the_lists_were_read() -> None:
     play = Play(Faults(), 0, HONEST)
     assert play.check()
-    play.step(("change", "a", False))
-    play.step(("crash",))
+    play.steps(CHANGE_A, ("crash",))
     assert not play.destination.follower.level
     assert play.check()
 
@@ -300,14 +292,10 @@ def test_an_invented_resource_that_is_missing_is_forgotten_after_a_restart_unles
 ) -> None:
     play = Play(Faults(), 0, ROUTINE)
     if is_listed:
-        play.step(("change", "a", False))
-        play.step(("list_resources",))
+        play.steps(CHANGE_A, ("list_resources",))
     assert play.check()
-    play.step(("lose", "a"))
-    play.step(("invent", "a", ChangeType.UPDATED, ahead, False))
-    for _ in range(17):
-        play.step(("wait", 0.15))
-        play.step(("work", 6))
+    play.steps(("lose", "a"), ("invent", "a", ChangeType.UPDATED, ahead, False))
+    play.steps(*[("wait", 0.15), ("work", 6)] * 17)
     destination = play.destination
     destination.progress = destination.follower.progress
     assert destination.progress is not None
@@ -318,12 +306,11 @@ def test_an_invented_resource_that_is_missing_is_forgotten_after_a_restart_unles
 
 def test_an_invented_deletion_is_verified_after_a_restart() -> None:
     play = Play(Faults(), 0, HONEST)
-    play.step(("change", "a", False))
+    play.step(CHANGE_A)
     assert play.check()
     play.step(("invent", "a", ChangeType.DELETED, timedelta(hours=1), False))
-    play.step(("work", 6))
-    play.step(("crash",))
-    assert play.check() or play.check()
+    play.steps(("work", 6), ("crash",))
+    assert play.is_right()
 
 
 @pytest.mark.parametrize("kind", [ChangeType.UPDATED, ChangeType.DELETED])
@@ -333,12 +320,10 @@ def test_an_invented_change_is_verified_where_the_source_has_no_change_list(
     kind: ChangeType, ahead: timedelta, offer: str
 ) -> None:
     play = Play(Faults(), 0, HONEST, offer)
-    play.step(("change", "a", False))
+    play.step(CHANGE_A)
     assert play.check()
-    play.step(("invent", "a", kind, ahead, False))
-    play.step(("work", 6))
-    play.step(("change", "b", False))
-    assert play.check() or play.check()
+    play.steps(("invent", "a", kind, ahead, False), ("work", 6), CHANGE_B)
+    assert play.is_right()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -364,9 +349,8 @@ def play(family: str, data: st.DataObject, seed: int) -> None:
     play = Play(data.draw(faults), seed, data.draw(pace), data.draw(st.sampled_from([*OFFERS])))
     if play.source.faults.rotates:
         play.check()
-    for step in data.draw(st.lists(st.one_of(*CHANGES, *happens, *CHECKS), max_size=25)):
-        play.step(step)
-    is_level = play.check() or play.check()
+    play.steps(*data.draw(st.lists(st.one_of(*CHANGES, *happens, *CHECKS), max_size=25)))
+    is_level = play.is_right()
     if suffices == LISTED_ANEW and not is_level:
         play.source.list_resources()
         is_level = play.check()

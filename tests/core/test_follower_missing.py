@@ -31,7 +31,6 @@ def at(seconds: int) -> Instant:
 
 
 def change_list(kind: ChangeType, **fields: str) -> Document:
-    """Return a Change List with one change, which is older than the Resource List."""
     entry = Resource(URI, change=kind, datetime=at(51), **fields)
     return Document(Capability.CHANGE_LIST, (entry,), from_=EPOCH)
 
@@ -52,7 +51,6 @@ class MissingResource:
             self.end()
 
     def end(self) -> None:
-        """End the comparison."""
         self.requested = self.follower.unlisted((), self.wire.now)
 
     def _begin(self, actions: Sequence[Action]) -> None:
@@ -77,7 +75,6 @@ class MissingResource:
             assert self.in_flight[0].check is CheckMethod.FETCH
 
     def read(self, document: Document) -> None:
-        """Read the Change List."""
         self.wire.actions = self.requested
         self.wire.answer(document)
         self._begin(self.wire.actions)
@@ -107,7 +104,6 @@ class MissingResource:
         self._begin(self.follower.failed(change, NotFound(URI, "404"), self.wire.now))
 
     def wait(self, seconds: float) -> None:
-        """Advance the clock."""
         self.wire.now += seconds
         self._begin(self.follower.tick(self.wire.now))
 

@@ -41,6 +41,11 @@ def following(source: Source, seed: int = 1) -> Destination:
     return destination
 
 
+@pytest.fixture
+def destination(source: Source) -> Destination:
+    return following(source)
+
+
 def notification(*documents: Resource, number: int = 1, missed: int = 0) -> Document:
     """Return a Framework Notification.
 
@@ -73,7 +78,6 @@ CAPABILITY_LIST = Resource(BASE + "capabilitylist.xml", capability=Capability.CA
 
 
 def soon(destination: Destination) -> None:
-    """Let time pass until announced documents are read."""
     ends = destination.now + SOON
     while (wakeup := destination.follower.wakeup) is not None and wakeup <= ends:
         destination.tick()
@@ -81,21 +85,16 @@ def soon(destination: Destination) -> None:
     destination.tick(max(0.0, ends - destination.now))
 
 
-def test_an_announced_list_with_a_lost_change_is_read_before_the_next_poll(
-    source: Source,
+@pytest.mark.parametrize("is_new", [True, False])
+def test_an_announced_list_is_read_before_the_next_poll_if_it_has_a_lost_change(
+    source: Source, destination: Destination, is_new: bool
 ) -> None:
-    destination = following(source)
-    source.change("lost")
+    if is_new:
+        source.change("lost")
     destination.notify(notification(closed(source.clock)))
     soon(destination)
     assert destination.content == source.state
-
-
-def test_an_announced_list_without_new_changes_is_not_read(source: Source) -> None:
-    destination = following(source)
-    destination.notify(notification(closed(source.clock)))
-    soon(destination)
-    assert destination.fetches == []
+    assert bool(destination.fetches) is is_new
 
 
 def test_a_gap_is_closed_as_soon_as_a_newer_resource_list_is_announced(
@@ -153,8 +152,7 @@ def test_losing_push_leads_to_one_discovery(source: Source) -> None:
     assert PACE.poll / 2 <= discoveries[0] - destination.now <= PACE.poll
 
 
-def test_a_missed_notification_leads_to_a_poll(source: Source) -> None:
-    destination = following(source)
+def test_a_missed_notification_leads_to_a_poll(source: Source, destination: Destination) -> None:
     destination.notify(notification())
     source.change("lost")
     destination.notify(notification(number=9, missed=1))
@@ -162,8 +160,9 @@ def test_a_missed_notification_leads_to_a_poll(source: Source) -> None:
     assert destination.content == source.state
 
 
-def test_a_document_that_is_no_notification_is_logged_and_ignored(source: Source) -> None:
-    destination = following(source)
+def test_a_document_that_is_no_notification_is_logged_and_ignored(
+    destination: Destination,
+) -> None:
     destination.notify(Document(Capability.CHANGE_LIST, from_=EPOCH))
     assert "ignored" in destination.notes[-1]
     soon(destination)

@@ -39,20 +39,14 @@ SHAPES = {
     "blanks between entries": (PLAIN, "\r\n\t ", PLAIN),
     "blanks in a tag": ("<url><loc>a:b</loc><rs:md", " ", "/></url>"),
     "an indented entry": ("", "\n    <url>\n        <loc>a:b</loc>\n    </url>", ""),
-    "an indented entry with a foreign element": (
-        "",
-        f"\n    <url>\n        <loc>a:b</loc>\n        {FOREIGN}\n    </url>",
-        "",
-    ),
+    "an indented entry with a foreign element": ("",
+        f"\n    <url>\n        <loc>a:b</loc>\n        {FOREIGN}\n    </url>", ""),
     "plain entries": ("", PLAIN, ""),
     "plain entries and others": ("", f"{PLAIN}<url><loc>&#97;</loc></url>{PLAIN * 9}", ""),
     "entries with references": ("", "<url><loc>a:?b&amp;c</loc></url>", ""),
     "entries with links": ("", '<url><loc>a:b</loc><rs:ln href="b:c" rel="a"/></url>', ""),
-    "entries with foreign elements": (
-        "",
-        f"<url><loc>a:b</loc>{FOREIGN}<rs:md xmlns:x='urn:x' x:y='z'/>{FOREIGN}</url>",
-        "",
-    ),
+    "entries with foreign elements": ("",
+        f"<url><loc>a:b</loc>{FOREIGN}<rs:md xmlns:x='urn:x' x:y='z'/>{FOREIGN}</url>", ""),
     "foreign attributes": ("<url><loc>a:b</loc><rs:md", ' i:a="b"', "/></url>"),
     "entries of another prefix": ("", f"<x:url xmlns:x='{SITEMAP_NS}'></x:url>", ""),
     "comments in an entry": ("<url>", "<!-- -->", "<loc>a:b</loc></url>"),
@@ -76,7 +70,7 @@ SHAPES = {
     "ends in a comment": ("<!--", "</url>", ""),
     "nested elements": ("", "<x>", ""),
     "text": ("", "a", ""),
-}
+}  # fmt: skip
 FORMAT = str(Path(plain_form.__file__).parent)
 #: How large the pieces are in which a document arrives.
 SIZES = (1, 1_000, 65_536)

@@ -35,6 +35,14 @@ def read(coverage: Coverage, uri: str = LIST, confirmed: int = 0) -> ListFingerp
     return fingerprint
 
 
+def extends(fingerprint: ListFingerprint, later: Coverage, uri: str = LIST) -> bool:
+    return fingerprint.is_extended_by(read(later, uri), later)
+
+
+def has_lost(fingerprint: ListFingerprint, later: Coverage, uri: str = LIST) -> bool:
+    return fingerprint.has_lost(read(later, uri), later)
+
+
 @pytest.fixture(params=[300, 1], ids=["few resources", "many resources"])
 def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the resources themselves, or only their number and sum."""
@@ -61,16 +69,13 @@ def test_a_list_that_covers_nothing_has_no_fingerprint() -> None:
 def test_a_list_extends_what_was_read_if_its_beginning_is_the_same(
     before: str, later: str, extended: bool
 ) -> None:
-    fingerprint, coverage = read(covering(before)), covering(later)
-    assert fingerprint.is_extended_by(read(coverage), coverage) is extended
+    assert extends(read(covering(before)), covering(later)) is extended
 
 
 def test_another_list_or_another_period_extends_nothing() -> None:
-    coverage = covering("a1 b2")
-    fingerprint = read(coverage)
-    assert not fingerprint.is_extended_by(read(coverage, uri=LIST + "2"), coverage)
-    earlier = covering("a1 b2", from_=-1)
-    assert not fingerprint.is_extended_by(read(earlier), earlier)
+    fingerprint = read(covering("a1 b2"))
+    assert not extends(fingerprint, covering("a1 b2"), LIST + "2")
+    assert not extends(fingerprint, covering("a1 b2", from_=-1))
 
 
 def test_a_list_is_the_same_only_with_all_its_entries() -> None:
@@ -82,11 +87,10 @@ def test_a_list_is_the_same_only_with_all_its_entries() -> None:
 
 
 def test_entries_up_to_what_other_lists_confirmed_are_part_of_what_was_read() -> None:
-    fingerprint, coverage = read(covering("a1 b2"), confirmed=5), covering("a1 b2 c4")
+    fingerprint = read(covering("a1 b2"), confirmed=5)
     assert fingerprint.before == at(5)
-    assert not fingerprint.is_extended_by(read(coverage), coverage)
-    appended = covering("a1 b2 c6")
-    assert fingerprint.is_extended_by(read(appended), appended)
+    assert not extends(fingerprint, covering("a1 b2 c4"))
+    assert extends(fingerprint, covering("a1 b2 c6"))
 
 
 @pytest.mark.usefixtures("few")
@@ -106,18 +110,15 @@ def test_entries_up_to_what_other_lists_confirmed_are_part_of_what_was_read() ->
 def test_a_list_has_lost_an_entry_if_a_resource_has_none_any_more(
     before: str, later: str, lost: bool
 ) -> None:
-    fingerprint, coverage = read(covering(before)), covering(later)
-    assert fingerprint.has_lost(read(coverage), coverage) is lost
+    assert has_lost(read(covering(before)), covering(later)) is lost
 
 
 def test_a_list_that_begins_later_has_lost_nothing_and_one_that_begins_again_has() -> None:
-    fingerprint = read(covering("a1 b2"))
-    rotated, reopened = covering("c3", from_=2), covering("a1 b2", from_=-1)
-    assert not fingerprint.has_lost(read(rotated), rotated)
-    assert fingerprint.has_lost(read(reopened), reopened)
-    assert not fingerprint.has_lost(read(rotated, uri=LIST + "2"), rotated)
-    endless = replace(covering("c3"), from_=None)
-    assert not fingerprint.has_lost(read(endless), endless)
+    fingerprint, rotated = read(covering("a1 b2")), covering("c3", from_=2)
+    assert not has_lost(fingerprint, rotated)
+    assert has_lost(fingerprint, covering("a1 b2", from_=-1))
+    assert not has_lost(fingerprint, rotated, LIST + "2")
+    assert not has_lost(fingerprint, replace(covering("c3"), from_=None))
 
 
 @pytest.mark.parametrize(

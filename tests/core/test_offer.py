@@ -8,6 +8,7 @@ from rsnotify.errors import InvalidDocument, WrongDocument
 from rsnotify.format.media_types import extension, is_media_type, matches, may_match
 from rsnotify.format.model import Capability, Document, Link, Rel, Resource
 from rsnotify.format.offer import FIELDS, Offer, read_framework, read_offer
+from rsnotify.selection import Selection
 
 PLACE = "http://a.example/sets/capabilitylist.xml"
 DESCRIPTION = "http://a.example/.well-known/resourcesync"
@@ -123,13 +124,16 @@ def test_a_media_type_has_its_usual_extension(media_type: str, suffix: str) -> N
         ("text/html", "*/html", True),
         ("text/html", "text/plain", False),
         ("text/html", "image/*", False),
+        ("application/ld+json", "application/json", False),
     ],
 )
 def test_a_pattern_matches_without_case_and_parameters(
     media_type: str, pattern: str, expected: bool
 ) -> None:
+    resource = Resource("a", type=media_type)
     assert matches(media_type, ("moon/cheese", pattern)) is expected
-    assert may_match(Resource("a", type=media_type), (pattern,)) is expected
+    assert may_match(resource, (pattern,)) is expected
+    assert Selection(types=(pattern,)).wants(resource) is expected
 
 
 def test_a_resource_of_unknown_type_may_match_and_its_name_may_tell() -> None:

@@ -31,7 +31,6 @@ def pending_of(*changes: Change) -> PendingChanges:
 
 
 def dispatched(*changes: Change) -> tuple[PendingChanges, list[Change]]:
-    """Return what is pending, and what was dispatched of it."""
     pending = pending_of(*changes)
     return pending, pending.dispatch(10, now=0)
 
@@ -222,7 +221,6 @@ def test_a_change_that_only_waits_until_it_is_due_is_deferred() -> None:
 
 
 def listed(name: str, seconds: int, hash: str) -> Change:
-    """Return an entry of a Resource List."""
     return replace(change(name, seconds), resource=Resource(name, hash=hash))
 
 

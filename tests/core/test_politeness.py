@@ -117,7 +117,6 @@ class World:
         self._perform(self.follower.start(0.0))
 
     def run(self, seconds: float, *, until_ended: bool = False) -> None:
-        """Advance the clock."""
         end = self.now + seconds
         while not (until_ended and (self.follower.level or self.follower.is_stuck(self.now))):
             wakeup = self.follower.wakeup

@@ -452,32 +452,12 @@ def test_a_dump_without_at_is_recognized_by_its_entries() -> None:
     assert not second.complete
 
 
-def test_of_a_dump_in_parts_the_index_tells_it_from_a_later_one() -> None:
-    whole = index(Capability.RESOURCE_DUMP, Resource(BASE + "part.xml"))
-    baseline = Baseline(DUMPED, START, dump_first=True)
-    assert baseline.read(whole) is None
-    assert name(baseline.next()) == "part.xml"
-    baseline.read(resource_dump(None))
-    assert baseline.undated_dump == whole
-
-
 def test_a_dump_that_was_not_read_to_its_end_is_read_again() -> None:
     offer = Offer(resource_dump=BASE + "resourcedump.xml")
     first = Baseline(offer, START)
     requests(first, resource_dump(None))
     first.skip(ContentMismatch(BASE + "a.zip", "truncated"))
     assert first.undated_dump is None
-
-
-def test_change_lists_have_to_join_at_the_earliest_at_of_all_lists() -> None:
-    baseline = Baseline(OFFER, START)
-    baseline.read(
-        index(Capability.RESOURCE_LIST, Resource(BASE + "a.xml"), Resource(BASE + "b.xml"))
-    )
-    for second in (7, 5):
-        baseline.next()
-        assert read(baseline, resource_list(second)).at == at(second)
-    assert baseline.at == at(5)
 
 
 def test_the_at_of_a_list_defaults_to_its_latest_lastmod_or_the_known_instant() -> None:

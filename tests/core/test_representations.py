@@ -101,9 +101,8 @@ def test_the_first_type_that_is_offered_is_chosen(
 
 def test_an_alternate_has_its_own_hash_and_not_the_sources_of_loc() -> None:
     links = (TURTLE, mirror("first", 1), Link(Rel.DUPLICATE, "data:,x"), Link(Rel.PATCH, "p"))
-    what = wanted_representation(
-        change(*links, hash=HASH, length=5, path="/a", package="http://p"), ["text/turtle"]
-    )
+    packed = change(*links, hash=HASH, length=5, path="/a", package="http://p")
+    what = wanted_representation(packed, ["text/turtle"])
     assert (what.entry.hash, what.entry.length) == (TURTLE.hash, None)
     assert uris(what) == [TURTLE.href]
     assert (what.inline, what.patches, what.entry.path) == ((), (), None)
@@ -118,9 +117,8 @@ def test_an_alternate_in_a_package_has_a_path_of_its_own() -> None:
 def test_an_entry_describes_its_alternate_under_its_own_uri() -> None:
     modified = datetime(2025, 1, 1, tzinfo=UTC)
     link = Link(Rel.ALTERNATE, "u", type="text/turtle", hash="md5:1", length=3, modified=modified)
-    entry = describe_representation(
-        Resource(LOC, lastmod=AT, hash=HASH, links=(link,)), ["text/turtle"]
-    )
+    listed = Resource(LOC, lastmod=AT, hash=HASH, links=(link,))
+    entry = describe_representation(listed, ["text/turtle"])
     assert (entry.uri, entry.hash, entry.length, entry.lastmod) == (LOC, "md5:1", 3, modified)
 
 

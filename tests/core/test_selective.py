@@ -70,18 +70,22 @@ def test_what_a_hub_cannot_tell_is_left_to_the_destination(
     assert push_selection_for(selection) == asked
 
 
-def test_a_deletion_is_sent_whatever_its_type() -> None:
+@pytest.mark.parametrize(
+    ("name", "change", "type", "is_sent"),
+    [
+        ("a.html", DELETED, None, True),  # a deletion, whatever its type
+        ("a.html", UPDATED, None, False),
+        ("a", UPDATED, None, True),
+        ("a.ttl", UPDATED, "text/html", True),  # its name tells the old type
+        ("a.ttl", CREATED, "text/html", False),
+        ("a", UPDATED, "text/html", False),
+    ],
+)
+def test_a_change_is_sent_if_it_has_or_may_have_had_a_type(
+    name: str, change: ChangeType, type: str | None, is_sent: bool
+) -> None:
     turtle = PushSelection(types=("text/turtle",))
-    assert turtle.admits(Resource(BASE + "a.html", change=DELETED))
-    assert not turtle.admits(Resource(BASE + "a.html", change=UPDATED))
-    assert turtle.admits(Resource(BASE + "a", change=UPDATED))
-
-
-def test_what_becomes_of_another_type_is_still_sent_where_its_name_tells_the_old_one() -> None:
-    turtle = PushSelection(types=("text/turtle",))
-    assert turtle.admits(Resource(BASE + "a.ttl", change=UPDATED, type="text/html"))
-    assert not turtle.admits(Resource(BASE + "a.ttl", change=CREATED, type="text/html"))
-    assert not turtle.admits(Resource(BASE + "a", change=UPDATED, type="text/html"))
+    assert turtle.admits(Resource(BASE + name, change=change, type=type)) is is_sent
 
 
 def test_the_same_wish_has_the_same_text_however_it_is_written() -> None:

@@ -30,12 +30,8 @@ def fragment(
     joins: bool = True,
 ) -> Document:
     entry = Resource(BASE + name, change=change, datetime=at(second), links=links)
-    return Document(
-        Capability.CHANGE_NOTIFICATION,
-        (entry,),
-        from_=at(second - 1 if joins else second) - timedelta(milliseconds=not joins),
-        until=at(second),
-    )
+    from_ = at(second - 1 if joins else second) - timedelta(milliseconds=not joins)
+    return Document(Capability.CHANGE_NOTIFICATION, (entry,), from_=from_, until=at(second))
 
 
 def follower(pace: Pace, seed: int = 1) -> Follower:
@@ -67,15 +63,17 @@ def test_the_resources_of_a_fragment_are_fetched_within_the_spread() -> None:
     assert 4 < sum(dues) / len(dues) < 6
 
 
-@pytest.mark.parametrize("rel", [Rel.DUPLICATE, Rel.PATCH, Rel.ALTERNATE])
-def test_inline_content_is_applied_at_once(rel: str) -> None:
-    subject = follower(Pace(spread=10.0))
-    assert uris(subject.fragment(fragment(1, "a", Link(rel, "data:,x")), NOW)) == ["a"]
-
-
-def test_a_deletion_is_applied_at_once() -> None:
-    subject = follower(Pace(spread=10.0))
-    assert uris(subject.fragment(fragment(1, change=ChangeType.DELETED), NOW)) == ["a"]
+@pytest.mark.parametrize(
+    "document",
+    [
+        *(fragment(1, "a", Link(rel, "data:,x")) for rel in (Rel.DUPLICATE, Rel.PATCH)),
+        fragment(1, "a", Link(Rel.ALTERNATE, "data:,x")),
+        fragment(1, change=ChangeType.DELETED),
+    ],
+    ids=["inline content", "an inline patch", "an inline alternate", "a deletion"],
+)
+def test_what_needs_no_request_is_applied_at_once(document: Document) -> None:
+    assert uris(follower(Pace(spread=10.0)).fragment(document, NOW)) == ["a"]
 
 
 def test_a_resource_that_changes_all_the_time_is_not_postponed_each_time() -> None:

@@ -60,32 +60,19 @@ def test_each_instant_is_written_without_the_others(field: str) -> None:
     assert opening(Document(None, **value)).decode().endswith(f">\n{md}\n")
 
 
+ONE, TWO = (f"2026-01-01T00:00:0{second}.000000Z" for second in (1, 2))
+UNDATED = '<rs:md change="updated"/>'
+DATED = f'<rs:md change="updated" datetime="{TWO}"/>'
+
+
 @pytest.mark.parametrize(
     ("profile", "lastmod", "written"),
     [
-        (None, False, '<rs:md change="updated" datetime="2026-01-01T00:00:02.000000Z"/>'),
-        (
-            Profile.V1_1,
-            False,
-            "<lastmod>2026-01-01T00:00:02.000000Z</lastmod>"
-            '<rs:md change="updated" datetime="2026-01-01T00:00:02.000000Z"/>',
-        ),
-        (
-            Profile.V1_1,
-            True,
-            "<lastmod>2026-01-01T00:00:01.000000Z</lastmod>"
-            '<rs:md change="updated" datetime="2026-01-01T00:00:02.000000Z"/>',
-        ),
-        (
-            Profile.V1_0,
-            True,
-            '<lastmod>2026-01-01T00:00:02.000000Z</lastmod><rs:md change="updated"/>',
-        ),
-        (
-            Profile.V1_0,
-            False,
-            '<lastmod>2026-01-01T00:00:02.000000Z</lastmod><rs:md change="updated"/>',
-        ),
+        (None, False, DATED),
+        (Profile.V1_1, False, f"<lastmod>{TWO}</lastmod>{DATED}"),
+        (Profile.V1_1, True, f"<lastmod>{ONE}</lastmod>{DATED}"),
+        (Profile.V1_0, True, f"<lastmod>{TWO}</lastmod>{UNDATED}"),
+        (Profile.V1_0, False, f"<lastmod>{TWO}</lastmod>{UNDATED}"),
     ],
 )
 @pytest.mark.parametrize("uri", ["a", "é<"], ids=["plain", "escaped"])

@@ -133,29 +133,23 @@ class Destination:
         ]
 
     def push(self, document: Document) -> None:
-        """Deliver a fragment as bytes."""
         read = self.source.as_written(read_document(write_document(document)))
         self._begin(self.follower.fragment(read, self.now, self.source.today))
 
     def notify(self, document: Document) -> None:
-        """Deliver a Framework Notification as bytes."""
         read = read_document(write_document(document))
         self._begin(self.follower.notified(read, self.now))
 
     def discover(self) -> None:
-        """Discover what the Source offers now."""
         self._begin(self.follower.offered(self.offer, self.now))
 
     def push_up(self) -> None:
-        """Report that push works."""
         self._begin(self.follower.push_up(self.now))
 
     def push_gap(self) -> None:
-        """Report a gap in the log of the hub."""
         self._begin(self.follower.push_gap(self.now))
 
     def push_down(self) -> None:
-        """Report that push is lost."""
         self._begin(self.follower.push_down(self.now))
 
     def step(self) -> None:
@@ -322,7 +316,6 @@ class Destination:
         return held != (None if change.change is ChangeType.DELETED else change.resource.hash)
 
     def _verify(self, change: Change) -> None:
-        """Fetch the current state."""
         follower = self.follower
         self.verified += 1
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from rsnotify_demo.monitor import EventLog
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -13,20 +15,23 @@ def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
+@pytest.fixture
+def log() -> EventLog:
+    return EventLog(rate=25)
+
+
 def texts(log: EventLog) -> list[str]:
     return [event.text for event in log.events]
 
 
-def test_changes_in_transit_are_no_gap() -> None:
-    log = EventLog(rate=25)
+def test_changes_in_transit_are_no_gap(log: EventLog) -> None:
     for second in range(100):
         log.behind(at(second), second % 10)
     assert not log.open
     assert texts(log) == []
 
 
-def test_a_gap_opens_and_is_closed_by_push() -> None:
-    log = EventLog(rate=25)
+def test_a_gap_opens_and_is_closed_by_push(log: EventLog) -> None:
     for second, behind in enumerate([0, 30, 400, 200, 0, 1, 0, 0]):
         log.behind(at(second), behind)
     assert not log.open
@@ -36,16 +41,14 @@ def test_a_gap_opens_and_is_closed_by_push() -> None:
     ]
 
 
-def test_a_gap_that_reopens_at_once_was_not_closed() -> None:
-    log = EventLog(rate=25)
+def test_a_gap_that_reopens_at_once_was_not_closed(log: EventLog) -> None:
     for second, behind in enumerate([30, 0, 0, 30, 0, 0, 30]):
         log.behind(at(second), behind)
     assert log.open
     assert texts(log) == ["A gap opens"]
 
 
-def test_the_event_names_the_documents_that_closed_a_gap() -> None:
-    log = EventLog(rate=25)
+def test_the_event_names_the_documents_that_closed_a_gap(log: EventLog) -> None:
     log.behind(at(0), 50)
     log.note(at(1), "50 changes from the Change List http://127.0.0.1:1/changelist.xml")
     for second in range(1, 5):
@@ -54,8 +57,7 @@ def test_the_event_names_the_documents_that_closed_a_gap() -> None:
     assert log.pulled == 50
 
 
-def test_pulls_within_five_seconds_share_one_event() -> None:
-    log = EventLog(rate=25)
+def test_pulls_within_five_seconds_share_one_event(log: EventLog) -> None:
     for tenth in range(100):
         log.note(at(tenth / 10), "3 changes from the Change List http://127.0.0.1:1/c.xml")
         log.behind(at(tenth / 10), 50)
@@ -63,8 +65,7 @@ def test_pulls_within_five_seconds_share_one_event() -> None:
     assert pulls == ["The Destination reads 150 changes from the Change List"]
 
 
-def test_the_beginning_and_the_end_of_push_are_events() -> None:
-    log = EventLog(rate=25)
+def test_the_beginning_and_the_end_of_push_are_events(log: EventLog) -> None:
     for second, state in enumerate(["down", "up", "up", "down", "down", "up", None, "up"]):
         log.push(at(second), state)
     assert [(event.at, event.text.partition(":")[0]) for event in log.events] == [
@@ -75,8 +76,7 @@ def test_the_beginning_and_the_end_of_push_are_events() -> None:
     ]
 
 
-def test_other_messages_of_the_destination_are_events_unless_they_repeat_one() -> None:
-    log = EventLog(rate=25)
+def test_other_messages_of_the_destination_are_events_unless_they_repeat_one(log: EventLog) -> None:
     log.note(at(0), "push is away, the lists are polled: no answer in time")
     log.note(at(1), "could not apply, try 1: 404")
     log.note(at(2), "baseline from the Resource List http://127.0.0.1:1/resourcelist.xml")
@@ -85,8 +85,7 @@ def test_other_messages_of_the_destination_are_events_unless_they_repeat_one() -
     ]
 
 
-def test_only_the_latest_events_are_kept_and_all_are_counted() -> None:
-    log = EventLog(rate=25)
+def test_only_the_latest_events_are_kept_and_all_are_counted(log: EventLog) -> None:
     for number in range(1000):
         log.add(at(number), "note", str(number))
     assert len(log.events) < 100

@@ -24,7 +24,6 @@ class Demo:
         self.urls: dict[str, str] = {}
 
     async def start(self) -> None:
-        """Read the addresses of all parts."""
         async with asyncio.timeout(2 * PATIENCE):
             while "page" not in self.urls:
                 line = (await self._out.readline()).decode()
@@ -68,7 +67,6 @@ async def shows(page: Page, part: str, state: str) -> None:
 
 
 async def logged(page: Page, kind: str, words: str) -> None:
-    """Wait for an event."""
     await page.until(
         f"""[...document.querySelectorAll('#story [data-kind="{kind}"]')]
             .some(item => item.innerText.includes({words!r}))"""

@@ -14,10 +14,8 @@ from tests.subscriber.source import SmallSource
 
 @pytest.fixture
 async def source() -> AsyncIterator[SmallSource]:
-    source = SmallSource()
-    await source.server.start()
-    yield source
-    await source.server.stop()
+    async with SmallSource() as source:
+        yield source
 
 
 @pytest.fixture

@@ -96,8 +96,6 @@ class Running:
 
 
 async def catch_up(url: str, folder: Path) -> None:
+    state, options = default_state(folder), FollowOptions(pace=PACE)
     async with asyncio.timeout(PATIENCE):
-        mirror = FolderMirror(folder)
-        await Subscriber(
-            url, mirror, state=default_state(folder), options=FollowOptions(pace=PACE)
-        ).catch_up()
+        await Subscriber(url, FolderMirror(folder), state=state, options=options).catch_up()

@@ -43,32 +43,30 @@ def received(entry: Resource, change: ChangeType = ChangeType.UPDATED, **fields:
     return Received(change, entry.uri, datetime(2013, 1, 3, 7, tzinfo=UTC), entry, content, **given)
 
 
+def created(entry: Resource, **fields: Any) -> Resource:
+    """Return the entry of a resource that is new to the relay."""
+    return republished(received(entry, **fields), FIRST, None)
+
+
 def test_a_chain_of_aggregators_republishes_as_in_the_examples_31_to_33() -> None:
-    original = read_document(EXAMPLE_31).resources[0]
-    known = Resource(FIRST)
-    first = republished(received(original), FIRST, known)
-    updated = ChangeType.UPDATED
-    assert first == Resource(
-        FIRST, change=updated, hash=MD5, length=8876, type="text/html", links=(VIA,)
-    )
-    second = republished(received(first), SECOND, Resource(SECOND))
-    assert second == Resource(
-        SECOND, change=updated, hash=MD5, length=8876, type="text/html", links=(VIA,)
-    )
+    entry = read_document(EXAMPLE_31).resources[0]
+    for uri in (FIRST, SECOND):
+        entry = republished(received(entry), uri, Resource(uri))
+        facts = {"hash": MD5, "length": 8876, "type": "text/html"}
+        assert entry == Resource(uri, change=ChangeType.UPDATED, links=(VIA,), **facts)
 
 
 def test_a_resource_that_is_new_to_the_relay_is_created() -> None:
-    entry = Resource(ORIGINAL, change=ChangeType.UPDATED)
-    assert republished(received(entry), FIRST, None).change is ChangeType.CREATED
+    assert created(Resource(ORIGINAL, change=ChangeType.UPDATED)).change is ChangeType.CREATED
     entry = Resource(ORIGINAL, change=ChangeType.CREATED)
     assert republished(received(entry), FIRST, Resource(FIRST)).change is ChangeType.UPDATED
 
 
 def test_hash_and_length_are_those_of_the_copy_if_the_source_has_none() -> None:
-    at = datetime(2013, 1, 3, 7, tzinfo=UTC)
+    at, hash = datetime(2013, 1, 3, 7, tzinfo=UTC), "sha-256:" + "0" * 64
     entry = Resource(ORIGINAL, change=ChangeType.UPDATED, datetime=at)
-    told = republished(received(entry, hash="sha-256:" + "0" * 64, length=3), FIRST, None)
-    assert (told.hash, told.length, told.lastmod) == ("sha-256:" + "0" * 64, 3, None)
+    told = created(entry, hash=hash, length=3)
+    assert (told.hash, told.length, told.lastmod) == (hash, 3, None)
     assert told.links == (Link("via", ORIGINAL, modified=at),)
 
 
@@ -103,24 +101,20 @@ def test_in_a_chain_a_deletion_that_was_found_by_comparing_still_names_the_origi
 )
 def test_links_are_inherited_where_they_remain_appropriate(rel: str, inherited: bool) -> None:
     link = Link(rel, "http://original.example.com/other", type="text/turtle", pri=2)
-    told = republished(received(Resource(ORIGINAL, links=(link,))), FIRST, None)
+    told = created(Resource(ORIGINAL, links=(link,)))
     assert (link in told.links) is inherited
 
 
-def test_links_that_could_not_be_followed_are_left_out() -> None:
+def test_links_that_could_not_be_followed_are_left_out_and_unescaped_uris_escaped() -> None:
     links = (Link("alternate", "../relative"), Link("Not A Relation", ORIGINAL))
-    told = republished(received(Resource(ORIGINAL, links=links)), FIRST, None)
-    assert told.links == (Link("via", ORIGINAL),)
-
-
-def test_the_unescaped_uri_of_a_source_is_escaped() -> None:
-    told = republished(received(Resource("http://original.example.com/ä b%20c")), FIRST, None)
-    assert told.links == (Link("via", "http://original.example.com/%C3%A4%20b%20c"),)
+    assert created(Resource(ORIGINAL, links=links)).links == (Link("via", ORIGINAL),)
+    unescaped = created(Resource("http://original.example.com/ä b%20c"))
+    assert unescaped.links == (Link("via", "http://original.example.com/%C3%A4%20b%20c"),)
 
 
 def test_a_copy_of_an_alternate_says_so() -> None:
-    alternate = Link("alternate", ORIGINAL + ".ttl", hash=MD5, length=3, type="text/turtle")
-    entry = Resource(ORIGINAL, type="text/html", links=(alternate,))
-    told = republished(received(entry, alternate=alternate), FIRST, None)
+    facts = {"hash": MD5, "length": 3, "type": "text/turtle"}
+    alternate = Link("alternate", ORIGINAL + ".ttl", **facts)
+    told = created(Resource(ORIGINAL, type="text/html", links=(alternate,)), alternate=alternate)
     assert told.type == "text/turtle"
-    assert told.links[0] == Link("via", ORIGINAL + ".ttl", hash=MD5, length=3, type="text/turtle")
+    assert told.links[0] == Link("via", ORIGINAL + ".ttl", **facts)

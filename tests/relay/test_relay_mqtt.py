@@ -20,7 +20,6 @@ PASSWORDS = {"relay": "the relay's password", "source": "the Source's password"}
 
 
 async def arrives(folder: Path, name: str, content: bytes) -> None:
-    """Wait until a file has this content."""
     path = folder / name
     async with asyncio.timeout(PATIENCE):
         # What was there before the watch began is found at its first timeout.

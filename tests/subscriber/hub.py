@@ -97,10 +97,8 @@ async def push(source: SmallSource, *hubs: SmallHub, count: int = 1) -> None:
 
 
 async def anywhere(host: str | None) -> bool:
-    """Trust every host."""
     return True
 
 
 async def nowhere(host: str | None) -> bool:
-    """Trust no host."""
     return False

@@ -26,7 +26,6 @@ NAMES = {
 
 
 def zipped(manifest: Document | None, members: dict[str, bytes]) -> bytes:
-    """Make a package."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as package:
         if manifest is not None:
@@ -88,7 +87,6 @@ class PackedSource(SmallSource):
         )
 
     def archive_dump(self) -> None:
-        """Move the Change Dump into its archive."""
         dump = self.documents["changedump.xml"]
         until = self.packages[-1].until
         self.documents["changedump-1.xml"] = replace(dump, until=until)

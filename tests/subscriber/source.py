@@ -288,8 +288,6 @@ def _now() -> Instant:
 
 
 def body(data: bytes, content_type: str = "application/xml", **options: Any) -> Answer:
-    """Answer with these bytes."""
-
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.Response(body=data, content_type=content_type, **options)
 
@@ -297,8 +295,6 @@ def body(data: bytes, content_type: str = "application/xml", **options: Any) -> 
 
 
 def status(code: int, **options: Any) -> Answer:
-    """Answer with this status."""
-
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.Response(status=code, **options)
 
@@ -306,12 +302,10 @@ def status(code: int, **options: Any) -> Answer:
 
 
 def redirect(uri: str, code: int = 302) -> Answer:
-    """Answer with a redirect."""
     return status(code, headers={"Location": uri})
 
 
 def page(text: str, content_type: str = "text/html", **options: Any) -> Answer:
-    """Answer with this text."""
     return body(text.encode(), content_type, **options)
 
 
@@ -326,7 +320,6 @@ def held_back(gate: asyncio.Event, then: Answer) -> Answer:
 
 
 def first(times: int, answer: Answer, then: Answer) -> Answer:
-    """Answer so a few times, and then otherwise."""
     count = 0
 
     async def choose(request: web.Request) -> web.StreamResponse:

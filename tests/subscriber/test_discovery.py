@@ -43,15 +43,10 @@ def offers_of_site(source: SmallSource, fetcher: Fetcher) -> OfferDiscovery:
 @pytest.mark.parametrize(
     "name",
     [
-        "",
-        "data/",
-        ".well-known/resourcesync",
-        "data/capabilitylist.xml",
-        "data/changelist.xml",
-        "data/resourcelist.xml",
-        "data/anything/below.html",
+        "", "data/", ".well-known/resourcesync", "data/capabilitylist.xml", "data/changelist.xml",
+        "data/resourcelist.xml", "data/anything/below.html",
     ],
-)
+)  # fmt: skip
 async def test_every_way_in_leads_to_the_same_offer(
     name: str, source: SmallSource, fetcher: Fetcher
 ) -> None:

@@ -30,14 +30,12 @@ pytestmark = pytest.mark.usefixtures("some_content")
 async def pushed(
     source: SmallSource, hub: SmallHub, destination: Destination, some_content: None
 ) -> AsyncIterator[Subscriber]:
-    """Follow by push."""
     source.hubs = [hub.url]
     async with destination.following() as subscriber:
         yield subscriber
 
 
 def age_ms(source: SmallSource) -> float:
-    """Return how long ago the last change was made."""
     return (datetime.now(UTC) - source.last) / timedelta(milliseconds=1)
 
 

@@ -16,7 +16,7 @@ from rsnotify_validation import inspection as walk
 from rsnotify_validation.commands import age, inspection_lines
 from rsnotify_validation.inspection import Granularity, InspectionFinding, granularity_of, inspect
 from tests.subscriber.processes import SECONDS, outcome, running
-from tests.subscriber.source import SmallSource, body, status
+from tests.subscriber.source import SmallSource, body, page, status
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -27,7 +27,6 @@ def below(found: InspectionFinding) -> list[InspectionFinding]:
 
 
 def of(found: InspectionFinding, capability: str | None) -> InspectionFinding:
-    """Return the one document of this capability."""
     (one,) = [one for one in below(found) if one.capability == capability]
     return one
 
@@ -36,16 +35,8 @@ def text_of(found: InspectionFinding, now: datetime = NOW) -> str:
     return "\n".join(inspection_lines(found, now))
 
 
-def publish(source: SmallSource, name: str, document: Document) -> str:
-    source.publish(f"{name}", document)
-    return source.base + name
-
-
-def offer(source: SmallSource, *entries: Resource, links: tuple[Link, ...] = ()) -> None:
-    """Let the Source offer just this."""
-    publish(
-        source, "capabilitylist.xml", Document(Capability.CAPABILITY_LIST, entries, links=links)
-    )
+def offer(source: SmallSource, *entries: Resource) -> None:
+    source.publish("capabilitylist.xml", Document(Capability.CAPABILITY_LIST, entries))
 
 
 @pytest.mark.parametrize("name", ["", "data/", "data/capabilitylist.xml", "data/changelist.xml"])
@@ -93,8 +84,8 @@ async def test_every_set_of_a_source_is_shown_with_what_describes_it(source: Sma
         uri = f"{source.base}{name}-resources.xml"
         offered = Resource(uri, capability=Capability.RESOURCE_LIST)
         listing = Document(Capability.CAPABILITY_LIST, (offered,), links=again[: name == "one"])
-        publish(source, f"{name}.xml", listing)
-        publish(source, f"{name}-resources.xml", Document(Capability.RESOURCE_LIST, at=NOW))
+        source.publish(f"{name}.xml", listing)
+        source.publish(f"{name}-resources.xml", Document(Capability.RESOURCE_LIST, at=NOW))
     found = await inspect(source.site)
     assert [one.uri for one in found.parts] == [f"{source.base}one.xml", f"{source.base}two.xml"]
     assert [one.parts[0].uri for one in found.parts] == [
@@ -120,7 +111,7 @@ async def test_what_cannot_be_read_stands_in_the_tree_as_that(source: SmallSourc
 
 
 async def test_a_document_that_calls_itself_otherwise_is_warned_of(source: SmallSource) -> None:
-    publish(source, "resourcelist.xml", Document(Capability.CHANGE_LIST, from_=NOW))
+    source.publish("resourcelist.xml", Document(Capability.CHANGE_LIST, from_=NOW))
     text = text_of(await inspect(source.url))
     assert "! the document above calls it resourcelist" in text
 
@@ -169,7 +160,7 @@ async def test_no_more_than_a_number_of_documents_is_read(
 
 async def test_an_index_that_names_itself_is_read_once(source: SmallSource) -> None:
     itself = Resource(source.base + "resourcelist.xml")
-    publish(source, "resourcelist.xml", Document(Capability.RESOURCE_LIST, (itself,), index=True))
+    source.publish("resourcelist.xml", Document(Capability.RESOURCE_LIST, (itself,), index=True))
     found = await inspect(source.base + "resourcelist.xml")
     assert len(below(found)) == 1
 
@@ -186,23 +177,19 @@ async def test_packages_are_counted_and_not_fetched_but_their_manifests_are_read
         )
         for n in (1, 2)
     )
-    dump = publish(
-        source,
-        "resourcedump.xml",
-        Document(Capability.RESOURCE_DUMP, packages, at=NOW, completed=NOW + timedelta(seconds=2)),
-    )
-    manifest = Document(
-        Capability.RESOURCE_DUMP_MANIFEST, (Resource("http://a/1", length=9, path="/1"),), at=NOW
-    )
-    publish(source, "manifest1.xml", manifest)
+    ended = NOW + timedelta(seconds=2)
+    document = Document(Capability.RESOURCE_DUMP, packages, at=NOW, completed=ended)
+    dump = source.publish("resourcedump.xml", document)
+    entry = Resource("http://a/1", length=9, path="/1")
+    manifest = Document(Capability.RESOURCE_DUMP_MANIFEST, (entry,), at=NOW)
+    source.publish("manifest1.xml", manifest)
     offer(source, Resource(dump, capability=Capability.RESOURCE_DUMP))
     found = await inspect(source.url)
     assert source.gets["/data/part1.zip"] == 0
     dumped = of(found, Capability.RESOURCE_DUMP)
     assert (dumped.entries, dumped.listed_bytes) == (2, 8_000_000)
-    assert [(one.entries, one.problem) for one in dumped.parts] == [
-        (1, None), (None, "the server says 404"),
-    ]  # fmt: skip
+    parts = [(one.entries, one.problem) for one in dumped.parts]
+    assert parts == [(1, None), (None, "the server says 404")]
     text = text_of(found)
     assert "2 packages, 8.0 MB in all" in text
     assert "completed 2026-01-01T12:00:02.000000Z (in 2 seconds)" in text
@@ -210,26 +197,19 @@ async def test_packages_are_counted_and_not_fetched_but_their_manifests_are_read
 
 async def test_changes_with_lastmod_alone_are_of_format_1_0(source: SmallSource) -> None:
     change = Resource("http://a/1", lastmod=NOW, change=ChangeType.CREATED)
-    changes = publish(
-        source, "old.xml", Document(Capability.CHANGE_LIST, (change,), from_=NOW, until=NOW)
-    )
+    document = Document(Capability.CHANGE_LIST, (change,), from_=NOW, until=NOW)
+    changes = source.publish("old.xml", document)
     offer(source, Resource(changes, capability=Capability.CHANGE_LIST))
     found = of(await inspect(source.url), Capability.CHANGE_LIST)
     assert (found.profile, found.granularity) == ("1.0", Granularity.SECONDS)
-    assert "last change 2026-01-01T12:00:00.000000Z (3 days ago)" in text_of(
-        found, NOW + timedelta(days=3)
-    )
+    text = text_of(found, NOW + timedelta(days=3))
+    assert "last change 2026-01-01T12:00:00.000000Z (3 days ago)" in text
 
 
-@pytest.mark.parametrize("encoded", [False, True])
-async def test_compressed_documents_are_read(source: SmallSource, encoded: bool) -> None:
+@pytest.mark.parametrize("headers", [{}, {"Content-Encoding": "gzip"}])
+async def test_compressed_documents_are_read(source: SmallSource, headers: dict[str, str]) -> None:
     document = gzip.compress(write_document(Document(Capability.RESOURCE_LIST, at=NOW)))
-    headers = {"Content-Encoding": "gzip"} if encoded else {}
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        return web.Response(body=document, headers=headers)
-
-    source.answers["/data/resourcelist.xml"] = answer
+    source.answers["/data/resourcelist.xml"] = body(document, headers=headers)
     found = of(await inspect(source.url), Capability.RESOURCE_LIST)
     assert (found.entries, found.problem) == (0, None)
     source.answers["/data/resourcelist.xml"] = body(document[:-9], headers=headers)
@@ -241,25 +221,18 @@ async def test_compressed_documents_are_read(source: SmallSource, encoded: bool)
 async def test_the_archive_that_only_a_list_links_to_stands_below_that_list(
     source: SmallSource,
 ) -> None:
-    old = publish(source, "old.xml", Document(Capability.RESOURCE_LIST_ARCHIVE))
-    publish(
-        source,
-        "resourcelist.xml",
-        Document(Capability.RESOURCE_LIST, at=NOW, links=(Link(Rel.ARCHIVES, "old.xml"),)),
-    )
+    old = source.publish("old.xml", Document(Capability.RESOURCE_LIST_ARCHIVE))
+    links = (Link(Rel.ARCHIVES, "old.xml"),)
+    source.publish("resourcelist.xml", Document(Capability.RESOURCE_LIST, at=NOW, links=links))
     found = of(await inspect(source.url), Capability.RESOURCE_LIST)
     assert [one.uri for one in found.parts] == [old]
 
 
 async def test_a_plain_sitemap_and_a_robots_txt_with_several_are_shown(source: SmallSource) -> None:
     source.answers["/.well-known/resourcesync"] = status(404)
-    publish(source, "sitemap1.xml", Document(None, (Resource("http://a/1", lastmod=NOW),)))
+    source.publish("sitemap1.xml", Document(None, (Resource("http://a/1", lastmod=NOW),)))
     robots = f"Sitemap: {source.base}sitemap1.xml\nSitemap: {source.base}sitemap2.xml\n"
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        return web.Response(text=robots)
-
-    source.answers["/robots.txt"] = answer
+    source.answers["/robots.txt"] = page(robots, "text/plain")
     found = await inspect(source.site)
     assert found.uri == source.site + "robots.txt"
     assert [one.entries for one in found.parts] == [1, None]
@@ -267,7 +240,7 @@ async def test_a_plain_sitemap_and_a_robots_txt_with_several_are_shown(source: S
 
 
 async def test_a_capability_nobody_knows_is_shown_by_its_name(source: SmallSource) -> None:
-    unknown = publish(source, "future.xml", Document("timelist\x9b", (Resource("http://a/1"),)))
+    unknown = source.publish("future.xml", Document("timelist\x9b", (Resource("http://a/1"),)))
     offer(source, Resource(unknown, capability="timelist\x9b"))
     text = text_of(await inspect(source.url))
     assert f"timelist\ufffd  {unknown}\n      1 entry" in text
@@ -355,7 +328,7 @@ async def test_the_pages_of_a_list_are_looked_at_once(source: SmallSource) -> No
         link = Link(Rel.NEXT, f"{source.base}page{(n + 1) % 3}.xml")
         entry = Resource(f"{source.base}{n}")
         listed = Document(Capability.RESOURCE_LIST, (entry,), at=NOW, links=(link,))
-        publish(source, f"page{n}.xml", listed)
+        source.publish(f"page{n}.xml", listed)
     offer(source, Resource(source.base + "page0.xml", capability=Capability.RESOURCE_LIST))
     found = await inspect(source.url)
     pages = [one for one in below(found) if one.capability == Capability.RESOURCE_LIST]

@@ -78,29 +78,18 @@ async def test_deleting_a_missing_file_is_no_error(mirrored: Mirrored) -> None:
 
 
 @pytest.mark.parametrize("order", [("a", "a/b"), ("a/b", "a")])
-async def test_a_resource_may_be_the_folder_of_another(
+async def test_a_resource_may_be_the_folder_of_another_and_moves_once_its_path_is_free(
     order: tuple[str, str], mirrored: Mirrored
 ) -> None:
-    for name in order:
-        await mirrored.put(name, content=name.encode())
-    for name in order:
-        assert mirrored.content(name) == name.encode()
-    for name in order:
-        await mirrored.put(name, content=b"new " + name.encode())
-    for name in order:
-        assert mirrored.content(name) == b"new " + name.encode()
+    for new in (b"", b"new "):
+        for name in order:
+            await mirrored.put(name, content=new + name.encode())
+        for name in order:
+            assert mirrored.content(name) == new + name.encode()
     assert len(mirrored.files()) == 2
-
-
-@pytest.mark.parametrize("order", [("a", "a/b"), ("a/b", "a")])
-async def test_a_resource_moves_to_its_natural_path_once_that_is_free(
-    order: tuple[str, str], mirrored: Mirrored
-) -> None:
-    for name in order:
-        await mirrored.put(name, content=name.encode())
     await mirrored.delete(order[0])
     assert mirrored.files() == {order[1]}
-    assert mirrored.content(order[1]) == order[1].encode()
+    assert mirrored.content(order[1]) == b"new " + order[1].encode()
     await mirrored.delete(order[1])
     assert list(mirrored.root.iterdir()) == []
 
@@ -135,23 +124,25 @@ def test_the_entries_of_the_mirror_and_of_its_state_are_flushed(
     assert flushed >= {str(tmp_path), str(tmp_path / "states")}
 
 
-def test_the_state_may_not_lie_inside_the_mirror(tmp_path: Path) -> None:
-    inside = tmp_path / "mirror" / "state"
-    inside.mkdir(parents=True)
-    with pytest.raises(ConfigurationError, match="inside the mirror"):
-        FolderMirror(tmp_path / "mirror").prepare(BASE, inside)
-
-
-def test_a_mirror_that_cannot_be_made_is_reported_in_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("folder", "told"),
+    [
+        ("", "inside the mirror"),
+        ("file/mirror", r"file/mirror cannot be made: Not a directory"),
+        pytest.param(
+            "/proc",
+            r"/proc cannot be written: ",
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="root may write elsewhere"),
+        ),
+    ],
+)
+def test_a_mirror_that_cannot_be_prepared_is_reported_in_one_sentence(
+    folder: str, told: str, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigurationError, match=r"file/mirror cannot be made: Not a directory"):
-        FolderMirror(tmp_path / "file/mirror").prepare(BASE, tmp_path)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere root may write everywhere")
-def test_a_mirror_that_cannot_be_written_is_reported_in_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"/proc cannot be written: "):
-        FolderMirror(Path("/proc")).prepare(BASE, tmp_path)
+    (tmp_path / "state").mkdir()
+    with pytest.raises(ConfigurationError, match=told):
+        FolderMirror(tmp_path / folder).prepare(BASE, tmp_path / "state")
 
 
 def test_preparing_a_mirror_leaves_no_file_in_it(tmp_path: Path) -> None:

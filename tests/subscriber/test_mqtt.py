@@ -33,7 +33,6 @@ def offered(source: SmallSource, mosquitto: Mosquitto, some_content: None) -> Sm
 
 
 async def publish(broker: Mosquitto, source: SmallSource) -> None:
-    """Publish the last change as a fragment."""
     await say(broker, source.latest()[0], source.base + "channel.xml")
 
 

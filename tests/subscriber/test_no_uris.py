@@ -19,15 +19,9 @@ from tests.subscriber.destination import Destination
 from tests.subscriber.source import SmallSource, body, path_of, status
 
 NO_URIS = [
-    "http://[",
-    "http://a.example:port/",
-    "http://a.example:99999/",
-    "http://\u2025/",
-    "http://xn--/",
-    f"http://{'a' * 70}.example/",
-    "//[",
-    "mailto:a@b",
-]
+    "http://[", "http://a.example:port/", "http://a.example:99999/", "http://\u2025/",
+    "http://xn--/", f"http://{'a' * 70}.example/", "//[", "mailto:a@b",
+]  # fmt: skip
 OFFERED = [
     Capability.RESOURCE_LIST,
     Capability.CHANGE_LIST,

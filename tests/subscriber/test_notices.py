@@ -52,7 +52,6 @@ async def hearing(destination: Destination, herald: SmallHub) -> AsyncIterator[S
 
 
 async def tell(herald: SmallHub, source: SmallSource, *documents: Resource) -> None:
-    """Tell that documents are new."""
     before: Instant = herald.log[-1][1] if herald.log else source.begins
     at = max(source.last, before) + MICROSECOND
     dated = tuple(replace(one, datetime=at, change=ChangeType.UPDATED) for one in documents)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from base64 import b64encode
 from datetime import UTC, datetime
 from pathlib import Path
@@ -142,7 +143,10 @@ async def test_what_was_changed_behind_our_back_is_not_patched(
         called.append(before)
         return AFTER
 
-    (destination.folder / "a").write_bytes(BEFORE.replace(b"x", b"y"))
+    file = destination.folder / "a"
+    modified = file.stat().st_mtime_ns
+    file.write_bytes(BEFORE.replace(b"x", b"y"))
+    os.utime(file, ns=(modified, modified))  # so that the comparison of files does not find it
     source.put("a", AFTER, links=(inline(PATCH, "application/x-new"),))
     await check_gets(source, destination, whole=1, patches={"application/x-new": function})
     assert called == []

@@ -29,84 +29,46 @@ EXAMPLES = {
         "<doc>\n  <note>This is a sample document</note>\n"
         '<foo id="ert4773">This is a new child</foo></doc>',
     ),
-    "A.2 attribute": (
-        NOTE,
-        '<add sel="doc/foo[@id=\'ert4773\']" type="@user">Bob</add>',
-        NOTE.replace('id="ert4773"', 'id="ert4773" user="Bob"'),
-    ),
-    "A.3 prefix": (
-        NOTE,
-        '<add sel="doc" type="namespace::pref">urn:ns:xxx</add>',
-        NOTE.replace("<doc>", '<doc xmlns:pref="urn:ns:xxx">'),
-    ),
-    "A.4 comment": (
-        NOTE,
-        '<add sel="doc/foo[@id=\'ert4773\']" pos="before"><!-- comment --></add>',
-        NOTE.replace("<foo", "<!-- comment --><foo"),
-    ),
+    "A.2 attribute": (NOTE, '<add sel="doc/foo[@id=\'ert4773\']" type="@user">Bob</add>',
+        NOTE.replace('id="ert4773"', 'id="ert4773" user="Bob"')),
+    "A.3 prefix": (NOTE, '<add sel="doc" type="namespace::pref">urn:ns:xxx</add>',
+        NOTE.replace("<doc>", '<doc xmlns:pref="urn:ns:xxx">')),
+    "A.4 comment": (NOTE, '<add sel="doc/foo[@id=\'ert4773\']" pos="before"><!-- comment --></add>',
+        NOTE.replace("<foo", "<!-- comment --><foo")),
     "A.5 several nodes": (
         "<doc>\n  <note>This is a sample document</note>\n</doc>",
         '<add sel="doc">\n  <foo id="ert4773">This is a new child</foo></add>',
         "<doc>\n  <note>This is a sample document</note>\n\n"
         '  <foo id="ert4773">This is a new child</foo></doc>',
     ),
-    "A.6 element replaced": (
-        FOO,
-        '<replace sel="doc/foo[@a=\'1\']"><bar a="2"/></replace>',
-        '<doc>\n  <bar a="2"/>\n</doc>',
-    ),
-    "A.7 attribute replaced": (
-        '<doc a="test">x</doc>',
-        '<replace sel="doc/@a">new value</replace>',
-        '<doc a="new value">x</doc>',
-    ),
-    "A.8 namespace replaced": (
-        '<doc xmlns:pref="urn:test"><pref:foo pref:a="1"/></doc>',
+    "A.6 element replaced": (FOO, '<replace sel="doc/foo[@a=\'1\']"><bar a="2"/></replace>',
+        '<doc>\n  <bar a="2"/>\n</doc>'),
+    "A.7 attribute replaced": ('<doc a="test">x</doc>', '<replace sel="doc/@a">new value</replace>',
+        '<doc a="new value">x</doc>'),
+    "A.8 namespace replaced": ('<doc xmlns:pref="urn:test"><pref:foo pref:a="1"/></doc>',
         '<replace sel="doc/namespace::pref">urn:new:xxx</replace>',
-        '<doc xmlns:pref="urn:new:xxx"><pref:foo pref:a="1"/></doc>',
-    ),
-    "A.9 comment replaced": (
-        "<doc><foo/><!-- comment --></doc>",
+        '<doc xmlns:pref="urn:new:xxx"><pref:foo pref:a="1"/></doc>'),
+    "A.9 comment replaced": ("<doc><foo/><!-- comment --></doc>",
         '<replace sel="doc/comment()[1]"><!-- This is the new content --></replace>',
-        "<doc><foo/><!-- This is the new content --></doc>",
-    ),
-    "A.10 instruction replaced": (
-        '<doc><foo/><?test foo="bar"?>\n</doc>',
+        "<doc><foo/><!-- This is the new content --></doc>"),
+    "A.10 instruction replaced": ('<doc><foo/><?test foo="bar"?>\n</doc>',
         '<replace sel=\'doc/processing-instruction("test")\'><?test bar="foobar"?></replace>',
-        '<doc><foo/><?test bar="foobar"?>\n</doc>',
-    ),
-    "A.11 text replaced": (
-        FOO,
+        '<doc><foo/><?test bar="foobar"?>\n</doc>'),
+    "A.11 text replaced": (FOO,
         '<replace sel="doc/foo/text()[1]">This is the new text content</replace>',
-        FOO.replace("a sample document", "the new text content"),
-    ),
-    "A.12 element removed": (
-        FOO,
-        '<remove sel="doc/foo[@a=\'1\']" ws="after"/>',
-        "<doc>\n  </doc>",
-    ),
+        FOO.replace("a sample document", "the new text content")),
+    "A.12 element removed": (FOO, '<remove sel="doc/foo[@a=\'1\']" ws="after"/>',
+        "<doc>\n  </doc>"),
     "A.13 attribute removed": ('<doc a="foo">x</doc>', '<remove sel="doc/@a"/>', "<doc>x</doc>"),
-    "A.14 prefix removed": (
-        '<doc>\n  <foo xmlns:pref="urn:test" a="1">x</foo>\n</doc>',
-        '<remove sel="doc/foo/namespace::pref"/>',
-        '<doc>\n  <foo a="1">x</foo>\n</doc>',
-    ),
-    "A.15 comment removed": (
-        "<doc>\n  <foo/>\n  <!-- comment -->\n</doc>",
-        '<remove sel="doc/comment()[1]"/>',
-        "<doc>\n  <foo/>\n  \n</doc>",
-    ),
-    "A.16 instruction removed": (
-        "<doc><foo/><?test?></doc>",
-        "<remove sel='doc/processing-instruction(\"test\")'/>",
-        "<doc><foo/></doc>",
-    ),
-    "A.17 text removed": (
-        "<doc><foo>gone</foo></doc>",
-        '<remove sel="doc/foo/text()[1]"/>',
-        "<doc><foo/></doc>",
-    ),
-}
+    "A.14 prefix removed": ('<doc>\n  <foo xmlns:pref="urn:test" a="1">x</foo>\n</doc>',
+        '<remove sel="doc/foo/namespace::pref"/>', '<doc>\n  <foo a="1">x</foo>\n</doc>'),
+    "A.15 comment removed": ("<doc>\n  <foo/>\n  <!-- comment -->\n</doc>",
+        '<remove sel="doc/comment()[1]"/>', "<doc>\n  <foo/>\n  \n</doc>"),
+    "A.16 instruction removed": ("<doc><foo/><?test?></doc>",
+        "<remove sel='doc/processing-instruction(\"test\")'/>", "<doc><foo/></doc>"),
+    "A.17 text removed": ("<doc><foo>gone</foo></doc>", '<remove sel="doc/foo/text()[1]"/>',
+        "<doc><foo/></doc>"),
+}  # fmt: skip
 
 
 def patched(before: str, *operations: str) -> str:
@@ -164,15 +126,10 @@ DOC = "<doc><a>1</a>x<a k='v'>2</a><!--c-->y<b xml:id='i'><a>2</a></b></doc>"
 @pytest.mark.parametrize(
     "selector",
     [
-        "doc/a[2]",
-        "/doc/a[2]",
-        "/*/a[2]",
-        "doc/a[@k='v']",
-        'doc/*[@k="v"][1]',
-        "doc/a[.='2']",
+        "doc/a[2]", "/doc/a[2]", "/*/a[2]", "doc/a[@k='v']", 'doc/*[@k="v"][1]', "doc/a[.='2']",
         "doc/a[.='2'][1]",
     ],
-)
+)  # fmt: skip
 def test_a_selector_may_say_it_in_several_ways(selector: str) -> None:
     operation = f"<replace sel={quoteattr(selector)}><z/></replace>"
     assert patched(DOC, operation) == DOC.replace("<a k='v'>2</a>", "<z/>").replace("'", '"')

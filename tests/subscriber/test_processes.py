@@ -7,18 +7,32 @@ import json
 import signal
 
 import pytest
+from aiohttp import web
 
 from rsnotify.format.model import Link, Rel
 from tests.subscriber.destination import Destination
-from tests.subscriber.hub import SmallHub
+from tests.subscriber.hub import SmallHub, push
 from tests.subscriber.processes import SECONDS, outcome, run, running, until_reported
-from tests.subscriber.source import SmallSource, body, first, held_back, path_of, sha256, status
+from tests.subscriber.source import (
+    Answer,
+    SmallSource,
+    body,
+    first,
+    path_of,
+    sha256,
+    status,
+)
 
 
 @pytest.fixture(autouse=True)
 def some_content(source: SmallSource) -> None:
     for n in range(30):
         source.put(f"folder/r{n}.ttl", b"%d" % n)
+
+
+@pytest.fixture
+def follow(source: SmallSource, destination: Destination) -> tuple[object, ...]:
+    return ("follow", source.url, destination.folder)
 
 
 async def test_follow_once_catches_up_and_audit_says_in_step(
@@ -69,13 +83,32 @@ async def test_follow_fetches_the_preferred_type_and_the_exact_version(
     assert refused == (2, "", "rsnotify: 'text/*' is no media type; write it as text/turtle\n")
 
 
-async def test_follow_once_reports_what_could_not_be_fetched(
-    source: SmallSource, destination: Destination
+RESOURCE, RESOURCES = path_of("folder/r3.ttl"), "/data/resourcelist.xml"
+
+
+@pytest.mark.parametrize(
+    ("command", "answers", "code", "said"),
+    [
+        ("follow --once", {RESOURCE: status(403)}, 1, "rsnotify: {}folder/r3.ttl: "),
+        ("audit", {RESOURCES: status(500)}, 2, "resourcelist.xml: the server says 500"),
+        ("follow --via websocket", {}, 2, "offers no hub that speaks WebSocket"),
+        ("follow --once --only *.tll", {}, 0, "no resource that the Source lists is selected by "),
+    ],
+)
+async def test_commands_report_what_they_cannot_do(
+    source: SmallSource,
+    destination: Destination,
+    command: str,
+    answers: dict[str, Answer],
+    code: int,
+    said: str,
 ) -> None:
-    source.answers[path_of("folder/r3.ttl")] = status(403)
-    code, _, errors = await run("follow", source.url, destination.folder, "--once")
-    assert code == 1
-    assert errors.splitlines()[-1].startswith(f"rsnotify: {source.base}folder/r3.ttl: ")
+    destination.folder.mkdir()
+    source.answers |= answers
+    name, *options = command.split()
+    done, _, errors = await run(name, source.url, destination.folder, *options)
+    assert done == code
+    assert said.format(source.base) in errors.splitlines()[-1]
     assert "Traceback" not in errors
 
 
@@ -103,21 +136,10 @@ async def test_audit_reports_differences(source: SmallSource, destination: Desti
     assert found["deleted"] == found["foreign"] == ["stranger"]
 
 
-async def test_audit_reports_that_it_could_not_decide(
-    source: SmallSource, destination: Destination
-) -> None:
-    await destination.catch_up()
-    source.answers["/data/resourcelist.xml"] = status(500)
-    code, _, errors = await run("audit", source.url, destination.folder)
-    assert code == 2
-    assert "resourcelist.xml: the server says 500" in errors
-
-
 async def test_sigterm_ends_in_order_with_exit_0(
-    source: SmallSource, destination: Destination
+    destination: Destination, follow: tuple[object, ...]
 ) -> None:
-    arguments = ("follow", source.url, destination.folder, "--json", "--via", "poll")
-    async with running(*arguments) as process:
+    async with running(*follow, "--json", "--via", "poll") as process:
         await until_reported(process, level=True, resources=30, push="off", pending=0)
         process.send_signal(signal.SIGTERM)
         code, _, errors = await outcome(process)
@@ -126,11 +148,10 @@ async def test_sigterm_ends_in_order_with_exit_0(
 
 
 async def test_follow_once_fails_if_it_is_stopped_before_it_is_level(
-    source: SmallSource, destination: Destination
+    source: SmallSource, follow: tuple[object, ...]
 ) -> None:
-    source.answers[path_of("folder/r1.ttl")] = held_back(asyncio.Event(), status(500))
-    arguments = ("follow", source.url, destination.folder, "--once", "--json")
-    async with running(*arguments) as process:
+    source.hold(path_of("folder/r1.ttl"))
+    async with running(*follow, "--once", "--json") as process:
         await until_reported(process, level=False, pending=1)
         process.send_signal(signal.SIGTERM)
         code, _, errors = await outcome(process)
@@ -138,9 +159,10 @@ async def test_follow_once_fails_if_it_is_stopped_before_it_is_level(
     assert errors.startswith("rsnotify: it was stopped before the copy was level: 1 resource has")
 
 
-async def test_follow_via_poll(source: SmallSource, destination: Destination) -> None:
-    arguments = ("follow", source.url, destination.folder, "--json", "--via", "poll", "--poll", 0.2)
-    async with running(*arguments) as process:
+async def test_follow_via_poll(
+    source: SmallSource, destination: Destination, follow: tuple[object, ...]
+) -> None:
+    async with running(*follow, "--json", "--via", "poll", "--poll", 0.2) as process:
         await until_reported(process, level=True)
         source.put("new.ttl", b"1")
         source.delete("folder/r0.ttl")
@@ -148,54 +170,32 @@ async def test_follow_via_poll(source: SmallSource, destination: Destination) ->
     assert destination.equals_source()
 
 
-async def test_follow_via_websocket_needs_a_hub(
-    source: SmallSource, destination: Destination
-) -> None:
-    arguments = ("follow", source.url, destination.folder, "--via", "websocket")
-    code, _, errors = await run(*arguments)
-    assert code == 2
-    assert "offers no hub that speaks WebSocket" in errors
-
-
 async def test_the_next_run_after_kill_9_ends_equal(
-    source: SmallSource, hub: SmallHub, destination: Destination
+    source: SmallSource, hub: SmallHub, destination: Destination, follow: tuple[object, ...]
 ) -> None:
     source.hubs = [hub.url]
     gate = asyncio.Event()
-    arguments = ("follow", source.url, destination.folder)
-    async with running(*arguments) as process:
+    async with running(*follow) as process:
         await hub.subscribed()
-        halfway = path_of("folder/r100.ttl")
 
-        async def kill(request: object) -> object:
+        async def kill(request: web.Request) -> web.StreamResponse:
             if process.returncode is None:
                 process.kill()
             gate.set()
-            return await body(source.contents["folder/r100.ttl"])(request)  # type: ignore[arg-type]
+            return await source.own(request)
 
-        source.answers[halfway] = first(1, kill, source.own)  # type: ignore[arg-type]
+        source.answers[path_of("folder/r100.ttl")] = first(1, kill, source.own)
         for n in range(200):
-            begin = source.last
-            change = source.put(f"folder/r{n}.ttl", b"new %d" % n)
-            assert change.changed_at is not None
-            await hub.publish(source.fragment([change], begin), begin, change.changed_at)
+            source.put(f"folder/r{n}.ttl", b"new %d" % n)
+            await push(source, hub)
         async with asyncio.timeout(SECONDS):
             await gate.wait()
             assert await process.wait() == -signal.SIGKILL
     source.answers.clear()
-    done = await run(*arguments, "--once")
+    done = await run(*follow, "--once")
     assert done[0] == 0, done
     assert destination.equals_source()
     assert (await run("audit", source.url, destination.folder))[0] == 0
-
-
-async def test_follow_reports_that_a_pattern_matches_nothing(
-    source: SmallSource, destination: Destination
-) -> None:
-    arguments = ("follow", source.url, destination.folder, "--once", "--only", "*.tll")
-    code, _, errors = await run(*arguments)
-    assert code == 0
-    assert "no resource that the Source lists is selected by only *.tll" in errors
 
 
 async def test_audit_does_not_compare_with_a_missing_folder(

@@ -62,7 +62,7 @@ async def test_pushed_changes_that_are_not_selected_are_skipped(
     assert not source.gets[path_of("d.png")]
 
 
-async def test_a_resource_whose_type_changes_leaves_and_returns(
+async def test_a_resource_whose_type_changes_leaves_and_returns_and_a_deletion_needs_no_type(
     source: SmallSource, destination: Destination
 ) -> None:
     await destination.catch_up(selection=TURTLE)
@@ -72,12 +72,6 @@ async def test_a_resource_whose_type_changes_leaves_and_returns(
     source.put("c", b"<a> <b> <c> .", type="text/turtle")
     await destination.catch_up(selection=TURTLE)
     assert destination.files()["c"] == b"<a> <b> <c> ."
-
-
-async def test_a_deletion_without_a_type_deletes_a_held_resource(
-    source: SmallSource, destination: Destination
-) -> None:
-    await destination.catch_up(selection=TURTLE)
     source.delete("c")
     await destination.catch_up(selection=TURTLE)
     assert set(destination.files()) == {"maps/a.ttl"}

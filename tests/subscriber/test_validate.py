@@ -86,54 +86,33 @@ async def test_a_description_at_a_second_place_is_as_good(tree: Tree) -> None:
 Edit = Callable[[Tree], object]
 #: By rule: the document at fault, and what spoils it: a change to a document, or to the tree.
 BETWEEN: dict[str, tuple[str, Edit | tuple[str, str, str]]] = {
-    "tree-unreachable": (
-        "capabilitylist.xml",
-        ("capabilitylist.xml", "}archive.xml", "}gone.xml"),
-    ),
-    "tree-not-followed": (
-        "capabilitylist.xml",
-        ("capabilitylist.xml", "{base}archive", "http://10.0.0.1/archive"),
-    ),
+    "tree-unreachable": ("capabilitylist.xml", ("capabilitylist.xml", "}archive.xml", "}gone.xml")),
+    "tree-not-followed": ("capabilitylist.xml",
+        ("capabilitylist.xml", "{base}archive", "http://10.0.0.1/archive")),
     "tree-up": ("old.xml", ("old.xml", "}capabilitylist", "}otherlist")),
     "tree-capability": ("old.xml", ("old.xml", '"changelist"', '"changedump"')),
     "tree-index": ("changes1.xml", ("changes1.xml", "}changelist", "}other")),
     "tree-index-missing": ("resources1.xml", ("resources1.xml", 'rel="index"', 'rel="related"')),
-    "tree-index-nested": (
-        "resourcelist.xml",
-        ("resourcelist.xml", "}resources1.xml", "}resourcelist.xml"),
-    ),
+    "tree-index-nested": ("resourcelist.xml",
+        ("resourcelist.xml", "}resources1.xml", "}resourcelist.xml")),
     "tree-times": ("resourcelist.xml", ("resources1.xml", "T09:00:00Z", "T09:30:00Z")),
-    "tree-until-missing": (
-        "changelist.xml",
-        ("changelist.xml", 'until="2013-01-03T00:00:00Z"', ""),
-    ),
+    "tree-until-missing": ("changelist.xml",
+        ("changelist.xml", 'until="2013-01-03T00:00:00Z"', "")),
     "tree-until-early": ("changelist.xml", ("changes1.xml", 'until="2013-01-03T00:00:00Z"', "")),
     "tree-contents": ("resourcedump.xml", ("manifest.xml", "}res1", "}res2")),
-    "package-format": (
-        "changes.zip",
-        lambda tree: tree.instead.update({"changes.zip": b"PK\x03\x04 no ZIP"}),
-    ),
-    "package-unsafe": (
-        "dump.zip!manifest.xml",
-        lambda tree: tree.members["dump.zip"].update(res1=b"0" * 2_000_000),
-    ),
-    "package-manifest-missing": (
-        "changes.zip",
-        lambda tree: tree.documents.pop("changes.zip!manifest.xml"),
-    ),
-    "package-path-missing": (
-        "changes.zip!manifest.xml",
-        lambda tree: tree.members.update({"changes.zip": {}}),
-    ),
-    "package-not-described": (
-        "changes.zip",
-        lambda tree: tree.members["changes.zip"].update(more=b""),
-    ),
-    "package-content": (
-        "dump.zip!manifest.xml",
-        lambda tree: tree.members["dump.zip"].update(res1=b"two"),
-    ),
-}
+    "package-format": ("changes.zip",
+        lambda tree: tree.instead.update({"changes.zip": b"PK\x03\x04 no ZIP"})),
+    "package-unsafe": ("dump.zip!manifest.xml",
+        lambda tree: tree.members["dump.zip"].update(res1=b"0" * 2_000_000)),
+    "package-manifest-missing": ("changes.zip",
+        lambda tree: tree.documents.pop("changes.zip!manifest.xml")),
+    "package-path-missing": ("changes.zip!manifest.xml",
+        lambda tree: tree.members.update({"changes.zip": {}})),
+    "package-not-described": ("changes.zip",
+        lambda tree: tree.members["changes.zip"].update(more=b"")),
+    "package-content": ("dump.zip!manifest.xml",
+        lambda tree: tree.members["dump.zip"].update(res1=b"two")),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("rule", BETWEEN)

@@ -37,7 +37,6 @@ def offered(source: SmallSource, prosody: Prosody, some_content: None) -> SmallS
 
 
 async def publish(server: Prosody, source: SmallSource) -> None:
-    """Publish the last change as a fragment."""
     await say(server, source.latest()[0], source.base + "channel.xml")
 
 

@@ -104,7 +104,6 @@ class Tree:
         self.instead: dict[str, bytes] = {}
 
     def edit(self, name: str, old: str, new: str) -> None:
-        """Replace what stands in a document."""
         assert old in self.documents[name]
         self.documents[name] = self.documents[name].replace(old, new, 1)
 

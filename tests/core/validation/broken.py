@@ -123,37 +123,17 @@ def _of_kinds() -> list[Break]:
 
 
 _OF_SINGLE_KINDS = [
-    Break(
-        "description-entry-describedby-missing",
-        "description",
-        '<rs:ln rel="describedby" href="http://example.com/set.html"/>\n',
-        off=-3,
-    ),
+    Break("description-entry-describedby-missing", "description",
+        '<rs:ln rel="describedby" href="http://example.com/set.html"/>\n', off=-3),
     Break("description-capability", "description", ' capability="capabilitylist"'),
-    Break(
-        "framework-notification-up-missing",
-        "framework-notification",
-        '<rs:ln rel="up"',
-        "<x:ln xmlns:x='x'",
-        line=_ROOT,
-    ),
-    Break(
-        "framework-notification-entry-capability-missing",
-        "framework-notification",
-        ' capability="changelist"',
-    ),
-    Break(
-        "framework-notification-entry-change-missing",
-        "framework-notification",
-        ' change="created"',
-    ),
-    Break(
-        "capabilitylist-up-missing",
-        "capabilitylist",
-        '<rs:ln rel="up"',
-        "<x:ln xmlns:x='x'",
-        line=_ROOT,
-    ),
+    Break("framework-notification-up-missing", "framework-notification", '<rs:ln rel="up"',
+        "<x:ln xmlns:x='x'", line=_ROOT),
+    Break("framework-notification-entry-capability-missing", "framework-notification",
+        ' capability="changelist"'),
+    Break("framework-notification-entry-change-missing", "framework-notification",
+        ' change="created"'),
+    Break("capabilitylist-up-missing", "capabilitylist", '<rs:ln rel="up"', "<x:ln xmlns:x='x'",
+        line=_ROOT),
     Break(
         "capabilitylist-entry-capability-missing", "capabilitylist", ' capability="resourcelist"'
     ),
@@ -161,13 +141,9 @@ _OF_SINGLE_KINDS = [
     Break("capability-not-offered", "capabilitylist", '"resourcelist"', '"description"'),
     Break("capability-unknown", "capabilitylist", '"resourcelist"', '"resourcelists"'),
     Break("changedump-entry-from-missing", "changedump", _LAST),
-    Break(
-        "packages-mixed",
-        "resourcedump",
-        'type="application/zip" length="9875"',
-        'type="application/x-tar" length="1"',
-    ),
-]
+    Break("packages-mixed", "resourcedump", 'type="application/zip" length="9875"',
+        'type="application/x-tar" length="1"'),
+]  # fmt: skip
 
 _OF_XML = [
     Break("not-well-formed", "resourcelist", "</url>", "</urk>"),
@@ -179,12 +155,8 @@ _OF_XML = [
     Break("plain-sitemap", _PLAIN, "</url>\n", "</url>\n", line=_ROOT),
     Break("md-missing", _PLAIN, "<url>", f"{UP}<url>", line=_ROOT),
     Break("md-repeated", "resourcelist", "<url>\n", '<rs:md capability="x"/>\n<url>\n'),
-    Break(
-        "md-repeated",
-        "changelist",
-        '<rs:md change="deleted"/>',
-        '<rs:md change="deleted"/><rs:md/>',
-    ),
+    Break("md-repeated", "changelist", '<rs:md change="deleted"/>',
+        '<rs:md change="deleted"/><rs:md/>'),
     Break("capability-missing", "resourcelist", ' capability="resourcelist"'),
     Break("capability-unknown", "resourcelist", '"resourcelist"', '"resource list"'),
     Break("element-unknown", "resourcelist", _LOC, f"<uri/>{_LOC}"),
@@ -202,30 +174,15 @@ _OF_XML = [
     Break(
         "document-link-attribute", "resourcelist", '<rs:ln rel="up"', '<rs:ln rel="up" type="a/b"'
     ),
-    Break(
-        "capabilitylist-index",
-        "resourcelist-index",
-        f'"resourcelist"{_SNAPSHOT}',
-        '"capabilitylist"',
-        line=_ROOT,
-    ),
-    Break(
-        "index-undefined",
-        "resourcelist-index",
-        '"resourcelist"',
-        '"resourcedump-manifest"',
-        line=_ROOT,
-    ),
-]
+    Break("capabilitylist-index", "resourcelist-index", f'"resourcelist"{_SNAPSHOT}',
+        '"capabilitylist"', line=_ROOT),
+    Break("index-undefined", "resourcelist-index", '"resourcelist"', '"resourcedump-manifest"',
+        line=_ROOT),
+]  # fmt: skip
 
 _OF_ATTRIBUTES = [
-    Break(
-        "datetime-not-in-1.0",
-        "changelist",
-        ' change="updated"',
-        ' change="updated" datetime="2013-01-03T12:00:00Z"',
-        spec=Profile.V1_0,
-    ),
+    Break("datetime-not-in-1.0", "changelist", ' change="updated"',
+        ' change="updated" datetime="2013-01-03T12:00:00Z"', spec=Profile.V1_0),
     Break(
         "datetime-not-allowed", "resourcelist", ' length="8876"', ' datetime="2013-01-03T12:00:00Z"'
     ),
@@ -236,20 +193,12 @@ _OF_ATTRIBUTES = [
     ),
     Break("document-at-not-allowed", "changelist", _INTERVAL, f'{_INTERVAL} at="{_OLD}"'),
     Break("document-from-not-allowed", "resourcelist", _SNAPSHOT, _SNAPSHOT + _INTERVAL),
-    Break(
-        "document-time-not-used",
-        "changelist-archive",
-        '"changelist-archive"',
-        '"changelist-archive" from="2013-01-01T00:00:00Z"',
-    ),
-    Break(
-        "entry-at-not-allowed",
-        "changelist",
-        ' change="updated"',
-        ' change="updated" at="2013-01-03T12:00:00Z"',
-    ),
+    Break("document-time-not-used", "changelist-archive", '"changelist-archive"',
+        '"changelist-archive" from="2013-01-01T00:00:00Z"'),
+    Break("entry-at-not-allowed", "changelist", ' change="updated"',
+        ' change="updated" at="2013-01-03T12:00:00Z"'),
     Break("entry-from-not-allowed", "resourcelist", ' length="8876"', _INTERVAL),
-]
+]  # fmt: skip
 
 _AUDIT = {"count": "3", "hash": "sha-256", "digest": "0" * 32}
 _UNTIL = f'{_INTERVAL} until="2013-01-03T23:00:00Z"'
@@ -313,56 +262,26 @@ _OF_LINKS = [
     Break(
         "memento-repeated", "resourcelist", _MEMENTO, f'{_MEMENTO}href="urn:x"/>{_MEMENTO}', off=-9
     ),
-    Break(
-        "memento-lastmod-missing",
-        "resourcelist",
-        "<lastmod>2013-01-02T13:00:00Z</lastmod>\n",
-        off=-2,
-        spec=Profile.V1_0,
-    ),
-    Break(
-        "timegate-attributes",
-        "resourcelist",
-        '<rs:ln rel="timegate"',
-        '<rs:ln rel="timegate" type="a/b"',
-    ),
-    Break(
-        "via-repeated",
-        "resourcelist",
-        '<rs:ln rel="via"',
-        '<rs:ln rel="via" href="urn:x"/><rs:ln rel="via"',
-        off=-10,
-    ),
-]
+    Break("memento-lastmod-missing", "resourcelist", "<lastmod>2013-01-02T13:00:00Z</lastmod>\n",
+        off=-2, spec=Profile.V1_0),
+    Break("timegate-attributes", "resourcelist", '<rs:ln rel="timegate"',
+        '<rs:ln rel="timegate" type="a/b"'),
+    Break("via-repeated", "resourcelist", '<rs:ln rel="via"',
+        '<rs:ln rel="via" href="urn:x"/><rs:ln rel="via"', off=-10),
+]  # fmt: skip
 
 _OF_TIMES = [
     Break("completed-before-at", "resourcelist", 'completed="2013', 'completed="2012'),
-    Break(
-        "completed-without-at",
-        "resourcedump",
-        ' at="2013-01-03T09:01:00Z"',
-        ' completed="2013-01-03T09:01:00Z"',
-    ),
-    Break(
-        "until-before-from",
-        "changelist",
-        _INTERVAL,
-        ' from="2013-01-03T00:00:00Z" until="2013-01-02T00:00:00Z"',
-    ),
+    Break("completed-without-at", "resourcedump", ' at="2013-01-03T09:01:00Z"',
+        ' completed="2013-01-03T09:01:00Z"'),
+    Break("until-before-from", "changelist", _INTERVAL,
+        ' from="2013-01-03T00:00:00Z" until="2013-01-02T00:00:00Z"'),
     Break("until-without-from", "changelist-archive", ' from="2013-01-02T00:00:00Z"'),
     Break("entry-at-early", "resourcedump", "2013-01-03T09:01:00Z", _OLD),
-    Break(
-        "entry-interval-outside",
-        "changelist-index",
-        _MORNING,
-        ' from="2013-01-02T00:00:00Z" until="2013-01-03T12:00:00Z"',
-    ),
-    Break(
-        "entry-interval-overlap",
-        "changelist-archive",
-        ' from="2013-01-02T00:00:00Z"',
-        ' from="2013-01-01T23:00:00Z"',
-    ),
+    Break("entry-interval-outside", "changelist-index", _MORNING,
+        ' from="2013-01-02T00:00:00Z" until="2013-01-03T12:00:00Z"'),
+    Break("entry-interval-overlap", "changelist-archive", ' from="2013-01-02T00:00:00Z"',
+        ' from="2013-01-01T23:00:00Z"'),
     Break(
         "changelist-order", CHANGE_LIST_1_1, 'datetime="2013-01-03T12', 'datetime="2013-01-03T10'
     ),
@@ -372,17 +291,12 @@ _OF_TIMES = [
     Break(
         "datetime-outside", CHANGE_LIST_1_1, 'datetime="2013-01-03T12', 'datetime="2013-01-04T12'
     ),
-    Break(
-        "framework-notification-order",
-        "framework-notification",
-        "2013-01-03T12:00:00Z",
-        "2013-01-03T10:00:00Z",
-        spec=Profile.V1_0,
-    ),
+    Break("framework-notification-order", "framework-notification", "2013-01-03T12:00:00Z",
+        "2013-01-03T10:00:00Z", spec=Profile.V1_0),
     Break("lastmod-outside", "changelist", "2013-01-03T11:00:00Z", _OLD, spec=Profile.V1_0),
     Break("change-not-unique", "changelist", _SECOND, _SECOND * 2, off=8, spec=Profile.V1_0),
     Break("resource-repeated", "resourcelist", "</urlset>", f"{_RESPELLED}</urlset>"),
-]
+]  # fmt: skip
 
 _MANY = "<url><loc>http://example.com/</loc></url>\n" * MAX_ENTRIES
 _OF_SIZE = [

@@ -50,29 +50,21 @@ async def test_after_an_hour_the_change_list_archive_is_read(
     assert source.gets["/data/resourcelist.xml"] == 0
 
 
-async def test_after_a_day_the_change_dump_is_unpacked(
-    source: PackedSource, destination: Destination, log: pytest.LogCaptureFixture
+@pytest.mark.parametrize("is_archived", [False, True], ids=["after a day", "after a week"])
+async def test_the_change_dump_or_its_archive_is_unpacked(
+    is_archived: bool, source: PackedSource, destination: Destination, log: pytest.LogCaptureFixture
 ) -> None:
     source.archive = False
-    source.offered = (*LISTS, Capability.CHANGE_DUMP)
+    archive = (Capability.CHANGE_DUMP_ARCHIVE,) if is_archived else ()
+    source.offered = (*LISTS, Capability.CHANGE_DUMP, *archive)
     await miss_changes(source, destination)
+    if is_archived:
+        source.archive_dump()
     await destination.become_equal()
-    assert logged(log, "going on with the Change Dump")
+    assert logged(log, "going on with the Change Dump" + " Archive" * is_archived)
     assert logged(log, "changes from the Change Dump", "changes-4.zip")
     assert fetched(source) == {"/data/last"}
     assert source.gets["/data/resourcelist.xml"] == 0
-
-
-async def test_after_a_week_the_archive_of_change_dumps_is_unpacked(
-    source: PackedSource, destination: Destination, log: pytest.LogCaptureFixture
-) -> None:
-    source.archive = False
-    source.offered = (*LISTS, Capability.CHANGE_DUMP, Capability.CHANGE_DUMP_ARCHIVE)
-    await miss_changes(source, destination)
-    source.archive_dump()
-    await destination.become_equal()
-    assert logged(log, "going on with the Change Dump Archive")
-    assert fetched(source) == {"/data/last"}
 
 
 async def test_after_a_month_the_resource_list_is_compared(

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.subscriber.fleet.conftest import Many
 from tests.subscriber.fleet.test_command import HANDLER, NOTING, Told, said, source, write
 from tests.subscriber.processes import outcome, run, running
@@ -39,13 +41,17 @@ def hanging(many: Many, handler: str) -> str:
     return source(many, "s1", f'handler = "hanging:{handler}"\nstate = "state"')
 
 
-async def test_the_second_signal_ends_a_handler_that_hangs_in_a_thread(many: Many) -> None:
+@pytest.mark.parametrize("handler", ["InThread", "InLoop"])
+async def test_the_second_signal_ends_a_handler_that_hangs_in_a_thread_or_in_the_event_loop(
+    many: Many, handler: str
+) -> None:
     await many.start(2)
     first = source(many, "s0", 'dest = "s0"')
-    file = write(many, first, hanging(many, "InThread"))
+    file = write(many, *[first] * (handler == "InThread"), hanging(many, handler))
     async with running("follow", "--config", file, "--json") as process:
         await said(process, "called")
-        await Told(process).until(lambda told: told.in_step() == {"s0"})
+        if handler == "InThread":
+            await Told(process).until(lambda told: told.in_step() == {"s0"})
         process.terminate()
         process.send_signal(signal.SIGINT)  # two of one kind may arrive as one
         code, _, errors = await outcome(process)
@@ -56,17 +62,6 @@ async def test_the_second_signal_ends_a_handler_that_hangs_in_a_thread(many: Man
     noted = sorted((many.folder / "noted").read_text().splitlines())
     assert noted == ["updated r0", "updated r1", "updated r2"]
     assert many.equal("s0")
-
-
-async def test_the_second_signal_ends_a_handler_that_blocks_the_event_loop(many: Many) -> None:
-    await many.start(2)
-    file = write(many, hanging(many, "InLoop"))
-    async with running("follow", "--config", file) as process:
-        await said(process, "called")
-        process.terminate()
-        process.send_signal(signal.SIGINT)
-        code, _, errors = await outcome(process)
-    assert (code, errors.splitlines()[-1]) == (1, LEFT)
 
 
 async def test_one_signal_ends_a_process_in_which_nothing_hangs(many: Many) -> None:

@@ -49,7 +49,6 @@ class Transport:
         raise Unavailable("hub", "it is away")
 
     def lose(self) -> None:
-        """Let it be away."""
         self.can = False
         self._lost.set()
 
@@ -80,7 +79,6 @@ class Kept(Mixed):
         """Join nothing by itself."""
 
     def begin(self) -> None:
-        """Let a `PushSubscription` keep the ways."""
         self.push = PushSubscription(
             self.kept, self, lambda: self.destination.follower.since, self._random, most=self._most
         )

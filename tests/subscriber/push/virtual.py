@@ -27,6 +27,5 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine on such a loop."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(work)

