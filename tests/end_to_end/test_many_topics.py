@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from rsnotify_hub.application import serve
-from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Publisher, SourceDescription
 from rsnotify_subscriber import Fleet, FolderMirror, PushState, Subscriber
 from rsnotify_subscriber.fleet import FollowedSourceStatus
+from tests.end_to_end.conftest import running_hub
 from tests.end_to_end.open_websockets import until_websockets
 from tests.ports import free_port
 from tests.publisher.helpers import PATIENCE, QUICK, serving
@@ -100,8 +99,7 @@ def run_hub(tmp_path: Path) -> Callable[..., Any]:
 
     def run(*granted: str) -> Any:
         grants = [{"token": TOKEN, "topics": granted}]
-        settings = {"port": port, "data": str(tmp_path / "hub"), "publishers": grants}
-        return serve(load_configuration(None, **settings, allow_private_addresses=True))
+        return running_hub(tmp_path / "hub", port=port, publishers=grants)
 
     return run
 

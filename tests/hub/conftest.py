@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,10 @@ import pytest
 
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
+from rsnotify_hub.live.connections import KeepAlive
 from rsnotify_hub.log.topic_log import TopicLogs
-from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import ADMIN, Callback, Client, Clock, LogWatch, RunHub, callback_server
-from tests.hub.jetstream.nodes import prefixed
 from tests.hub.storing import Listener, logs
 from tests.nats_servers import NatsCluster, running_nats
 
@@ -72,6 +71,12 @@ def run_hub(tmp_path: Path, clock: Clock) -> RunHub:
 
 
 @pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The folder of the fixture `hub`."""
+    return tmp_path / "hub"
+
+
+@pytest.fixture
 async def hub(run_hub: RunHub) -> AsyncIterator[Client]:
     async with run_hub() as client:
         yield client
@@ -85,10 +90,25 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluste
 
 
 @pytest.fixture
-def nats_settings(nats_server: NatsCluster, tmp_path: Path) -> NatsSettings:
+def nats_settings(nats_server: NatsCluster, tmp_path: Path) -> Any:
     """A part of the shared server that no other test uses."""
+    from tests.hub.jetstream.nodes import prefixed  # only here: the hub works without NATS
+
     name = "".join(char if char.isalnum() else "-" for char in tmp_path.name)
     return prefixed(nats_server.url, name[-60:])
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Check each live connection of the hub once; the hub itself never does."""
+    made: list[KeepAlive] = []
+    monkeypatch.setattr(KeepAlive, "_schedule", lambda keep_alive: made.append(keep_alive))
+
+    def check_all() -> None:
+        for connection in made[0].connections():
+            connection.check()
+
+    return check_all
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import LogRetention, Store
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.store.stores import HubNodes, SingleNode
-from rsnotify_hub.subscriptions import Subscription
+from rsnotify_hub.subscriptions import DeliveryState, Subscription
 from rsnotify_hub.websub.callback_requests import CallbackRequests
 from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.delivery import Delivery
@@ -53,6 +53,30 @@ class Deliveries:
         found = self.channel.registry.find(TOPIC, url)
         assert found is not None
         return found
+
+    async def delivered(self, callback: Callback) -> Delivery:
+        """Make a subscription that has received one fragment."""
+        delivery = await self.subscribed(callback)
+        await self.publish(1)
+        await callback.delivery()
+        await self.until(lambda: delivery.behind_since is None)
+        return delivery
+
+    async def failing(self, callback: Callback) -> Delivery:
+        """Make a subscription whose first delivery, of one fragment, has failed."""
+        delivery = await self.subscribed(callback)
+        await self.publish(1)
+        await self.until(lambda: delivery.retry_at is not None)
+        return delivery
+
+    async def given_up(self, callback: Callback, clock: Clock) -> Delivery:
+        """Make a subscription whose first delivery has failed for a day."""
+        delivery = await self.subscribed(callback)
+        await self.publish(1)
+        await self.until(lambda: delivery.failures > 0)
+        clock.advance(days=1)
+        await self.until(lambda: delivery.state is DeliveryState.GIVEN_UP)
+        return delivery
 
     async def publish(self, *seconds: float) -> None:
         """Publish one fragment for each second, which chain."""

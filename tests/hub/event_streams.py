@@ -43,11 +43,6 @@ class EventReader:
         self.comments += line.startswith(b":")
         return line
 
-    @property
-    def has_more(self) -> bool:
-        """Whether something has arrived that was not read."""
-        return bool(self._buffer or self.response.content._buffer)
-
     async def next(self) -> Event | None:
         """Return the next event; None at the end of the stream."""
         fields: dict[str, str] = {}

@@ -273,7 +273,8 @@ class Client:
             self.url + "ws",
             headers=headers,
             max_msg_size=0,
-            timeout=aiohttp.ClientWSTimeout(ws_close=1),  # the hub may not read any more
+            # The hub may not read the close any more.
+            timeout=aiohttp.ClientWSTimeout(ws_receive=PATIENCE, ws_close=1),
         )
         self.sockets.append(socket)
         return socket
@@ -287,20 +288,22 @@ class Client:
             await socket.close()
 
     async def listen(
-        self, since: float | None = None, *, topic: str = TOPIC
+        self, since: float | None = None, *, topic: str = TOPIC, **headers: str
     ) -> aiohttp.ClientWebSocketResponse:
         """Subscribe over WebSocket, from the frame `subscribed` on."""
-        socket = await self.websocket()
+        socket = await self.websocket(**headers)
         start = None if since is None else format_datetime(at(since))
         await socket.send_json({"type": "subscribe", "topic": topic, "since": start})
-        assert (await socket.receive_json(timeout=PATIENCE))["type"] == "subscribed"
+        assert (await socket.receive_json())["type"] == "subscribed"
         return socket
 
-    async def source(self, *, topic: str = TOPIC) -> aiohttp.ClientWebSocketResponse:
+    async def source(
+        self, *, topic: str = TOPIC, **headers: str
+    ) -> aiohttp.ClientWebSocketResponse:
         """Publish over WebSocket, from the frame `publishing` on."""
-        socket = await self.websocket()
+        socket = await self.websocket(**headers)
         await socket.send_json({"type": "publish", "topic": topic})
-        assert (await socket.receive_json(timeout=PATIENCE))["type"] == "publishing"
+        assert (await socket.receive_json())["type"] == "publishing"
         return socket
 
 
@@ -349,7 +352,7 @@ async def heard(socket: aiohttp.ClientWebSocketResponse, until: float) -> list[f
     """Return the seconds of all changes that a subscriber receives, up to the one at `until`."""
     found: list[float] = []
     while not found or found[-1] != until:
-        text = await socket.receive_str(timeout=PATIENCE)
+        text = await socket.receive_str()
         assert text.startswith("<"), f"no fragment: {text}"
         found += seconds_of(text)
     return found

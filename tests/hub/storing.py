@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager
+import sqlite3
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -96,10 +97,7 @@ async def opened(
 
 @asynccontextmanager
 async def logs(
-    folder: Path,
-    clock: Clock,
-    retention: LogRetention = FOREVER,
-    listener: Listener | None = None,
+    folder: Path, clock: Clock, retention: LogRetention = FOREVER, listener: Listener | None = None
 ) -> AsyncIterator[tuple[TopicLogs, Listener]]:
     async with opened(folder, clock, retention) as store:
         listener = listener or Listener()
@@ -116,3 +114,27 @@ async def kept(topics: TopicLogs, after: int = 0, since: float | None = None) ->
         found += [entry.fragment for entry in entries]
         after = entries[-1].position
     return found
+
+
+@contextmanager
+def writes_waiting(data: Path) -> Iterator[None]:
+    """Lock the database of a hub, so that a write lasts as long as the block."""
+    database = sqlite3.connect(data / "hub.sqlite", isolation_level=None)
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        database.close()
+
+
+class Counted(sqlite3.Connection):
+    """A connection that counts the instructions of SQLite's machine."""
+
+    steps = 0
+
+    def execute(self, sql: str, *values: object) -> sqlite3.Cursor:
+        def step() -> None:
+            Counted.steps += 1
+
+        self.set_progress_handler(step, 1)
+        return super().execute(sql, *values)

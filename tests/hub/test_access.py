@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
@@ -26,7 +25,7 @@ from rsnotify_hub.application import serve
 from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.config.loading import ConfigurationSource
 from rsnotify_hub.refusals import Refusal
-from tests.hub.helpers import PATIENCE, TOPIC, Client, Clock, LogWatch, RunHub, fragment
+from tests.hub.helpers import TOPIC, Client, Clock, LogWatch, RunHub, fragment, until
 
 AUDIENCE = "https://hub.example/"
 SECRET = "s" * 32
@@ -261,7 +260,12 @@ def write(path: Path, text: str) -> None:
 @asynccontextmanager
 async def hub_of(path: Path, clock: Clock, **options: Any) -> AsyncIterator[Client]:
     options = {"port": 0, "data": str(path.parent / "hub"), **options}
-    source = ConfigurationSource(str(path), {}, options)
+    async with serving_source(ConfigurationSource(str(path), {}, options), clock) as hub:
+        yield hub
+
+
+@asynccontextmanager
+async def serving_source(source: ConfigurationSource, clock: Clock) -> AsyncIterator[Client]:
     async with (
         serve(source.load(), source=source, clock=clock) as url,
         aiohttp.ClientSession() as session,
@@ -279,15 +283,13 @@ async def test_a_token_is_replaced_while_the_hub_runs(
     path = tmp_path / "hub.toml"
     path.write_text(settings_with(OLD))
     async with hub_of(path, clock) as hub:
-        socket = await hub.websocket(**bearing(OLD))
-        await socket.send_json({"type": "publish", "topic": TOPIC})
-        assert (await socket.receive_json(timeout=PATIENCE))["type"] == "publishing"
+        socket = await hub.source(**bearing(OLD))
         write(path, settings_with(NEW))
         await watch.line("were reloaded")
         assert (await hub.publish(fragment(0, 1), **bearing(OLD)))[0] == 403
         assert (await hub.publish(fragment(0, 1), **bearing(NEW)))[0] == 202
         await socket.send_str(fragment(1, 2).decode())
-        assert (await socket.receive_json(timeout=PATIENCE))["code"] == "forbidden"
+        assert (await socket.receive_json())["code"] == "forbidden"
 
 
 class Overtaken(ConfigurationSource):
@@ -312,15 +314,14 @@ async def test_a_file_that_changes_just_after_it_was_read_is_read_again(
     path = tmp_path / "hub.toml"
     path.write_text(settings_with(OLD if at_start else "the-first-token-of-it"))
     source = Overtaken(path, read=settings_with(OLD), then=settings_with(NEW))
-    async with (
-        serve(source.load(), source=source, clock=clock) as url,
-        aiohttp.ClientSession() as session,
-        asyncio.timeout(PATIENCE),
-    ):
+    async with serving_source(source, clock) as hub:
         if not at_start:
             write(path, settings_with(OLD))
-        while (await Client(url, session).publish(fragment(0, 1), **bearing(NEW)))[0] != 202:  # noqa: ASYNC110 - no event
-            await asyncio.sleep(0.05)  # what reads the file may use the CPU
+
+        async def accepts_the_new() -> bool:
+            return (await hub.publish(fragment(0, 1), **bearing(NEW)))[0] == 202
+
+        await until(accepts_the_new)
 
 
 async def test_a_broken_file_keeps_the_old_grants_and_is_logged(

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from aiohttp import web
+from msgspec import Struct
 
 from rsnotify_hub.config.loading import load_configuration
 from tests.browser import Browser
-from tests.hub.helpers import PATIENCE, TOPIC, Client, RunHub, fragment
+from tests.hub.helpers import PATIENCE, TOPIC, Client, RunHub, fragment, serving
 from tests.ports import free_port
 from tests.reader import ROOT, fences_of
 
@@ -20,30 +21,27 @@ PAGE = (ROOT / "docs/browser.md").read_text()
 LINES = "[...document.querySelectorAll('li')].map(each => each.textContent).join()"
 
 
-def page_of_the_documentation() -> str:
-    page = block("html")
-    assert len(page.strip().splitlines()) == 10
-    assert f'"{TOPIC}"' in page
-    return page
+class Site(Struct):
+    """A web site with the page of the documentation, for a hub on a free port."""
 
+    page: str
+    port: int
+    origin: str = ""
 
-@asynccontextmanager
-async def site(page: str) -> AsyncIterator[str]:
-    async def show(request: web.Request) -> web.Response:
+    async def show(self, request: web.Request) -> web.Response:
         if request.path != "/":
             return web.Response(status=204)
-        return web.Response(text=page, content_type="text/html")
+        return web.Response(text=self.page, content_type="text/html")
 
-    app = web.Application()
-    app.router.add_get("/{name:.*}", show)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        server = web.TCPSite(runner, "127.0.0.1", 0)
-        await server.start()
-        yield f"http://127.0.0.1:{server.port}"
-    finally:
-        await runner.cleanup()
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    page, port = block("html"), free_port()
+    assert len(page.strip().splitlines()) == 10
+    assert f'"{TOPIC}"' in page
+    found = Site(page.replace("https://hub.example/", f"http://127.0.0.1:{port}/"), port)
+    async with serving(get=found.show) as found.origin:
+        yield found
 
 
 def shown(*seconds: int) -> str:
@@ -52,47 +50,42 @@ def shown(*seconds: int) -> str:
 
 
 async def test_the_page_shows_each_change_once_also_over_a_restart_of_the_hub(
-    browser: Browser, run_hub: RunHub
+    browser: Browser, run_hub: RunHub, site: Site
 ):
-    port = free_port()
-    page = page_of_the_documentation().replace("https://hub.example/", f"http://127.0.0.1:{port}/")
-    async with site(page) as origin, browser.open("about:blank") as tab:
-        async with run_hub(port=port, websocket_origins=[origin]) as hub:
+    async with browser.open("about:blank") as tab:
+        async with run_hub(port=site.port, websocket_origins=[site.origin]) as hub:
             await hub.accepted(fragment(0, 1))
-            await tab.goto(origin + "/")
+            await tab.goto(site.origin + "/")
             await tab.until(f"({LINES}, stream.readyState === EventSource.OPEN)")
             await hub.topics(lambda rows: rows[0]["event_streams"] == 1)
             await hub.accepted(fragment(1, 2), fragment(2, 3))
             await tab.until(shown(2, 3))
             assert tab.problems == []
-        async with run_hub(port=port, websocket_origins=[origin]) as hub:
+        async with run_hub(port=site.port, websocket_origins=[site.origin]) as hub:
             await hub.accepted(fragment(3, 4))
             await tab.until(shown(2, 3, 4))
             await hub.accepted(fragment(4, 5))
             await tab.until(shown(2, 3, 4, 5))
 
 
-async def test_the_page_says_that_changes_are_missing(browser: Browser, run_hub: RunHub):
-    port = free_port()
-    page = page_of_the_documentation().replace("https://hub.example/", f"http://127.0.0.1:{port}/")
-    page = page.replace("${topic}", "${topic}&since=2025-12-31T00:00:00Z")
+async def test_the_page_says_that_changes_are_missing(
+    browser: Browser, run_hub: RunHub, site: Site
+):
+    site.page = site.page.replace("${topic}", "${topic}&since=2025-12-31T00:00:00Z")
     async with (
-        site(page) as origin,
         browser.open("about:blank") as tab,
-        run_hub(port=port, websocket_origins=[origin]) as hub,
+        run_hub(port=site.port, websocket_origins=[site.origin]) as hub,
     ):
         await hub.accepted(fragment(0, 1))
-        await tab.goto(origin + "/")
+        await tab.goto(site.origin + "/")
         await tab.until(f"{LINES}.startsWith('Some changes are missing.,updated ')")
 
 
 async def test_a_page_of_an_origin_that_is_not_configured_reads_nothing(
-    browser: Browser, run_hub: RunHub
+    browser: Browser, run_hub: RunHub, site: Site
 ):
-    port = free_port()
-    page = page_of_the_documentation().replace("https://hub.example/", f"http://127.0.0.1:{port}/")
-    async with site(page) as origin, browser.open("about:blank") as tab, run_hub(port=port) as hub:
-        await tab.goto(origin + "/")
+    async with browser.open("about:blank") as tab, run_hub(port=site.port) as hub:
+        await tab.goto(site.origin + "/")
         await tab.until("stream.readyState === EventSource.CLOSED")
         assert 'rsnotify_hub_refused_total{code="forbidden"} 1.0' in (await hub.get("metrics"))[1]
 

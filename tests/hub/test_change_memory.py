@@ -20,6 +20,8 @@ from rsnotify_hub.fragments import read_fragment
 from rsnotify_validation import validate
 from tests.hub.helpers import START, TOPIC, Client, Clock, RunHub, at, chain, fragment
 
+#: Changes at each of the seconds 1 to 20.
+FOURS = [fragment(second, *range(second + 1, second + 5)) for second in range(0, 20, 4)]
 UP = "https://source.example/data/capabilitylist.xml"
 
 
@@ -75,8 +77,7 @@ async def test_a_page_is_a_change_list_of_later_changes(memory: Memory):
 
 
 async def test_pages_join_and_the_last_is_empty_until_something_changes(memory: Memory):
-    for second in range(0, 20, 4):
-        await memory.hub.accepted(fragment(second, *range(second + 1, second + 5)))
+    await memory.hub.accepted(*FOURS)
     pages = await memory.walk(at(0), limit=3)
     assert seconds(*pages) == list(range(1, 21))
     assert all(len(page.resources) == 3 for page in pages[:6])
@@ -89,8 +90,7 @@ async def test_pages_join_and_the_last_is_empty_until_something_changes(memory: 
 
 
 async def test_a_heartbeat_extends_the_last_page(memory: Memory):
-    await memory.hub.accepted(fragment(0, 1))
-    await memory.hub.accepted(fragment(1, until=50))
+    await memory.hub.accepted(fragment(0, 1), fragment(1, until=50))
     page = await memory.page(at(0))
     assert (page.until, seconds(page)) == (at(50), [1])
     assert (await memory.page(at(20))).until == at(50)
@@ -111,8 +111,7 @@ async def test_changes_before_the_log_are_gone_with_an_explanation(memory: Memor
 
 
 async def test_a_page_ends_at_a_gap_in_the_log(memory: Memory):
-    for from_, second in ((0, 1), (1, 2), (5, 6)):
-        await memory.hub.accepted(fragment(from_, second))
+    await memory.hub.accepted(fragment(0, 1), fragment(1, 2), fragment(5, 6))
     page = await memory.page(at(0))
     assert (page.until, seconds(page)) == (at(2), [1, 2])
     following = page.link(Rel.NEXT)
@@ -122,8 +121,7 @@ async def test_a_page_ends_at_a_gap_in_the_log(memory: Memory):
 
 
 async def test_fragments_out_of_order_are_sorted(memory: Memory):
-    for from_, second in ((5, 9), (0, 5), (9, 12)):
-        await memory.hub.accepted(fragment(from_, second))
+    await memory.hub.accepted(fragment(5, 9), fragment(0, 5), fragment(9, 12))
     assert seconds(*await memory.walk(at(0))) == [5, 9, 12]
 
 
@@ -139,9 +137,7 @@ async def test_accepted_fragments_are_returned_whatever_the_present_limits(run_h
     links = b'<rs:ln rel="x" href="https://a.example/"/>' * 1500
     async with run_hub(max_links=2000) as hub:
         memory = Memory(hub)
-        for second in range(2):
-            body = fragment(second, second + 1).replace(b"</url>", links + b"</url>")
-            await hub.accepted(body)
+        await hub.accepted(*(body.replace(b"</url>", links + b"</url>") for body in chain(2)))
         status, page = await memory.ask(format_datetime(at(0)))
         assert (status, page.count("rs:ln")) == (200, 2 * 1500 + 2)
         assert (await memory.ask(format_datetime(at(2))))[0] == 200
@@ -177,8 +173,7 @@ async def test_a_destination_catches_up_while_the_source_is_down(hub: Client):
 
 
 async def test_every_page_is_valid(memory: Memory):
-    for second in range(0, 20, 4):
-        await memory.hub.accepted(fragment(second, *range(second + 1, second + 5)))
+    await memory.hub.accepted(*FOURS)
     await memory.hub.accepted(fragment(20, until=30))
     for page in await memory.walk(at(0), limit=3):
         _, body = await memory.ask(format_datetime(page.from_ or at(0)), limit=3)
@@ -186,8 +181,7 @@ async def test_every_page_is_valid(memory: Memory):
 
 
 async def test_resync_reads_the_pages(memory: Memory):
-    for second in range(0, 20, 4):
-        await memory.hub.accepted(fragment(second, *range(second + 1, second + 5)))
+    await memory.hub.accepted(*FOURS)
     uris = []
     for page in await memory.walk(at(0), limit=6):
         _, body = await memory.ask(format_datetime(page.from_ or at(0)), limit=6)

@@ -26,6 +26,7 @@ BADGE = "document.querySelector('#subscriptions tbody .badge')"
 CHOICE = "#details .actions select"
 RIGHTMOST = """Math.max(document.documentElement.scrollWidth, ...[...document.querySelectorAll(
     "header *, main :not(thead, thead *)")].map(each => each.getBoundingClientRect().right))"""
+SOURCE = "the-token-of-a-source"
 SCRIPT = "<script>alert(1)</script>"
 MARKUP = 'https://a.example/"><img src=x onerror=alert(1)><script>alert(2)</script>'
 
@@ -155,10 +156,9 @@ async def test_it_shows_why_a_subscription_lags_and_an_admin_acts_on_it(
 async def test_an_admin_signs_in_for_one_tab_only(
     browser: Browser, run_hub: RunHub, callback: Callback
 ):
-    publishers = [{"token": "the-token-of-a-source", "topics": [TOPIC]}]
-    async with run_hub(publishers=publishers) as hub:
+    async with run_hub(publishers=[{"token": SOURCE, "topics": [TOPIC]}]) as hub:
         await hub.subscribe(callback)
-        await hub.publish(fragment(0, 1), Authorization="Bearer the-token-of-a-source")
+        await hub.publish(fragment(0, 1), Authorization=f"Bearer {SOURCE}")
         async with browser.open(hub.url) as page:
             await page.until(shows(1))
             assert "Sign in as an admin" in await page.text("#subscriptions")

@@ -79,11 +79,7 @@ async def test_a_delivery_that_fails_for_a_day_waits_for_an_update_and_loses_not
 ):
     callback.answers = [500] * 10_000
     async with opened_channel(tmp_path, clock, max_retry_seconds=0.01) as deliveries:
-        delivery = await deliveries.subscribed(callback)
-        await deliveries.publish(1)
-        await deliveries.until(lambda: delivery.failures > 0)
-        clock.advance(days=1)
-        await deliveries.until(lambda: delivery.state is DeliveryState.GIVEN_UP)
+        delivery = await deliveries.given_up(callback, clock)
         assert (delivery.given_up_since, delivery.retry_at) == (clock.now, None)
         assert (
             deliveries.statistics.deliveries[DeliveryTransport.WEBSUB, DeliveryOutcome.GIVEN_UP]
@@ -105,11 +101,7 @@ async def test_a_dead_callback_of_a_busy_topic_is_not_requested_at_each_update(
 ):
     callback.answers = [500] * 10_000
     async with opened_channel(tmp_path, clock, max_retry_seconds=600) as deliveries:
-        delivery = await deliveries.subscribed(callback)
-        await deliveries.publish(1)
-        await deliveries.until(lambda: delivery.failures > 0)
-        clock.advance(days=1)
-        await deliveries.until(lambda: delivery.state is DeliveryState.GIVEN_UP)
+        delivery = await deliveries.given_up(callback, clock)
         tries, delivery.failures = callback.requests, 50
         for second in range(2, 10):
             await deliveries.publish(second)
@@ -124,9 +116,7 @@ async def test_the_retry_after_of_a_callback_is_honoured(
     deliveries: Deliveries, callback: Callback, clock: Clock, status: int
 ):
     callback.answers, callback.headers = [status], {"Retry-After": "120"}
-    delivery = await deliveries.subscribed(callback)
-    await deliveries.publish(1)
-    await deliveries.until(lambda: delivery.retry_at is not None)
+    delivery = await deliveries.failing(callback)
     assert delivery.retry_at == clock.now + timedelta(seconds=120)
 
 
@@ -136,9 +126,7 @@ async def test_a_retry_after_beyond_the_longest_wait_is_cut(
     day = format_datetime(clock.now + timedelta(days=1), usegmt=True)
     callback.answers, callback.headers = [503], {"Retry-After": day}
     async with opened_channel(tmp_path, clock, max_retry_seconds=50) as deliveries:
-        delivery = await deliveries.subscribed(callback)
-        await deliveries.publish(1)
-        await deliveries.until(lambda: delivery.retry_at is not None)
+        delivery = await deliveries.failing(callback)
         assert delivery.retry_at == clock.now + timedelta(seconds=50)
 
 

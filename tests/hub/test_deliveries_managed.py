@@ -20,9 +20,7 @@ async def test_a_renewal_does_not_wait_for_the_next_attempt(
 ):
     callback.answers = [500]
     async with opened_channel(tmp_path, clock, retry_seconds=600) as deliveries:
-        delivery = await deliveries.subscribed(callback)
-        await deliveries.publish(1)
-        await deliveries.until(lambda: delivery.retry_at is not None)
+        delivery = await deliveries.failing(callback)
         await callback.delivery()
         assert await deliveries.subscribed(callback, secret="new") is delivery
         headers, body = await callback.delivery()
@@ -35,10 +33,8 @@ async def test_redelivering_makes_an_attempt_at_once(
 ):
     callback.answers = [500]
     async with opened_channel(tmp_path, clock, retry_seconds=600) as deliveries:
-        delivery = await deliveries.subscribed(callback)
-        await deliveries.publish(1)
+        delivery = await deliveries.failing(callback)
         await callback.delivery()
-        await deliveries.until(lambda: delivery.retry_at is not None)
         assert await deliveries.channel.redeliver(delivery.id)
         assert (await callback.delivery())[1] == fragment(0, 1)
         await deliveries.until(lambda: delivery.state is DeliveryState.ACTIVE)
@@ -62,10 +58,7 @@ async def test_redelivering_since_an_instant_repeats_what_was_delivered(
 
 
 async def test_redelivering_replaces_a_running_delivery(deliveries: Deliveries, callback: Callback):
-    delivery = await deliveries.subscribed(callback)
-    await deliveries.publish(1)
-    await callback.delivery()
-    await deliveries.until(lambda: delivery.behind_since is None)
+    delivery = await deliveries.delivered(callback)
     callback.open.clear()
     await deliveries.publish(2)
     await callback.delivery()
@@ -203,10 +196,7 @@ async def test_subscribing_while_the_old_subscription_is_ended_twice_stays_subsc
 async def test_a_subscription_that_ended_before_it_could_be_redelivered_stays_ended(
     deliveries: Deliveries, callback: Callback, monkeypatch: pytest.MonkeyPatch
 ):
-    delivery = await deliveries.subscribed(callback)
-    await deliveries.publish(1)
-    await callback.delivery()
-    await deliveries.until(lambda: delivery.behind_since is None)
+    delivery = await deliveries.delivered(callback)
     read = deliveries.topics.read
 
     async def read_late(*args: object, **options: object) -> object:

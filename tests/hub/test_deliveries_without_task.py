@@ -21,18 +21,9 @@ async def deliveries(tmp_path: Path, clock: Clock) -> AsyncIterator[Deliveries]:
         yield opened
 
 
-async def connected(deliveries: Deliveries, callback: Callback) -> Delivery:
-    """A subscription that was delivered once, so that a connection is kept."""
-    delivery = await deliveries.subscribed(callback)
-    await deliveries.publish(1)
-    await callback.delivery()
-    await deliveries.until(lambda: delivery.behind_since is None)
-    return delivery
-
-
 async def with_running_delivery(deliveries: Deliveries, callback: Callback) -> Delivery:
     """A subscription with a delivery that is answered once `callback.open` is set."""
-    delivery = await connected(deliveries, callback)
+    delivery = await deliveries.delivered(callback)
     callback.open.clear()
     await deliveries.publish(2)
     assert (await callback.delivery())[1] == fragment(1, 2)
@@ -80,7 +71,7 @@ async def test_a_delivery_that_takes_too_long_has_failed(
 ):
     scheduler = DeliveryScheduler(1000)
     async with opened_channel(tmp_path, clock, scheduler, retry_seconds=600) as deliveries:
-        delivery = await connected(deliveries, callback)
+        delivery = await deliveries.delivered(callback)
         monkeypatch.setattr(scheduler, "_deadlines", Deadlines(0.05))
         callback.open.clear()
         await deliveries.publish(2)
@@ -91,7 +82,7 @@ async def test_a_delivery_that_takes_too_long_has_failed(
 
 
 async def test_a_delivery_that_fails_is_retried(deliveries: Deliveries, callback: Callback):
-    delivery = await connected(deliveries, callback)
+    delivery = await deliveries.delivered(callback)
     callback.answers = [500]
     await deliveries.publish(2)
     await deliveries.until(lambda: delivery.retry_at is not None)
@@ -103,7 +94,7 @@ async def test_a_delivery_that_fails_is_retried(deliveries: Deliveries, callback
 async def test_a_subscription_whose_callback_is_gone_ends(
     deliveries: Deliveries, callback: Callback
 ):
-    delivery = await connected(deliveries, callback)
+    delivery = await deliveries.delivered(callback)
     callback.answers = [410]
     await deliveries.publish(2)
     await deliveries.until(lambda: deliveries.channel.registry.get(delivery.id) is None)

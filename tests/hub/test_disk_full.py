@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rsnotify.format.reader import read_document
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, fragment, heard, seconds_of
+from tests.hub.helpers import TOPIC, Callback, Client, fragment, heard, seconds_of
 from tests.hub.processes import hub_process
 
 prlimit = getattr(resource, "prlimit", None)
@@ -67,7 +67,7 @@ async def test_a_hub_with_a_full_disk_acknowledges_nothing_serves_readers_and_re
             assert status == 503
         source = await hub.source()
         await source.send_str(fragment(last, last + 1, padding=LARGE).decode())
-        refusal = await source.receive_json(timeout=PATIENCE)
+        refusal = await source.receive_json()
         assert (refusal["type"], refusal["code"]) == ("error", "unavailable")
 
         allow_files(process.pid, None)

@@ -7,31 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-import aiohttp
 import pytest
 
-from tests.hub.helpers import PATIENCE, Callback, Client, fragment, heard, seconds_of
+from tests.hub.helpers import Callback, Client, fragment, heard, seconds_of, send
 from tests.hub.processes import hub_process
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """The folder of the fixture `hub`."""
-    return tmp_path / "hub"
-
-
-@contextmanager
-def writes_waiting(data: Path) -> Iterator[None]:
-    database = sqlite3.connect(data / "hub.sqlite", isolation_level=None)
-    database.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    finally:
-        database.close()
+from tests.hub.storing import writes_waiting
 
 
 @asynccontextmanager
@@ -43,18 +27,14 @@ async def writes_failing(data: Path) -> AsyncIterator[None]:
     database.close()
 
 
-def has_arrived(socket: aiohttp.ClientWebSocketResponse) -> bool:
-    """Return whether a message waits to be read."""
-    return bool(socket._reader._buffer)
-
-
 async def test_a_live_subscriber_receives_a_fragment_before_it_is_durable(hub: Client, data: Path):
     listener, source = await hub.listen(), await hub.source()
     with writes_waiting(data):
         await source.send_str(fragment(0, 1).decode())
         assert await heard(listener, 1) == [1]
-        assert not has_arrived(source)
-    assert (await source.receive_json(timeout=PATIENCE))["type"] == "accepted"
+        with pytest.raises(TimeoutError):
+            await source.receive(timeout=0.05)
+    assert (await source.receive_json())["type"] == "accepted"
     await source.send_str(fragment(1, 2).decode())
     assert await heard(listener, 2) == [2]
 
@@ -82,7 +62,7 @@ async def test_a_subscriber_that_goes_live_during_a_write_receives_it_once(hub: 
         late, replaying = await hub.listen(), await hub.listen(0)
         assert await heard(late, 2) == [2]
         assert await heard(replaying, 2) == [1, 2]
-    await source.receive_json(timeout=PATIENCE)
+    await source.receive_json()
     await source.send_str(fragment(2, 3).decode())
     for listener in (early, late, replaying):
         assert await heard(listener, 3) == [3]
@@ -101,14 +81,13 @@ async def test_a_fragment_whose_write_failed_is_not_acknowledged_and_may_come_ag
         assert await heard(late, 1) == [1]  # it is not in the log
     await hub.accepted(fragment(1, 2), fragment(2, 3))
     assert await heard(listener, 3) == [2, 3]
-    assert [seconds_of(await late.receive_str(timeout=PATIENCE)) for _ in "23"] == [[2], [3]]
+    assert [seconds_of(await late.receive_str()) for _ in "23"] == [[2], [3]]
     assert await heard(await hub.listen(0), 3) == [1, 2, 3]
 
 
 async def test_a_repetition_is_sent_to_nobody(hub: Client):
     listener, source = await hub.listen(), await hub.source()
-    for second in (1, 2, 1, 2, 3):
-        await source.send_str(fragment(second - 1, second).decode())
+    await send(source, *(fragment(second - 1, second) for second in (1, 2, 1, 2, 3)))
     assert await heard(listener, 3) == [1, 2, 3]
 
 
@@ -125,6 +104,6 @@ async def test_a_subscriber_ahead_of_a_hub_that_was_killed_gets_no_gap(tmp_path:
     async with hub_process(data) as (hub, _):
         listener = await hub.listen(2)
         await hub.accepted(fragment(1, 2), fragment(2, 3))
-        received = await listener.receive_str(timeout=PATIENCE)
+        received = await listener.receive_str()
         assert seconds_of(received) == [2]  # again; a Destination ignores it
         assert await heard(listener, 3) == [3]

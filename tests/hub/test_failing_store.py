@@ -54,19 +54,14 @@ class Disk:
         disk = self
 
         class Connection(sqlite3.Connection):
-            def execute(self, *arguments: Any) -> Any:
-                return disk.run(arguments[0], lambda: super(Connection, self).execute(*arguments))
+            pass
 
-            def executemany(self, *arguments: Any) -> Any:
-                return disk.run(
-                    arguments[0], lambda: super(Connection, self).executemany(*arguments)
-                )
+        def failing(name: str) -> Callable[..., Any]:
+            do = getattr(sqlite3.Connection, name)
+            return lambda self, *arguments: disk.run(arguments[0], lambda: do(self, *arguments))
 
-            def executescript(self, *arguments: Any) -> Any:
-                return disk.run(
-                    arguments[0], lambda: super(Connection, self).executescript(*arguments)
-                )
-
+        for name in ("execute", "executemany", "executescript"):
+            setattr(Connection, name, failing(name))
         return Connection
 
 
@@ -153,36 +148,27 @@ async def aftermath(folder: Path) -> None:
         assert subscription.position in (0, 3)
 
 
-async def test_a_run_without_failures(tmp_path: Path):
-    await life(tmp_path, Disk())
-    await aftermath(tmp_path)
-
-
-async def calls_of_a_life(folder: Path) -> list[str]:
-    disk = Disk()
-    await life(folder / "counted", disk)
-    assert len(disk.asked) > 100
-    return disk.asked
-
-
-async def test_nothing_is_lost_whichever_call_fails(tmp_path: Path):
-    for number in range(len(await calls_of_a_life(tmp_path))):
-        await life(tmp_path / str(number), Disk([number]))
-        await aftermath(tmp_path / str(number))
-
-
-async def test_a_failed_rollback_is_repeated_later(tmp_path: Path):
-    for number, asked in enumerate(await calls_of_a_life(tmp_path)):
-        if asked.startswith(("INSERT", "DELETE", "COMMIT")):
-            await life(tmp_path / str(number), Disk([number, number + 1]))
-            await aftermath(tmp_path / str(number))
-
-
-async def test_a_commit_that_was_reported_as_failed_is_delivered(tmp_path: Path):
-    for number, asked in enumerate(await calls_of_a_life(tmp_path)):
-        if asked == "COMMIT":
-            await life(tmp_path / str(number), Disk([number], late=True))
-            await aftermath(tmp_path / str(number))
+@pytest.mark.parametrize(
+    ("kinds", "failures", "late"),
+    [
+        (("",), (0,), False),
+        (("INSERT", "DELETE", "COMMIT"), (0, 1), False),  # and its rollback
+        (("COMMIT",), (0,), True),
+    ],
+    ids=["any call", "also the rollback", "a commit that was done"],
+)
+async def test_nothing_is_lost_whichever_call_fails(
+    tmp_path: Path, kinds: tuple[str, ...], failures: tuple[int, ...], late: bool
+):
+    counted = Disk()
+    await life(tmp_path / "counted", counted)
+    await aftermath(tmp_path / "counted")
+    assert len(counted.asked) > 100
+    for number, asked in enumerate(counted.asked):
+        if asked.startswith(kinds):
+            folder = tmp_path / str(number)
+            await life(folder, Disk([number + each for each in failures], late=late))
+            await aftermath(folder)
 
 
 async def test_a_deletion_that_was_reported_as_failed_does_no_harm(tmp_path: Path):

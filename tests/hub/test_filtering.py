@@ -72,46 +72,36 @@ def told(fragment: Fragment) -> tuple[float, float, list[str]]:
     )
 
 
-def test_removed_entries_do_not_change_until() -> None:
+def test_removed_entries_change_neither_until_nor_links_but_end_statements_about_the_whole_set():
     (one,) = left(made(document(0, 9, change(1, "maps/a"), change(2, "b"))))
     assert told(one) == (0, 9, ["maps/a"])
-
-
-def test_a_filtered_fragment_has_no_statement_about_the_whole_set() -> None:
-    (one,) = left(made(document(0, 9, change(1, "maps/a"), change(2, "b"))))
     assert read_document(one.body).attributes == ()
     assert read_document(one.body).links == (Link("up", BASE + "capabilitylist.xml"),)
 
 
-def test_a_fragment_that_keeps_all_entries_keeps_its_bytes() -> None:
+def test_a_fragment_that_keeps_all_entries_keeps_its_bytes():
     given = made(document(0, 9, change(1, "maps/a"), change(2, "maps/b")))
     (one,) = left(given)
     assert one is given
 
 
-def test_an_empty_fragment_is_joined_with_the_next() -> None:
-    fragments = [made(document(n, n + 1, change(n + 1, f"b{n}"))) for n in range(5)]
-    fragments.append(made(document(5, 6, change(6, "maps/a"))))
-    assert [told(one) for one in left(*fragments)] == [(0, 6, ["maps/a"])]
+EMPTY = [document(n, n + 1, change(n + 1, f"b{n}")) for n in range(5)]
 
 
-def test_an_empty_fragment_at_the_end_is_kept() -> None:
-    fragments = [made(document(n, n + 1, change(n + 1, f"b{n}"))) for n in range(5)]
-    assert [told(one) for one in left(*fragments)] == [(0, 5, [])]
-
-
-def test_a_heartbeat_that_overlaps_the_next_fragment_is_joined_too() -> None:
-    fragments = [
-        made(document(0, 1, change(1, "b"))),
-        made(document(1, 11)),
-        made(document(1, 12, change(12, "maps/a"))),
-    ]
-    assert [told(one) for one in left(*fragments)] == [(0, 12, ["maps/a"])]
-
-
-def test_fragments_are_not_joined_across_a_gap() -> None:
-    fragments = [made(document(0, 1, change(1, "b"))), made(document(5, 6, change(6, "maps/a")))]
-    assert [told(one) for one in left(*fragments)] == [(0, 1, []), (5, 6, ["maps/a"])]
+@pytest.mark.parametrize(
+    ("documents", "expected"),
+    [
+        ([*EMPTY, document(5, 6, change(6, "maps/a"))], [(0, 6, ["maps/a"])]),
+        (EMPTY, [(0, 5, [])]),
+        ([EMPTY[0], document(1, 11), document(1, 12, change(12, "maps/a"))], [(0, 12, ["maps/a"])]),
+        ([EMPTY[0], document(5, 6, change(6, "maps/a"))], [(0, 1, []), (5, 6, ["maps/a"])]),
+    ],
+    ids=["with the next", "at the end", "with a heartbeat that overlaps", "not across a gap"],
+)
+def test_empty_fragments_are_joined(
+    documents: list[Document], expected: list[tuple[float, float, list[str]]]
+):
+    assert [told(one) for one in left(*map(made, documents))] == expected
 
 
 @pytest.mark.parametrize(
@@ -127,12 +117,12 @@ def test_fragments_are_not_joined_across_a_gap() -> None:
         b'<rs:md change="updated"/></url></urlset>',
     ],
 )
-def test_a_fragment_without_datetimes_keeps_its_bytes(body: bytes) -> None:
+def test_a_fragment_without_datetimes_keeps_its_bytes(body: bytes):
     (one,) = left(read_fragment(body))
     assert one.body == body
 
 
-def test_a_whole_content_keeps_its_bytes() -> None:
+def test_a_whole_content_keeps_its_bytes():
     given = whole_content(b"{}", "application/json", START)
     assert left(given) == [given]
 
@@ -182,7 +172,7 @@ def time_of(fragments: list[Fragment]) -> list[tuple[Instant, Instant]]:
 @given(logs(), SELECTS)
 def test_every_selection_covers_the_same_time_and_misses_no_entry(
     log: list[Document], select: PushSelection
-) -> None:
+):
     fragments = [made(one) for one in log]
     found = left(*fragments, select=select)
     assert time_of(found) == time_of(fragments)
@@ -196,7 +186,7 @@ def test_every_selection_covers_the_same_time_and_misses_no_entry(
 @given(logs(), SELECTS, st.integers(0, 12))
 def test_joining_is_independent_of_the_batches(
     log: list[Document], select: PushSelection, first: int
-) -> None:
+):
     entries = [
         LogEntry(number, filter_fragment(made(one), select)) for number, one in enumerate(log, 1)
     ]
@@ -208,7 +198,7 @@ def test_joining_is_independent_of_the_batches(
 
 async def test_an_empty_fragment_is_sent_while_others_keep_arriving(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(cutting, "QUIET_SECONDS", 1_000.0)
 
     class Busy(FilterCache):
@@ -232,7 +222,7 @@ async def test_an_empty_fragment_is_sent_while_others_keep_arriving(
     sieve.close()
 
 
-async def test_each_selection_filters_a_fragment_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_selection_filters_a_fragment_once(monkeypatch: pytest.MonkeyPatch):
     looked: list[str] = []
     real = PushSelection.admits
 
@@ -258,11 +248,11 @@ async def test_each_selection_filters_a_fragment_once(monkeypatch: pytest.Monkey
 
 
 @given(SELECTS.map(PushSelection.canonical))
-def test_a_selection_is_restored_from_its_key(select: PushSelection) -> None:
+def test_a_selection_is_restored_from_its_key(select: PushSelection):
     assert selection_of_key(TopicSelection(TOPIC, select).key) == TopicSelection(TOPIC, select)
 
 
-def test_datetimes_keep_their_microseconds() -> None:
+def test_datetimes_keep_their_microseconds():
     first = at(1) + MICROSECOND
     entry = Resource(BASE + "b", change=ChangeType.UPDATED, datetime=first)
     one = made(document(0, 2, entry, change(2, "maps/a")))

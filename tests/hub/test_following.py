@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from rsnotify_validation.inspection import inspect
 from tests.gateway.origin_server import Site, sitemap
 from tests.gateway.test_replay import changes_of, replayed
 from tests.hub.event_streams import events
-from tests.hub.helpers import PATIENCE, Client, RunHub, fragment
+from tests.hub.helpers import Client, RunHub, fragment, until
 from tests.hub.processes import hub_process
 
 A, B, C = (f"https://site.example/{name}" for name in "abc")
@@ -35,12 +34,6 @@ def follow(url: str, **more: Any) -> dict[str, Any]:
     often = {"poll": 0.05, "poll_most": 0.1, "delay": 0.0}
     origin = {"name": "site", "type": "sitemap", "url": url, **often, **more}
     return {"follow": [origin], "follow_contact": CONTACT}
-
-
-async def until(happened: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not await happened():  # noqa: ASYNC110 - the hub has no event for it
-            await asyncio.sleep(0.02)
 
 
 async def listed(hub: Client) -> set[str]:

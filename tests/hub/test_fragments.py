@@ -36,27 +36,25 @@ def test_a_fragment_keeps_its_bytes_and_its_interval():
     )
 
 
-@pytest.mark.parametrize("capability", ["changelist", "changelist-notification"])
-def test_older_names_of_a_fragment_are_accepted(capability: str):
-    assert read_fragment(fragment(0, 1, capability=capability)).until == at(1)
-
-
 def test_a_fragment_without_root_md_reaches_to_its_last_change():
     read = read_fragment(xml(ENTRY))
     assert (read.from_, read.until, read.heartbeat) == (None, at(5), False)
     assert at(4) < read.begins < at(5)
 
 
-def test_a_fragment_without_entries_is_a_heartbeat():
-    assert read_fragment(fragment(1, until=9)).heartbeat
-
-
-def test_entries_of_the_same_instant_are_in_order():
-    assert read_fragment(fragment(0, 1, 1)).until == at(1)
-
-
-def test_an_entry_at_the_instant_of_from_is_accepted():
-    assert read_fragment(fragment(1, 1)).until == at(1)
+@pytest.mark.parametrize(
+    ("body", "until"),
+    [
+        (fragment(0, 1, capability="changelist"), 1),  # the older names of a fragment
+        (fragment(0, 1, capability="changelist-notification"), 1),
+        (fragment(0, 1, 1), 1),  # entries of the same instant are in order
+        (fragment(1, 1), 1),  # and one may be at the instant of `from`
+        (fragment(1, until=9), 9),
+    ],
+)
+def test_a_fragment_is_accepted_and_a_heartbeat_only_without_entries(body: bytes, until: float):
+    read = read_fragment(body)
+    assert (read.until, read.heartbeat) == (at(until), b"<url>" not in body)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from rsnotify.errors import WrongDocument
 from rsnotify.format.model import Capability
 from rsnotify_hub.fragments import Fragment, count_chained, read_fragment
 from rsnotify_hub.log.topic_log import TopicLogs
-from tests.hub.helpers import PATIENCE, TOPIC, Client, Clock, fragment
+from tests.hub.helpers import TOPIC, Client, Clock, fragment
 from tests.hub.storing import Listener, kept, logs, made
 
 
@@ -89,6 +89,6 @@ async def test_a_publisher_is_told_which_kind_a_topic_has(hub: Client):
     assert "about changes of resources" in reason
     source = await hub.source()
     await source.send_str(notice_body(1, until=2).decode())
-    refusal = await source.receive_json(timeout=PATIENCE)
+    refusal = await source.receive_json()
     assert refusal["code"] == "invalid-fragment"
     assert "about changes of resources" in refusal["message"]

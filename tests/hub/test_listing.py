@@ -12,7 +12,7 @@ import pytest
 from rsnotify_hub.store.interface import LogState
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from tests.hub.helpers import Clock
-from tests.hub.storing import FOREVER, made, opened, stored_logs
+from tests.hub.storing import FOREVER, Counted, made, opened, stored_logs
 
 
 async def fill(store: SqliteStore, clock: Clock, count: int, *, at_once: int = 1) -> None:
@@ -58,19 +58,6 @@ async def test_a_topic_that_changes_is_the_first_again(tmp_path: Path, clock: Cl
         await store.forget("https://a.example/4", after=ends["4"])
         topics = [state.topic[-1] for state in await pages(store, 2)]
         assert topics == ["2", "3", "1", "0"]
-
-
-class Counted(sqlite3.Connection):
-    """A connection whose steps are counted."""
-
-    steps = 0
-
-    def execute(self, sql: str, *values: object) -> sqlite3.Cursor:
-        def step() -> None:
-            Counted.steps += 1
-
-        self.set_progress_handler(step, 1)
-        return super().execute(sql, *values)
 
 
 async def test_a_page_of_ten_thousand_topics_takes_no_more_steps_than_of_a_hundred(

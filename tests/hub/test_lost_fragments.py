@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,6 +30,15 @@ class SlowDisk(Disk):
         self.begun, self.go = threading.Event(), threading.Event()
         self.go.set()
 
+    async def fail_slowly(self, write: Callable[..., Any], *arguments: Any) -> Any:
+        """Begin a write whose transaction fails once the test permits it."""
+        self.begun.clear()
+        self.go.clear()
+        self.failing = {len(self.asked)}
+        result = write(*arguments)
+        await asyncio.to_thread(self.begun.wait, PATIENCE)
+        return result
+
     def run(self, asked: str, do: Any) -> Any:
         if asked == "BEGIN IMMEDIATE":
             self.begun.set()
@@ -39,11 +49,7 @@ class SlowDisk(Disk):
 async def test_nothing_that_was_published_later_is_stored(tmp_path: Path):
     async with hub(tmp_path, disk := SlowDisk()) as (_, topics, listener):
         await topics.publish(TOPIC, made(0, 1))
-        disk.begun.clear()
-        disk.go.clear()
-        disk.failing = {len(disk.asked)}
-        first = topics.publish(TOPIC, made(1, 2))
-        await asyncio.to_thread(disk.begun.wait, PATIENCE)
+        first = await disk.fail_slowly(topics.publish, TOPIC, made(1, 2))
         later = [topics.publish(TOPIC, made(2, 3)), topics.publish(TOPIC, made(3, 4))]
         disk.go.set()
         results = await asyncio.gather(first, *later, return_exceptions=True)
@@ -58,11 +64,7 @@ async def test_nothing_that_was_published_later_is_stored(tmp_path: Path):
 async def test_a_deletion_is_not_given_up_with_the_fragments_around_it(tmp_path: Path):
     async with hub(tmp_path, disk := SlowDisk()) as (_, topics, _):
         await topics.publish(TOPIC, made(0, 1))
-        disk.begun.clear()
-        disk.go.clear()
-        disk.failing = {len(disk.asked)}
-        first = topics.publish(TOPIC, made(1, 2))
-        await asyncio.to_thread(disk.begun.wait, PATIENCE)
+        first = await disk.fail_slowly(topics.publish, TOPIC, made(1, 2))
         deleting = asyncio.create_task(topics.delete(TOPIC))
         await asyncio.sleep(0)
         disk.go.set()

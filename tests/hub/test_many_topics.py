@@ -39,6 +39,18 @@ class Topics:
     async def send(self, type: str, topic: str, **members: Any) -> None:
         await self._socket.send_json({"type": type, "topic": topic, **members})
 
+    async def subscribe(self, topic: str, **members: Any) -> dict[str, Any]:
+        return await self._begin("subscribe", "subscribed", topic, **members)
+
+    async def start_publishing(self, topic: str) -> dict[str, Any]:
+        return await self._begin("publish", "publishing", topic)
+
+    async def _begin(self, type: str, answer: str, topic: str, **members: Any) -> dict[str, Any]:
+        await self.send(type, topic, **members)
+        control = await self.control()
+        assert (control["type"], control["topic"]) == (answer, topic)
+        return control
+
     async def send_text(self, text: str) -> None:
         await self._socket.send_str(text)
 
@@ -61,7 +73,7 @@ class Topics:
 
     async def next(self) -> dict[str, Any] | tuple[str, list[float]]:
         while True:
-            text = await self._socket.receive_str(timeout=PATIENCE)
+            text = await self._socket.receive_str()
             if not text.startswith("{"):
                 return self._current, seconds_of(text)
             control: dict[str, Any] = json.loads(text)
@@ -83,7 +95,7 @@ class Topics:
     async def closed(self) -> int:
         """Return the code of the close, after whatever else arrives."""
         while True:
-            message = await self._socket.receive(timeout=PATIENCE)
+            message = await self._socket.receive()
             if message.type is aiohttp.WSMsgType.CLOSE:
                 return int(message.data)
 
@@ -98,8 +110,7 @@ async def subscribed(hub: Client, *topics: str) -> Topics:
     """Subscribe to topics, live only."""
     connection = await connected(hub)
     for topic in topics:
-        await connection.send("subscribe", topic)
-        assert (await connection.control())["type"] == "subscribed"
+        await connection.subscribe(topic)
     return connection
 
 
@@ -138,11 +149,9 @@ async def test_each_document_names_its_topic_and_each_topic_is_replayed_from_its
         await hub.accepted(fragment(second, second + 1), topic=A)
         await hub.accepted(fragment(second, second + 1), topic=B)
     connection = await connected(hub)
-    await connection.send("subscribe", A, since=format_datetime(at(1)))
-    assert (await connection.control())["topic"] == A
+    await connection.subscribe(A, since=format_datetime(at(1)))
     assert [await connection.document() for _ in range(2)] == [(A, [2]), (A, [3])]
-    await connection.send("subscribe", B, since=format_datetime(at(2)))
-    assert (await connection.control())["topic"] == B
+    await connection.subscribe(B, since=format_datetime(at(2)))
     assert await connection.document() == (B, [3])
     await hub.accepted(fragment(3, 4), topic=A)
     await hub.accepted(fragment(3, 4), topic=B)
@@ -153,10 +162,8 @@ async def test_each_document_names_its_topic_and_each_topic_is_replayed_from_its
 async def test_each_topic_has_its_own_selection(hub: Client):
     connection = await connected(hub)
     select = {"prefixes": ["https://source.example/data/2"]}
-    await connection.send("subscribe", A, select=select)
-    assert (await connection.control())["select"] == select
-    await connection.send("subscribe", B)
-    assert "select" not in await connection.control()
+    assert (await connection.subscribe(A, select=select))["select"] == select
+    assert "select" not in await connection.subscribe(B)
     await hub.accepted(fragment(0, 1, 2), topic=A)
     assert await connection.document() == (A, [2])
     await hub.accepted(fragment(0, 1, 2), topic=B)
@@ -186,8 +193,7 @@ async def test_nothing_follows_of_a_topic_that_was_ended(hub: Client):
 async def test_subscribing_again_begins_again(hub: Client):
     await hub.accepted(fragment(0, 1), topic=A)
     connection = await subscribed(hub, A)
-    await connection.send("subscribe", A, since=format_datetime(at(0)))
-    assert (await connection.control())["audience"] == 1
+    assert (await connection.subscribe(A, since=format_datetime(at(0))))["audience"] == 1
     assert await connection.document() == (A, [1])
     await hub.accepted(fragment(1, 2), topic=A)
     await hub.accepted(fragment(2, 3), topic=A)
@@ -197,8 +203,7 @@ async def test_subscribing_again_begins_again(hub: Client):
 async def test_the_audience_of_a_topic_counts_each_connection_until_it_ends(hub: Client):
     connection = await subscribed(hub, A, B)
     other = await connected(hub)
-    await other.send("subscribe", A)
-    assert (await other.control())["audience"] == 2
+    assert (await other.subscribe(A))["audience"] == 2
     await connection.close()
     while True:
         await other.send("subscribe", A)
@@ -213,8 +218,7 @@ async def test_each_topic_counts_in_the_limit_on_websockets(run_hub: RunHub):
         error = await connection.control()
         assert (error["code"], error["topic"]) == ("too-many", TOPIC)
         await connection.send("end", A)
-        await connection.send("subscribe", TOPIC)
-        assert (await connection.control())["type"] == "subscribed"
+        await connection.subscribe(TOPIC)
         await hub.accepted(fragment(0, 1), topic=B)
         assert await connection.document() == (B, [1])
 
@@ -273,18 +277,15 @@ async def test_a_selection_that_waits_does_not_delay_the_other_topics(
     monkeypatch.setattr(filtered_reader, "QUIET_SECONDS", 1000.0)  # hold empty fragments back
     select = {"prefixes": ["https://source.example/data/9"]}
     member = await connected(hub)
-    await member.send("subscribe", A, select=select)
-    await member.control()
+    await member.subscribe(A, select=select)
     await hub.accepted(fragment(0, 1), topic=A)
     assert await member.document() == (A, [])
     await hub.accepted(fragment(1, 2), topic=A)
     await hub.accepted(fragment(0, 1), topic=B)
     connection = await connected(hub)
-    await connection.send("subscribe", A, select=select, since=format_datetime(at(0)))
-    assert (await connection.control())["topic"] == A
+    await connection.subscribe(A, select=select, since=format_datetime(at(0)))
     assert await connection.document() == (A, [])
-    await connection.send("subscribe", B, since=format_datetime(at(0)))
-    assert (await connection.control())["topic"] == B
+    await connection.subscribe(B, since=format_datetime(at(0)))
     assert await connection.document() == (B, [1])
 
 
@@ -343,15 +344,13 @@ async def test_a_refused_publication_does_not_end_the_others(run_hub: RunHub):
         await source.send("publish", B)
         error = await source.control()
         assert (error["code"], error["topic"]) == ("forbidden", B)
-        await source.send("publish", A)
-        assert (await source.control())["type"] == "publishing"
+        await source.start_publishing(A)
         await source.publish(B, fragment(0, 1))
         await source.publish(A, b"<urlset")
         error = await source.control()
         assert (error["code"], error["topic"]) == ("invalid-fragment", A)
         await source.publish(A, fragment(0, 1))  # ignored
-        await source.send("publish", A)
-        assert (await source.control())["through"] is None
+        assert (await source.start_publishing(A))["through"] is None
         await source.publish(A, fragment(1, 2))
         await source.accepted(A, 2)
 
@@ -359,8 +358,7 @@ async def test_a_refused_publication_does_not_end_the_others(run_hub: RunHub):
 async def test_a_refused_publication_with_much_in_flight_does_not_stop_the_reading(hub: Client):
     source = await connected(hub)
     for topic in (A, B):
-        await source.send("publish", topic)
-        await source.control()
+        await source.start_publishing(topic)
     large = fragment(0, 1) + b"\n" * 300_000
     await source.publish(A, b"<urlset", *[large] * 10)
     await source.publish(B, fragment(0, 1))
@@ -371,10 +369,8 @@ async def test_a_refused_publication_with_much_in_flight_does_not_stop_the_readi
 
 async def test_a_connection_may_publish_on_some_topics_and_receive_others(hub: Client):
     both = await connected(hub)
-    await both.send("publish", A)
-    assert (await both.control())["type"] == "publishing"
-    await both.send("subscribe", B)
-    assert (await both.control())["type"] == "subscribed"
+    await both.start_publishing(A)
+    await both.subscribe(B)
     await both.publish(A, fragment(0, 1))
     await both.accepted(A, 1)
     await hub.accepted(fragment(0, 1), topic=B)
@@ -386,7 +382,6 @@ async def test_a_hub_that_stops_closes_the_connection(run_hub: RunHub):
         async with run_hub() as hub:
             client = Client(hub.url, session)
             connection = await subscribed(client, A)
-            await connection.send("publish", B)
-            assert (await connection.control())["type"] == "publishing"
+            await connection.start_publishing(B)
             closed = asyncio.create_task(connection.closed())
         assert await closed == 1001

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from datetime import datetime
+
 import pytest
 from msgspec.structs import replace
 
@@ -18,58 +20,54 @@ def open_list(from_: float | None, *seconds: float) -> Document:
     )
 
 
-def interval(document: Document | None) -> tuple[object, object, int]:
+def interval(document: Document) -> tuple[object, object, int]:
     return document.from_, document.until, len(document.resources)
 
 
-def test_the_first_list_is_taken_as_it_is():
-    document = open_list(0, 1, 2)
-    assert part_after(document, through=None, known=set()) is document
+UNDATED = (Resource(uri="u", change=ChangeType.UPDATED),)
 
 
-def test_only_changes_after_the_log_are_new():
-    known = keys_at(changes(2), at(2))
-    news = part_after(open_list(0, 1, 2, 3, 4), through=at(2), known=known)
-    assert interval(news) == (at(2), at(4), 2)
-    assert news.links == (Link(rel="up", href="u"),)
+@pytest.mark.parametrize(
+    ("document", "through"),
+    [
+        (open_list(0, 1, 2), None),
+        (open_list(5, 6), at(2)),
+        (Document(capability="changelist", from_=at(0), resources=UNDATED), at(2)),
+    ],
+    ids=["the first list", "a list that begins after the log", "a list without datetimes"],
+)
+def test_a_list_is_taken_as_it_is(document: Document, through: datetime | None):
+    assert part_after(document, through=through, known=set()) is document
 
 
-def test_after_a_heartbeat_the_new_part_begins_at_the_last_change():
-    news = part_after(open_list(0, 1, 2, 9), through=at(5), known=set())
-    assert interval(news) == (at(2), at(9), 1)
+LATE = Resource(uri="https://source.example/late", change=ChangeType.CREATED, datetime=at(2))
+WITH_LATE = Document(capability="changelist", from_=at(0), resources=(*changes(1, 2), LATE))
 
 
-def test_a_list_that_begins_where_the_log_ends_is_all_new():
-    news = part_after(open_list(2, 3, 4), through=at(2), known=set())
-    assert interval(news) == (at(2), at(4), 2)
-
-
-def test_a_list_that_begins_after_the_log_is_taken_as_it_is():
-    document = open_list(5, 6)
-    assert part_after(document, through=at(2), known=set()) is document
+@pytest.mark.parametrize(
+    ("document", "through", "known", "expected"),
+    [
+        (open_list(0, 1, 2, 3, 4), 2, [2], (at(2), at(4), 2)),
+        (open_list(0, 1, 2, 9), 5, [], (at(2), at(9), 1)),
+        (open_list(2, 3, 4), 2, [], (at(2), at(4), 2)),
+        (WITH_LATE, 2, [2], (at(2), at(2), 1)),
+    ],
+    ids=["after the log", "after a heartbeat", "all", "a late change of the same second"],
+)
+def test_only_changes_after_the_log_are_new(
+    document: Document, through: float, known: list[float], expected: tuple[object, object, int]
+):
+    keys = keys_at(changes(*known), at(through))
+    news = part_after(document, through=at(through), known=keys)
+    assert interval(news) == expected
+    assert news.resources == document.resources[-expected[2] :]
+    assert news.links == document.links[:1], "the archives are those of the whole list"
 
 
 @pytest.mark.parametrize("document", [open_list(0), open_list(0, 1, 2)])
 def test_a_list_without_new_changes_gives_nothing(document: Document):
     known = keys_at(changes(2), at(2))
     assert part_after(document, through=at(2), known=known) is None
-
-
-def test_a_late_change_of_the_same_second_is_new():
-    late = Resource(uri="https://source.example/late", change=ChangeType.CREATED, datetime=at(2))
-    document = Document(capability="changelist", from_=at(0), resources=(*changes(1, 2), late))
-    news = part_after(document, through=at(2), known=keys_at(changes(2), at(2)))
-    assert interval(news) == (at(2), at(2), 1)
-    assert news.resources == (late,)
-
-
-def test_a_list_without_datetimes_is_taken_as_it_is():
-    document = Document(
-        capability="changelist",
-        from_=at(0),
-        resources=(Resource(uri="u", change=ChangeType.UPDATED),),
-    )
-    assert part_after(document, through=at(2), known=set()) is document
 
 
 def test_too_many_changes_are_announced_as_a_gap_at_their_end():
@@ -85,5 +83,4 @@ def test_too_many_undated_changes_cannot_be_announced():
 def test_the_new_part_keeps_the_capability_of_the_document():
     document = replace(open_list(0, 1, 2), capability="framework-notification", until=at(2))
     news = part_after(document, through=at(1), known=keys_at(changes(1), at(1)))
-    assert news.capability == "framework-notification"
-    assert announce(document).capability == "framework-notification"
+    assert news.capability == announce(document).capability == "framework-notification"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
-from typing import Any
 
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
 from tests.hub.helpers import TOPIC, Clock, at
-from tests.hub.storing import FOREVER, made, opened, stored_logs, stored_subscriptions
+from tests.hub.storing import FOREVER, Counted, made, opened, stored_logs, stored_subscriptions
 from tests.hub.test_failing_store import Disk
 
 
@@ -21,31 +19,19 @@ async def fill(folder: Path, entries: int) -> None:
 
 
 async def steps_to_start(folder: Path) -> int:
-    """Count the instructions of SQLite's machine, in hundreds."""
-    steps = 0
-
-    class Connection(sqlite3.Connection):
-        def __init__(self, *arguments: Any, **settings: Any) -> None:
-            super().__init__(*arguments, **settings)
-            self.set_progress_handler(self._count, 100)
-
-        def _count(self) -> int:
-            nonlocal steps
-            steps += 1
-            return 0
-
-    store = SqliteStore(folder, FOREVER, Clock(), connection=Connection)
+    Counted.steps = 0
+    store = SqliteStore(folder, FOREVER, Clock(), connection=Counted)
     assert (await stored_logs(store))[0].kept > 0
     assert len(await stored_subscriptions(store)) == 1
     await store.close()
-    return steps
+    return Counted.steps
 
 
 async def test_a_start_reads_the_same_for_a_longer_log(tmp_path: Path):
     await fill(tmp_path / "short", 100)
     await fill(tmp_path / "long", 5_000)
     short, long = [await steps_to_start(tmp_path / name) for name in ("short", "long")]
-    assert long <= short + 2
+    assert 0 < long <= short + 200
 
 
 async def test_a_start_without_changes_writes_nothing(tmp_path: Path):

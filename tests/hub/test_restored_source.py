@@ -39,8 +39,7 @@ async def test_changes_that_a_restored_source_lost_are_not_delivered(
 
 async def test_changes_of_one_second_may_be_published_one_by_one(hub: Client):
     other = fragment(2, 3).replace(b"data/3", b"data/another")
-    for one in (fragment(1, 2), fragment(2, 3), other):
-        await hub.accepted(one)
+    await hub.accepted(fragment(1, 2), fragment(2, 3), other)
     assert await memory(hub, 1) == (200, [2, 3, 3])
 
 
@@ -56,8 +55,7 @@ async def test_changes_of_one_second_may_be_published_one_by_one(hub: Client):
 )
 async def test_a_repeated_fragment_is_no_contradiction(hub: Client, again: list[bytes]):
     await hub.accepted(*chain(3))
-    for one in again:
-        await hub.accepted(one)
+    await hub.accepted(*again)
     assert await memory(hub, 0) == (200, [1, 2, 3, 4])
     socket = await hub.listen(since=0)
     assert sorted(set(await heard(socket, 4))) == [1, 2, 3, 4]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rsnotify_hub.access.limits import granted_ranges, is_granted
 from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.log.topic_log import SortedNames
-from tests.hub.helpers import PATIENCE, Client, RunHub, fragment
+from tests.hub.helpers import Client, RunHub, fragment
 
 MAPS, BOOKS = "a-token-for-the-maps", "a-token-for-the-books"
 HERE = "https://a.example/"
@@ -61,16 +61,13 @@ async def test_concurrent_requests_do_not_exceed_the_quota(run_hub: RunHub):
 
 async def test_the_quota_applies_to_websockets_too(run_hub: RunHub):
     async with run_hub(publishers=PUBLISHERS, max_topics_per_publisher=1) as hub:
-        sources = []
-        for name in ("books/1", "books/2"):
-            socket = await hub.websocket(Authorization=f"Bearer {BOOKS}")
-            await socket.send_json({"type": "publish", "topic": HERE + name})
-            assert (await socket.receive_json(timeout=PATIENCE))["type"] == "publishing"
-            sources.append(socket)
+        token = f"Bearer {BOOKS}"
+        names = ("books/1", "books/2")
+        sources = [await hub.source(topic=HERE + name, Authorization=token) for name in names]
         said = []
         for socket in sources:
             await socket.send_str(fragment(0, 1).decode())
-            frame: dict[str, Any] = await socket.receive_json(timeout=PATIENCE)
+            frame: dict[str, Any] = await socket.receive_json()
             said.append((frame["type"], frame.get("code")))
         assert said == [("accepted", None), ("error", "too-many")]
 

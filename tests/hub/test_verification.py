@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,12 +19,6 @@ from tests.hub.helpers import PATIENCE, TOPIC, Callback, Clock, LogWatch, fragme
 from tests.ports import free_port
 
 ELSEWHERE = "https://nowhere.example/callback"
-
-
-@pytest.fixture
-async def deliveries(tmp_path: Path, clock: Clock) -> AsyncIterator[Deliveries]:
-    async with opened_channel(tmp_path, clock) as opened:
-        yield opened
 
 
 def intent(

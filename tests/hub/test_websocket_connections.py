@@ -15,7 +15,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from rsnotify.format.datetimes import format_datetime, parse_datetime
-from rsnotify_hub.live.connections import HandedOver, KeepAlive, hand_over
+from rsnotify_hub.live.connections import HandedOver, hand_over
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Client, at, chain, fragment, heard, seconds_of, send
 from tests.hub.raw_sockets import BINARY, CLOSE, PING, PONG, TEXT, Socket, connect, frame
@@ -27,19 +27,6 @@ PUBLISH = frame(TEXT, json.dumps({"type": "publish", "topic": TOPIC}).encode())
 async def subscribed(socket: Socket) -> None:
     await socket.send(SUBSCRIBE)
     assert json.loads(await socket.text())["type"] == "subscribed"
-
-
-@pytest.fixture
-def rounds(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Check each WebSocket of the hub once; the hub itself never does."""
-    made: list[KeepAlive] = []
-    monkeypatch.setattr(KeepAlive, "_schedule", lambda keep_alive: made.append(keep_alive))
-
-    def check_all() -> None:
-        for connection in made[0].connections():
-            connection.check()
-
-    return check_all
 
 
 @pytest.mark.parametrize(
@@ -127,7 +114,7 @@ async def test_frames_that_no_client_needs_end_the_connection(
         await socket.send(*frames)
         assert await socket.closed() == code
     await hub.accepted(fragment(0, 1))
-    assert seconds_of(await listener.receive_str(timeout=PATIENCE)) == [1]
+    assert seconds_of(await listener.receive_str()) == [1]
 
 
 async def test_a_source_may_send_a_fragment_in_more_parts_than_others(hub: Client):
@@ -246,7 +233,7 @@ async def test_a_slow_reader_gets_everything_in_order_once_it_reads(run_hub: Run
         got: list[float] = []
         for second in range(total):
             await hub.accepted(fragment(second, second + 1, padding=300_000))
-            assert seconds_of(await quick.receive_str(timeout=PATIENCE)) == [second + 1]
+            assert seconds_of(await quick.receive_str()) == [second + 1]
             if second % 10 == 9:  # it catches up a little, and falls behind again
                 got += seconds_of(await slow.text())
         while got[-1] != total:
@@ -259,7 +246,7 @@ async def test_a_slow_reader_gets_everything_in_order_once_it_reads(run_hub: Run
 async def acknowledged(source: aiohttp.ClientWebSocketResponse) -> datetime | None:
     """The last instant that was acknowledged before the hub stopped."""
     until = None
-    while (message := await source.receive(timeout=PATIENCE)).type is aiohttp.WSMsgType.TEXT:
+    while (message := await source.receive()).type is aiohttp.WSMsgType.TEXT:
         until = parse_datetime(json.loads(message.data)["until"])
     assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, 1001)
     return until

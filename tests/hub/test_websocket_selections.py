@@ -18,17 +18,7 @@ from rsnotify_hub.filtering import FilterCache
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.store.interface import LogEntry
 from tests.hub.conftest import RunHub
-from tests.hub.helpers import (
-    PATIENCE,
-    START,
-    TOPIC,
-    Callback,
-    Client,
-    at,
-    fragment,
-    heard,
-    seconds_of,
-)
+from tests.hub.helpers import START, TOPIC, Callback, Client, at, fragment, heard, seconds_of, send
 from tests.hub.selections import BASE, MAPS, named
 
 TOKEN = "t" * 16
@@ -45,13 +35,13 @@ async def listen(
     socket = await hub.websocket(**headers)
     start = None if since is None else format_datetime(at(since))
     await socket.send_json({"type": "subscribe", "topic": TOPIC, "since": start, "select": select})
-    return socket, await socket.receive_json(timeout=PATIENCE)
+    return socket, await socket.receive_json()
 
 
 async def next_fragment(
     socket: aiohttp.ClientWebSocketResponse,
 ) -> tuple[float, float, list[float]]:
-    body = await socket.receive_str(timeout=PATIENCE)
+    body = await socket.receive_str()
     found = read_document(body.encode())
     span = [(each - START).total_seconds() for each in (found.from_, found.until)]
     return span[0], span[1], seconds_of(body)
@@ -60,8 +50,7 @@ async def next_fragment(
 async def test_changes_outside_the_selection_are_not_sent_and_still_move_until(hub: Client):
     socket, said = await listen(hub, MAPS)
     assert said["select"] == MAPS
-    await hub.accepted(named(0, maps_a=1, b=2))
-    await hub.accepted(named(2, b=3))
+    await hub.accepted(named(0, maps_a=1, b=2), named(2, b=3))
     await hub.accepted(named(3, maps_c=4))
     assert await next_fragment(socket) == (0, 2, [1])
     assert (await next_fragment(socket))[1] == 3
@@ -71,8 +60,7 @@ async def test_changes_outside_the_selection_are_not_sent_and_still_move_until(h
 
 
 async def test_the_replay_is_filtered_too(hub: Client):
-    for second in range(20):
-        await hub.accepted(named(second, **{f"b{second}": second + 1}))
+    await hub.accepted(*(named(second, **{f"b{second}": second + 1}) for second in range(20)))
     await hub.accepted(named(20, maps_a=21))
     socket, _ = await listen(hub, MAPS, since=5)
     assert await next_fragment(socket) == (5, 21, [21])
@@ -82,8 +70,7 @@ async def test_a_replay_too_large_to_filter_is_sent_whole_and_live_fragments_are
     hub: Client, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(sieve, "_OLD_BYTES_PER_SECOND", 0)
-    for second in range(3):
-        await hub.accepted(named(second, b=second + 1))
+    await hub.accepted(*(named(second, b=second + 1) for second in range(3)))
     socket, said = await listen(hub, MAPS, since=0)
     assert said["select"] == MAPS
     assert await heard(socket, 3) == [1, 2, 3]
@@ -159,8 +146,7 @@ async def test_a_client_that_joins_a_group_that_is_behind_gets_nothing_before_it
     hub: Client, lagging: asyncio.Event, since: float | None
 ):
     first, _ = await listen(hub, MAPS)
-    for second in range(3):
-        await hub.accepted(named(second, maps_a=second + 1))
+    await hub.accepted(*(named(second, maps_a=second + 1) for second in range(3)))
     late, said = await listen(hub, MAPS, since=since)
     assert said["through"] == format_datetime(at(3))
     lagging.set()
@@ -177,8 +163,7 @@ async def test_a_client_that_joins_while_a_fragment_is_held_back_gets_nothing_be
     first, _ = await listen(hub, MAPS)
     await hub.accepted(named(0, b=1))
     assert await next_fragment(first) == (0, 1, [])
-    for second in (1, 2):
-        await hub.accepted(named(second, b=second + 1))
+    await hub.accepted(*(named(second, b=second + 1) for second in (1, 2)))
     late, _ = await listen(hub, MAPS, since=since)
     # It is too large to be joined with the fragment that was held back.
     await hub.accepted(named(3, maps_a=4) + b"\n" * 20_000)
@@ -209,8 +194,7 @@ async def test_a_flood_outside_the_selection_causes_few_frames(
     monkeypatch.setattr(cutting, "QUIET_SECONDS", 1_000.0)
     socket, _ = await listen(hub, MAPS)
     source = await hub.source()
-    for second in range(500):
-        await source.send_str(named(second, b=second + 1).decode())
+    await send(source, *(named(second, b=second + 1) for second in range(500)))
     begin, first, seconds = await next_fragment(socket)
     assert (begin, seconds) == (0, [])
     await source.send_str(named(500, maps_a=501).decode())
@@ -223,8 +207,7 @@ async def test_a_fragment_that_is_held_back_is_sent_even_if_none_follows(
 ):
     monkeypatch.setattr(cutting, "QUIET_SECONDS", 0.1)
     socket, _ = await listen(hub, MAPS)
-    for second in range(5):
-        await hub.accepted(named(second, b=second + 1))
+    await hub.accepted(*(named(second, b=second + 1) for second in range(5)))
     reached = 0.0
     while reached < 5:
         begin, until, seconds = await next_fragment(socket)
@@ -237,8 +220,8 @@ async def test_subscribers_without_a_selection_get_the_original_bytes(hub: Clien
     chosen, _ = await listen(hub, MAPS)
     body = named(0, maps_a=1)
     await hub.accepted(body)
-    assert (await everything.receive_str(timeout=PATIENCE)).encode() == body
-    assert (await chosen.receive_str(timeout=PATIENCE)).encode() == body
+    assert (await everything.receive_str()).encode() == body
+    assert (await chosen.receive_str()).encode() == body
 
 
 @pytest.mark.parametrize("nothing", [None, {}, {"types": ["*/*"]}])
@@ -246,7 +229,7 @@ async def test_a_subscriber_with_an_empty_selection_gets_everything(hub: Client,
     socket, said = await listen(hub, nothing)
     assert "select" not in said
     await hub.accepted(fragment(0, 1))
-    assert (await socket.receive_str(timeout=PATIENCE)).encode() == fragment(0, 1)
+    assert (await socket.receive_str()).encode() == fragment(0, 1)
 
 
 async def test_a_selection_beyond_the_limit_gets_everything_until_another_has_ended(

@@ -43,6 +43,18 @@ async def publish(connection: BrokerConnection, topic: str, payload: bytes) -> N
         await (await connection.publish(topic, payload, content_type=XML, channel=CHANNEL))
 
 
+@pytest.fixture
+async def connection(mosquitto: Mosquitto) -> AsyncIterator[BrokerConnection]:
+    async with connect(parse_broker(mosquitto.url)) as opened:
+        yield opened
+
+
+async def lost(connection: BrokerConnection, reason: str = ".") -> None:
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(Unavailable, match=reason):
+            await connection.lost()
+
+
 @asynccontextmanager
 async def subscribed(url: str, topic: str = "#", **options: Any) -> AsyncIterator[Inbox]:
     inbox = Inbox()
@@ -203,27 +215,25 @@ async def test_an_unacknowledged_message_is_sent_again(mosquitto: Mosquitto) -> 
             assert (await inbox.next()).payload == b"two"
 
 
-async def test_a_broker_that_stops_is_missed_at_once(mosquitto: Mosquitto) -> None:
-    async with connect(parse_broker(mosquitto.url)) as connection:
-        await mosquitto.stop()
-        async with asyncio.timeout(PATIENCE):
-            with pytest.raises(Unavailable, match="it closed the connection"):
-                await connection.lost()
+async def test_a_broker_that_stops_is_missed_at_once(
+    connection: BrokerConnection, mosquitto: Mosquitto
+) -> None:
+    await mosquitto.stop()
+    await lost(connection, "it closed the connection")
 
 
-async def test_a_lost_connection_fails_pending_publications(mosquitto: Mosquitto) -> None:
-    async with connect(parse_broker(mosquitto.url)) as connection:
-        mosquitto.pause()
-        future = await connection.publish("t", b"x", content_type=XML, channel=CHANNEL)
-        await mosquitto.stop(signal.SIGKILL)
-        async with asyncio.timeout(PATIENCE):
-            with pytest.raises(Unavailable):
-                await connection.lost()
+async def test_a_lost_connection_fails_pending_publications(
+    connection: BrokerConnection, mosquitto: Mosquitto
+) -> None:
+    mosquitto.pause()
+    future = await connection.publish("t", b"x", content_type=XML, channel=CHANNEL)
+    await mosquitto.stop(signal.SIGKILL)
+    await lost(connection)
+    with pytest.raises(Unavailable):
+        await future
+    for _ in range(200):  # also beyond the window
         with pytest.raises(Unavailable):
-            await future
-        for _ in range(200):  # also beyond the window
-            with pytest.raises(Unavailable):
-                await connection.publish("t", b"x", content_type=XML, channel=CHANNEL)
+            await connection.publish("t", b"x", content_type=XML, channel=CHANNEL)
 
 
 async def test_a_broker_that_answers_nothing_any_more_is_missed(
@@ -232,24 +242,21 @@ async def test_a_broker_that_answers_nothing_any_more_is_missed(
     monkeypatch.setattr("rsnotify.runtime.mqtt_connection.KEEPALIVE", 1)
     async with connect(parse_broker(mosquitto.url)) as connection:
         mosquitto.pause()
-        async with asyncio.timeout(PATIENCE):
-            with pytest.raises(Unavailable, match="it does not answer"):
-                await connection.lost()
+        await lost(connection, "it does not answer")
 
 
 async def test_a_lost_connection_fails_callers_that_wait_for_the_send_quota(
-    mosquitto: Mosquitto,
+    connection: BrokerConnection, mosquitto: Mosquitto
 ) -> None:
     async def flood(connection: BrokerConnection) -> None:
         while True:
             await connection.publish("t", b"x", content_type=XML, channel=CHANNEL)
 
-    async with connect(parse_broker(mosquitto.url)) as connection:
-        mosquitto.pause()
-        floods = [asyncio.create_task(flood(connection)) for _ in range(5)]
-        await mosquitto.stop(signal.SIGKILL)
-        async with asyncio.timeout(PATIENCE):
-            results = await asyncio.gather(*floods, return_exceptions=True)
+    mosquitto.pause()
+    floods = [asyncio.create_task(flood(connection)) for _ in range(5)]
+    await mosquitto.stop(signal.SIGKILL)
+    async with asyncio.timeout(PATIENCE):
+        results = await asyncio.gather(*floods, return_exceptions=True)
     assert all(isinstance(result, Unavailable) for result in results)
 
 

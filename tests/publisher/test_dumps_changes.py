@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import zipfile
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -20,19 +19,14 @@ from rsnotify.format.writer import Profile
 from rsnotify_publisher.documents.dump_writer import DumpWriter, WrittenPackage
 from rsnotify_publisher.documents.packages import Captured
 from rsnotify_validation import validate
+from tests.publisher.packed import BASE, UP, manifest, sha256
 
-BASE = "http://source.example/data/"
-UP = BASE + "capabilitylist.xml"
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 STEM = "resourcesync/changedump-1"
 
 
 def instant(seconds: float) -> Instant:
     return START + timedelta(seconds=seconds)
-
-
-def sha256(content: bytes) -> str:
-    return f"sha-256:{hashlib.sha256(content).hexdigest()}"
 
 
 def change(
@@ -61,13 +55,7 @@ def pack(
 
 
 def manifests(folder: Path, packages: list[WrittenPackage]) -> list[Document]:
-    documents = []
-    for package in packages:
-        with zipfile.ZipFile(folder / package.files[0]) as zip:
-            within = zip.read("manifest.xml")
-        assert within == (folder / package.files[1]).read_bytes()
-        documents.append(read_document(within))
-    return documents
+    return [manifest(folder, package) for package in packages]
 
 
 def bitstreams(folder: Path, packages: list[WrittenPackage]) -> list[tuple[str, bytes | None]]:

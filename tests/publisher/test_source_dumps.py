@@ -18,8 +18,8 @@ from rsnotify.format.reader import read_document
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher import Publisher, Record
 from tests.publisher.helpers import BASE, PATIENCE, eventually
+from tests.publisher.packed import sha256
 from tests.publisher.published import QUIET, Published, join, names, read
-from tests.publisher.test_dumps_changes import sha256
 
 #: Of `abc`.
 MD5 = "900150983cd24fb0d6963f7d28e17f72"

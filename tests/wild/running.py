@@ -194,6 +194,13 @@ async def command_follow_once(source: Source | str, folder: Path, *options: str)
     return Outcome(code == 0, tuple(filter(None, reasons)), code=code, output=output + errors)
 
 
+async def command_honest(source: Source, folder: Path, *options: str) -> Outcome:
+    """Run `rsnotify follow --once`, and hold what it says to the promise."""
+    outcome = await command_follow_once(source, folder, *options)
+    assert_honest(folder, source, outcome)
+    return outcome
+
+
 async def audited(source: Source, folder: Path) -> Outcome:
     """Audit in this process, with a short pause before differences are compared again."""
     found = await audit(source.url, folder, pause=0.01)

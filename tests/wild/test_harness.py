@@ -12,7 +12,7 @@ from tests.wild.running import (
     Outcome,
     assert_honest,
     command_audit,
-    command_follow_once,
+    command_honest,
     pace,
     run_right,
 )
@@ -89,8 +89,7 @@ async def test_it_is_followed_and_audited_without_a_doubt(source: Source, folder
     source.files("a", "b", "c")
     describe(source)
     source.put("changelist.xml", change_list(from_=source.t(5)))
-    outcome = await command_follow_once(source, folder)
-    assert_honest(folder, source, outcome)
+    outcome = await command_honest(source, folder)
     assert outcome.claims
     content = source.file("a", b"changed", 60)
     source.remove("b")

@@ -26,8 +26,8 @@ from tests.subscriber.processes import running
 from tests.wild.documents import change_list, entry, resource_list
 from tests.wild.running import (
     Recorder,
-    assert_honest,
     command_follow_once,
+    command_honest,
     run_honest,
     run_right,
     subscriber,
@@ -63,16 +63,14 @@ def copy_of(copied: Path) -> Path:
 
 async def test_a_folder_that_was_removed_is_missed(source: Source, copied: Path):
     shutil.rmtree(copied)
-    outcome = await command_follow_once(source, copied)
-    assert_honest(copied, source, outcome)
+    outcome = await command_honest(source, copied)
     assert outcome.code == 2
     assert "lacks 3 of the 3 files" in outcome.reasons[0]
     assert "copy.rsnotify" in outcome.reasons[0]
     assert not copied.exists()
     assert f"the folder and {default_state(copied)}" in outcome.reasons[0]
     shutil.rmtree(default_state(copied))
-    outcome = await command_follow_once(source, copied)
-    assert_honest(copied, source, outcome)
+    outcome = await command_honest(source, copied)
     assert outcome.claims, outcome
 
 
@@ -103,8 +101,7 @@ async def test_a_copy_of_the_copy_is_followed_if_all_is_there(source: Source, co
 async def test_a_folder_with_other_files_is_not_taken_for_a_copy(source: Source, copied: Path):
     before = {path.name: path.read_bytes() for path in copied.iterdir()}
     shutil.rmtree(default_state(copied))
-    outcome = await command_follow_once(source, copied)
-    assert_honest(copied, source, outcome)
+    outcome = await command_honest(source, copied)
     assert outcome.code == 2
     assert f"{copied}/" in outcome.reasons[0]  # which file
     assert "must be empty" in outcome.reasons[0]
@@ -121,8 +118,7 @@ async def test_other_files_in_a_copy_that_was_moved_are_named_and_stay(
 ):
     there = copy_of(copied)
     (there / "stray").touch()
-    outcome = await command_follow_once(source, there)
-    assert_honest(there, source, outcome)
+    outcome = await command_honest(source, there)
     assert outcome.code == 1
     assert str(there / "stray") in outcome.reasons[0]
     (there / "stray").unlink()

@@ -24,6 +24,7 @@ from tests.wild.running import (
     assert_honest,
     command_audit,
     command_follow_once,
+    command_honest,
     follow_once,
     following,
     pace,
@@ -224,8 +225,7 @@ def list_a_change(source: Source, name: str) -> None:
 async def test_another_change_list_is_read(source: Source, copy_of_one_resource: Path):
     list_a_change(source, "second.xml")
     source.offer(changelist="second.xml")
-    outcome = await command_follow_once(source, copy_of_one_resource)
-    assert_honest(copy_of_one_resource, source, outcome)
+    outcome = await command_honest(source, copy_of_one_resource)
     assert outcome.claims, outcome
 
 
@@ -271,8 +271,7 @@ async def test_an_offer_that_cannot_be_checked_is_doubted(
 ):
     list_a_change(source, "second.xml")
     source.put("capabilitylist.xml", answer)
-    outcome = await command_follow_once(source, copy_of_one_resource)
-    assert_honest(copy_of_one_resource, source, outcome)
+    outcome = await command_honest(source, copy_of_one_resource)
     assert outcome.code == 1
     assert "capabilitylist.xml" in outcome.reasons[0]
 

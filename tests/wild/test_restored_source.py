@@ -20,8 +20,7 @@ from tests.wild.running import (
     HURRIED,
     Copy,
     Folder,
-    assert_honest,
-    command_follow_once,
+    command_honest,
     follow_once,
     following,
     pace,
@@ -78,7 +77,7 @@ async def test_a_run_does_not_call_the_copy_right_that_has_what_was_lost(
 @pytest.mark.usefixtures("backed_up")
 async def test_the_command_says_so_too(source: Source, folder: Path):
     go_on(source)
-    assert_honest(folder, source, await command_follow_once(source, folder))
+    await command_honest(source, folder)
     back_up(source)
     async with running("follow", source.url, folder, "--once", "--json") as process:
         await until_reported(process, lambda status: "restored" in str(status["doubts"]))

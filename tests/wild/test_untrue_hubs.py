@@ -20,9 +20,9 @@ from tests.wild.hub import Hub, offer_hub
 from tests.wild.running import (
     HURRIED,
     Copy,
-    assert_honest,
     command_audit,
     command_follow_once,
+    command_honest,
     follow_once,
     following,
     pace,
@@ -335,7 +335,7 @@ async def test_the_time_of_the_other_set_does_not_count(source: Source, hub: Hub
 @pytest.mark.usefixtures("two_sets")
 async def test_audit_does_not_mistake_one_set_for_the_other(source: Source, folder: Path):
     source.put("/other/resourcelist.xml", source.answers["/set/resourcelist.xml"])
-    assert_honest(folder, source, await command_follow_once(source, folder))
+    await command_honest(source, folder)
     outcome = await command_audit(source.uri("/other/capabilitylist.xml"), folder)
     assert outcome.code != 0
 

@@ -33,12 +33,23 @@ class AdminUser:
         assert status == 200, answer
         return answer
 
+    async def act(self, id: str, action: str, since: str | None = None) -> Any:
+        """Suspend, resume or redeliver a subscription; return it."""
+        body = {} if since is None else {"json": {"since": since}}
+        status, row = await self.request("POST", f"subscriptions/{id}/{action}", **body)
+        assert (status, row["id"]) == (200, id)
+        return row
+
     async def until(self, path: str, condition: Callable[[Any], bool], **query: Any) -> Any:
         """Poll until the answer fulfils a condition."""
         async with asyncio.timeout(PATIENCE):
             while not condition(answer := await self.get(path, **query)):  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.02)
         return answer
+
+    async def level(self) -> Any:
+        """Wait until the only subscription has received everything."""
+        return await self.subscription(lambda row: row["behind"] == 0)
 
     async def subscription(self, condition: Callable[[Any], bool], **query: Any) -> Any:
         """Poll until the only subscription fulfils a condition."""

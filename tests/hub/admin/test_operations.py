@@ -15,6 +15,7 @@ from tests.hub.helpers import (
     Client,
     LogWatch,
     RunHub,
+    chain,
     fragment,
     seconds_of,
     up_to_date,
@@ -27,21 +28,18 @@ NOWHERE = "0123456789abcdef0123456789abcdef"
 async def id(hub: Client, callback: Callback) -> str:
     """A subscription that is up to date after three fragments."""
     await hub.subscribe(callback)
-    for second in range(3):
-        await hub.accepted(fragment(second, second + 1))
-        assert seconds_of((await callback.delivery())[1]) == [second + 1]
+    for second, body in enumerate(chain(3), 1):
+        await hub.accepted(body)
+        assert seconds_of((await callback.delivery())[1]) == [second]
     await hub.subscriptions(up_to_date)
     return subscription_id(TOPIC, callback.url)
 
 
 async def test_redelivery_goes_back_in_the_log(admin: AdminUser, callback: Callback, id: str):
-    await admin.subscription(lambda row: row["behind"] == 0)
-    status, row = await admin.request(
-        "POST", f"subscriptions/{id}/redeliver", json={"since": "2026-01-01T00:00:01Z"}
-    )
-    assert (status, row["id"]) == (200, id)
+    await admin.level()
+    await admin.act(id, "redeliver", since="2026-01-01T00:00:01Z")
     assert seconds_of((await callback.delivery())[1]) == [2, 3]
-    await admin.subscription(lambda row: row["behind"] == 0)
+    await admin.level()
 
 
 async def test_redelivery_without_an_instant_delivers_the_backlog_at_once(
@@ -54,8 +52,7 @@ async def test_redelivery_without_an_instant_delivers_the_backlog_at_once(
         await hub.accepted(fragment(0, 1))
         await callback.delivery()
         row = await admin.subscription(lambda row: row["state"] == "retrying")
-        status, _ = await admin.request("POST", f"subscriptions/{row['id']}/redeliver")
-        assert status == 200
+        await admin.act(row["id"], "redeliver")
         assert seconds_of((await callback.delivery())[1]) == [1]
         await admin.subscription(lambda row: row["state"] == "active" and row["behind"] == 0)
 
@@ -63,14 +60,11 @@ async def test_redelivery_without_an_instant_delivers_the_backlog_at_once(
 async def test_a_resumed_subscription_receives_everything_it_missed(
     hub: Client, admin: AdminUser, callback: Callback, id: str
 ):
-    status, row = await admin.request("POST", f"subscriptions/{id}/suspend")
-    assert (status, row["state"]) == (200, "suspended")
+    assert (await admin.act(id, "suspend"))["state"] == "suspended"
     await hub.accepted(fragment(3, 4), fragment(4, 5))
     await admin.subscription(lambda row: row["behind"] == 2, state="suspended")
     assert callback.deliveries.empty()
-    status, row = await admin.request("POST", f"subscriptions/{id}/resume")
-    assert status == 200
-    assert row["state"] == "active"
+    assert (await admin.act(id, "resume"))["state"] == "active"
     assert seconds_of((await callback.delivery())[1]) == [4, 5]
 
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,16 +76,8 @@ def test_topics_that_changed_last_come_first():
 def delivery(
     name: str, *, behind: float | None = None, state: DeliveryState = DeliveryState.ACTIVE
 ) -> Delivery:
-    found = Delivery(
-        Subscription(
-            "https://a.example/",
-            f"https://b.example/{name}",
-            None,
-            at(0) + timedelta(days=1),
-            0,
-            suspended=state is DeliveryState.SUSPENDED,
-        )
-    )
+    suspended, url = state is DeliveryState.SUSPENDED, f"https://b.example/{name}"
+    found = Delivery(Subscription("https://a.example/", url, None, at(86_400), 0, suspended))
     found.behind_since = None if behind is None else at(behind)
     if state in (DeliveryState.RETRYING, DeliveryState.GIVEN_UP):
         found.failures = 1

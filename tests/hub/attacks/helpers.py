@@ -73,12 +73,6 @@ def response(body: bytes, *headers: str, status: int = 200) -> bytes:
     return "\r\n".join([*lines, *headers, "", ""]).encode("latin-1") + body
 
 
-async def obliging(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer as a victim would."""
-    writer.write(response(b"secret"))
-    await writer.drain()
-
-
 async def confirm(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer as a callback: with the challenge, if there is one."""
     query = head.split(b" ")[1].decode().partition("?")[2]
@@ -86,16 +80,31 @@ async def confirm(head: bytes, reader: asyncio.StreamReader, writer: asyncio.Str
     await writer.drain()
 
 
-def sending_to(status: int, location: str) -> Answer:
-    """Answer with a redirect."""
+async def hang(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await asyncio.Event().wait()
+
+
+def sending(first: bytes, then: bytes = b"") -> Answer:
+    """Answer with these bytes; the last of them without end, if there are any."""
 
     async def answer(
         head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        writer.write(response(b"", f"Location: {location}", status=status))
+        writer.write(first)
         await writer.drain()
+        while then:
+            writer.write(then)
+            await writer.drain()
 
     return answer
+
+
+def sending_to(status: int, location: str) -> Answer:
+    return sending(response(b"", f"Location: {location}", status=status))
+
+
+#: Answers as a victim would.
+obliging = sending(response(b"secret"))
 
 
 class Names:

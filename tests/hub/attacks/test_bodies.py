@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 import pytest
 
 from tests.fork_server import own_interpreter
-from tests.hub.attacks.helpers import raw_server
+from tests.hub.attacks.helpers import raw_server, sending
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, RunHub, fragment
 from tests.hub.processes import hub_process
 
@@ -35,20 +35,13 @@ def peak(pid: int) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
 
 
-def bomb(kind: str, size: int) -> bytes:
-    """Return a small body that becomes large when decompressed."""
-    if kind == "gzip":
-        return gzip.compress(bytes(size), 9)
-    return zlib.compress(bytes(size), 9)
-
-
 @pytest.mark.usefixtures("own_memory")
 async def test_a_compressed_body_is_not_inflated_without_bound(tmp_path: Path):
     async with hub_process(tmp_path) as (hub, process):
         await hub.accepted(fragment(0, 1))
         before = peak(process.pid)
-        for kind in ("gzip", "deflate"):
-            packed = bomb(kind, 200 * MEGABYTE)
+        for kind, compress in (("gzip", gzip.compress), ("deflate", zlib.compress)):
+            packed = compress(bytes(200 * MEGABYTE), 9)
             status, _ = await hub.publish(packed, Content_Encoding=kind)
             assert status in (400, 413, 415)
             headers = {"Content-Type": FORM, "Content-Encoding": kind}
@@ -133,10 +126,8 @@ async def test_an_incomplete_body_is_neither_stored_nor_answered(
     run_hub: RunHub, caplog: pytest.LogCaptureFixture, content_type: str
 ):
     async with run_hub() as hub:
-        async with posting(hub, 1000, "Expect: 100-continue", content_type=content_type) as (
-            reader,
-            writer,
-        ):
+        expecting = posting(hub, 1000, "Expect: 100-continue", content_type=content_type)
+        async with expecting as (reader, writer):
             assert await status_of(reader) == 100
             writer.write(b"x" * 500)
             writer.write_eof()
@@ -146,12 +137,7 @@ async def test_an_incomplete_body_is_neither_stored_nor_answered(
 
 
 async def test_fetching_an_endless_topic_ends_at_the_limit(run_hub: RunHub, callback: Callback):
-    async def endless(head: bytes, reader: object, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n")
-        while True:
-            writer.write(bytes(65536))
-            await writer.drain()
-
+    endless = sending(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n", bytes(65536))
     async with raw_server(endless) as source, run_hub(max_channel_bytes=MEGABYTE) as hub:
         status, reason = await hub.form(mode="publish", url=source.url("/channel"))
         assert (status, "too large" in reason) == (502, True)

@@ -15,6 +15,8 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
+from tests.hub.helpers import serving
+
 DENIED = "http://denied.example/topic"
 KNOWN = {"hub." + name for name in ("mode", "topic", "callback", "lease_seconds", "secret", "url")}
 DAY = 86_400
@@ -277,17 +279,11 @@ async def small_hub(fault: str = "") -> AsyncIterator[str]:
     """Run the hub, and give its URL."""
     async with aiohttp.ClientSession() as session:
         hub = SmallHub(session, fault)
-        app = web.Application()
-        app.router.add_post("/", hub.handle)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await runner.setup()
-        try:
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            hub.url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
-            yield hub.url
-        finally:
-            for task in hub.tasks:
-                task.cancel()
-            await asyncio.gather(*hub.tasks, return_exceptions=True)
-            await runner.cleanup()
+        async with serving(post=hub.handle) as url:
+            hub.url = url + "/"
+            try:
+                yield hub.url
+            finally:
+                for task in hub.tasks:
+                    task.cancel()
+                await asyncio.gather(*hub.tasks, return_exceptions=True)

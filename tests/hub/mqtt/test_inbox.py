@@ -15,7 +15,7 @@ from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.mqtt import mqtt_bridge as inbox_module
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, RunHub, chain, fragment
+from tests.hub.helpers import TOPIC, Callback, Client, LogWatch, RunHub, chain, fragment
 from tests.hub.mqtt.listeners import BrokerListener, Listen
 from tests.mosquitto import Mosquitto
 
@@ -64,7 +64,7 @@ async def test_a_fragment_published_over_mqtt_reaches_all_transports(
     message = await listener.next()
     assert (message.topic, message.payload) == (channel_topic(TOPIC), fragment(0, 1))
     assert (await callback.delivery())[1] == fragment(0, 1)
-    assert await socket.receive_str(timeout=PATIENCE) == fragment(0, 1).decode()
+    assert await socket.receive_str() == fragment(0, 1).decode()
 
 
 async def test_fragments_published_while_the_hub_is_down_wait_at_the_broker(
