@@ -514,7 +514,8 @@ class BaselinePolicy:
         self._restarted: tuple[Instant, Instant] | None = None
         #: Whether a pull is not enough.
         self.needed = False
-        #: The instant of the Resource Dump from which the copy was made, until a list is compared.
+        #: The instant of the last Resource Dump, until a later Resource List is compared. A list
+        #: that is no later does not show that what it lacks was deleted.
         self.dump_at: Instant | None = None
 
     def new_baseline(self, offer: Offer, *, reads_old: bool) -> Baseline:
@@ -539,7 +540,10 @@ class BaselinePolicy:
 
     def compared(self, baseline: Baseline) -> None:
         self._last_dump = baseline.undated_dump or self._last_dump
-        self.dump_at = baseline.at if baseline.by_dump else None
+        if baseline.by_dump:
+            self.dump_at = baseline.at
+        elif self.dump_at is not None and baseline.at > self.dump_at:
+            self.dump_at = None
         self._restarted = None
 
     def baseline_ended(self) -> None:
