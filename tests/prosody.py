@@ -10,12 +10,15 @@ import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from rsnotify_xmpp.xmpp_service import XmppLogin
 from tests.certificates import Authority
 from tests.ports import free_port
+
+if TYPE_CHECKING:
+    from rsnotify_xmpp.xmpp_service import XmppLogin
 
 #: Seconds; only what hangs takes them.
 PATIENCE = 60
@@ -41,6 +44,8 @@ end, 1000);
 
 def login_in_environment() -> XmppLogin:
     """Return the login in `follower_environment`, if it is that of this process."""
+    from rsnotify_xmpp.xmpp_service import XmppLogin
+
     names = XmppLogin.__struct_fields__
     return XmppLogin(**{name: os.environ.get(_variable(name)) for name in names})
 
@@ -109,6 +114,8 @@ class Prosody:
         return f"xmpp:{SERVICE}"
 
     def login(self, user: str, password: str | None = None) -> XmppLogin:
+        from rsnotify_xmpp.xmpp_service import XmppLogin
+
         return XmppLogin(
             jid=f"{user}@{DOMAIN}",
             password=password or PASSWORDS[user],
