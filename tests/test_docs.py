@@ -30,7 +30,9 @@ PAGES = [
 ]
 ALL_PAGES = sorted(
     str(path.relative_to(ROOT))
-    for pattern in ("*.md", "[a-z]*/README.md", "docs/**/*.md", "deploy/**/*.md")
+    for pattern in (
+        *("*.md", "[a-z]*/README.md", "extensions/*/README.md", "docs/**/*.md", "deploy/**/*.md"),
+    )
     for path in ROOT.glob(pattern)
 )
 #: What programs say that do not end by themselves.

@@ -37,7 +37,7 @@ MODULES: dict[str, dict[str, list[str] | None]] = {
         "rsnotify.selection": ["Selection"],
         "rsnotify.sync.pace": ["Pace"],
         "rsnotify.runtime.mqtt_broker": ["BrokerLogin"],
-        "rsnotify_xmpp.xmpp_service": ["XmppLogin"],
+        "rsnotify_xmpp": ["XmppLogin"],
         "rsnotify.errors": None,
     },
 }

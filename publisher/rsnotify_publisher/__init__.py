@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rsnotify_publisher.journal import FinishedDocument
     from rsnotify_publisher.options import Options
     from rsnotify_publisher.publisher import Publisher
+    from rsnotify_publisher.push.transports import FragmentFeed
     from rsnotify_publisher.source_context import SourceCallbacks
     from rsnotify_publisher.view import View
     from rsnotify_publisher.web.application import application, routes
@@ -35,6 +36,7 @@ else:
             "rsnotify_publisher.options": ("Options",),
             "rsnotify_publisher.view": ("View",),
             "rsnotify_publisher.publisher": ("Publisher",),
+            "rsnotify_publisher.push.transports": ("FragmentFeed",),
             "rsnotify_publisher.source_context": ("SourceCallbacks",),
             "rsnotify_publisher.hubs": ("Hub", "parse_hub"),
             "rsnotify_publisher.web.application": ("application", "routes"),
@@ -44,6 +46,7 @@ else:
 
 __all__ = [
     "FinishedDocument",
+    "FragmentFeed",
     "Hub",
     "Metadata",
     "Options",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rsnotify_subscriber.mirror import FolderMirror, default_state
     from rsnotify_subscriber.options import FollowOptions
     from rsnotify_subscriber.push.mqtt_transport import MqttOptions
+    from rsnotify_subscriber.push.transport import Transport, TransportListener
     from rsnotify_subscriber.push.websub_callbacks import Callbacks, WebSubTerms, listening
     from rsnotify_subscriber.subscriber import Subscriber
 else:
@@ -39,6 +40,7 @@ else:
             "rsnotify_subscriber.content.patch_functions": ("Patch",),
             "rsnotify_subscriber.events": ("PushState", "Status", "Via"),
             "rsnotify_subscriber.push.mqtt_transport": ("MqttOptions",),
+            "rsnotify_subscriber.push.transport": ("Transport", "TransportListener"),
             "rsnotify_subscriber.push.websub_callbacks": ("Callbacks", "WebSubTerms", "listening"),
             "rsnotify_subscriber.handlers": (
                 "BlockingHandler",
@@ -73,6 +75,8 @@ __all__ = [
     "Status",
     "Subscriber",
     "TransactionalHandler",
+    "Transport",
+    "TransportListener",
     "Via",
     "WebSubTerms",
     "audit",
