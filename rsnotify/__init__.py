@@ -1,9 +1,83 @@
 """rsnotify: push-extended ResourceSync. This package has what all others share.
 
-`format`, `sync`, `selection` and `validation` are pure: they take bytes and instants, return
+`format`, `sync`, `selection` and `representations` are pure: they take bytes and instants, return
 values and actions, and open no socket or file, start no thread and read no clock.
 `rsnotify_publisher`, `rsnotify_hub` and `rsnotify_subscriber` do the I/O around them; `runtime`
 has the I/O that they share.
 """
 
+from typing import TYPE_CHECKING
+
+from rsnotify.runtime import moved_modules
+from rsnotify.runtime.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from rsnotify.errors import (
+        ConfigurationError,
+        ContentMismatch,
+        DocumentError,
+        FetchError,
+        Gone,
+        InvalidDocument,
+        MalformedDocument,
+        NotFound,
+        RefusedAddress,
+        RsnotifyError,
+        StorageError,
+        TooLarge,
+        Unavailable,
+        WrongDocument,
+    )
+    from rsnotify.format.model import Capability, ChangeType, Link, Rel, Resource
+    from rsnotify.selection import Selection
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "rsnotify.errors": (
+                "ConfigurationError",
+                "ContentMismatch",
+                "DocumentError",
+                "FetchError",
+                "Gone",
+                "InvalidDocument",
+                "MalformedDocument",
+                "NotFound",
+                "RefusedAddress",
+                "RsnotifyError",
+                "StorageError",
+                "TooLarge",
+                "Unavailable",
+                "WrongDocument",
+            ),
+            "rsnotify.format.model": ("Capability", "ChangeType", "Link", "Rel", "Resource"),
+            "rsnotify.selection": ("Selection",),
+        },
+    )
+
+__all__ = [
+    "Capability",
+    "ChangeType",
+    "ConfigurationError",
+    "ContentMismatch",
+    "DocumentError",
+    "FetchError",
+    "Gone",
+    "InvalidDocument",
+    "Link",
+    "MalformedDocument",
+    "NotFound",
+    "RefusedAddress",
+    "Rel",
+    "Resource",
+    "RsnotifyError",
+    "Selection",
+    "StorageError",
+    "TooLarge",
+    "Unavailable",
+    "WrongDocument",
+]
+
 __version__ = "0.2.0"
+
+moved_modules.install()

@@ -3,8 +3,7 @@
 Each entry is selected by its own attributes. An entry that is not selected counts as applied, so
 it never holds up T.
 
-Selective push: the part of a topic that a Destination requests from a hub (docs/protocol.md).
-
+A `PushSelection` is the part of a topic that a Destination requests from a hub (docs/protocol.md).
 A hub omits only changes that are surely not selected, and may omit nothing at all. So a
 Destination with a `Selection` requests at least that, and still selects by itself.
 """

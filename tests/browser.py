@@ -103,7 +103,6 @@ class Page:
         connection.listeners[session] = self._event
 
     async def call(self, method: str, **params: Any) -> Params:
-        """Send any command of the protocol."""
         return await self._connection.call(method, params, self._session)
 
     async def prepare(self) -> None:
@@ -128,7 +127,6 @@ class Page:
         return [problem for problem in self.problems if problem.kind not in kinds]
 
     async def goto(self, url: str) -> None:
-        """Load a page to its end."""
         answer = await self.call("Page.navigate", url=url)
         if "errorText" in answer:
             raise BrowserError(f"cannot load {url}: {answer['errorText']}")
@@ -161,7 +159,6 @@ class Page:
         return found
 
     async def text(self, selector: str = "body") -> str:
-        """Return the visible text of the first element that a selector finds."""
         return str(await self.evaluate(f"{_find(selector)}.innerText"))
 
     async def click(self, selector: str) -> None:
@@ -197,7 +194,6 @@ class Page:
         await self.call("Emulation.setEmulatedMedia", features=[scheme, still])
 
     async def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        """Write a PNG of the window, or of the whole page."""
         answer = await self.call(
             "Page.captureScreenshot",
             captureBeyondViewport=whole,
@@ -261,8 +257,6 @@ def _exception(details: Params) -> str:
 
 
 class Browser:
-    """A running Chromium. Made by `connect`."""
-
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
 
@@ -270,7 +264,6 @@ class Browser:
     async def open(
         self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False
     ) -> AsyncIterator[Page]:
-        """Open a page in a tab that shares no cookies and no storage with others."""
         call = self._connection.call
         context = (await call("Target.createBrowserContext", {}))["browserContextId"]
         target = await call(

@@ -41,7 +41,6 @@ class Authority:
         self._write(self.file, self._signed(builder))
 
     def certificate(self, name: str) -> tuple[str, str]:
-        """Return the files of a certificate for this name and 127.0.0.1, and of its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName(
             [x509.DNSName(name), x509.IPAddress(ip_address("127.0.0.1"))]

@@ -34,11 +34,7 @@ _LISTENING = re.compile(rb"DevTools listening on (ws://\S+)")
 
 @contextmanager
 def running_chromium() -> Iterator[str]:
-    """Run Chromium with a profile that is thrown away; skip the test where there is none.
-
-    Returns:
-        A context with the URL of its DevTools.
-    """
+    """Run Chromium with a profile that is thrown away; skip the test where there is none."""
     names = ("chromium", "chromium-browser", "google-chrome")
     path = next(filter(None, map(shutil.which, names)), None)
     if path is None:
@@ -70,7 +66,6 @@ def _devtools_url(stderr: IO[bytes]) -> str:
 
 
 def _drain(stderr: IO[bytes]) -> None:
-    """Read its output, so that it does not block on a full pipe."""
     with suppress(ValueError):  # it was closed
         while stderr.read(65_536):
             pass

@@ -79,7 +79,7 @@ _LONG = (
     "tests/test_roles.py",
     "tests/test_docker.py",
     "tests/demo/",
-    "tests/wild/test_killed.py",
+    "tests/wild/test_lost_folder.py",
     "tests/wild/test_hostile_documents.py",
     "tests/subscriber/test_processes.py",
     "tests/publisher/test_source_command.py",

@@ -36,13 +36,10 @@ class Unset(AssertionError):
 
 
 class Instruction(Struct, frozen=True):
-    """One instruction of a Dockerfile."""
-
     name: str
     text: str
 
     def words(self) -> list[str]:
-        """Return its arguments, in the JSON form or as words."""
         return json.loads(self.text) if self.text.startswith("[") else self.text.split()
 
 
@@ -118,11 +115,7 @@ def _is_ignored(path: Path, rules: Sequence[str]) -> bool:
 
 
 def interpolate(value: Any, variables: Mapping[str, str]) -> Any:
-    """Put variables into what compose reads, as compose does.
-
-    Raises:
-        Unset: One that has to be set is not, or is empty.
-    """
+    """Put variables into what compose reads, as compose does."""
     if isinstance(value, dict):
         return {key: interpolate(one, variables) for key, one in value.items()}
     if isinstance(value, list):
@@ -141,11 +134,7 @@ def interpolate(value: Any, variables: Mapping[str, str]) -> Any:
 
 
 def services(variables: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return the services of docker-compose.yml.
-
-    Raises:
-        Unset: A variable that has to be set is not.
-    """
+    """Return the services of docker-compose.yml."""
     text = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     found: dict[str, dict[str, Any]] = interpolate(text, variables)["services"]
     return found
@@ -208,7 +197,6 @@ class Machine:
                 subprocess.run(command, cwd=place, env={**os.environ, "PATH": path}, check=True)
 
     def start(self, image: Image, service: Mapping[str, Any]) -> Running:
-        """Start a service."""
         entrypoint = service.get("entrypoint", image.entrypoint)
         command = service.get("command", [] if "entrypoint" in service else image.command)
         process = Running(
@@ -237,11 +225,7 @@ class Machine:
         }
 
     def stop(self) -> None:
-        """End what still runs, and show what it said.
-
-        Raises:
-            TimeoutExpired: Something did not end in order, and was killed.
-        """
+        """End what still runs, and show what it said."""
         with ExitStack() as stack:
             for process in self._running:
                 stack.callback(process.show)

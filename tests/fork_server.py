@@ -261,7 +261,6 @@ def _of_others(environment: Any) -> dict[str, str]:
 
 
 def _import_all() -> None:
-    """Import what a command may import."""
     for package in PACKAGES:
         found = importlib.import_module(package)
         for module in pkgutil.walk_packages(found.__path__, f"{package}."):

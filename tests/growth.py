@@ -20,13 +20,7 @@ _NOISE = 0.002
 
 
 def check_growth(work: Callable[[int], object], size: int, *, longest: int = 0) -> None:
-    """Assert that a work takes time in proportion to the size of its input.
-
-    Args:
-        work: Takes the size, makes its input and does the work.
-        size: The smaller of the two sizes at which it is measured.
-        longest: The smaller one is doubled up to this, until it takes longer than noise does.
-    """
+    """Assert that a work takes time in proportion to the size of its input."""
     with limited(60):
         ratio = 0.0
         while size < longest and timed(work, size) < _NOISE:
@@ -41,7 +35,6 @@ def check_growth(work: Callable[[int], object], size: int, *, longest: int = 0) 
 
 
 def timed(work: Callable[[Input], object], given: Input) -> float:
-    """Return the seconds of processor time that a work takes."""
     begun = time.thread_time()
     work(given)
     return time.thread_time() - begun

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import signal
 import subprocess
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.ports import free_port
+from tests.running import LoggingServer
 
 #: Seconds; only what hangs takes them.
 PATIENCE = 60
@@ -21,8 +20,8 @@ PATIENCE = 60
 PATH = f"{os.environ['PATH']}:/usr/sbin"
 
 
-class Mosquitto:
-    """A broker; an async context manager that starts and stops it.
+class Mosquitto(LoggingServer):
+    """A broker.
 
     Args:
         folder: Where it keeps everything.
@@ -45,12 +44,8 @@ class Mosquitto:
             pytest.skip("mosquitto is not installed")
         self.port = free_port()
         self.websocket_port = free_port() if websocket else None
-        self.lines: list[str] = []
+        super().__init__()
         self._folder = folder
-        self._process: asyncio.subprocess.Process | None = None
-        self._reading: asyncio.Task[None] | None = None
-        self._running = asyncio.Event()
-        self._news = asyncio.Event()
         folder.mkdir(parents=True, exist_ok=True)
         parts = [
             f"listener {self.port} 127.0.0.1",
@@ -84,78 +79,15 @@ class Mosquitto:
     def url(self) -> str:
         return f"mqtt://127.0.0.1:{self.port}"
 
-    async def __aenter__(self) -> Mosquitto:
-        try:
-            await self.start()
-        except BaseException:
-            await self.stop()
-            raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
-
     async def start(self) -> None:
-        """Start it, and wait until it can be reached."""
-        self._running.clear()
-        self._process = await asyncio.create_subprocess_exec(
-            *("mosquitto", "-c", self._folder / "mosquitto.conf"),
-            stderr=asyncio.subprocess.PIPE,
-            env={"PATH": PATH},
-        )
-        self._reading = asyncio.create_task(self._read(self._process))
-        async with asyncio.timeout(PATIENCE):
-            await self._running.wait()
-        assert self._process.returncode is None, self.lines
-
-    async def _read(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stderr is not None
-        async for line in process.stderr:
-            self.lines.append(line.decode(errors="replace").rstrip())
-            self._news.set()
-            if self.lines[-1].endswith(" running"):
-                self._running.set()
-        self._running.set()
-
-    async def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """End it: in order, so that it keeps what it has, or by SIGKILL."""
-        if self._process is not None and self._process.returncode is None:
-            await self._end(self._process, how)
-        if self._reading is not None:
-            await self._reading
-
-    async def _end(self, process: asyncio.subprocess.Process, how: signal.Signals) -> None:
-        for _ in range(PATIENCE):
-            process.send_signal(how)
-            process.send_signal(signal.SIGCONT)
-            # One that has only just said that it is running loses a signal.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(1):
-                    await process.wait()
-                    return
-        raise AssertionError("mosquitto does not end")
+        configuration = self._folder / "mosquitto.conf"
+        await self._run("mosquitto", "-c", configuration, ready=" running$", env={"PATH": PATH})
 
     def count(self, text: str) -> int:
         """Count the lines of its log that have this text."""
         return sum(text in line for line in self.lines)
 
-    async def news(self) -> None:
-        """Wait until it logs something."""
-        self._news.clear()
-        await self._news.wait()
-
     def reload(self) -> None:
         """Let it read passwords and ACL anew."""
         assert self._process is not None
         self._process.send_signal(signal.SIGHUP)
-
-    def pause(self) -> None:
-        """Make it unresponsive from now on."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
-
-    def resume(self) -> None:
-        """Resume the process."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)

@@ -23,11 +23,7 @@ _ENVIRONMENT = {"PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
 
 
 class Namespace:
-    """A network namespace with an interface of its own, which ends with this process.
-
-    Args:
-        address: The address of the interface; empty for none.
-    """
+    """A network namespace with an interface of its own, which ends with this process."""
 
     def __init__(self, address: str = "") -> None:
         self.address = address
@@ -49,7 +45,6 @@ class Namespace:
         return self._holder.pid
 
     def ip(self, *arguments: str) -> None:
-        """Run `ip` within it."""
         command = ("nsenter", f"--net=/proc/{self.pid}/ns/net", "ip", *arguments)
         subprocess.run(command, check=True, env=_ENVIRONMENT, capture_output=True)
 
@@ -59,7 +54,6 @@ class Namespace:
             raise OSError(ctypes.get_errno(), "setns")
 
     def call(self, function: Callable[[], T]) -> T:
-        """Call a function within it; the sockets that it makes stay there."""
         found: list[T] = []
 
         def run() -> None:
@@ -76,7 +70,6 @@ class Namespace:
         return self.call(lambda: socket.create_server(("127.0.0.1", port)))
 
     def connect(self, port: int) -> socket.socket:
-        """Return a connection to a port of its loopback address."""
         return self.call(lambda: socket.create_connection(("127.0.0.1", port)))
 
     def close(self) -> None:
@@ -105,7 +98,6 @@ class Network:
         self._switch.ip("link", "set", f"port{self.machines.index(machine)}", "nomaster")
 
     def heal(self, machine: Namespace) -> None:
-        """Undo `cut_off`."""
         port = f"port{self.machines.index(machine)}"
         self._switch.ip("link", "set", port, "master", "bridge")
 

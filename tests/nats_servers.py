@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_port
+from tests.running import Suspendable
 
 #: Seconds; only what hangs takes them.
 PATIENCE = 60
@@ -46,7 +47,7 @@ def jetstream_answers(port: int) -> bool:
         return False
 
 
-class NatsServer:
+class NatsServer(Suspendable):
     """A server with JetStream.
 
     Args:
@@ -98,7 +99,6 @@ class NatsServer:
 
     @property
     def pid(self) -> int:
-        """The number of its process, once it has been started."""
         assert self._process is not None
         return self._process.pid
 
@@ -130,27 +130,11 @@ class NatsServer:
         shutil.rmtree(self._folder / "jetstream")
 
     def answers(self) -> bool:
-        """Return whether JetStream answers (`jetstream_answers`)."""
         return jetstream_answers(self.port)
-
-    def pause(self) -> None:
-        """Make it unresponsive from now on."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
-
-    def resume(self) -> None:
-        """Resume the process."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
 
 
 class NatsCluster:
-    """Some servers, by their names.
-
-    Args:
-        servers: The servers.
-    """
+    """Some servers, by their names."""
 
     def __init__(self, servers: Sequence[NatsServer]) -> None:
         self.servers = {server.name: server for server in servers}
@@ -166,7 +150,6 @@ class NatsCluster:
         self.wait()
 
     def wait(self) -> None:
-        """Wait until JetStream answers at all servers, which have elected a leader then."""
         end = time.monotonic() + PATIENCE
         for server in self.servers.values():
             while not server.answers():

@@ -21,9 +21,6 @@ def free_port() -> int:
 
     The system does not assign it to other programs, since it is not an ephemeral port. And this
     function does not return it again, in any process, until the test that reserved it has ended.
-
-    Raises:
-        ProcessError: No port is free.
     """
     for _ in _PORTS:
         port = random.choice(_PORTS)
@@ -48,7 +45,6 @@ def _claim(port: int) -> bool:
 
 @contextmanager
 def released() -> Iterator[None]:
-    """Release the ports that were reserved in a context when it ends."""
     before = len(_claims)
     try:
         yield

@@ -29,11 +29,7 @@ PATIENCE = 60
 
 
 class PostgreSQL:
-    """A server.
-
-    Args:
-        folder: Where it keeps everything; `USER` must be able to write there.
-    """
+    """A server."""
 
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
@@ -62,7 +58,6 @@ class PostgreSQL:
         return ""
 
     def start(self) -> None:
-        """Start it, and wait until it can be reached."""
         # Without fsync, as nothing here crashes the machine itself.
         options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories=''"
         options += " -c fsync=off"
@@ -92,14 +87,12 @@ class PostgreSQL:
         self._number.unlink()
 
     def pause(self) -> None:
-        """Make it unresponsive from now on."""
         # The first one first: it would start others.
         os.kill(self._processes()[0], signal.SIGSTOP)
         for number in self._processes()[1:]:
             os.kill(number, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Resume the processes."""
         for number in reversed(self._processes()):
             os.kill(number, signal.SIGCONT)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,12 +14,11 @@ import pytest
 
 from tests.certificates import Authority
 from tests.ports import free_port
+from tests.running import PATIENCE, LoggingServer
 
 if TYPE_CHECKING:
     from rsnotify_xmpp.xmpp_service import XmppLogin
 
-#: Seconds; only what hangs takes them.
-PATIENCE = 60
 DOMAIN = "xmpp.example"
 SERVICE = "pubsub.xmpp.example"
 PASSWORDS = {"hub": "the hub's password", "reader": "the reader's password"}
@@ -54,8 +51,8 @@ def _variable(name: str) -> str:
     return f"RSNOTIFY_FOLLOW_XMPP_{name.upper()}"
 
 
-class Prosody:
-    """A server; an async context manager that starts and stops it.
+class Prosody(LoggingServer):
+    """A server.
 
     Args:
         folder: Where it keeps everything.
@@ -67,11 +64,7 @@ class Prosody:
         if shutil.which("prosody") is None:
             pytest.skip("prosody is not installed")
         self.port = free_port()
-        self.lines: list[str] = []
-        self._folder = folder
-        self._process: asyncio.subprocess.Process | None = None
-        self._reading: asyncio.Task[None] | None = None
-        self._news = asyncio.Event()
+        super().__init__()
         for each in (folder, folder / "data", folder / "modules"):
             each.mkdir(parents=True, exist_ok=True)
         authority = Authority(folder, "authority")
@@ -136,60 +129,6 @@ class Prosody:
         login = self.login("reader")
         return {_variable(name): getattr(login, name) for name in login.__struct_fields__}
 
-    async def __aenter__(self) -> Prosody:
-        try:
-            await self.start()
-        except BaseException:
-            await self.stop()
-            raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
-
     async def start(self) -> None:
-        """Start it, and wait until it can be reached."""
-        started = len(self.lines)
-        self._process = await asyncio.create_subprocess_exec(
-            *("prosody", "--config", self._configuration, "-F"),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        self._reading = asyncio.create_task(self._read(self._process))
-        async with asyncio.timeout(PATIENCE):
-            while not any("Activated service 'c2s' on" in line for line in self.lines[started:]):
-                assert self._process.returncode is None, self.lines
-                await self.news()
-
-    async def news(self) -> None:
-        """Wait until it logs something."""
-        self._news.clear()
-        await self._news.wait()
-
-    async def _read(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None
-        async for line in process.stdout:
-            self.lines.append(line.decode(errors="replace").rstrip())
-            self._news.set()
-        self._news.set()
-
-    async def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """End it: in order, or by SIGKILL."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.send_signal(how)
-            self._process.send_signal(signal.SIGCONT)
-            async with asyncio.timeout(PATIENCE):
-                await self._process.wait()
-        if self._reading is not None:
-            await self._reading
-
-    def pause(self) -> None:
-        """Make it unresponsive from now on."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
-
-    def resume(self) -> None:
-        """Resume the process."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
+        ready = "Activated service 'c2s' on"
+        await self._run("prosody", "--config", self._configuration, "-F", ready=ready)

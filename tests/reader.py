@@ -54,7 +54,6 @@ ENDS = tuple(f"python {one}" for one in ("-c", "-m django", "manage.py m", "mana
 ELSEWHERE = ("docker", "git clone", "make", "pip", "python3 -m venv", ".venv/bin/pip", ". .venv/")
 #: Options that programs of the pages get here, so that they take less time.
 SHORTER = {"rsnotify-hub-check": "--only leases-are-short"}
-
 #: The commands of ours that began in a shell, each as the installed program.
 _begun: set[str] = set()
 
@@ -86,7 +85,6 @@ def fences_of(text: str) -> list[tuple[str, str]]:
 
 
 def lines_of(body: str) -> list[str]:
-    """Return the commands of a fence, without comments."""
     lines = (re.sub(r"(^|\s)# .*", "", line) for line in body.replace("\\\n", "").splitlines())
     return [line.strip() for line in lines if line.strip()]
 
@@ -130,13 +128,7 @@ def place_of(command: str) -> str:
 
 
 class Reader:
-    """Does what a page says, in a folder of its own.
-
-    Args:
-        folder: Where; it is made.
-        known: What stands in pages, and what it is here.
-        environment: Variables beside those of the tests.
-    """
+    """Does what a page says, in a folder of its own."""
 
     def __init__(
         self,
@@ -182,7 +174,6 @@ class Reader:
         return text
 
     def write(self, name: str, text: str) -> None:
-        """Write a file of a page."""
         (self.folder / name).write_text(self.adapt(text))
 
     def do(self, story: Story, shows: Mapping[str, str]) -> None:
@@ -244,7 +235,6 @@ class Reader:
         return re.compile(rf"\A{''.join(lines)}\Z")
 
     def run(self, command: str) -> str:
-        """Run a command that ends, and return what it prints."""
         return self._run(command).output()
 
     def do_once(self, command: str) -> None:
@@ -258,12 +248,7 @@ class Reader:
         return process
 
     def start(self, command: str, works: re.Pattern[str] | Callable[[], bool] = WORKS) -> None:
-        """Start what goes on; it takes the place of one like it.
-
-        Args:
-            command: What is started.
-            works: What it says once it does what it is for, or what tells that it does.
-        """
+        """Start what goes on; it takes the place of one like it."""
         self.end([other for other in self._running if place_of(other) == place_of(command)])
         process = self._begin(f"exec {self._shell(command)}")
         self._running[command] = process
@@ -273,7 +258,6 @@ class Reader:
             eventually(lambda: works() or not process.is_alive())
 
     def _begin(self, shell: str) -> Running:
-        """Begin a command in a shell, or without one if it is like many that began in one."""
         words = shlex.split(shell.removeprefix("exec "))
         if words[:2] == ["python", "-m"] and not MEANS_SOMETHING.search(shell):
             return Running([sys.executable, *words[1:]], self._environment, self.folder)
@@ -286,11 +270,7 @@ class Reader:
         return Running(["bash", "-c", shell], environment, self.folder)
 
     def end(self, commands: Sequence[str] | None = None) -> None:
-        """See that what goes on is still alive, and ends in order when it is interrupted.
-
-        Args:
-            commands: What is ended; all, if not given.
-        """
+        """See that what goes on is still alive, and ends in order when it is interrupted."""
         ending = list(self._running) if commands is None else commands
         dead = [command for command in ending if not self._running[command].is_alive()]
         assert not dead, f"{dead} ended too early"

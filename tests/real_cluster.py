@@ -42,12 +42,7 @@ def nats_image() -> str:
 
 
 class Cluster:
-    """The cluster of docker-compose.yml, with a Source of a folder here, and a Destination.
-
-    Args:
-        folder: A folder for the resources of the Source, and for settings.
-        hub_image: The image of rsnotify.
-    """
+    """The cluster of docker-compose.yml, with a Source of a folder here, and a Destination."""
 
     def __init__(self, folder: Path, hub_image: str) -> None:
         self._folder = folder
@@ -84,7 +79,6 @@ class Cluster:
         return "\n".join(lines) + "\n"
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run `docker compose`."""
         return run(
             *("docker", "compose", "--project-name", PROJECT),
             *("--file", str(ROOT / "docker-compose.yml")),
@@ -95,17 +89,12 @@ class Cluster:
         )
 
     def __call__(self, *words: str) -> str:
-        """Run `docker compose`, and return what it prints.
-
-        Raises:
-            AssertionError: It failed, with all that it printed.
-        """
+        """Run `docker compose`, and return what it prints."""
         done = self.run(*words)
         assert done.returncode == 0, f"docker compose {words}: {done.stdout}{done.stderr}"
         return done.stdout
 
     def start(self, *names: str) -> None:
-        """Start services, and what they depend on."""
         self("up", "--detach", "--no-build", *names)
 
     def kill(self, name: str) -> None:
@@ -118,7 +107,6 @@ class Cluster:
         docker("kill", "--signal", "KILL", container)
 
     def change(self, content: str) -> None:
-        """Change a resource of the Source."""
         (self._folder / "resources/page.txt").write_text(content)
 
     def wait_for_copy(self, content: str) -> None:
@@ -148,7 +136,7 @@ def cluster(tmp_path: Path, image: str, nats_image: str) -> Iterator[Cluster]:  
     made("down", "--volumes")
 
 
-def test_a_copy_stays_in_step_while_a_node_and_a_nats_server_are_killed(cluster: Cluster) -> None:
+def test_a_copy_stays_in_step_while_a_node_and_a_nats_server_are_killed(cluster: Cluster):
     cluster.change("at first")
     cluster.start("source", "destination")
     wait_until(lambda: cluster.nodes() == 2, "both nodes own shards")

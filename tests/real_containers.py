@@ -49,11 +49,7 @@ FRAGMENT = """<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"
 
 
 def docker(*words: str, check: bool = True, timeout: float = PATIENCE) -> str:
-    """Run docker, and return what it prints to its standard output.
-
-    Raises:
-        AssertionError: It failed, with all that it printed.
-    """
+    """Run docker, and return what it prints to its standard output."""
     done = run("docker", *words, timeout=timeout)
     assert done.returncode == 0 or not check, f"docker {words}: {done.stdout}{done.stderr}"
     return done.stdout.strip()
@@ -64,7 +60,6 @@ def run(*words: str, timeout: float = PATIENCE) -> subprocess.CompletedProcess[s
 
 
 def wait_until(holds: Callable[[], bool], what: str) -> None:
-    """Wait until a condition holds."""
     ends = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < ends, f"not within {PATIENCE} s: {what}"
@@ -141,7 +136,6 @@ class Compose:
         (self._folder / "override.yml").write_text(text)
 
     def run(self, *words: str, settings: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Run `docker compose`."""
         return run(
             *("docker", "compose", "--project-name", PROJECT),
             *("--file", str(self._file)),
@@ -152,11 +146,7 @@ class Compose:
         )
 
     def __call__(self, *words: str) -> str:
-        """Run `docker compose`, and return what it prints.
-
-        Raises:
-            AssertionError: It failed, with all that it printed.
-        """
+        """Run `docker compose`, and return what it prints."""
         done = self.run(*words)
         assert done.returncode == 0, f"docker compose {words}: {done.stdout}{done.stderr}"
         return done.stdout
@@ -171,7 +161,6 @@ class Compose:
         wait_until(lambda: self.get("readyz")[0] == 200, "the hub is ready")
 
     def container(self, name: str) -> str:
-        """Return the id of a service's container."""
         label = "label=com.docker.compose"
         found = docker(
             *("ps", "--all", "--quiet", "--filter", f"{label}.project={PROJECT}"),
@@ -195,7 +184,6 @@ class Compose:
         return self._ask(urllib.request.Request(self.url + "websub", body, headers))[0]
 
     def published(self) -> list[int]:
-        """Return the seconds of the changes that the hub has."""
         query = urllib.parse.urlencode({"topic": TOPIC, "since": "2026"})
         status, text = self.get(f"topics?{query}")
         assert status == 200, text
@@ -222,7 +210,7 @@ def compose(tmp_path: Path, image: str) -> Iterator[Compose]:
     made("down", "--volumes")
 
 
-def test_compose_starts_nothing_while_a_secret_is_missing(compose: Compose, tmp_path: Path) -> None:
+def test_compose_starts_nothing_while_a_secret_is_missing(compose: Compose, tmp_path: Path):
     needed = [name for name in SECRETS if name not in OF_THE_CLUSTER]
     for missing in (needed, *([name] for name in needed)):
         given = tmp_path / "incomplete"
@@ -235,7 +223,7 @@ def test_compose_starts_nothing_while_a_secret_is_missing(compose: Compose, tmp_
     assert docker("ps", "--all", "--quiet", "--filter", label) == ""
 
 
-def test_a_hub_that_others_reach_does_not_start_without_publishers_and_admins(image: str) -> None:
+def test_a_hub_that_others_reach_does_not_start_without_publishers_and_admins(image: str):
     variables = ("--env", "RSNOTIFY_HUB_PUBLIC_URL=https://hub.example/")
     done = run("docker", "run", "--rm", "--read-only", *variables, image)
     assert done.returncode == 2
@@ -243,7 +231,7 @@ def test_a_hub_that_others_reach_does_not_start_without_publishers_and_admins(im
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_the_image_has_the_versions_of_its_bill_of_materials(image: str) -> None:
+def test_the_image_has_the_versions_of_its_bill_of_materials(image: str):
     listing = "import importlib.metadata as m\nfor d in m.distributions(): print(d.name, d.version)"
     words = ("run", "--rm", "--entrypoint", "python", image, "-c", listing)
     installed = {
@@ -255,7 +243,7 @@ def test_the_image_has_the_versions_of_its_bill_of_materials(image: str) -> None
     }
 
 
-def test_the_broker_does_not_start_without_both_passwords() -> None:
+def test_the_broker_does_not_start_without_both_passwords():
     broker = services(SETTINGS)["mosquitto"]
     for given in ("", "MQTT_HUB_PASSWORD=" + "x" * 32):
         done = run(
@@ -268,7 +256,7 @@ def test_the_broker_does_not_start_without_both_passwords() -> None:
         assert f"{missing} needs 16 characters" in done.stdout + done.stderr
 
 
-def test_the_demo_keeps_a_copy_and_stops_within_the_grace_period(compose: Compose) -> None:
+def test_the_demo_keeps_a_copy_and_stops_within_the_grace_period(compose: Compose):
     compose.start()
     copy = ("exec", "-T", "destination", "cat", "/data/copy/protocol.md")
     expected = (ROOT / "docs/protocol.md").read_text()
@@ -282,7 +270,7 @@ def test_the_demo_keeps_a_copy_and_stops_within_the_grace_period(compose: Compos
     assert codes == dict.fromkeys(names, "0")
 
 
-def test_a_killed_hub_still_has_what_it_accepted(compose: Compose) -> None:
+def test_a_killed_hub_still_has_what_it_accepted(compose: Compose):
     compose.start("hub", "mosquitto")
     assert [compose.publish(second) for second in (1, 2)] == [202, 202]
     docker("kill", "--signal", "KILL", compose.container("hub"))
@@ -292,7 +280,7 @@ def test_a_killed_hub_still_has_what_it_accepted(compose: Compose) -> None:
     assert compose.publish(3) == 202
 
 
-def test_a_hub_that_ends_by_itself_is_started_again(compose: Compose) -> None:
+def test_a_hub_that_ends_by_itself_is_started_again(compose: Compose):
     compose.start("hub", "mosquitto")
     assert compose.publish(1) == 202
     hub = compose.container("hub")
@@ -305,9 +293,7 @@ def test_a_hub_that_ends_by_itself_is_started_again(compose: Compose) -> None:
     assert compose.published() == [1]
 
 
-def test_a_hub_that_crashes_is_started_again_with_what_it_accepted(
-    compose: Compose, image: str
-) -> None:
+def test_a_hub_that_crashes_is_started_again_with_what_it_accepted(compose: Compose, image: str):
     compose.start("hub", "mosquitto")
     assert [compose.publish(second) for second in (1, 2)] == [202, 202]
     hub = compose.container("hub")
@@ -325,9 +311,7 @@ def test_a_hub_that_crashes_is_started_again_with_what_it_accepted(
     assert compose.publish(3) == 202
 
 
-def test_a_volume_of_the_previous_image_is_taken_over(
-    compose: Compose, image: str, previous: Path
-) -> None:
+def test_a_volume_of_the_previous_image_is_taken_over(compose: Compose, image: str, previous: Path):
     compose.use(PREVIOUS, previous)
     compose.start("hub", "mosquitto")
     assert [compose.publish(second) for second in (1, 2)] == [202, 202]
@@ -357,7 +341,7 @@ def small(image: str) -> Iterator[str]:
     docker("rm", "--force", "--volumes", SMALL)
 
 
-def test_the_engine_reports_a_hub_as_unhealthy_while_its_disk_is_full(small: str) -> None:
+def test_the_engine_reports_a_hub_as_unhealthy_while_its_disk_is_full(small: str):
     def is_reported(status: str) -> bool:
         run("docker", "healthcheck", "run", small)  # Docker has no such command, and needs none
         return _inspect(small, "{{.State.Health.Status}}") == status

@@ -32,7 +32,6 @@ _PROBLEM = "The database of this aggregator is being moved. It is back at 14:00.
 
 @asynccontextmanager
 async def _running_demo(folder: Path) -> AsyncIterator[tuple[str, str]]:
-    """Run the demo; return a context with the URLs of its hub and of its page."""
     os.environ["RSNOTIFY_HUB_ALLOW_PRIVATE_ADDRESSES"] = "1"  # the callbacks are on this machine
     demo = await Process.start("demo", log=folder / "demo.log")
     urls: dict[str, str] = {}

@@ -26,11 +26,7 @@ def suspend():
 
 
 class Suspended:
-    """A process that has suspended itself.
-
-    Args:
-        process: The process, which was just started.
-    """
+    """A process that has suspended itself."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process

@@ -58,7 +58,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         yield reader
 
 
-def test_the_page_has_a_program_for_each_framework() -> None:
+def test_the_page_has_a_program_for_each_framework():
     assert len(SOURCES) == 5
     assert len(DESTINATIONS) == 2
     assert len(RECIPES) == 3
@@ -67,7 +67,7 @@ def test_the_page_has_a_program_for_each_framework() -> None:
 
 
 @pytest.mark.parametrize("command", SOURCES)
-def test_a_destination_follows_a_source_in_each_framework(reader: Reader, command: str) -> None:
+def test_a_destination_follows_a_source_in_each_framework(reader: Reader, command: str):
     reader.start(command, READY)
     data = reader.adapt("http://127.0.0.1:8000/data/")
     request(data + "one", "PUT", b"first")
@@ -80,7 +80,7 @@ def test_a_destination_follows_a_source_in_each_framework(reader: Reader, comman
     reader.end()
 
 
-def test_every_worker_process_serves_what_any_of_them_recorded(reader: Reader) -> None:
+def test_every_worker_process_serves_what_any_of_them_recorded(reader: Reader):
     (command,) = (command for command in SOURCES if "flask" in command)
     reader.start(command + " --workers 3", READY)
     data = reader.adapt("http://127.0.0.1:8000/data/")
@@ -93,7 +93,7 @@ def test_every_worker_process_serves_what_any_of_them_recorded(reader: Reader) -
 
 
 @pytest.mark.parametrize("framework", ["FastAPI", "Flask", "Django"])
-def test_a_hub_delivers_to_a_destination_in_each_framework(reader: Reader, framework: str) -> None:
+def test_a_hub_delivers_to_a_destination_in_each_framework(reader: Reader, framework: str):
     (command,) = (one for one in DESTINATIONS if ("fastapi" in one) == (framework == "FastAPI"))
     if framework == "Django":
         program = PROGRAMS["flask_destination.py"]
@@ -197,7 +197,7 @@ def published(folder: Path, base: str) -> Iterator[Publisher]:
 
 
 @pytest.mark.parametrize("name", ["nginx", "apache", "caddyfile"])
-async def test_a_destination_follows_a_source_in_files(name: str, tmp_path: Path) -> None:
+async def test_a_destination_follows_a_source_in_files(name: str, tmp_path: Path):
     port = free_port()
     base = f"http://127.0.0.1:{port}/data/"
     with tempfile.TemporaryDirectory() as temporary:  # apache2 cannot read `tmp_path`
@@ -298,7 +298,7 @@ with publisher:
 """
 
 
-def test_signals_of_django_record_what_is_committed(tmp_path: Path) -> None:
+def test_signals_of_django_record_what_is_committed(tmp_path: Path):
     (models,) = (body for _, body in FENCES if "class Book(models.Model)" in body)
     with Reader(tmp_path / "here") as reader:
         (reader.folder / "catalog").mkdir()

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from tests.browser import Browser, BrowserError, Page, Problem
+from tests.publisher.helpers import serving
 
 PAGE = """<!DOCTYPE html><html lang="en"><title>test</title>
 <meta name="viewport" content="width=device-width">
@@ -45,14 +46,8 @@ async def site(script: str = SCRIPT) -> AsyncIterator[str]:
     app.router.add_get("/", page)
     app.router.add_get("/script.js", code)
     app.router.add_get("/favicon.ico", icon)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        server = web.TCPSite(runner, "127.0.0.1", 0)
-        await server.start()
-        yield f"http://127.0.0.1:{server.port}/"
-    finally:
-        await runner.cleanup()
+    async with serving(app) as url:
+        yield url + "/"
 
 
 async def clicks_types_and_presses(page: Page) -> None:

@@ -22,7 +22,7 @@ from tests.containers import ROOT
 PAGE = (ROOT / "docs/scaling.md").read_text()
 
 
-def test_the_page_has_the_tables_that_are_computed_from_the_recorded_figures() -> None:
+def test_the_page_has_the_tables_that_are_computed_from_the_recorded_figures():
     for text in (measured(recorded()), compared(recorded()), tables(recorded())):
         for table in text.strip().split("\n\n"):
             assert table in PAGE, (
@@ -32,7 +32,7 @@ def test_the_page_has_the_tables_that_are_computed_from_the_recorded_figures() -
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("rate", RATES)
-def test_a_larger_audience_needs_no_less_of_anything(transport: str, rate: int) -> None:
+def test_a_larger_audience_needs_no_less_of_anything(transport: str, rate: int):
     costs = costs_of(recorded(), rate)
     for fewer, more in pairwise(plan(costs, transport, count, rate) for count in SUBSCRIBERS):
         for name in ("deliveries", "nodes", "nats", "brokers", "memory", "network"):
@@ -40,9 +40,7 @@ def test_a_larger_audience_needs_no_less_of_anything(transport: str, rate: int) 
         assert more.first[1] >= fewer.first[1]
 
 
-def test_100_million_subscribers_of_1000_changes_a_second_exceed_a_limit_over_any_transport() -> (
-    None
-):
+def test_100_million_subscribers_of_1000_changes_a_second_exceed_a_limit_over_any_transport():
     costs = costs_of(recorded(), 1_000)
     assert plan(costs, "WebSocket", 100_000_000, 1_000).deliveries == 10**11
     for transport in TRANSPORTS:

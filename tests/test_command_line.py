@@ -71,27 +71,27 @@ print(json.dumps(sorted(sys.modules)))
     return set(json.loads(ended.stdout))
 
 
-def test_help_version_and_token_import_nothing_that_is_slow_to_import() -> None:
+def test_help_version_and_token_import_nothing_that_is_slow_to_import():
     helps = [[*name.split()[1:], "--help"] for name in COMMANDS if name.startswith("rsnotify ")]
     assert loaded_by(["--help"], *helps, ["--version"], ["hub", "token"]) & HEAVY == set()
 
 
 @each_command
-def test_the_help_shows_every_default_without_parentheses(name: str) -> None:
+def test_the_help_shows_every_default_without_parentheses(name: str):
     assert not re.search(r"default:\s+\(", help_of(name))
 
 
-def test_the_help_of_all_commands_imports_no_event_loop() -> None:
+def test_the_help_of_all_commands_imports_no_event_loop():
     assert "asyncio" not in loaded_by(["--help"])
 
 
-def test_slow_modules_exist_under_the_checked_names() -> None:
+def test_slow_modules_exist_under_the_checked_names():
     for name in HEAVY:
         import_module(name)
 
 
 @pytest.mark.parametrize("package", ["rsnotify_publisher", "rsnotify_relay", "rsnotify_subscriber"])
-def test_packages_offer_all_their_names_though_they_import_none(package: str) -> None:
+def test_packages_offer_all_their_names_though_they_import_none(package: str):
     module = import_module(package)
     assert set(module.__all__) <= set(dir(module))
     assert all(getattr(module, name) for name in module.__all__)
@@ -100,24 +100,24 @@ def test_packages_offer_all_their_names_though_they_import_none(package: str) ->
 
 
 @pytest.mark.parametrize("command", sorted(entry_points(group="rsnotify.commands").names))
-def test_the_installed_program_has_each_command(command: str) -> None:
+def test_the_installed_program_has_each_command(command: str):
     program = Path(sys.executable).with_name("rsnotify")
     words = [program, command, "--help"]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout.startswith(f"Usage: rsnotify {command} ")
 
 
-def test_it_prints_its_version() -> None:
+def test_it_prints_its_version():
     assert re.fullmatch(r"rsnotify \d+\.\d+\.\d+\S*\n", help_of("rsnotify", "--version"))
 
 
 @each_command
-def test_a_short_option_shows_the_help_too(name: str) -> None:
+def test_a_short_option_shows_the_help_too(name: str):
     assert help_of(name, "-h") == help_of(name)
 
 
 @each_command
-def test_help_has_two_examples_that_the_command_understands(name: str) -> None:
+def test_help_has_two_examples_that_the_command_understands(name: str):
     examples = re.search(r"\nExamples:\n((?:  .*\n)+)", help_of(name))
     assert examples is not None
     lines = [shlex.split(line) for line in examples[1].splitlines()]
@@ -133,19 +133,19 @@ def test_help_has_two_examples_that_the_command_understands(name: str) -> None:
 
 
 @each_command
-def test_help_names_values_by_their_meaning_and_not_by_their_type(name: str) -> None:
+def test_help_names_values_by_their_meaning_and_not_by_their_type(name: str):
     assert re.findall(r"^  (?:-\S, )?(?:--\S+|[A-Z]+) <.*", help_of(name), re.MULTILINE) == []
 
 
 @each_command
-def test_help_has_no_list_of_options_that_is_too_long_to_read(name: str) -> None:
+def test_help_has_no_list_of_options_that_is_too_long_to_read(name: str):
     for title, group in re.findall(r"^(\S.*):\n((?:  .*\n)+)", help_of(name), re.MULTILINE):
         options = re.findall(r"^  (?:-\S, )?--(?!help)", group, re.MULTILINE)
         assert len(options) <= MOST_OPTIONS, title
 
 
 @each_command
-def test_help_describes_each_command_in_a_complete_sentence(name: str) -> None:
+def test_help_describes_each_command_in_a_complete_sentence(name: str):
     assert re.findall(r".*\.\.\.$", help_of(name).partition("\nCommands:")[2], re.MULTILINE) == []
 
 
@@ -153,7 +153,7 @@ def test_help_describes_each_command_in_a_complete_sentence(name: str) -> None:
     ("typed", "completed"),
     [("rsnotify fol", "follow"), ("rsnotify follow --callb", "--callback-url")],
 )
-def test_a_shell_completes_commands_and_options(typed: str, completed: str) -> None:
+def test_a_shell_completes_commands_and_options(typed: str, completed: str):
     words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
     ended = subprocess.run(
         [
@@ -171,7 +171,7 @@ def test_a_shell_completes_commands_and_options(typed: str, completed: str) -> N
     assert completed in ended.stdout.split()
 
 
-def test_a_wrong_value_is_blamed_on_the_environment_variable_that_has_it() -> None:
+def test_a_wrong_value_is_blamed_on_the_environment_variable_that_has_it():
     follow = ["follow", "http://127.0.0.1:9/", "copy"]
     for arguments, variables, blamed in (
         (follow, {"RSNOTIFY_POLL": "soon"}, "the environment variable RSNOTIFY_POLL: "),
@@ -190,9 +190,7 @@ def test_a_wrong_value_is_blamed_on_the_environment_variable_that_has_it() -> No
 
 
 @pytest.mark.parametrize("command", ["source", "hub"])
-def test_so_is_a_value_that_only_the_command_itself_finds_wrong(
-    command: str, tmp_path: Path
-) -> None:
+def test_so_is_a_value_that_only_the_command_itself_finds_wrong(command: str, tmp_path: Path):
     arguments = [command, *([str(tmp_path)] if command == "source" else [])]
     ended = CliRunner().invoke(application(), arguments, env={"RSNOTIFY_PORT": "99999"})
     assert isinstance(ended.exception, ConfigurationError)
@@ -201,7 +199,7 @@ def test_so_is_a_value_that_only_the_command_itself_finds_wrong(
     assert "--port: " in str(ended.exception)
 
 
-def test_so_is_an_option_of_a_file_of_sources(tmp_path: Path) -> None:
+def test_so_is_an_option_of_a_file_of_sources(tmp_path: Path):
     source = f"[[source]]\nurl = 'http://127.0.0.1:9/'\ndest = '{tmp_path / 'copy'}'\n"
     (tmp_path / "fleet.toml").write_text(source)
     arguments = ["follow", "--config", str(tmp_path / "fleet.toml")]
@@ -212,7 +210,7 @@ def test_so_is_an_option_of_a_file_of_sources(tmp_path: Path) -> None:
         assert str(ended.exception).startswith(f"the environment variable {variable}: ")
 
 
-def test_so_is_a_wrong_broker_for_a_single_source(tmp_path: Path) -> None:
+def test_so_is_a_wrong_broker_for_a_single_source(tmp_path: Path):
     arguments = ["follow", "http://127.0.0.1:9/", str(tmp_path / "copy")]
     for name, value in (("mqtt-version", "4"), ("mqtt-url", "http://b.example")):
         variable = f"RSNOTIFY_FOLLOW_{name.upper().replace('-', '_')}"
@@ -222,7 +220,7 @@ def test_so_is_a_wrong_broker_for_a_single_source(tmp_path: Path) -> None:
         assert str(ended.exception).startswith(f"--{name}: ")
 
 
-def test_a_misspelt_command_is_answered_by_those_that_are_like_it() -> None:
+def test_a_misspelt_command_is_answered_by_those_that_are_like_it():
     result = CliRunner().invoke(application(), ["hbu"])
     assert result.exit_code == 2
     assert "No such command 'hbu'. Did you mean 'hub'?" in result.output

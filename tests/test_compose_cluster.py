@@ -46,13 +46,13 @@ def started(*profiles: str) -> set[str]:
     }
 
 
-def test_the_cluster_starts_with_its_profile_only() -> None:
+def test_the_cluster_starts_with_its_profile_only():
     assert started() == {"hub", "mosquitto"}
     assert started("demo") == {"hub", "mosquitto", "source", "destination"}
     assert started("cluster") == {"hub", "mosquitto"} | CLUSTER
 
 
-def test_the_balancer_needs_all_of_the_cluster_and_not_the_single_hub() -> None:
+def test_the_balancer_needs_all_of_the_cluster_and_not_the_single_hub():
     every = services(SETTINGS)
     needed, new = set[str](), {"balancer"}
     while new:
@@ -61,14 +61,14 @@ def test_the_balancer_needs_all_of_the_cluster_and_not_the_single_hub() -> None:
     assert needed == CLUSTER | {"mosquitto"}
 
 
-def test_no_port_of_the_cluster_is_one_of_the_other_services() -> None:
+def test_no_port_of_the_cluster_is_one_of_the_other_services():
     ports = [
         one.split(":")[1] for each in services(SETTINGS).values() for one in each.get("ports", [])
     ]
     assert len(ports) == len(set(ports))
 
 
-def test_nats_is_reached_by_the_nodes_of_the_hub_only() -> None:
+def test_nats_is_reached_by_the_nodes_of_the_hub_only():
     networks = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["networks"]
     assert networks["nats"] == {"internal": True}
     members = {
@@ -79,7 +79,7 @@ def test_nats_is_reached_by_the_nodes_of_the_hub_only() -> None:
     assert members == {"hub1", "hub2", *NATS}
 
 
-def test_both_nodes_have_the_settings_of_one_hub() -> None:
+def test_both_nodes_have_the_settings_of_one_hub():
     every = services(SETTINGS)
     assert every["hub1"] == every["hub2"]
     own = {"RSNOTIFY_HUB_STORE", "RSNOTIFY_HUB_TRUSTED_PROXIES", "RSNOTIFY_HUB_PUBLIC_URL"}
@@ -93,14 +93,14 @@ def test_both_nodes_have_the_settings_of_one_hub() -> None:
 
 
 @pytest.mark.parametrize("balancer", ["172.18.0.5", "192.168.32.2", "10.0.1.4"])
-def test_a_node_believes_the_balancer_who_the_client_is(balancer: str) -> None:
+def test_a_node_believes_the_balancer_who_the_client_is(balancer: str):
     node = load_configuration(None, environ=services(SETTINGS)["hub1"]["environment"])
     server = node.server
     proxies = TrustedProxies(server.trusted_proxies, server.forwarded_header)
     assert proxies.client(balancer, [("X-Forwarded-For", "203.0.113.7")]) == "203.0.113.7"
 
 
-def test_the_image_of_nats_has_the_user_and_the_files_of_compose() -> None:
+def test_the_image_of_nats_has_the_user_and_the_files_of_compose():
     image = image_of(read_dockerfile(ROOT / "deploy/nats/Dockerfile"))
     for name in NATS:
         service = services(SETTINGS)[name]
@@ -135,7 +135,6 @@ class NatsServers:
             (folder / name).mkdir()
 
     def start(self, name: str, settings: dict[str, str] = SETTINGS) -> Running:
-        """Start one."""
         service = services(settings)[name]
         environment = service["environment"] | {"PATH": PATH}
         own = {"user": "0:0", "environment": environment}
@@ -183,9 +182,7 @@ def _get(url: str) -> tuple[int, str]:
         return 0, ""
 
 
-def test_the_nats_servers_of_compose_are_one_cluster_that_only_the_password_opens(
-    tmp_path: Path,
-) -> None:
+def test_the_nats_servers_of_compose_are_one_cluster_that_only_the_password_opens(tmp_path: Path):
     servers = NatsServers(tmp_path)
     with ExitStack() as stack:
         for name in NATS:
@@ -199,7 +196,7 @@ def test_the_nats_servers_of_compose_are_one_cluster_that_only_the_password_open
                 assert "Authorization Violation" in servers.login(name, wrong)
 
 
-def test_a_nats_server_does_not_start_without_a_password(tmp_path: Path) -> None:
+def test_a_nats_server_does_not_start_without_a_password(tmp_path: Path):
     servers = NatsServers(tmp_path)
     for password in ("", "x" * 15):
         server = servers.start("nats1", SETTINGS | {"NATS_PASSWORD": password})
@@ -233,7 +230,6 @@ class Node:
         return connection.respond(HTTPStatus.OK, self.name)
 
     def close(self) -> None:
-        """Stop, and close its WebSockets."""
         self._server.shutdown()
         self._thread.join()
 
@@ -262,7 +258,6 @@ class Balancer:
         machine.start(Image(), service | {"environment": {"PATH": PATH}})
 
     def get(self, path: str = "") -> tuple[int, str]:
-        """Return status and text of an answer."""
         return _get(f"http://127.0.0.1:{self.port}/{path}")
 
     def names(self) -> set[str]:
@@ -270,7 +265,7 @@ class Balancer:
         return {self.get()[1] for _ in range(4)}
 
 
-def test_requests_and_websockets_go_to_the_nodes_that_are_ready(tmp_path: Path) -> None:
+def test_requests_and_websockets_go_to_the_nodes_that_are_ready(tmp_path: Path):
     with ExitStack() as stack:
         one, two = Node("one"), Node("two")
         stack.callback(one.close)
@@ -306,7 +301,7 @@ def hub(folder: Path) -> Iterator[tuple[int, Running]]:
         process.show()
 
 
-def test_another_hub_answers_when_one_has_ended(tmp_path: Path) -> None:
+def test_another_hub_answers_when_one_has_ended(tmp_path: Path):
     with ExitStack() as stack:
         first, process = stack.enter_context(hub(tmp_path / "1"))
         second, _ = stack.enter_context(hub(tmp_path / "2"))

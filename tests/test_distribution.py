@@ -73,7 +73,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("python", [present_python, newest_python])
 def test_the_wheel_runs_where_nothing_else_is_installed(
     built: Path, tmp_path: Path, python: Callable[[], str]
-) -> None:
+):
     (wheel,) = (built / "dist").glob("*.whl")
     run(python(), "-m", "venv", tmp_path / "venv")
     programs = tmp_path / "venv/bin"
@@ -89,14 +89,14 @@ def test_the_wheel_runs_where_nothing_else_is_installed(
     assert {one.partition(".")[0] for one in missing.split()} <= EXTRAS
 
 
-def test_the_description_has_no_relative_link(built: Path) -> None:
+def test_the_description_has_no_relative_link(built: Path):
     (wheel,) = (built / "dist").glob("*.whl")
     text = run("unzip", "-p", wheel, "*/METADATA")
     assert "https://github.com/rsnotify/rsnotify/blob/v" in text
     assert not re.findall(r'(?:\]\(|src="|href=")(?!http|#)[^)"]*', text)
 
 
-def test_the_sbom_has_the_package_and_what_it_requires(built: Path) -> None:
+def test_the_sbom_has_the_package_and_what_it_requires(built: Path):
     bill = json.loads((built / "build/rsnotify.cdx.json").read_text())
     versions = {one["name"].lower().replace("_", "-"): one["version"] for one in bill["components"]}
     assert versions["rsnotify"] == rsnotify.__version__

@@ -92,7 +92,6 @@ class Installed:
         shutil.copytree(ROOT / "docs", folder / "docs")
 
     def publish(self, topic: str, token: str) -> int:
-        """Publish a fragment at the hub that runs, and return the status of its answer."""
         headers = {
             "Link": f'<{self.machine.here(topic)}>; rel="self"',
             "Content-Type": "application/xml",
@@ -127,7 +126,7 @@ def installed(built: Installed) -> Iterator[Installed]:
     built.machine.stop()
 
 
-def test_the_build_is_sent_the_packages_and_nothing_else() -> None:
+def test_the_build_is_sent_the_packages_and_nothing_else():
     sent = list(context(ROOT))
     top = {path.parts[0] for path in sent}
     assert top == {
@@ -139,7 +138,7 @@ def test_the_build_is_sent_the_packages_and_nothing_else() -> None:
     assert not any(path.suffix == ".pyc" for path in sent)
 
 
-def test_every_image_is_pinned_by_its_tag() -> None:
+def test_every_image_is_pinned_by_its_tag():
     bases = image_of(INSTRUCTIONS).bases
     assert len(set(bases)) == 1
     assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+", bases[0])
@@ -150,7 +149,7 @@ def test_every_image_is_pinned_by_its_tag() -> None:
     assert re.fullmatch(r"nats:2\.\d+\.\d+-alpine3\.\d+", nats)
 
 
-def test_the_example_has_no_secret_and_compose_refuses_each_that_is_missing() -> None:
+def test_the_example_has_no_secret_and_compose_refuses_each_that_is_missing():
     assert len(SECRETS) >= 4
     for name in {*SECRETS} - OF_A_PROFILE:
         with pytest.raises(Unset, match=name):
@@ -158,13 +157,13 @@ def test_the_example_has_no_secret_and_compose_refuses_each_that_is_missing() ->
     assert services(SETTINGS | dict.fromkeys(OF_A_PROFILE, ""))
 
 
-def test_everything_is_reached_from_this_machine_only() -> None:
+def test_everything_is_reached_from_this_machine_only():
     published = [port for one in services(SETTINGS).values() for port in one.get("ports", [])]
     assert published
     assert all(port.startswith("127.0.0.1:") for port in published)
 
 
-def test_every_container_is_read_only_and_without_privileges() -> None:
+def test_every_container_is_read_only_and_without_privileges():
     image = image_of(INSTRUCTIONS)
     for service in services(SETTINGS).values():
         assert service["read_only"] is True
@@ -173,7 +172,7 @@ def test_every_container_is_read_only_and_without_privileges() -> None:
         assert int(service.get("user", image.user).split(":")[0]) > 0
 
 
-def test_all_data_is_in_volumes() -> None:
+def test_all_data_is_in_volumes():
     # The nodes of a cluster keep everything in NATS.
     places = {"mosquitto": ["/mosquitto/data"], "balancer": [], "hub1": [], "hub2": []}
     for name, service in services(SETTINGS).items():
@@ -183,7 +182,7 @@ def test_all_data_is_in_volumes() -> None:
     assert image_of(INSTRUCTIONS).volumes == ["/data"]
 
 
-def test_a_port_is_put_in_for_a_port_only_and_once(tmp_path: Path) -> None:
+def test_a_port_is_put_in_for_a_port_only_and_once(tmp_path: Path):
     places = {"//hub:8080": "//127.0.0.1:48000", "8080": "48000", "8000": "40000"}
     machine = Machine(tmp_path, places)
     secret = "f8080a8000" + "8000" * 4
@@ -192,7 +191,7 @@ def test_a_port_is_put_in_for_a_port_only_and_once(tmp_path: Path) -> None:
     )
 
 
-def test_the_hub_of_the_image_runs_and_keeps_accepted_fragments(installed: Installed) -> None:
+def test_the_hub_of_the_image_runs_and_keeps_accepted_fragments(installed: Installed):
     service = services(SETTINGS)["hub"]
     topic = SETTINGS["SOURCE_TOPICS"] + "channel.xml"
     for _ in range(2):
@@ -210,16 +209,14 @@ def test_the_hub_of_the_image_runs_and_keeps_accepted_fragments(installed: Insta
 
 
 @pytest.mark.slow
-def test_what_pip_downloads_is_all_that_the_hub_of_the_image_needs() -> None:
+def test_what_pip_downloads_is_all_that_the_hub_of_the_image_needs():
     with built_image(downloads=True) as installed:
         process = installed.machine.start(installed.image, services(SETTINGS)["hub"])
         process.says("listening on")
         installed.machine.stop()
 
 
-def test_the_hub_of_the_image_does_not_start_in_the_open_without_grants(
-    installed: Installed,
-) -> None:
+def test_the_hub_of_the_image_does_not_start_in_the_open_without_grants(installed: Installed):
     settings = {"RSNOTIFY_HUB_PUBLIC_URL": "https://hub.example/"}
     process = installed.machine.start(installed.image, {"environment": settings})
     assert process.ends() == 2
@@ -227,7 +224,7 @@ def test_the_hub_of_the_image_does_not_start_in_the_open_without_grants(
     assert "Traceback" not in process.output()
 
 
-def test_more_sources_are_in_a_file_as_in_the_readme(installed: Installed) -> None:
+def test_more_sources_are_in_a_file_as_in_the_readme(installed: Installed):
     (block,) = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "hub/README.md").read_text(), FLAGS)
     more = yaml.safe_load(block)["services"]["hub"]
     (mounted,) = more["volumes"]
@@ -248,7 +245,7 @@ def test_more_sources_are_in_a_file_as_in_the_readme(installed: Installed) -> No
         assert installed.publish(topic, "the token of another") == expected
 
 
-def test_the_demo_of_compose_keeps_a_copy_of_the_docs(installed: Installed) -> None:
+def test_the_demo_of_compose_keeps_a_copy_of_the_docs(installed: Installed):
     every = services(SETTINGS)
     machine, image = installed.machine, installed.image
     data = machine.places["/data"]
@@ -303,12 +300,10 @@ class Broker:
                 os.chown(folder / name, 1883, 1883)
 
     def start(self, **variables: str) -> Running:
-        """Start it, with some variables changed."""
         environment = self.service["environment"] | {"PATH": PATH} | variables
         return self.machine.start(Image(), self.service | {"environment": environment})
 
     def connect(self, user: str | None, password: str | None) -> Party:
-        """Connect to it."""
         return Party(self.port, user, password)
 
 
@@ -334,17 +329,14 @@ class Party:
         return self._answers.get(timeout=PATIENCE)
 
     def subscribe(self, topic: str) -> str:
-        """Subscribe, and return what the broker answers."""
         self._client.subscribe(topic, qos=1)
         return self._answer()
 
     def publish(self, topic: str, payload: bytes) -> str:
-        """Publish, and return what the broker answers."""
         self._client.publish(topic, payload, qos=1, retain=True)
         return self._answer()
 
     def close(self) -> None:
-        """Disconnect."""
         self._client.disconnect()
         self._client.loop_stop()
 
@@ -353,9 +345,7 @@ HUB = ("hub", SETTINGS["MQTT_HUB_PASSWORD"])
 SUBSCRIBER = ("subscriber", SETTINGS["MQTT_SUBSCRIBER_PASSWORD"])
 
 
-def test_at_the_broker_the_hub_writes_and_a_subscriber_reads_and_neither_does_more(
-    broker: Broker,
-) -> None:
+def test_at_the_broker_the_hub_writes_and_a_subscriber_reads_and_neither_does_more(broker: Broker):
     process = broker.start()
     process.says("running")
     hub, subscriber = broker.connect(*HUB), broker.connect(*SUBSCRIBER)
@@ -379,7 +369,7 @@ def test_at_the_broker_the_hub_writes_and_a_subscriber_reads_and_neither_does_mo
 
 def test_the_hub_of_the_image_publishes_everything_to_the_broker(
     installed: Installed, broker: Broker
-) -> None:
+):
     broker.start().says("running")
     installed.machine.places["//mosquitto:1883"] = f"//127.0.0.1:{broker.port}"
     subscriber = broker.connect(*SUBSCRIBER)
@@ -394,7 +384,7 @@ def test_the_hub_of_the_image_publishes_everything_to_the_broker(
     subscriber.close()
 
 
-def test_the_last_messages_of_the_hub_survive_a_restart_of_the_broker(broker: Broker) -> None:
+def test_the_last_messages_of_the_hub_survive_a_restart_of_the_broker(broker: Broker):
     process = broker.start()
     process.says("running")
     hub = broker.connect(*HUB)
@@ -408,7 +398,7 @@ def test_the_last_messages_of_the_hub_survive_a_restart_of_the_broker(broker: Br
     subscriber.close()
 
 
-def test_the_broker_knows_nobody_else_and_keeps_no_password(broker: Broker) -> None:
+def test_the_broker_knows_nobody_else_and_keeps_no_password(broker: Broker):
     broker.start().says("running")
     for user, password in ((None, None), ("hub", "wrong"), ("subscriber", HUB[1])):
         party = broker.connect(user, password)
@@ -420,9 +410,7 @@ def test_the_broker_knows_nobody_else_and_keeps_no_password(broker: Broker) -> N
 
 
 @pytest.mark.parametrize("password", ["", "short", "x" * 20 + "\nother:user"])
-def test_the_broker_does_not_start_with_a_password_that_is_none(
-    broker: Broker, password: str
-) -> None:
+def test_the_broker_does_not_start_with_a_password_that_is_none(broker: Broker, password: str):
     process = broker.start(MQTT_HUB_PASSWORD=password)
     assert process.ends() == 2
     assert "MQTT_HUB_PASSWORD" in process.output()

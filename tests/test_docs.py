@@ -7,6 +7,7 @@ and then to end in order. The pages for each role are done by test_roles.py.
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import tomllib
@@ -31,7 +32,11 @@ PAGES = [
 ALL_PAGES = sorted(
     str(path.relative_to(ROOT))
     for pattern in (
-        *("*.md", "[a-z]*/README.md", "extensions/*/README.md", "docs/**/*.md", "deploy/**/*.md"),
+        "*.md",
+        "[a-z]*/README.md",
+        "extensions/*/README.md",
+        "docs/**/*.md",
+        "deploy/**/*.md",
     )
     for path in ROOT.glob(pattern)
 )
@@ -72,7 +77,6 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def programs() -> Iterator[tuple[str, str]]:
-    """Yield each program with the place where it stands."""
     for page in PAGES:
         for section in re.split(r"^#+ ", (ROOT / page).read_text(), flags=re.MULTILINE)[1:]:
             parts = [body for name, body in fences_of(section) if name == "python"]
@@ -81,7 +85,6 @@ def programs() -> Iterator[tuple[str, str]]:
 
 
 def commands() -> list[tuple[str, str]]:
-    """Return each command of ours, with the page that has it."""
     return [
         (page, line)
         for page in PAGES
@@ -119,7 +122,7 @@ def reader(tmp_path: Path, others: Reader) -> Iterator[Reader]:
 @pytest.mark.parametrize(("place", "program"), list(programs()), ids=lambda value: value[:60])
 def test_every_program_in_the_documentation_runs(
     reader: Reader, place: str, program: str, request: pytest.FixtureRequest
-) -> None:
+):
     if DATABASE in program:
         program = program.replace(DATABASE, request.getfixturevalue("postgresql"))
     reader.write("program.py", re.sub(r"(web\.run_app\(.*)\)", r"\1, port=8000)", program))
@@ -132,12 +135,12 @@ def test_every_program_in_the_documentation_runs(
     reader.end()
 
 
-def test_expected_results_belong_to_existing_programs() -> None:
+def test_expected_results_belong_to_existing_programs():
     assert {*SAY, *BRING} <= {place for place, _ in programs()}
 
 
 @pytest.mark.parametrize(("page", "command"), commands())
-def test_every_command_of_the_packages_pages_runs(reader: Reader, page: str, command: str) -> None:
+def test_every_command_of_the_packages_pages_runs(reader: Reader, page: str, command: str):
     words = command.split()
     reader.write("hub.toml", with_secrets(blocks("hub/README.md", "toml")[0]))
     reader.write("relay.toml", blocks("extensions/relay/README.md", "toml")[0])
@@ -159,7 +162,6 @@ def test_every_command_of_the_packages_pages_runs(reader: Reader, page: str, com
 
 
 def options(command: Any) -> set[str]:
-    """Return the options of a command and of its subcommands."""
     parameters = getattr(command, "params", [])
     below = []
     if hasattr(command, "list_commands"):
@@ -177,7 +179,7 @@ def named_options(page: str) -> set[str]:
     return {one for part in code for one in re.findall(r"(?<![\w-])--[a-z][a-z-]+", part)}
 
 
-def test_every_option_that_a_page_names_is_one() -> None:
+def test_every_option_that_a_page_names_is_one():
     ours = OPTIONS_OF_OTHERS.union(
         *(options(typer.main.get_command(app)) for app in (application(), hub_check))
     )
@@ -185,7 +187,7 @@ def test_every_option_that_a_page_names_is_one() -> None:
         assert named_options(page) <= ours, page
 
 
-def test_every_option_of_a_following_command_is_in_a_reference() -> None:
+def test_every_option_of_a_following_command_is_in_a_reference():
     for name, pages in {
         "follow": ["subscriber/README.md", "docs/mqtt.md", "docs/xmpp.md"],
         "relay": [*PAGES, "docs/mqtt.md", "docs/xmpp.md"],
@@ -196,7 +198,7 @@ def test_every_option_of_a_following_command_is_in_a_reference() -> None:
         assert options(command) <= named, name
 
 
-def test_every_make_target_in_the_documentation_exists() -> None:
+def test_every_make_target_in_the_documentation_exists():
     text = "".join((ROOT / page).read_text() for page in ALL_PAGES)
     targets = set(re.findall(r"^make ([\w-]+)|`make ([\w-]+)", text, flags=re.MULTILINE))
     names = {name for pair in targets for name in pair if name}
@@ -206,7 +208,7 @@ def test_every_make_target_in_the_documentation_exists() -> None:
 
 
 @pytest.mark.parametrize("page", ["docs/running-a-hub.md", "hub/README.md"])
-def test_every_configuration_of_a_hub_is_one(page: str, tmp_path: Path) -> None:
+def test_every_configuration_of_a_hub_is_one(page: str, tmp_path: Path):
     for number, block in enumerate(blocks(page, "toml")):
         file = tmp_path / f"{number}.toml"
         file.write_text(with_secrets(block))
@@ -221,7 +223,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", ALL_PAGES)
-def test_every_link_within_the_documentation_leads_somewhere(page: str) -> None:
+def test_every_link_within_the_documentation_leads_somewhere(page: str):
     for target, anchor in re.findall(
         r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)", (ROOT / page).read_text()
     ):
@@ -231,14 +233,20 @@ def test_every_link_within_the_documentation_leads_somewhere(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", ALL_PAGES)
-def test_every_module_that_a_page_names_is_there(page: str) -> None:
+def test_every_module_that_a_page_names_is_there(page: str):
     folder = (ROOT / page).parent
-    places = [ROOT, folder, *folder.glob("rsnotify*"), *ROOT.glob("*/rsnotify*")]
+    places = [
+        ROOT,
+        folder,
+        *folder.glob("rsnotify*"),
+        *ROOT.glob("*/rsnotify*"),
+        *ROOT.glob("extensions/*/rsnotify*"),
+    ]
     for name in re.findall(r"`([\w/]+\.py)`", (ROOT / page).read_text()):
         assert any((place / name).exists() for place in places), name
 
 
-def test_every_page_is_led_to_from_the_first() -> None:
+def test_every_page_is_led_to_from_the_first():
     known, new = set(), {ROOT / "README.md"}
     while new:
         page = new.pop()
@@ -258,7 +266,7 @@ def pages_in(navigation: Any) -> Iterator[str]:
             yield from pages_in(part)
 
 
-def test_every_page_is_in_the_navigation_of_the_site() -> None:
+def test_every_page_is_in_the_navigation_of_the_site():
     shown = list(pages_in(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
     # The first page of the decisions lists them.
     pages = [page for page in ALL_PAGES if not page.startswith("docs/decisions/0")]
@@ -266,7 +274,7 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
 
 
 @pytest.mark.parametrize("page", ALL_PAGES)
-def test_every_picture_is_described(page: str) -> None:
+def test_every_picture_is_described(page: str):
     for words in re.findall(r"!\[([^\]]*)\]\(", (ROOT / page).read_text()):
         assert len(words.split()) > 2, words
 
@@ -292,3 +300,13 @@ def test_every_message_that_troubleshooting_explains_is_one() -> None:
     ]
     assert len(messages) > 20
     assert [message for message in messages if message not in said] == []
+
+
+@pytest.mark.parametrize("page", ALL_PAGES)
+def test_every_name_that_a_page_imports_is_public(page: str) -> None:
+    found = re.findall(
+        r"^ *from (rsnotify[\w.]*) import (?:\(([^)]*)\)|(.*))$", (ROOT / page).read_text(), re.M
+    )
+    for package, several, names in found:
+        public = set(importlib.import_module(package).__all__)
+        assert set(re.findall(r"\w+", several or names)) <= public, package

@@ -65,26 +65,26 @@ def _read(trace: str, folder: str) -> Work:
 
 
 @pytest.mark.parametrize("name", ["record 0", "record 1", "record after that"])
-def test_a_change_is_flushed_before_recording_it_returns(work: Work, name: str) -> None:
+def test_a_change_is_flushed_before_recording_it_returns(work: Work, name: str):
     assert "flush source/journal.sqlite3-wal" in work[name]
 
 
-def test_a_document_is_flushed_before_its_rename_and_its_folder_after_it(work: Work) -> None:
+def test_a_document_is_flushed_before_its_rename_and_its_folder_after_it(work: Work):
     content, *rest = work["write a document"]
     assert content.startswith("flush documents/.document.xml.")
     assert rest == ["rename to documents/document.xml", "flush documents"]
 
 
 @pytest.mark.parametrize("name", ["publish 0", "publish 1"])
-def test_a_fragment_is_flushed_before_a_hub_acknowledges_it(work: Work, name: str) -> None:
+def test_a_fragment_is_flushed_before_a_hub_acknowledges_it(work: Work, name: str):
     assert "flush hub/hub.sqlite-wal" in work[name]
 
 
-def test_an_export_is_flushed_before_it_counts_as_written(work: Work) -> None:
+def test_an_export_is_flushed_before_it_counts_as_written(work: Work):
     assert "flush hub/export.jsonl" in work["export"]
 
 
-def test_a_backup_is_flushed_before_it_counts_as_made(work: Work) -> None:
+def test_a_backup_is_flushed_before_it_counts_as_made(work: Work):
     steps = work["back up"]
     assert steps[-3:] == [
         "flush backup/state.sqlite.partial",
@@ -93,7 +93,7 @@ def test_a_backup_is_flushed_before_it_counts_as_made(work: Work) -> None:
     ]
 
 
-def test_t_is_flushed_after_the_record_of_what_is_about_to_be_applied(work: Work) -> None:
+def test_t_is_flushed_after_the_record_of_what_is_about_to_be_applied(work: Work):
     flushed = {"flush state", "flush state/applying", "flush state/state.sqlite-wal"}
     assert set(work["commit 0"]) == flushed
     assert work["commit 1"] == ["flush state/also-applying", "flush state/state.sqlite-wal"]

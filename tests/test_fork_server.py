@@ -61,7 +61,7 @@ def outcome(process: subprocess.Popen[str]) -> tuple[Any, Any, int | None, str]:
     ],
     ids=["as it is", "session", "variable", "unbuffered", "no input"],
 )
-def test_it_sees_the_same(asked: dict[str, Any], words: list[str]) -> None:
+def test_it_sees_the_same(asked: dict[str, Any], words: list[str]):
     seen = []
     for how in (nullcontext(), fork_server.own_interpreter()):
         with how, few_files():
@@ -80,14 +80,14 @@ def test_it_sees_the_same(asked: dict[str, Any], words: list[str]) -> None:
 
 def test_it_has_the_folder_and_the_standard_files_of_its_starter(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+):
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "started.py").write_text("import os\nprint(os.getcwd(), __file__)\n")
     subprocess.run(STARTED, cwd=tmp_path, check=True, timeout=PATIENCE)
     assert capfd.readouterr() == (f"{tmp_path} {tmp_path}/tests/started.py\n", "")
 
 
-def test_a_terminal_is_one() -> None:
+def test_a_terminal_is_one():
     main, other = pty.openpty()
     lines = []
     for how in (nullcontext(), fork_server.own_interpreter()):
@@ -104,23 +104,21 @@ def test_a_terminal_is_one() -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-async def test_it_is_ended_by_a_signal(how: signal.Signals) -> None:
+async def test_it_is_ended_by_a_signal(how: signal.Signals):
     process = await asyncio.create_subprocess_exec(
         *STARTED, "wait", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
     )
-    assert process.stdout is not None
     await process.stdout.readline()
     assert is_forked(process.pid)
     process.send_signal(how)
     assert await process.wait() == -how
 
 
-def test_it_is_a_process_of_its_own_if_a_variable_differs_that_an_import_may_read() -> None:
+def test_it_is_a_process_of_its_own_if_a_variable_differs_that_an_import_may_read():
     for asked, forked in (({}, True), ({"TERM": "other"}, False), ({"RSNOTIFY_PORT": "1"}, True)):
         with subprocess.Popen(
             [*STARTED, "wait"], stdout=subprocess.PIPE, env={**os.environ, **asked}
         ) as process:
-            assert process.stdout is not None
             process.stdout.readline()
             assert is_forked(process.pid) == forked
             process.kill()
@@ -141,12 +139,11 @@ with subprocess.Popen(command, stdout=subprocess.PIPE, preexec_fn=prepared) as p
 """
 
 
-def test_it_ends_with_its_parent_if_that_was_asked_for() -> None:
+def test_it_ends_with_its_parent_if_that_was_asked_for():
     command = [sys.executable, "-c", PARENT]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, cwd=fork_server.ROOT, start_new_session=True
     ) as parent:
-        assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         assert is_forked(pid)
         child = os.pidfd_open(pid)

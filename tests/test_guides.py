@@ -20,7 +20,7 @@ def story_of(page: str) -> Story:
     return story
 
 
-def test_a_django_project_publishes_what_it_commits(tmp_path: Path, postgresql: str) -> None:
+def test_a_django_project_publishes_what_it_commits(tmp_path: Path, postgresql: str):
     url = urlsplit(postgresql)
     environment = {
         "PGHOST": str(url.hostname),
@@ -33,7 +33,7 @@ def test_a_django_project_publishes_what_it_commits(tmp_path: Path, postgresql: 
         reader.do(story_of("docs/django.md"), {})
 
 
-def test_an_aggregator_keeps_its_copy_in_postgresql(tmp_path: Path, postgresql: str) -> None:
+def test_an_aggregator_keeps_its_copy_in_postgresql(tmp_path: Path, postgresql: str):
     known = {"postgresql://localhost/example": postgresql}
     with Reader(tmp_path / "here", known) as reader:
         reader.do(story_of("docs/aggregator-postgresql.md"), {})
@@ -69,7 +69,7 @@ def behind_nginx(tmp_path: Path) -> Iterator[Reader]:
             yield reader
 
 
-def test_a_hub_serves_sources_and_destinations_through_nginx(behind_nginx: Reader) -> None:
+def test_a_hub_serves_sources_and_destinations_through_nginx(behind_nginx: Reader):
     reader = behind_nginx
     commands = story_of(HUB).commands
     eventually(lambda: "ready" in reader.run(commands[2]).lower())
@@ -89,7 +89,7 @@ def test_a_hub_serves_sources_and_destinations_through_nginx(behind_nginx: Reade
     reader.end()
 
 
-def test_an_authority_of_ones_own_signs_the_certificate(tmp_path: Path) -> None:
+def test_an_authority_of_ones_own_signs_the_certificate(tmp_path: Path):
     with Reader(tmp_path / "here") as reader:
         for command in story_of(HUB).commands[9:]:
             reader.do_once(command)

@@ -28,7 +28,6 @@ Documents = dict[str, dict[str, Any]]
 
 
 def render(folder: Path) -> Documents:
-    """Return what a folder gives, by kind."""
     done = subprocess.run(
         ["kubectl", "kustomize", folder], capture_output=True, text=True, check=False
     )
@@ -80,7 +79,7 @@ def overlay(tmp_path_factory: pytest.TempPathFactory) -> Documents:
 @pytest.mark.parametrize("which", ["base", "overlay"])
 def test_what_is_rendered_is_what_kubernetes_accepts(
     which: str, version: str, request: pytest.FixtureRequest
-) -> None:
+):
     documents = dict(request.getfixturevalue(which))
     documents.pop("ServiceMonitor", None)  # not part of Kubernetes; see below
     assert set(documents) == {
@@ -101,7 +100,7 @@ def container(documents: Documents) -> dict[str, Any]:
     return found
 
 
-def test_everything_is_about_the_same_pods(base: Documents) -> None:
+def test_everything_is_about_the_same_pods(base: Documents):
     assert base["Deployment"]["spec"]["template"]["metadata"]["labels"] == NAME
     assert base["Service"]["spec"]["selector"] == NAME
     assert base["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == NAME
@@ -111,7 +110,7 @@ def test_everything_is_about_the_same_pods(base: Documents) -> None:
         assert spread["labelSelector"]["matchLabels"] == NAME
 
 
-def test_all_ports_are_that_of_the_image(base: Documents) -> None:
+def test_all_ports_are_that_of_the_image(base: Documents):
     image = image_of(read_dockerfile(ROOT / "hub/Dockerfile"))
     (port,) = container(base)["ports"]
     assert str(port["containerPort"]) == image.environment["RSNOTIFY_HUB_PORT"]
@@ -120,7 +119,7 @@ def test_all_ports_are_that_of_the_image(base: Documents) -> None:
     assert {public["targetPort"], ingress["ports"][0]["port"], port["name"]} == {"http"}
 
 
-def test_nodes_have_the_user_of_the_image_and_no_privileges(base: Documents) -> None:
+def test_nodes_have_the_user_of_the_image_and_no_privileges(base: Documents):
     image = image_of(read_dockerfile(ROOT / "hub/Dockerfile"))
     security, own = pod(base)["securityContext"], container(base)["securityContext"]
     assert f"{security['runAsUser']}:{security['runAsGroup']}" == image.user
@@ -138,12 +137,12 @@ def test_nodes_have_the_user_of_the_image_and_no_privileges(base: Documents) -> 
     assert writable == {*image.volumes, "/tmp"}
 
 
-def test_the_service_is_not_taken_for_settings_of_the_hub(base: Documents) -> None:
+def test_the_service_is_not_taken_for_settings_of_the_hub(base: Documents):
     assert base["Service"]["metadata"]["name"] == "rsnotify-hub"
     assert pod(base)["enableServiceLinks"] is False
 
 
-def test_a_node_has_time_to_drain_and_its_probes_to_wait_for_the_store(base: Documents) -> None:
+def test_a_node_has_time_to_drain_and_its_probes_to_wait_for_the_store(base: Documents):
     one = container(base)
     wait = int(one["lifecycle"]["preStop"]["exec"]["command"][-1])
     assert pod(base)["terminationGracePeriodSeconds"] >= wait + 20
@@ -153,7 +152,7 @@ def test_a_node_has_time_to_drain_and_its_probes_to_wait_for_the_store(base: Doc
     assert one["livenessProbe"]["httpGet"]["path"] == "/healthz"
 
 
-def test_a_node_starts_before_another_ends(base: Documents) -> None:
+def test_a_node_starts_before_another_ends(base: Documents):
     spec = base["Deployment"]["spec"]
     assert spec["replicas"] >= 2
     assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
@@ -162,7 +161,7 @@ def test_a_node_starts_before_another_ends(base: Documents) -> None:
 
 def test_the_settings_are_those_of_a_hub_and_the_secret_has_what_they_name(
     base: Documents, tmp_path: Path
-) -> None:
+):
     text = base["ConfigMap"]["data"]["hub.toml"]
     mounts = {one["name"]: one["mountPath"] for one in container(base)["volumeMounts"]}
     assert container(base)["args"][-1] == mounts["settings"]
@@ -183,7 +182,7 @@ def test_the_settings_are_those_of_a_hub_and_the_secret_has_what_they_name(
     assert volume["secret"]["secretName"] in command
 
 
-def test_nodes_reach_nats_and_no_private_address_besides(base: Documents) -> None:
+def test_nodes_reach_nats_and_no_private_address_besides(base: Documents):
     _, nats, public = base["NetworkPolicy"]["spec"]["egress"]
     (target,) = nats["to"]
     assert target["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "nats"}
@@ -193,9 +192,7 @@ def test_nodes_reach_nats_and_no_private_address_besides(base: Documents) -> Non
     assert {"fc00::/7", "fe80::/10"} <= {*six["except"]}
 
 
-def test_the_overlay_of_the_readme_has_its_own_image_settings_and_namespace(
-    overlay: Documents,
-) -> None:
+def test_the_overlay_of_the_readme_has_its_own_image_settings_and_namespace(overlay: Documents):
     assert container(overlay)["image"] == "registry.example/rsnotify:0.2.0"
     assert "own.example" in overlay["ConfigMap"]["data"]["hub.toml"]
     assert {one["metadata"]["namespace"] for one in overlay.values()} == {"rsnotify"}
@@ -203,7 +200,7 @@ def test_the_overlay_of_the_readme_has_its_own_image_settings_and_namespace(
     assert settings["configMap"]["name"] == overlay["ConfigMap"]["metadata"]["name"]
 
 
-def test_the_service_monitor_selects_the_service_and_its_port(overlay: Documents) -> None:
+def test_the_service_monitor_selects_the_service_and_its_port(overlay: Documents):
     monitor = overlay["ServiceMonitor"]
     assert monitor["apiVersion"] == "monitoring.coreos.com/v1"
     assert set(monitor["spec"]) == {"selector", "endpoints"}

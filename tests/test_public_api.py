@@ -15,7 +15,13 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ("rsnotify_gateway", "rsnotify_publisher", "rsnotify_relay", "rsnotify_subscriber")
+PACKAGES = (
+    "rsnotify",
+    "rsnotify_gateway",
+    "rsnotify_publisher",
+    "rsnotify_relay",
+    "rsnotify_subscriber",
+)
 SNAPSHOT = Path(__file__).with_name("public_api.txt")
 
 
@@ -54,14 +60,14 @@ def public_api() -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_the_public_api_is_that_of_the_snapshot() -> None:
+def test_the_public_api_is_that_of_the_snapshot():
     if os.environ.get("RSNOTIFY_WRITE_SNAPSHOT"):
         SNAPSHOT.write_text(public_api())
     assert public_api() == SNAPSHOT.read_text()
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_every_exported_name_has_documentation(package: str) -> None:
+def test_every_exported_name_has_documentation(package: str):
     module = importlib.import_module(package)
     missing = []
     for name in module.__all__:

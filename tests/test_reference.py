@@ -34,7 +34,7 @@ def commands(command: Any, words: str) -> Iterator[tuple[str, Any]]:
             yield from commands(command.get_command(context, name), f"{words} {name}")
 
 
-def test_every_command_is_there_with_its_options() -> None:
+def test_every_command_is_there_with_its_options():
     page = reference.command_line()
     found = list(commands(typer.main.get_command(application()), "rsnotify"))
     assert len(found) > 20
@@ -53,7 +53,7 @@ def test_every_command_is_there_with_its_options() -> None:
         *(WebSubSettings, Limits, GatewayConfiguration, OriginSettings),
     ],
 )
-def test_every_setting_is_there_with_its_type_and_meaning(kind: type[msgspec.Struct]) -> None:
+def test_every_setting_is_there_with_its_type_and_meaning(kind: type[msgspec.Struct]):
     page = settings.configuration()
     for field in msgspec.structs.fields(kind):
         rows = re.findall(rf"^\| `{field.encode_name}` \| (.+) \| (.+) \| (.+) \|$", page, re.M)
@@ -61,7 +61,7 @@ def test_every_setting_is_there_with_its_type_and_meaning(kind: type[msgspec.Str
         assert all(len(meaning) > 10 for _, _, meaning in rows), field.name
 
 
-def test_a_setting_without_a_meaning_is_an_error() -> None:
+def test_a_setting_without_a_meaning_is_an_error():
     class Undescribed(msgspec.Struct):
         """Settings."""
 
@@ -80,7 +80,7 @@ def names() -> dict[str, Any]:
     }
 
 
-def test_every_public_name_is_there_and_has_a_docstring() -> None:
+def test_every_public_name_is_there_and_has_a_docstring():
     described = names()
     for module in (
         "rsnotify_publisher",
@@ -101,7 +101,7 @@ def imported(program: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", ALL_PAGES)
-def test_every_name_that_a_program_of_a_page_imports_is_there(page: str) -> None:
+def test_every_name_that_a_program_of_a_page_imports_is_there(page: str):
     described = names()
     for language, body in fences_of((ROOT / page).read_text()):
         if language == "python":
@@ -109,7 +109,7 @@ def test_every_name_that_a_program_of_a_page_imports_is_there(page: str) -> None
             assert set(imported(body)) - {"rsnotify_subscriber.events.Event"} <= set(described)
 
 
-def test_every_operation_of_the_admin_api_is_there() -> None:
+def test_every_operation_of_the_admin_api_is_there():
     page = reference.admin_api()
     for operation in OPERATIONS:
         assert f"## {operation.method} {PREFIX}{operation.path}\n" in page

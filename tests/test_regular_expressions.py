@@ -118,7 +118,7 @@ def long() -> list[Both]:
 
 
 @pytest.mark.parametrize("use", USES, ids=[place for place, *_ in USES])
-def test_an_expression_takes_linear_time(use: Use, short: list[Both], long: list[Both]) -> None:
+def test_an_expression_takes_linear_time(use: Use, short: list[Both], long: list[Both]):
     _, pattern, method = use
     work = partial(_apply, pattern, method)
     with limited(60):
@@ -142,17 +142,13 @@ def slow(work: Callable[[Both], None], texts: list[Both]) -> Iterator[Text]:
 
 
 @pytest.mark.parametrize("expression", ["(a|a)*b", r"(\w+\s?)*!"])
-def test_an_exponential_expression_is_found(
-    expression: str, short: list[Both], long: list[Both]
-) -> None:
+def test_an_exponential_expression_is_found(expression: str, short: list[Both], long: list[Both]):
     with pytest.raises(AssertionError, match="exponential"):
         test_an_expression_takes_linear_time(("", re.compile(expression), "match"), short, long)
 
 
 @pytest.mark.parametrize("expression", [r"a+b"])
-def test_a_quadratic_expression_is_found(
-    expression: str, short: list[Both], long: list[Both]
-) -> None:
+def test_a_quadratic_expression_is_found(expression: str, short: list[Both], long: list[Both]):
     with pytest.raises(AssertionError, match="times as long"):
         test_an_expression_takes_linear_time(("", re.compile(expression), "search"), short, long)
 

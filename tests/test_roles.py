@@ -38,7 +38,7 @@ SHOWS = {
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda one: f"{one.page}: {one.heading}")
-def test_the_instructions_of_a_page_work(story: Story, tmp_path: Path) -> None:
+def test_the_instructions_of_a_page_work(story: Story, tmp_path: Path):
     if shutil.which("curl") is None and any(one.startswith("curl") for one in story.commands):
         pytest.skip("there is no curl")
     # The tutorial lets the hub be away for a poll, which takes 10 seconds.
@@ -46,5 +46,5 @@ def test_the_instructions_of_a_page_work(story: Story, tmp_path: Path) -> None:
         reader.do(story, SHOWS)
 
 
-def test_expected_output_belongs_to_existing_commands() -> None:
+def test_expected_output_belongs_to_existing_commands():
     assert set(SHOWS) <= {command for story in STORIES for command in story.commands}

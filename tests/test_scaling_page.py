@@ -38,7 +38,7 @@ def fences(page: str, language: str) -> list[str]:
     return [body for name, body in fences_of((ROOT / page).read_text()) if name == language]
 
 
-def test_every_command_is_run_here_or_it_is_said_where_it_is_tried() -> None:
+def test_every_command_is_run_here_or_it_is_said_where_it_is_tried():
     shown = [one for page in PAGES for one in fences(page, "sh") if not one.startswith(SERVERS)]
     commands = [line for one in shown for line in lines_of(one)]
     for command in commands:
@@ -47,7 +47,7 @@ def test_every_command_is_run_here_or_it_is_said_where_it_is_tried() -> None:
         assert any(command.startswith(known) for command in commands), known
 
 
-def test_the_servers_that_are_started_by_hand_are_one_cluster(tmp_path: Path) -> None:
+def test_the_servers_that_are_started_by_hand_are_one_cluster(tmp_path: Path):
     if shutil.which("nats-server", path=PATH) is None:
         pytest.skip("nats-server is not installed")
     (script,) = [one for one in fences("docs/scaling.md", "sh") if one.startswith(SERVERS)]
@@ -75,7 +75,7 @@ def test_the_servers_that_are_started_by_hand_are_one_cluster(tmp_path: Path) ->
     assert {one.name for one in tmp_path.iterdir()} == {"log", "nats1", "nats2", "nats3"}
 
 
-def test_the_file_of_a_node_is_one(tmp_path: Path) -> None:
+def test_the_file_of_a_node_is_one(tmp_path: Path):
     (text,) = fences("docs/scaling.md", "toml")
     (tmp_path / "nats-password").write_text("a password\n")
     (tmp_path / "nats-ca.pem").write_text("")
@@ -87,7 +87,7 @@ def test_the_file_of_a_node_is_one(tmp_path: Path) -> None:
     assert configuration.store.ca == str(tmp_path / "nats-ca.pem")
 
 
-def test_the_variables_of_a_nats_server_are_those_of_its_file(tmp_path: Path) -> None:
+def test_the_variables_of_a_nats_server_are_those_of_its_file(tmp_path: Path):
     (text,) = fences("docs/scaling.md", "ini")
     file = tmp_path / "variables"
     file.write_text(text)

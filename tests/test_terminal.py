@@ -70,7 +70,6 @@ class Terminal:
         os.close(self._main)
 
     def lines(self) -> list[str]:
-        """Return what stands on the screen, and above it."""
         lines, row, column = [""], 0, 0
         text = self._written.decode(errors="replace")
         for part in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", text):
@@ -117,7 +116,7 @@ COMMANDS = [
 @pytest.mark.parametrize(("command", "shown"), COMMANDS)
 def test_a_log_line_appears_above_the_live_display(
     tmp_path: Path, command: Callable[[Path], tuple[str, ...]], shown: str
-) -> None:
+):
     with terminal(*command(tmp_path)) as screen:
         screen.shows(shown)
         screen.shows(LOGGED.pattern, times=3)
@@ -130,7 +129,7 @@ def test_a_log_line_appears_above_the_live_display(
     assert sum(shown in line for line in lines) == 1, lines
 
 
-def test_a_log_in_a_file_does_not_appear_in_the_terminal(tmp_path: Path) -> None:
+def test_a_log_in_a_file_does_not_appear_in_the_terminal(tmp_path: Path):
     errors = tmp_path / "errors"
     with terminal(*follow(tmp_path), errors=errors) as screen:
         screen.shows("changes applied", times=5)

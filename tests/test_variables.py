@@ -15,7 +15,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.state_folders import check_role
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_publisher import Publisher
-from rsnotify_subscriber.storage.sqlite_state import SQLiteFolder
+from rsnotify_subscriber.storage.state_database import SQLiteFolder
 from tests.hub.helpers import Clock
 from tests.hub.storing import FOREVER
 
@@ -26,7 +26,6 @@ NO_PORT = "70000"
 
 
 def said(*arguments: str, **environ: str) -> str:
-    """Run a command that cannot work, and return what it says."""
     clean = {name: value for name, value in os.environ.items() if "RSNOTIFY" not in name}
     done = subprocess.run(
         [sys.executable, "-m", "rsnotify", *arguments],
@@ -40,7 +39,7 @@ def said(*arguments: str, **environ: str) -> str:
     return done.stderr
 
 
-def test_a_variable_belongs_to_the_command_in_its_name(tmp_path: Path) -> None:
+def test_a_variable_belongs_to_the_command_in_its_name(tmp_path: Path):
     environ = {"RSNOTIFY_SOURCE_PORT": NO_PORT, "RSNOTIFY_HUB_PORT": "1"}
     errors = said("source", str(tmp_path), **environ)
     assert "it has to be a whole number from 0 to 65,535" in errors
@@ -49,20 +48,20 @@ def test_a_variable_belongs_to_the_command_in_its_name(tmp_path: Path) -> None:
     assert "it has to be a whole number from 0 to 65,535" in errors
 
 
-def test_the_former_name_of_a_variable_is_read_with_a_warning(tmp_path: Path) -> None:
+def test_the_former_name_of_a_variable_is_read_with_a_warning(tmp_path: Path):
     errors = said("source", str(tmp_path), RSNOTIFY_PORT=NO_PORT)
     assert "RSNOTIFY_PORT may be meant for another command: name it RSNOTIFY_SOURCE_PORT" in errors
     assert "it has to be a whole number from 0 to 65,535" in errors
 
 
-def test_a_former_name_is_ignored_if_the_present_one_is_set(tmp_path: Path) -> None:
+def test_a_former_name_is_ignored_if_the_present_one_is_set(tmp_path: Path):
     environ = {"RSNOTIFY_PORT": "1", "RSNOTIFY_SOURCE_PORT": NO_PORT}
     errors = said("source", str(tmp_path), **environ)
     assert "RSNOTIFY_PORT is not used, since RSNOTIFY_SOURCE_PORT is set" in errors
     assert "it has to be a whole number from 0 to 65,535" in errors
 
 
-def test_an_option_needs_no_word_about_variables(tmp_path: Path) -> None:
+def test_an_option_needs_no_word_about_variables(tmp_path: Path):
     errors = said("source", str(tmp_path), "--port", NO_PORT, RSNOTIFY_PORT="1")
     assert "WARNING" not in errors
 
@@ -90,7 +89,7 @@ ROLES = {"a hub": hub, "a Source": source, "a Destination": destination}
 @pytest.mark.parametrize("first", ROLES)
 def test_a_folder_with_the_state_of_another_role_is_refused(
     tmp_path: Path, first: str, second: str
-) -> None:
+):
     ROLES[first](tmp_path)
     begin: Callable[[Path], None] = ROLES[second]
     if first == second:
@@ -102,7 +101,7 @@ def test_a_folder_with_the_state_of_another_role_is_refused(
     assert str(raised.value).endswith(f"choose another folder for that of {second}")
 
 
-def test_a_role_keeps_a_folder_that_two_had_before(tmp_path: Path) -> None:
+def test_a_role_keeps_a_folder_that_two_had_before(tmp_path: Path):
     files = [tmp_path / name for name in ("hub.sqlite", "journal.sqlite3")]
     for file in files:
         file.touch()

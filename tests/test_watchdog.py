@@ -61,7 +61,7 @@ def run(program: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_all_that_it_started_ends_with_it(how: signal.Signals) -> None:
+def test_all_that_it_started_ends_with_it(how: signal.Signals):
     with run(RUN) as process:
         assert process.stdout is not None
         try:
@@ -74,7 +74,7 @@ def test_all_that_it_started_ends_with_it(how: signal.Signals) -> None:
 
 
 @pytest.mark.usefixtures("chromium")  # or it is skipped
-def test_a_browser_ends_with_it() -> None:
+def test_a_browser_ends_with_it():
     with run(CHROMIUM) as process:
         assert process.stdout is not None
         try:
@@ -102,7 +102,7 @@ def test_a_browser_ends_with_it() -> None:
 )
 def test_a_run_that_is_interrupted_leaves_no_server_and_no_browser(
     program: str, path: str | None, tests: str, whom: str
-) -> None:
+):
     if shutil.which(program, path=path) is None:
         pytest.skip(f"{program} is not installed")
     command = [sys.executable, "-m", "tests.interrupted", program, whom]

@@ -34,7 +34,6 @@ class _Silent(WSGIRequestHandler):
 
 @asynccontextmanager
 async def serving_asgi(app: Any, **settings: Any) -> AsyncIterator[str]:
-    """Serve an application with uvicorn, in the event loop of the test."""
     # asyncio sets TCP_NODELAY only for sockets whose protocol is named.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))

@@ -23,22 +23,24 @@ MODULES: dict[str, dict[str, list[str] | None]] = {
     "publisher": {
         "rsnotify_publisher": None,
         "rsnotify_publisher.outbox": None,
-        "rsnotify_publisher.outbox.postgresql_queue": ["PostgreSQLQueue"],
+        "rsnotify_publisher.outbox.postgresql": ["PostgreSQLQueue"],
         "rsnotify_publisher.outbox.sqlalchemy": ["SQLAlchemyOutbox", "SQLAlchemyQueue"],
     },
     "subscriber": {
         "rsnotify_subscriber": None,
         "rsnotify_subscriber.events": None,
-        "rsnotify_subscriber.storage.postgresql_state": ["PostgreSQLState"],
+        "rsnotify_subscriber.storage.postgresql": ["PostgreSQLState"],
     },
     "relay-gateway": {"rsnotify_relay": None, "rsnotify_gateway": None},
     "common": {
-        "rsnotify.format.model": ["Resource", "Link", "ChangeType", "Rel"],
-        "rsnotify.selection": ["Selection"],
+        "rsnotify": None,
         "rsnotify.sync.pace": ["Pace"],
         "rsnotify.runtime.mqtt_broker": ["BrokerLogin"],
         "rsnotify_xmpp": ["XmppLogin"],
-        "rsnotify.errors": None,
+        "rsnotify.errors": [
+            *("NotCopied", "NotPermitted", "ConnectionRefused", "WrongOption", "SeveralSets"),
+            "PatchError",
+        ],
     },
 }
 

@@ -1,7 +1,4 @@
-"""The aiohttp application of a hub, and its server.
-
-The format of the program's log: JSON lines, and no text of clients' requests.
-"""
+"""The HTTP application and server of a hub, and the format of the program's log."""
 
 from __future__ import annotations
 
@@ -47,59 +44,109 @@ from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.urls import check_url
 from rsnotify_hub.websub.websub_handler import defer_continue
 
-#: The attributes of every record; all others were given as `extra`.
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-
-
-class JsonLogFormatter(logging.Formatter):
-    """Formats each record as one JSON object on one line.
-
-    Its members are `time`, `level`, `logger`, `message`, `exception` if there is one, and those
-    given as `extra`.
-    """
-
-    def format(self, record: logging.LogRecord) -> str:
-        fields = {name: value for name, value in vars(record).items() if name not in _STANDARD}
-        line = {
-            "time": format_datetime(datetime.fromtimestamp(record.created, UTC)),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **fields,
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line, enc_hook=str).decode()
-
-
-class RequestTextFilter(logging.Filter):
-    """Keeps the text of requests out of the log of the HTTP server.
-
-    aiohttp logs a request that it cannot parse with the line at fault, which may contain a token.
-    """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, HttpProcessingError):
-            record.exc_info = None
-            record.levelno, record.levelname = logging.INFO, "INFO"
-        return True
-
-
-def use_json_logs(root: logging.Logger) -> None:
-    for handler in root.handlers:
-        handler.setFormatter(JsonLogFormatter())
-
-
 log = logging.getLogger("rsnotify.hub")
 
 HUB = web.AppKey("hub", HubService)
 
 _SHUTDOWN_SECONDS = 5.0
 
+#: The attributes of every record; all others were given as `extra`.
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
+
+
+@asynccontextmanager
+async def serve(
+    configuration: HubConfiguration,
+    *,
+    source: ConfigurationSource | None = None,
+    clock: Clock = utc_now,
+) -> AsyncIterator[str]:
+    """Return a context with the URL that a running hub listens at; leaving it stops the hub.
+
+    The grants are reloaded when a file of the source changes.
+
+    Raises:
+        ConfigurationError: The address, the port or the data folder is not available, or the hub
+            can be reached by others and nobody may publish on it.
+    """
+    server = configuration.server
+    with listen(server.host, server.port) as listener:
+        public_url = _public_url(configuration, listener)
+        local = _is_local(configuration, listener)
+        _check_grants(configuration, local=local)
+        app = create_application(configuration, public_url=public_url, anonymous=local, clock=clock)
+        gateway = None
+        if configuration.follow.tables:
+            gateway = follow_extension()(configuration, public_url, listener)
+            gateway.add_routes(app)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            shutdown_timeout=_SHUTDOWN_SECONDS,
+            keepalive_timeout=server.idle_seconds,
+            auto_decompress=False,  # a small body cannot become a large one
+            logger=_http_log(),
+        )
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(runner.cleanup)
+            await runner.setup()
+            watch = make_timeout_watch(
+                server,
+                request_seconds=configuration.intake.request_seconds,
+                statistics=app[HUB].statistics,
+            )
+            stack.callback(watch.close)
+            app[HUB].connections = lambda: watch.limit.count
+            assert runner.server is not None
+            protocols = partial(ConnectionGuard, runner.server, watch)
+            await ProtocolSite(runner, listener, protocols).start()
+            if source is not None:
+                reloader = GrantReloader(app[HUB].authorizer, source, configuration)
+                stack.callback(asyncio.create_task(reloader.run()).cancel)
+            if gateway is not None:
+                await stack.enter_async_context(gateway.running(app[HUB].authorizer.grants))
+            yield url_of(listener)
+
+
+def _check_grants(configuration: HubConfiguration, *, local: bool) -> None:
+    """Refuse to start a hub that others can reach and nobody may publish on."""
+    access = configuration.access
+    granted = access.publishers or access.open_topics or access.jwt_algorithms
+    others = configuration.mqtt.channels or configuration.follow.tables
+    if not local and not granted and not others:
+        raise ConfigurationError(
+            "other machines can reach this hub, but nobody may publish on it: name publishers in "
+            "its configuration, or listen on a loopback address without a public URL elsewhere"
+        )
+
+
+def _public_url(configuration: HubConfiguration, listener: socket.socket) -> str:
+    url = configuration.server.public_url or url_of(listener)
+    try:
+        return check_url(url, "the public URL").rstrip("/") + "/"
+    except Refusal as refusal:
+        raise ConfigurationError(refusal.reason) from None
+
+
+def _is_local(configuration: HubConfiguration, listener: socket.socket) -> bool:
+    """Return whether only this machine can reach the hub; a proxy would let others reach it."""
+    server = configuration.server
+    if server.trusted_proxies:
+        return False
+    host = urlsplit(server.public_url or url_of(listener)).hostname or ""
+    local = host == "localhost" or is_loopback(host)
+    return local and is_loopback(listener.getsockname()[0])
+
+
+def _http_log() -> logging.Logger:
+    logger = logging.getLogger("rsnotify.hub.http")
+    if not logger.filters:
+        logger.addFilter(RequestTextFilter())
+    return logger
 
 
 def create_application(
@@ -188,92 +235,41 @@ def _statistics(request: web.Request) -> Statistics:
     return request.config_dict[HUB].statistics
 
 
-@asynccontextmanager
-async def serve(
-    configuration: HubConfiguration,
-    *,
-    source: ConfigurationSource | None = None,
-    clock: Clock = utc_now,
-) -> AsyncIterator[str]:
-    """Return a context with the URL that a running hub listens at; leaving it stops the hub.
+def use_json_logs(root: logging.Logger) -> None:
+    for handler in root.handlers:
+        handler.setFormatter(JsonLogFormatter())
 
-    The grants are reloaded when a file of the source changes.
 
-    Raises:
-        ConfigurationError: The address, the port or the data folder is not available, or the hub
-            can be reached by others and nobody may publish on it.
+class JsonLogFormatter(logging.Formatter):
+    """Formats each record as one JSON object on one line.
+
+    Its members are `time`, `level`, `logger`, `message`, `exception` if there is one, and those
+    given as `extra`.
     """
-    server = configuration.server
-    with listen(server.host, server.port) as listener:
-        public_url = _public_url(configuration, listener)
-        local = _is_local(configuration, listener)
-        _check_grants(configuration, local=local)
-        app = create_application(configuration, public_url=public_url, anonymous=local, clock=clock)
-        gateway = None
-        if configuration.follow.tables:
-            gateway = follow_extension()(configuration, public_url, listener)
-            gateway.add_routes(app)
-        runner = web.AppRunner(
-            app,
-            access_log=None,
-            shutdown_timeout=_SHUTDOWN_SECONDS,
-            keepalive_timeout=server.idle_seconds,
-            auto_decompress=False,  # a small body cannot become a large one
-            logger=_http_log(),
-        )
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(runner.cleanup)
-            await runner.setup()
-            watch = make_timeout_watch(
-                server,
-                request_seconds=configuration.intake.request_seconds,
-                statistics=app[HUB].statistics,
-            )
-            stack.callback(watch.close)
-            app[HUB].connections = lambda: watch.limit.count
-            assert runner.server is not None
-            protocols = partial(ConnectionGuard, runner.server, watch)
-            await ProtocolSite(runner, listener, protocols).start()
-            if source is not None:
-                reloader = GrantReloader(app[HUB].authorizer, source, configuration)
-                stack.callback(asyncio.create_task(reloader.run()).cancel)
-            if gateway is not None:
-                await stack.enter_async_context(gateway.running(app[HUB].authorizer.grants))
-            yield url_of(listener)
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        line = {
+            "time": format_datetime(datetime.fromtimestamp(record.created, UTC)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **fields,
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=str).decode()
 
 
-def _check_grants(configuration: HubConfiguration, *, local: bool) -> None:
-    """Refuse to start a hub that others can reach and nobody may publish on."""
-    access = configuration.access
-    granted = access.publishers or access.open_topics or access.jwt_algorithms
-    others = configuration.mqtt.channels or configuration.follow.tables
-    if not local and not granted and not others:
-        raise ConfigurationError(
-            "other machines can reach this hub, but nobody may publish on it: name publishers in "
-            "its configuration, or listen on a loopback address without a public URL elsewhere"
-        )
+class RequestTextFilter(logging.Filter):
+    """Keeps the text of requests out of the log of the HTTP server.
 
+    aiohttp logs a request that it cannot parse with the line at fault, which may contain a token.
+    """
 
-def _http_log() -> logging.Logger:
-    logger = logging.getLogger("rsnotify.hub.http")
-    if not logger.filters:
-        logger.addFilter(RequestTextFilter())
-    return logger
-
-
-def _public_url(configuration: HubConfiguration, listener: socket.socket) -> str:
-    url = configuration.server.public_url or url_of(listener)
-    try:
-        return check_url(url, "the public URL").rstrip("/") + "/"
-    except Refusal as refusal:
-        raise ConfigurationError(refusal.reason) from None
-
-
-def _is_local(configuration: HubConfiguration, listener: socket.socket) -> bool:
-    """Return whether only this machine can reach the hub; a proxy would let others reach it."""
-    server = configuration.server
-    if server.trusted_proxies:
-        return False
-    host = urlsplit(server.public_url or url_of(listener)).hostname or ""
-    local = host == "localhost" or is_loopback(host)
-    return local and is_loopback(listener.getsockname()[0])
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            record.exc_info = None
+            record.levelno, record.levelname = logging.INFO, "INFO"
+        return True

@@ -1,14 +1,11 @@
 """A bridge to a broker: a delivery channel that keeps one connection to it.
 
 Theory of operation. The log is the queue, and the broker has a cursor in each topic's log, kept in
-the store. While there is a connection, the bridge sends every topic whose log has entries after the
-cursor (`backlog_sender`); an acknowledgement of the broker moves the cursor. After a lost
-connection, sending starts again from the cursors. So after an outage of the broker or the hub the
-broker receives all that it missed, some of it twice, and nothing is held in memory meanwhile.
-
-The position up to which a broker has each topic, and each requested part of a topic.
-
-Sends to a broker what it has not received yet, while one connection lasts.
+the store (`BrokerCursors`). While there is a connection, the bridge sends every topic, and every
+requested part of a topic, whose log has entries after the cursor (`BacklogSender`); an
+acknowledgement of the broker moves the cursor. After a lost connection, sending starts again from
+the cursors. So after an outage of the broker or the hub the broker receives all that it missed,
+some of it twice, and nothing is held in memory meanwhile.
 """
 
 from __future__ import annotations
@@ -36,65 +33,182 @@ from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
 from rsnotify_hub.statistics import BrokerState, DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import BridgeOwner, LogEntry, NotOwner, SubscriptionStore
 
+_MAX_RETRY_SECONDS = 30.0
+
+#: How many selections are read and sent at the same time.
+_CONCURRENCY = 64
+
 #: The key of the broker itself, which is no topic's.
 _KNOWN = ""
-
-
-class BrokerCursors:
-    """The cursor of a broker in each log, by the key of the selection; kept in the store.
-
-    `load` and `delete` raise `StorageError` if the store fails.
-
-    A new broker begins with the newest fragment of each topic. Topics that begin later begin with
-    their first fragment, and a part of a topic with its newest.
-    """
-
-    def __init__(self, store: SubscriptionStore, topics: TopicLogs, broker: str) -> None:
-        self._store = store
-        self._topics = topics
-        self._broker = broker
-        self._positions: dict[str, int] = {}
-
-    async def load(self) -> None:
-        """Load the cursors, or store those of a new broker."""
-        self._positions = await self._store.bridged(self._broker)
-        if _KNOWN not in self._positions:
-            self._positions = {state.topic: state.position - 1 for state in self._topics.states()}
-            self._positions[_KNOWN] = 0
-            await self._store.bridge(self._broker, self._positions)
-
-    def check_owner(self) -> None:
-        """Raise `NotOwner` if another node may publish to the broker."""
-        if not self._store.owns_bridge():
-            raise NotOwner("this node does not run the bridge to the broker")
-
-    def parts(self) -> list[TopicSelection]:
-        selections = (selection_of_key(key) for key in self._positions if key)
-        return [selection for selection in selections if selection.select]
-
-    def position(self, selection: TopicSelection) -> int:
-        return self._positions.get(selection.key, 0)
-
-    def is_behind(self, selection: TopicSelection) -> bool:
-        return self.position(selection) < self._topics.position(selection.topic)
-
-    def move(self, selection: TopicSelection, position: int) -> None:
-        key = selection.key
-        self._positions[key] = position
-        self._store.move_bridged(self._broker, key, position)
-
-    async def delete(self, selection: TopicSelection) -> None:
-        key = selection.key
-        self._positions.pop(key, None)
-        await self._store.unbridge(self._broker, key)
-
 
 #: Sends a fragment of a selection with a content type; the future is done when the broker has
 #: acknowledged it. Raises `ConnectionRefused`, or Unavailable if the connection is lost.
 Publish = Callable[[TopicSelection, bytes, str], Awaitable[asyncio.Future[None]]]
 
-#: How many selections are read and sent at the same time.
-_CONCURRENCY = 64
+
+class Bridges(BridgeOwner):
+    """All bridges of a hub, which run on the same node."""
+
+    def __init__(self, bridges: Sequence[Bridge]) -> None:
+        self.all = bridges
+
+    async def start(self) -> None:
+        async with AsyncExitStack() as stack:
+            for bridge in self.all:
+                await bridge.start()
+                stack.push_async_callback(bridge.close)
+            stack.pop_all()
+
+    async def close(self) -> None:
+        for bridge in self.all:
+            await bridge.close()
+
+    def states(self) -> dict[DeliveryTransport, BrokerState]:
+        return {bridge.transport: bridge.state() for bridge in self.all}
+
+
+class BridgeParts(Struct, frozen=True):
+    """The parts of a hub that a bridge uses.
+
+    Args:
+        store: Keeps the cursors of the broker.
+        topics: The logs of the topics.
+        intake: Checks and accepts what Sources publish at the broker.
+        statistics: Counts deliveries.
+        filters: Makes the parts of fragments that Destinations select.
+        clock: Returns the current instant.
+        retry_seconds: The wait before the first attempt to connect again; doubled each time.
+        max_selections: The most parts of a topic that the broker gets.
+    """
+
+    store: SubscriptionStore
+    topics: TopicLogs
+    intake: FragmentIntake
+    statistics: Statistics
+    filters: FilterCache
+    clock: Callable[[], Instant]
+    retry_seconds: float
+    max_selections: int
+
+
+class HubTransport(PushTransport, Protocol):
+    """A transport by which a hub can publish."""
+
+    @property
+    def settings(self) -> type[Any]:
+        """The type of its settings, a struct with a method `check` that raises WrongSetting.
+
+        Its fields have defaults. `url` is that of the broker.
+        """
+
+    def bridge(self, settings: Any, parts: BridgeParts, /) -> Bridge:
+        """Return the bridge to the broker of the settings."""
+
+
+class Bridge(DeliveryChannel):
+    """The `DeliveryChannel` to a broker.
+
+    Args:
+        transport: How deliveries are counted.
+        broker: What messages call the broker, as `MQTT broker`.
+        cursors: How far the broker has each topic.
+    """
+
+    def __init__(
+        self,
+        transport: DeliveryTransport,
+        broker: str,
+        cursors: BrokerCursors,
+        parts: BridgeParts,
+    ) -> None:
+        self.transport = transport
+        self._name = broker
+        self._topics = parts.topics
+        self._cursors = cursors
+        self._retry = Retry(parts.retry_seconds, _MAX_RETRY_SECONDS)
+        self._clock = parts.clock
+        self._log = logging.getLogger(f"rsnotify.hub.{transport}")
+        self._random = Random()
+        self._sender: BacklogSender | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._warned: set[str] = set()
+        self._away_since: Instant | None = None
+        self._error: str | None = None
+
+    def state(self) -> BrokerState:
+        if self._task is None:
+            return BrokerState(False, 0)  # another node has the cursors
+        selections = (TopicSelection(state.topic) for state in self._topics.states())
+        behind = sum(map(self._cursors.is_behind, selections))
+        if self._sender is not None:
+            return BrokerState(True, behind)
+        return BrokerState(False, behind, self._away_since, self._error)
+
+    async def start(self) -> None:
+        """Connect to the broker, in a task.
+
+        Raises:
+            StorageError: The cursors cannot be read.
+        """
+        await self._cursors.load()
+        self._away_since, self._error = self._clock(), None
+        self._task = asyncio.create_task(self._run())
+
+    def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
+        if self._sender is not None:
+            self._sender.wake(topic)
+
+    async def close(self) -> None:
+        """Stop; it may be started again. What was not acknowledged is sent then."""
+        if self._task is not None:
+            await cancel([self._task])
+        self._task = self._sender = None
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._connect()
+            except NotOwner:
+                pass  # another node continues, and this one is about to stop
+            except RsnotifyError as error:
+                self._report(error)
+            except Exception:
+                # A bug must not end the connection to the broker for good.
+                self._error = "an unexpected error, which the log has"
+                self._log.exception(
+                    "the connection to the %s failed; the hub connects again", self._name
+                )
+            failures += 1
+            if self._sender is not None:
+                self._sender, self._away_since, failures = None, self._clock(), 1
+            await asyncio.sleep(self._retry.delay(failures, self._random))
+
+    def _report(self, error: RsnotifyError) -> None:
+        self._error = str(error)
+        if isinstance(error, StorageError):
+            text = "the hub cannot store what Sources publish at the %s; it waits there: %s"
+        elif error.remedy is not None:
+            text = "the %s refuses this hub, what is published waits in the log: %s"
+        else:
+            text = "the %s is away; fragments wait in the log: %s"
+        level = logging.INFO if text in self._warned else logging.WARNING
+        self._log.log(level, text, self._name, error)
+        self._warned.add(text)
+
+    @abstractmethod
+    async def _connect(self) -> None:
+        """Connect once, and send until the connection is lost; raises `RsnotifyError` then."""
+
+    @asynccontextmanager
+    async def _sending(self, sender: BacklogSender) -> AsyncIterator[None]:
+        """Send what is in the logs during the context."""
+        self._sender = sender
+        try:
+            sender.wake_all()
+            yield
+        finally:
+            await sender.close()
 
 
 @dataclass(eq=False, repr=False)
@@ -252,8 +366,8 @@ class BacklogSender:
                 raise
             # Destinations detect the gap, and read the Change List.
             self.statistics.count(self.transport, DeliveryOutcome.FAILED)
-            way = self.transport.upper()
-            self._log.warning("a fragment of %s is left out over %s: %s", topic, way, error)
+            transport = self.transport.upper()
+            self._log.warning("a fragment of %s is left out over %s: %s", topic, transport, error)
             return False
         return True
 
@@ -263,169 +377,50 @@ class BacklogSender:
         await cancel(self._tasks.values())
 
 
-_MAX_RETRY_SECONDS = 30.0
+class BrokerCursors:
+    """The cursor of a broker in each log, by the key of the selection; kept in the store.
 
+    `load` and `delete` raise `StorageError` if the store fails.
 
-class BridgeParts(Struct, frozen=True):
-    """The parts of a hub that a bridge uses.
-
-    Args:
-        store: Keeps the cursors of the broker.
-        topics: The logs of the topics.
-        intake: Checks and accepts what Sources publish at the broker.
-        statistics: Counts deliveries.
-        filters: Makes the parts of fragments that Destinations select.
-        clock: Returns the current instant.
-        retry_seconds: The wait before the first attempt to connect again; doubled each time.
-        max_selections: The most parts of a topic that the broker gets.
+    A new broker begins with the newest fragment of each topic. Topics that begin later begin with
+    their first fragment, and a part of a topic with its newest.
     """
 
-    store: SubscriptionStore
-    topics: TopicLogs
-    intake: FragmentIntake
-    statistics: Statistics
-    filters: FilterCache
-    clock: Callable[[], Instant]
-    retry_seconds: float
-    max_selections: int
+    def __init__(self, store: SubscriptionStore, topics: TopicLogs, broker: str) -> None:
+        self._store = store
+        self._topics = topics
+        self._broker = broker
+        self._positions: dict[str, int] = {}
 
+    async def load(self) -> None:
+        """Load the cursors, or store those of a new broker."""
+        self._positions = await self._store.bridged(self._broker)
+        if _KNOWN not in self._positions:
+            self._positions = {state.topic: state.position - 1 for state in self._topics.states()}
+            self._positions[_KNOWN] = 0
+            await self._store.bridge(self._broker, self._positions)
 
-class HubTransport(PushTransport, Protocol):
-    """A transport by which a hub can publish."""
+    def check_owner(self) -> None:
+        """Raise `NotOwner` if another node may publish to the broker."""
+        if not self._store.owns_bridge():
+            raise NotOwner("this node does not run the bridge to the broker")
 
-    @property
-    def settings(self) -> type[Any]:
-        """The type of its settings, a struct with a method `check` that raises WrongSetting.
+    def parts(self) -> list[TopicSelection]:
+        selections = (selection_of_key(key) for key in self._positions if key)
+        return [selection for selection in selections if selection.select]
 
-        Its fields have defaults. `url` is that of the broker.
-        """
+    def position(self, selection: TopicSelection) -> int:
+        return self._positions.get(selection.key, 0)
 
-    def bridge(self, settings: Any, parts: BridgeParts, /) -> Bridge:
-        """Return the bridge to the broker of the settings."""
+    def is_behind(self, selection: TopicSelection) -> bool:
+        return self.position(selection) < self._topics.position(selection.topic)
 
+    def move(self, selection: TopicSelection, position: int) -> None:
+        key = selection.key
+        self._positions[key] = position
+        self._store.move_bridged(self._broker, key, position)
 
-class Bridge(DeliveryChannel):
-    """The `DeliveryChannel` to a broker.
-
-    Args:
-        transport: How deliveries are counted.
-        broker: What messages call the broker, as `MQTT broker`.
-        cursors: How far the broker has each topic.
-    """
-
-    def __init__(
-        self,
-        transport: DeliveryTransport,
-        broker: str,
-        cursors: BrokerCursors,
-        parts: BridgeParts,
-    ) -> None:
-        self.transport = transport
-        self._name = broker
-        self._topics = parts.topics
-        self._cursors = cursors
-        self._retry = Retry(parts.retry_seconds, _MAX_RETRY_SECONDS)
-        self._clock = parts.clock
-        self._log = logging.getLogger(f"rsnotify.hub.{transport}")
-        self._random = Random()
-        self._sender: BacklogSender | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._warned: set[str] = set()
-        self._away_since: Instant | None = None
-        self._error: str | None = None
-
-    def state(self) -> BrokerState:
-        if self._task is None:
-            return BrokerState(False, 0)  # another node has the cursors
-        selections = (TopicSelection(state.topic) for state in self._topics.states())
-        behind = sum(map(self._cursors.is_behind, selections))
-        if self._sender is not None:
-            return BrokerState(True, behind)
-        return BrokerState(False, behind, self._away_since, self._error)
-
-    async def start(self) -> None:
-        """Connect to the broker, in a task.
-
-        Raises:
-            StorageError: The cursors cannot be read.
-        """
-        await self._cursors.load()
-        self._away_since, self._error = self._clock(), None
-        self._task = asyncio.create_task(self._run())
-
-    def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
-        if self._sender is not None:
-            self._sender.wake(topic)
-
-    async def close(self) -> None:
-        """Stop; it may be started again. What was not acknowledged is sent then."""
-        if self._task is not None:
-            await cancel([self._task])
-        self._task = self._sender = None
-
-    async def _run(self) -> None:
-        failures = 0
-        while True:
-            try:
-                await self._connect()
-            except NotOwner:
-                pass  # another node continues, and this one is about to stop
-            except RsnotifyError as error:
-                self._report(error)
-            except Exception:
-                # A bug must not end the connection to the broker for good.
-                self._error = "an unexpected error, which the log has"
-                self._log.exception(
-                    "the connection to the %s failed; the hub connects again", self._name
-                )
-            failures += 1
-            if self._sender is not None:
-                self._sender, self._away_since, failures = None, self._clock(), 1
-            await asyncio.sleep(self._retry.delay(failures, self._random))
-
-    def _report(self, error: RsnotifyError) -> None:
-        self._error = str(error)
-        if isinstance(error, StorageError):
-            text = "the hub cannot store what Sources publish at the %s; it waits there: %s"
-        elif error.remedy is not None:
-            text = "the %s refuses this hub, what is published waits in the log: %s"
-        else:
-            text = "the %s is away; fragments wait in the log: %s"
-        level = logging.INFO if text in self._warned else logging.WARNING
-        self._log.log(level, text, self._name, error)
-        self._warned.add(text)
-
-    @abstractmethod
-    async def _connect(self) -> None:
-        """Connect once, and send until the connection is lost; raises `RsnotifyError` then."""
-
-    @asynccontextmanager
-    async def _sending(self, sender: BacklogSender) -> AsyncIterator[None]:
-        """Send what is in the logs during the context."""
-        self._sender = sender
-        try:
-            sender.wake_all()
-            yield
-        finally:
-            await sender.close()
-
-
-class Bridges(BridgeOwner):
-    """All bridges of a hub, which run on the same node."""
-
-    def __init__(self, bridges: Sequence[Bridge]) -> None:
-        self.all = bridges
-
-    async def start(self) -> None:
-        async with AsyncExitStack() as stack:
-            for bridge in self.all:
-                await bridge.start()
-                stack.push_async_callback(bridge.close)
-            stack.pop_all()
-
-    async def close(self) -> None:
-        for bridge in self.all:
-            await bridge.close()
-
-    def states(self) -> dict[DeliveryTransport, BrokerState]:
-        return {bridge.transport: bridge.state() for bridge in self.all}
+    async def delete(self, selection: TopicSelection) -> None:
+        key = selection.key
+        self._positions.pop(key, None)
+        await self._store.unbridge(self._broker, key)

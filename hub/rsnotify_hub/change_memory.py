@@ -1,15 +1,11 @@
-"""The handler of `GET /topics`: the list of topics, or with `topic` a page of its changes.
+"""`GET /topics`: the list of topics, the last changed first, or with `topic` a page of its changes.
 
-Makes a page of the change memory from the fragments of a log, without I/O.
-
-Theory of operation. A page covers (since, until]: it begins at the requested instant, and ends at
-the first gap in the log, at the end of the log, or when the page is full. Fragments may overlap or
-be out of order, so their entries are sorted, and each change is on the page once. The next page
-begins at the end of this one. A page at the end of the log covers nothing: it has no `until` and no
-next page, and can be requested again. If there is a gap at the requested instant, the error names
-the instant after the gap; the client gets the changes in between from the Source.
-
-The list of topics as JSON: the last changed first, in pages.
+Theory of operation. A page of changes covers (since, until]: it begins at the requested instant,
+and ends at the first gap in the log, at the end of the log, or when the page is full. Fragments may
+overlap or be out of order, so their entries are sorted, and each change is on the page once. The
+next page begins at the end of this one. A page at the end of the log covers nothing: it has no
+`until` and no next page, and can be requested again. If there is a gap at the requested instant,
+the error names the instant after the gap; the client gets the changes in between from the Source.
 """
 
 from __future__ import annotations
@@ -34,10 +30,189 @@ from rsnotify.format.model import Capability, Document, Link, Rel, Resource
 from rsnotify.format.writer import write_document
 from rsnotify.runtime.mqtt_broker import Broker
 from rsnotify.runtime.transports import ChannelPlace
-from rsnotify_hub.fragments import Fragment, read_stored
+from rsnotify_hub.fragments import Fragment, read_stored, up_links
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal, parse_since
 from rsnotify_hub.store.interface import LogState
+
+#: How many pages are made at the same time, since each takes memory and CPU time.
+_CONCURRENCY = 2
+#: The default and the largest number of changes on a page, and of topics on a page of the list.
+DEFAULT_CHANGES, MAX_CHANGES = 1_000, 10_000
+DEFAULT_TOPICS, MAX_TOPICS = 100, 1_000
+
+_HEADERS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
+
+
+class Brokers(Struct, frozen=True):
+    """Where the hub also publishes, as Destinations reach it."""
+
+    mqtt: Broker | None = None
+    xmpp: ChannelPlace | None = None
+
+
+class ChangeMemoryQuestion(Struct, frozen=True):
+    """A request for the changes of a topic after an instant, or for all, at most `limit`."""
+
+    topic: str
+    since: Instant | None
+    limit: int
+
+
+class HubChangeMemory:
+    """The handler of `GET /topics`, whose own URL is `url`."""
+
+    def __init__(self, topics: TopicLogs, url: str, brokers: Brokers) -> None:
+        self._brokers = brokers
+        self._topics = topics
+        self._url = url
+        self._slots = asyncio.Semaphore(_CONCURRENCY)
+
+    async def handle(self, request: web.Request) -> web.Response:
+        if "topic" not in request.query:
+            return await self._list(request)
+        question = _read_question(request.query)
+        state = self._topics.state(question.topic)
+        if state is None:
+            raise web.HTTPNotFound(text="this hub has nothing of that topic\n")
+        if state.whole:
+            raise web.HTTPNotFound(text="that topic has no changes; GET the topic itself\n")
+        tag = _tag(state, question)
+        headers = {**_HEADERS, "ETag": f'"{tag}"'}
+        if any(each.value in (tag, "*") for each in request.if_none_match or ()):
+            return web.Response(status=304, headers=headers)
+        body = await self._page(question, state)
+        return web.Response(body=body, content_type="application/xml", headers=headers)
+
+    async def _list(self, request: web.Request) -> web.Response:
+        limit = _read_limit(request.query, default=DEFAULT_TOPICS, maximum=MAX_TOPICS)
+        begins = read_cursor(request.query.get("after"))
+        found = await self._topics.store.newest(after=begins, limit=limit + 1)
+        page = found[:limit]
+        after = cursor_after(page[-1]) if len(found) > limit else None
+        answer = {
+            "topics": [row(state, self._link(topic=state.topic), self._brokers) for state in page],
+            "next": None if after is None else self._link(after=after, limit=limit),
+        }
+        body = msgspec.json.encode(answer)
+        return web.Response(body=body, content_type="application/json", headers=_HEADERS)
+
+    async def _page(self, question: ChangeMemoryQuestion, state: LogState) -> bytes:
+        async with self._slots:
+            entries = await self._topics.store.changes(question.topic, since=question.since)
+            if not entries:
+                return await self._end(question, state)
+            fragments = [entry.fragment for entry in entries]
+            try:
+                page = await asyncio.to_thread(
+                    make_page, fragments, since=question.since, limit=question.limit
+                )
+            except UnknownChanges as error:
+                raise self._gone(question, error) from None
+            return await asyncio.to_thread(write_document, self._document(page, question))
+
+    async def _end(self, question: ChangeMemoryQuestion, state: LogState) -> bytes:
+        """Write the page at the end of the log, which is empty until something changes."""
+        since = question.since
+        if since is None or (not state.kept and since < state.through):
+            raise self._gone(question, UnknownChanges(since, state.through))
+        last = await self._topics.read(question.topic, after=state.position - 1)
+        up = up_links(await asyncio.to_thread(read_stored, last[-1].fragment.body)) if last else ()
+        return write_document(self._document(ChangeMemoryPage(since, since, (), up), question))
+
+    def _gone(self, question: ChangeMemoryQuestion, error: UnknownChanges) -> web.HTTPGone:
+        text = str(error)
+        if error.begins is not None:
+            text += f" {format_datetime(error.begins)}: {self._changes(question, error.begins)}"
+        return web.HTTPGone(text=text + "\n")
+
+    def _document(self, page: ChangeMemoryPage, question: ChangeMemoryQuestion) -> Document:
+        more = page.until > page.since
+        following = Link(Rel.NEXT, self._changes(question, page.until))
+        return Document(
+            Capability.CHANGE_LIST,
+            page.entries,
+            from_=page.since,
+            until=page.until if more else None,
+            links=page.up + ((following,) if more else ()),
+        )
+
+    def _changes(self, question: ChangeMemoryQuestion, since: Instant) -> str:
+        limit = {} if question.limit == DEFAULT_CHANGES else {"limit": question.limit}
+        return self._link(topic=question.topic, since=format_datetime(since), **limit)
+
+    def _link(self, **query: str | int) -> str:
+        return f"{self._url}?{urlencode(query, safe=':')}"
+
+
+def _tag(state: LogState, question: ChangeMemoryQuestion) -> str:
+    """Return the entity tag of an answer, without reading the log."""
+    log = (state.first, state.position, state.through, state.received)
+    return blake2b(repr((log, question)).encode(), digest_size=12).hexdigest()
+
+
+def _read_question(query: Mapping[str, str]) -> ChangeMemoryQuestion:
+    since = query.get("since")
+    if since is not None and "T" in since:
+        # The + of a time zone that was not escaped arrives as a space.
+        since = since.replace(" ", "+")
+    return ChangeMemoryQuestion(
+        topic=query["topic"],
+        since=parse_since(since),
+        limit=_read_limit(query, default=DEFAULT_CHANGES, maximum=MAX_CHANGES),
+    )
+
+
+def _read_limit(query: Mapping[str, str], *, default: int, maximum: int) -> int:
+    limit = query.get("limit", str(default))
+    if not re.fullmatch(r"0*[1-9]\d{0,17}", limit, re.ASCII):
+        raise Refusal(Code.BAD_REQUEST, "limit: it is not a whole number above 0")
+    return min(int(limit), maximum)
+
+
+class TopicRow(Struct, frozen=True):
+    """A topic; `changes`, `mqtt` and `xmpp` are the URLs of its changes and at brokers, if any."""
+
+    topic: str
+    begins: str
+    through: str
+    received: str
+    kept: int
+    size: int
+    whole: bool
+    changes: str | None
+    mqtt: str | None
+    xmpp: str | None
+
+
+def row(state: LogState, changes: str, brokers: Brokers) -> TopicRow:
+    return TopicRow(
+        topic=state.topic,
+        begins=format_datetime(state.begins),
+        through=format_datetime(state.through),
+        received=format_datetime(state.received),
+        kept=state.kept,
+        size=state.size,
+        whole=state.whole,
+        changes=None if state.whole else changes,
+        mqtt=None if brokers.mqtt is None else brokers.mqtt.url_for(state.topic),
+        xmpp=None if brokers.xmpp is None else brokers.xmpp.url_for(state.topic),
+    )
+
+
+def read_cursor(after: str | None) -> tuple[Instant, str] | None:
+    """Return the `received` and the topic that a page begins after (`cursor_after`)."""
+    if after is None:
+        return None
+    received, _, topic = after.partition(" ")
+    try:
+        return parse_datetime(received), topic
+    except ValueError:
+        raise Refusal(Code.BAD_REQUEST, "after: it is not from the next of a page") from None
+
+
+def cursor_after(state: LogState) -> str:
+    return f"{format_datetime(state.received)} {state.topic}"
 
 
 class UnknownChanges(RsnotifyError):
@@ -99,7 +274,7 @@ def make_page(
         since=since,
         until=max(since, until),
         entries=tuple(_entry(change) for change in changes[:count]),
-        up=capability_list_links(documents[-1]),
+        up=up_links(documents[-1]),
     )
 
 
@@ -151,191 +326,3 @@ def _entry(change: Change) -> Resource:
     if change.resource.changed_at is not None:
         return change.resource
     return replace(change.resource, datetime=change.at)
-
-
-def capability_list_links(document: Document) -> tuple[Link, ...]:
-    return tuple(link for link in document.links if link.rel == Rel.UP)
-
-
-class Brokers(Struct, frozen=True):
-    """Where the hub also publishes, as Destinations reach it."""
-
-    mqtt: Broker | None = None
-    xmpp: ChannelPlace | None = None
-
-
-class TopicRow(Struct, frozen=True):
-    """A topic; `changes`, `mqtt` and `xmpp` are the URLs of its changes and at brokers, if any."""
-
-    topic: str
-    begins: str
-    through: str
-    received: str
-    kept: int
-    size: int
-    whole: bool
-    changes: str | None
-    mqtt: str | None
-    xmpp: str | None
-
-
-def read_cursor(after: str | None) -> tuple[Instant, str] | None:
-    """Return the `received` and the topic that a page begins after (`cursor_after`)."""
-    if after is None:
-        return None
-    received, _, topic = after.partition(" ")
-    try:
-        return parse_datetime(received), topic
-    except ValueError:
-        raise Refusal(Code.BAD_REQUEST, "after: it is not from the next of a page") from None
-
-
-def cursor_after(state: LogState) -> str:
-    return f"{format_datetime(state.received)} {state.topic}"
-
-
-def row(state: LogState, changes: str, brokers: Brokers) -> TopicRow:
-    return TopicRow(
-        topic=state.topic,
-        begins=format_datetime(state.begins),
-        through=format_datetime(state.through),
-        received=format_datetime(state.received),
-        kept=state.kept,
-        size=state.size,
-        whole=state.whole,
-        changes=None if state.whole else changes,
-        mqtt=None if brokers.mqtt is None else brokers.mqtt.url_for(state.topic),
-        xmpp=None if brokers.xmpp is None else brokers.xmpp.url_for(state.topic),
-    )
-
-
-#: How many pages are made at the same time, since each takes memory and CPU time.
-_CONCURRENCY = 2
-#: The default and the largest number of changes on a page, and of topics on a page of the list.
-DEFAULT_CHANGES, MAX_CHANGES = 1_000, 10_000
-DEFAULT_TOPICS, MAX_TOPICS = 100, 1_000
-
-_HEADERS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
-
-
-class ChangeMemoryQuestion(Struct, frozen=True):
-    """A request for the changes of a topic after an instant, or for all, at most `limit`."""
-
-    topic: str
-    since: Instant | None
-    limit: int
-
-
-class HubChangeMemory:
-    """The handler of `GET /topics`, whose own URL is `url`."""
-
-    def __init__(self, topics: TopicLogs, url: str, brokers: Brokers) -> None:
-        self._brokers = brokers
-        self._topics = topics
-        self._url = url
-        self._slots = asyncio.Semaphore(_CONCURRENCY)
-
-    async def handle(self, request: web.Request) -> web.Response:
-        if "topic" not in request.query:
-            return await self._list(request)
-        question = _read_question(request.query)
-        state = self._topics.state(question.topic)
-        if state is None:
-            raise web.HTTPNotFound(text="this hub has nothing of that topic\n")
-        if state.whole:
-            raise web.HTTPNotFound(text="that topic has no changes; GET the topic itself\n")
-        tag = _tag(state, question)
-        headers = {**_HEADERS, "ETag": f'"{tag}"'}
-        if any(each.value in (tag, "*") for each in request.if_none_match or ()):
-            return web.Response(status=304, headers=headers)
-        body = await self._page(question, state)
-        return web.Response(body=body, content_type="application/xml", headers=headers)
-
-    async def _list(self, request: web.Request) -> web.Response:
-        limit = _read_limit(request.query, default=DEFAULT_TOPICS, maximum=MAX_TOPICS)
-        begins = read_cursor(request.query.get("after"))
-        found = await self._topics.newest(after=begins, limit=limit + 1)
-        page = found[:limit]
-        after = cursor_after(page[-1]) if len(found) > limit else None
-        answer = {
-            "topics": [row(state, self._link(topic=state.topic), self._brokers) for state in page],
-            "next": None if after is None else self._link(after=after, limit=limit),
-        }
-        body = msgspec.json.encode(answer)
-        return web.Response(body=body, content_type="application/json", headers=_HEADERS)
-
-    async def _page(self, question: ChangeMemoryQuestion, state: LogState) -> bytes:
-        async with self._slots:
-            entries = await self._topics.changes(question.topic, since=question.since)
-            if not entries:
-                return await self._end(question, state)
-            fragments = [entry.fragment for entry in entries]
-            try:
-                page = await asyncio.to_thread(
-                    make_page, fragments, since=question.since, limit=question.limit
-                )
-            except UnknownChanges as error:
-                raise self._gone(question, error) from None
-            return await asyncio.to_thread(write_document, self._document(page, question))
-
-    async def _end(self, question: ChangeMemoryQuestion, state: LogState) -> bytes:
-        """Write the page at the end of the log, which is empty until something changes."""
-        since = question.since
-        if since is None or (not state.kept and since < state.through):
-            raise self._gone(question, UnknownChanges(since, state.through))
-        last = await self._topics.read(question.topic, after=state.position - 1)
-        up = (
-            capability_list_links(await asyncio.to_thread(read_stored, last[-1].fragment.body))
-            if last
-            else ()
-        )
-        return write_document(self._document(ChangeMemoryPage(since, since, (), up), question))
-
-    def _gone(self, question: ChangeMemoryQuestion, error: UnknownChanges) -> web.HTTPGone:
-        text = str(error)
-        if error.begins is not None:
-            text += f" {format_datetime(error.begins)}: {self._changes(question, error.begins)}"
-        return web.HTTPGone(text=text + "\n")
-
-    def _document(self, page: ChangeMemoryPage, question: ChangeMemoryQuestion) -> Document:
-        more = page.until > page.since
-        following = Link(Rel.NEXT, self._changes(question, page.until))
-        return Document(
-            Capability.CHANGE_LIST,
-            page.entries,
-            from_=page.since,
-            until=page.until if more else None,
-            links=page.up + ((following,) if more else ()),
-        )
-
-    def _changes(self, question: ChangeMemoryQuestion, since: Instant) -> str:
-        limit = {} if question.limit == DEFAULT_CHANGES else {"limit": question.limit}
-        return self._link(topic=question.topic, since=format_datetime(since), **limit)
-
-    def _link(self, **query: str | int) -> str:
-        return f"{self._url}?{urlencode(query, safe=':')}"
-
-
-def _tag(state: LogState, question: ChangeMemoryQuestion) -> str:
-    """Return the entity tag of an answer, without reading the log."""
-    log = (state.first, state.position, state.through, state.received)
-    return blake2b(repr((log, question)).encode(), digest_size=12).hexdigest()
-
-
-def _read_question(query: Mapping[str, str]) -> ChangeMemoryQuestion:
-    since = query.get("since")
-    if since is not None and "T" in since:
-        # The + of a time zone that was not escaped arrives as a space.
-        since = since.replace(" ", "+")
-    return ChangeMemoryQuestion(
-        topic=query["topic"],
-        since=parse_since(since),
-        limit=_read_limit(query, default=DEFAULT_CHANGES, maximum=MAX_CHANGES),
-    )
-
-
-def _read_limit(query: Mapping[str, str], *, default: int, maximum: int) -> int:
-    limit = query.get("limit", str(default))
-    if not re.fullmatch(r"0*[1-9]\d{0,17}", limit, re.ASCII):
-        raise Refusal(Code.BAD_REQUEST, "limit: it is not a whole number above 0")
-    return min(int(limit), maximum)

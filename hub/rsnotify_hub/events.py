@@ -1,11 +1,7 @@
-"""One open event stream.
-
-Fragments as events of an event stream (WHATWG HTML §9.2.5), in XML and in JSON.
+"""`GET /events`: an event stream (WHATWG HTML §9.2.5) of a topic's fragments, in XML or in JSON.
 
 The id of each event is the `until` of its fragment, so that a browser resumes after it. An event is
 a whole one or is ignored, so no framing of HTTP is needed around it.
-
-The handlers of `GET /events` and of the schema of its JSON.
 """
 
 from __future__ import annotations
@@ -33,11 +29,18 @@ from rsnotify_hub.refusals import Code, Refusal, parse_since
 from rsnotify_hub.statistics import DeliveryTransport
 from rsnotify_hub.urls import check_url
 
-#: Fragments of more bytes are parsed in a thread, so that the event loop is not blocked.
-_MAX_INLINE_BYTES = 64 * 1024
-
 #: The comment that shows a client that the hub is alive.
 HEARTBEAT = b":\n\n"
+
+#: How long a browser waits before it connects again, in milliseconds; at random, so that those of a
+#: node that stops do not all reach another one at once.
+_RETRY = range(1_000, 5_000)
+
+#: How many bytes a client may send after its request, which nothing reads.
+_MAX_INPUT = 16 * 1024
+
+#: Fragments of more bytes are parsed in a thread, so that the event loop is not blocked.
+_MAX_INLINE_BYTES = 64 * 1024
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -48,6 +51,174 @@ _When = Annotated[
         examples=["2026-11-20T16:00:00.000000Z"],
     ),
 ]
+
+
+@dataclass(eq=False, repr=False)
+class EventsHandler:
+    """The handler of `GET /events`; `url` is its URL."""
+
+    channel: LiveChannel
+    connections: LiveConnections
+    replays: Replays
+    url: str
+
+    def __post_init__(self) -> None:
+        transport = DeliveryTransport.SSE
+        self._encodings: dict[str, Encoding] = {
+            "xml": XmlEvents(transport),
+            "json": JsonEvents(transport),
+        }
+
+    @cached_property
+    def _schema(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(schema(self.url + "/schema")))
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        topic = check_url(request.query.get("topic", ""), "topic")
+        encoding = self._encodings.get(request.query.get("format", "xml"))
+        if encoding is None:
+            raise Refusal(Code.BAD_REQUEST, f"format is one of {', '.join(self._encodings)}")
+        # A browser that connects again sends the header with the first request's query.
+        since = parse_since(
+            request.headers.get("Last-Event-ID") or request.query.get("since") or None
+        )
+        self.connections.check(request)
+
+        def connect(
+            transport: asyncio.Transport, lost: Callable[[LiveConnection], None]
+        ) -> EventStream:
+            stream = EventStream(transport, lost)
+            subscriber = EventSubscriber(stream, topic, self.channel, encoding)
+            stream.role = subscriber
+            self.replays.start(subscriber, since)
+            return stream
+
+        return self.connections.accept(request, _head(request.headers.get("Origin")), connect)
+
+    async def handle_schema(self, request: web.Request) -> web.Response:
+        headers = {
+            "Access-Control-Allow-Origin": "*",
+            "Cross-Origin-Resource-Policy": "cross-origin",
+        }
+        return web.Response(
+            body=self._schema, content_type="application/schema+json", headers=headers
+        )
+
+
+def _head(origin: str | None) -> bytes:
+    """Return the head of the response, for a page of an origin that may read it, and `retry`.
+
+    The response ends with its connection (RFC 9112 §6.3).
+    """
+    headers = {
+        "Content-Type": "text/event-stream",
+        "Cache-Control": "no-store",
+        "Connection": "close",
+        "Date": formatdate(usegmt=True),
+        "Server": "rsnotify",
+        "X-Accel-Buffering": "no",  # nginx passes each event on at once
+        "Vary": "Origin",
+        **SECURITY_HEADERS,
+    }
+    if origin is not None:
+        headers["Access-Control-Allow-Origin"] = origin
+    lines = [f"{name}: {value}" for name, value in headers.items()]
+    retry = randrange(_RETRY.start, _RETRY.stop)
+    return "\r\n".join(["HTTP/1.1 200 OK", *lines, "", f"retry: {retry}\n\n"]).encode()
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class EventSubscriber(LiveSubscriber):
+    """An event stream that receives a topic."""
+
+    connection: EventStream
+
+    def opened(self, opening: Opening) -> None:
+        through = opening.through
+        subscribed = SubscribedEvent(
+            topic=self.topic,
+            through=None if through is None else format_datetime(through),
+            audience=opening.audience,
+        )
+        # A client that requested no instant resumes here, even if it receives nothing before that.
+        data = json_event(subscribed, id=through if opening.since is None else None)
+        if opening.begins is not None:
+            data += json_event(GapEvent(self.topic, format_datetime(opening.begins)))
+        self.connection.send(data)
+
+    def refused(self, refusal: Refusal) -> None:
+        self.connection.close()
+
+    def failed(self) -> None:
+        self.connection.close()
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class EventStream(LiveConnection):
+    """The response of `GET /events` after its head. The end of the connection ends it."""
+
+    kind: ClassVar[DeliveryTransport] = DeliveryTransport.SSE
+
+    _received: int = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._received += len(data)
+        if self._received > _MAX_INPUT:
+            self.transport.abort()
+
+    def eof_received(self) -> None:
+        # The transport closes itself after this.
+        self._end(CLOSE_SECONDS)
+
+    def close(self, *, seconds: float = CLOSE_SECONDS) -> None:
+        """Close after everything that was sent; abort if the client does not read it in time."""
+        if not self.has_ended:
+            self._end(seconds)
+            self.transport.close()
+
+    def cut_off(self, *, seconds: float) -> None:
+        self.close(seconds=seconds)
+
+    def go_away(self) -> None:
+        self.close()
+
+    def check(self) -> None:
+        """Send a comment, unless the client has yet to read; abort if it has read nothing."""
+        if self._has_stalled():
+            self.transport.abort()
+        elif not self.is_paused:
+            self.send(HEARTBEAT)
+
+
+class XmlEvents(Encoding):
+    """The XML of each fragment, as the Source wrote it."""
+
+    def encode(self, fragments: Sequence[Fragment]) -> bytes:
+        return b"".join(
+            _content(each) if each.whole else event(each.body.removeprefix(_BOM), id=each.until)
+            for each in fragments
+        )
+
+
+class JsonEvents(Encoding):
+    """Each fragment as JSON (`FragmentEvent`)."""
+
+    def __init__(self, transport: DeliveryTransport) -> None:
+        super().__init__(transport)
+        self._in_thread = asyncio.Lock()
+
+    def encode(self, fragments: Sequence[Fragment]) -> bytes:
+        return b"".join(map(_as_json, fragments))
+
+    def needs_thread(self, fragments: Sequence[Fragment]) -> bool:
+        return sum(len(each.body) for each in fragments) > _MAX_INLINE_BYTES
+
+    async def encode_page(self, fragments: Sequence[Fragment]) -> bytes:
+        if not self.needs_thread(fragments):
+            return self.encode(fragments)
+        # One at a time: each takes CPU time, and many subscribers may need the same.
+        async with self._in_thread:
+            return await asyncio.to_thread(self.encode, fragments)
 
 
 class EventLink(Struct, frozen=True, omit_defaults=True):
@@ -152,6 +323,17 @@ EVENTS: dict[str, type[Struct]] = {
 _encode_json = msgspec.json.Encoder().encode
 
 
+def schema(url: str) -> dict[str, Any]:
+    """Return the JSON Schema of the data of all events; that of fragments is the root."""
+    _, parts = msgspec.json.schema_components(EVENTS.values(), ref_template="#/$defs/{name}")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": url,
+        "$ref": "#/$defs/FragmentEvent",
+        "$defs": parts,
+    }
+
+
 def event(data: bytes, *, type: bytes = b"message", id: Instant | None = None) -> bytes:
     """Encode an event; each line of the data becomes a field, whatever ends it."""
     head = b"" if type == b"message" else b"event: " + type + b"\n"
@@ -164,48 +346,6 @@ def event(data: bytes, *, type: bytes = b"message", id: Instant | None = None) -
 def json_event(data: Struct, *, id: Instant | None = None) -> bytes:
     name = next(name for name, kind in EVENTS.items() if isinstance(data, kind))
     return event(_encode_json(data), type=name.encode(), id=id)
-
-
-def schema(url: str) -> dict[str, Any]:
-    """Return the JSON Schema of the data of all events; that of fragments is the root."""
-    _, parts = msgspec.json.schema_components(EVENTS.values(), ref_template="#/$defs/{name}")
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": url,
-        "$ref": "#/$defs/FragmentEvent",
-        "$defs": parts,
-    }
-
-
-class XmlEvents(Encoding):
-    """The XML of each fragment, as the Source wrote it."""
-
-    def encode(self, fragments: Sequence[Fragment]) -> bytes:
-        return b"".join(
-            _content(each) if each.whole else event(each.body.removeprefix(_BOM), id=each.until)
-            for each in fragments
-        )
-
-
-class JsonEvents(Encoding):
-    """Each fragment as JSON (`FragmentEvent`)."""
-
-    def __init__(self, transport: DeliveryTransport) -> None:
-        super().__init__(transport)
-        self._in_thread = asyncio.Lock()
-
-    def encode(self, fragments: Sequence[Fragment]) -> bytes:
-        return b"".join(map(_as_json, fragments))
-
-    def needs_thread(self, fragments: Sequence[Fragment]) -> bool:
-        return sum(len(each.body) for each in fragments) > _MAX_INLINE_BYTES
-
-    async def encode_page(self, fragments: Sequence[Fragment]) -> bytes:
-        if not self.needs_thread(fragments):
-            return self.encode(fragments)
-        # One at a time: each takes CPU time, and many subscribers may need the same.
-        async with self._in_thread:
-            return await asyncio.to_thread(self.encode, fragments)
 
 
 def _content(fragment: Fragment) -> bytes:
@@ -265,153 +405,3 @@ def _link(link: Link) -> EventLink:
         pri=link.pri,
         type=link.type,
     )
-
-
-#: How many bytes a client may send after its request, which nothing reads.
-_MAX_INPUT = 16 * 1024
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class EventStream(LiveConnection):
-    """The response of `GET /events` after its head. The end of the connection ends it."""
-
-    kind: ClassVar[DeliveryTransport] = DeliveryTransport.SSE
-
-    _received: int = 0
-
-    def data_received(self, data: bytes) -> None:
-        self._received += len(data)
-        if self._received > _MAX_INPUT:
-            self.transport.abort()
-
-    def eof_received(self) -> None:
-        # The transport closes itself after this.
-        self._end(CLOSE_SECONDS)
-
-    def close(self, *, seconds: float = CLOSE_SECONDS) -> None:
-        """Close after everything that was sent; abort if the client does not read it in time."""
-        if not self.has_ended:
-            self._end(seconds)
-            self.transport.close()
-
-    def cut_off(self, *, seconds: float) -> None:
-        self.close(seconds=seconds)
-
-    def go_away(self) -> None:
-        self.close()
-
-    def check(self) -> None:
-        """Send a comment, unless the client has yet to read; abort if it has read nothing."""
-        if self._has_stalled():
-            self.transport.abort()
-        elif not self.is_paused:
-            self.send(HEARTBEAT)
-
-
-#: How long a browser waits before it connects again, in milliseconds; at random, so that those of a
-#: node that stops do not all reach another one at once.
-_RETRY = range(1_000, 5_000)
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class EventSubscriber(LiveSubscriber):
-    """An event stream that receives a topic."""
-
-    connection: EventStream
-
-    def opened(self, opening: Opening) -> None:
-        through = opening.through
-        subscribed = SubscribedEvent(
-            topic=self.topic,
-            through=None if through is None else format_datetime(through),
-            audience=opening.audience,
-        )
-        # A client that requested no instant resumes here, even if it receives nothing before that.
-        data = json_event(subscribed, id=through if opening.since is None else None)
-        if opening.begins is not None:
-            data += json_event(GapEvent(self.topic, format_datetime(opening.begins)))
-        self.connection.send(data)
-
-    def refused(self, refusal: Refusal) -> None:
-        self.connection.close()
-
-    def failed(self) -> None:
-        self.connection.close()
-
-
-class EventsHandler:
-    """The handler of `GET /events`; `url` is its URL."""
-
-    def __init__(
-        self,
-        channel: LiveChannel,
-        connections: LiveConnections,
-        replays: Replays,
-        url: str,
-    ) -> None:
-        self._channel = channel
-        self._connections = connections
-        self._replays = replays
-        transport = DeliveryTransport.SSE
-        self._encodings: dict[str, Encoding] = {
-            "xml": XmlEvents(transport),
-            "json": JsonEvents(transport),
-        }
-        self._url = url
-
-    @cached_property
-    def _schema(self) -> bytes:
-        return msgspec.json.format(msgspec.json.encode(schema(self._url + "/schema")))
-
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        topic = check_url(request.query.get("topic", ""), "topic")
-        encoding = self._encodings.get(request.query.get("format", "xml"))
-        if encoding is None:
-            raise Refusal(Code.BAD_REQUEST, f"format is one of {', '.join(self._encodings)}")
-        # A browser that connects again sends the header with the first request's query.
-        since = parse_since(
-            request.headers.get("Last-Event-ID") or request.query.get("since") or None
-        )
-        self._connections.check(request)
-
-        def connect(
-            transport: asyncio.Transport, lost: Callable[[LiveConnection], None]
-        ) -> EventStream:
-            stream = EventStream(transport, lost)
-            subscriber = EventSubscriber(stream, topic, self._channel, encoding)
-            stream.handler = subscriber
-            self._replays.start(subscriber, since)
-            return stream
-
-        return self._connections.accept(request, _head(request.headers.get("Origin")), connect)
-
-    async def handle_schema(self, request: web.Request) -> web.Response:
-        headers = {
-            "Access-Control-Allow-Origin": "*",
-            "Cross-Origin-Resource-Policy": "cross-origin",
-        }
-        return web.Response(
-            body=self._schema, content_type="application/schema+json", headers=headers
-        )
-
-
-def _head(origin: str | None) -> bytes:
-    """Return the head of the response, for a page of an origin that may read it, and `retry`.
-
-    The response ends with its connection (RFC 9112 §6.3).
-    """
-    headers = {
-        "Content-Type": "text/event-stream",
-        "Cache-Control": "no-store",
-        "Connection": "close",
-        "Date": formatdate(usegmt=True),
-        "Server": "rsnotify",
-        "X-Accel-Buffering": "no",  # nginx passes each event on at once
-        "Vary": "Origin",
-        **SECURITY_HEADERS,
-    }
-    if origin is not None:
-        headers["Access-Control-Allow-Origin"] = origin
-    lines = [f"{name}: {value}" for name, value in headers.items()]
-    retry = randrange(_RETRY.start, _RETRY.stop)
-    return "\r\n".join(["HTTP/1.1 200 OK", *lines, "", f"retry: {retry}\n\n"]).encode()

@@ -1,23 +1,17 @@
 """Filters fragments once for all Destinations with the same selection.
 
-Filters the entries of fragments by a selection, and joins fragments that become empty.
-
 Theory of operation. A fragment covers its interval. For a Destination that requested a part of a
 topic, it still does without the entries outside that part. So the filter removes only entries:
-`from` and `until` stay, and T moves on. A filtered fragment may be empty; it is then joined with
-the next one, since two adjacent intervals are one.
+`from` and `until` stay, and T moves on.
+
+A fragment that becomes empty only moves `until`. It is joined with the next one, since two adjacent
+intervals are one: a reader holds it back for that, for at most a second, and not at all if it
+returned no empty fragment in the last second.
 
 Statements about the whole set (attributes of other namespaces, such as the count and digest of an
 audit) may not hold for a part, and are removed too. A fragment that keeps all entries keeps its
 bytes. So does a fragment that cannot be filtered: a whole content, or a fragment without `from` or
 `until`, or with an entry that takes its datetime from the entry before it.
-
-A topic or a part of it, as a Destination requests it.
-
-Reads the filtered log of one selection, page by page.
-
-An empty fragment only moves `until`. The reader holds it back to join it with the next fragment,
-for at most a second, and not at all if it returned no empty fragment in the last second.
 """
 
 from __future__ import annotations
@@ -33,6 +27,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rsnotify.format.coverage import EARLIEST
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document
 from rsnotify.format.writer import write_document
@@ -44,121 +39,23 @@ from rsnotify_hub.store.interface import LogEntry
 #: Parsed documents of up to this many bytes are cached for the other selections of their topic.
 _SMALL = 16_384
 
+#: More bytes than this are filtered in a thread, so that the event loop is not blocked.
+_MAX_INLINE_BYTES = 16 * 1024
+#: The size of the cache, in bytes.
+_CACHE_BYTES = 8 * 1024 * 1024
+#: The memory of a cached fragment in addition to its body.
+_OVERHEAD = 500
 
-def filter_fragment(fragment: Fragment, select: PushSelection) -> Fragment:
-    """Return a fragment with only the entries that a selection admits."""
-    if fragment.whole or fragment.heartbeat:
-        return fragment
-    document = _read(fragment.body)
-    if not _can_be_filtered(document):
-        return fragment
-    kept = tuple(filter(select.admits, document.resources))
-    if len(kept) == len(document.resources):
-        return fragment
-    return _written(fragment, replace(document, resources=kept, attributes=()))
+#: How many bytes of old fragments are filtered per second, and the burst in seconds: any client may
+#: request any part of any log from its beginning, again and again.
+_OLD_BYTES_PER_SECOND = 4 * 1024 * 1024
+_OLD_BURST_SECONDS = 10
 
+#: The shortest time between two fragments without entries, in seconds.
+QUIET_SECONDS = 1.0
 
-def join_empty(entries: Iterable[LogEntry]) -> list[LogEntry]:
-    """Join each empty fragment with the next one, unless that is not adjacent or is large."""
-    joiner = EmptyIntervalJoiner()
-    return [*joiner.add(entries), *joiner.flush()]
-
-
-class EmptyIntervalJoiner:
-    """Joins empty fragments with the next one, incrementally."""
-
-    def __init__(self) -> None:
-        self._held: _EmptyInterval | None = None
-
-    @property
-    def holds(self) -> bool:
-        return self._held is not None
-
-    def add(self, entries: Iterable[LogEntry]) -> list[LogEntry]:
-        """Add the next entries; return those that can be sent now."""
-        return [joined for entry in entries for joined in self._add(entry)]
-
-    def _add(self, entry: LogEntry) -> list[LogEntry]:
-        fragment, held = entry.fragment, self._held
-        if fragment.heartbeat and fragment.from_ is not None:
-            extended = held.extended(entry) if held is not None else None
-            ended = self.flush() if extended is None else []
-            self._held = extended or _EmptyInterval(entry, fragment.from_)
-            return ended
-        joined = held.joined(entry) if held is not None else None
-        if joined is None:
-            return [*self.flush(), entry]
-        self._held = None
-        return [joined]
-
-    def flush(self) -> list[LogEntry]:
-        held, self._held = self._held, None
-        return [held.entry()] if held is not None else []
-
-
-class _EmptyInterval(Struct, frozen=True):
-    """Joined empty fragments: the last of them, and the begin of the first."""
-
-    last: LogEntry
-    begin: Instant
-
-    def extended(self, entry: LogEntry) -> _EmptyInterval | None:
-        """Return this with another empty fragment; None if they are not adjacent."""
-        return _EmptyInterval(entry, self.begin) if self._is_adjacent(entry.fragment) else None
-
-    def joined(self, entry: LogEntry) -> LogEntry | None:
-        """Return the next fragment with this interval before it; None if they cannot be joined."""
-        fragment = entry.fragment
-        if len(fragment.body) > _SMALL or not self._is_adjacent(fragment):
-            return None
-        widened = _widened(fragment, self.begin)
-        return None if widened is None else LogEntry(entry.position, widened)
-
-    def _is_adjacent(self, fragment: Fragment) -> bool:
-        if fragment.from_ is None or fragment.whole:
-            return False
-        return self.begin <= fragment.from_ <= self.last.fragment.until <= fragment.until
-
-    def entry(self) -> LogEntry:
-        widened = _widened(self.last.fragment, self.begin)
-        return self.last if widened is None else LogEntry(self.last.position, widened)
-
-
-# Many Destinations return at the same time and need the same fragments.
-@lru_cache(maxsize=64)
-def _widened(fragment: Fragment, begin: Instant) -> Fragment | None:
-    if fragment.from_ == begin:
-        return fragment
-    document = _read(fragment.body)
-    if not _can_be_filtered(document):
-        return None
-    return _written(fragment, replace(document, from_=begin))
-
-
-def _written(fragment: Fragment, document: Document) -> Fragment:
-    assert document.from_ is not None
-    return replace(
-        fragment,
-        body=write_document(document),
-        content_type=MERGED_CONTENT_TYPE,
-        from_=document.from_,
-        begins=document.from_,
-        heartbeat=not document.resources,
-    )
-
-
-def _can_be_filtered(document: Document) -> bool:
-    stated = document.from_ is not None and document.until is not None
-    return stated and all(entry.changed_at is not None for entry in document.resources)
-
-
-def _read(body: bytes) -> Document:
-    return _read_small(body) if len(body) <= _SMALL else _read_large(body)
-
-
-_read_small = lru_cache(maxsize=64)(read_stored)
-# Fragments are filtered in turn for all selections of a topic, so each is parsed once.
-_read_large = lru_cache(maxsize=1)(read_stored)
+#: Filtered fragments, by position.
+_Filtered = dict[int, Fragment]
 
 
 class TopicSelection(Struct, frozen=True):
@@ -181,20 +78,55 @@ def selection_of_key(key: str) -> TopicSelection:
     )
 
 
-#: More bytes than this are filtered in a thread, so that the event loop is not blocked.
-_MAX_INLINE_BYTES = 16 * 1024
-#: The size of the cache, in bytes.
-_CACHE_BYTES = 8 * 1024 * 1024
-#: The memory of a cached fragment in addition to its body.
-_OVERHEAD = 500
+class FilteredReader:
+    """Reads the filtered log of one selection from a position on.
 
-#: How many bytes of old fragments are filtered per second, and the burst in seconds: any client may
-#: request any part of any log from its beginning, again and again.
-_OLD_BYTES_PER_SECOND = 4 * 1024 * 1024
-_OLD_BURST_SECONDS = 10
+    Attributes:
+        position: The position up to which everything was returned.
+    """
 
-#: Filtered fragments, by position.
-_Filtered = dict[int, Fragment]
+    def __init__(
+        self, selection: TopicSelection, topics: TopicLogs, filters: FilterCache, position: int
+    ) -> None:
+        self.position = position
+        self._selection = selection
+        self._topics = topics
+        self._filters = filters
+        self._seen = position
+        self._joiner = EmptyIntervalJoiner()
+        self._quiet_until = 0.0
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `next` has something to read, or to return after holding it back."""
+        is_at_end = self._seen >= self._topics.position(self._selection.topic)
+        return not is_at_end or (self._joiner.holds and self.wait <= 0)
+
+    @property
+    def holds(self) -> bool:
+        return self._joiner.holds
+
+    @property
+    def wait(self) -> float:
+        """How long an empty fragment is held back at most, in seconds."""
+        return self._quiet_until - asyncio.get_running_loop().time()
+
+    async def next(self) -> list[LogEntry]:
+        """Read a page, and return what is to be sent now, if anything."""
+        topic = self._selection.topic
+        end = self._topics.position(topic)
+        entries = await self._topics.read(topic, after=self._seen)
+        ready = self._joiner.add(await self._filters.filtered(self._selection, entries))
+        self._seen = entries[-1].position if entries else max(self._seen, end)
+        # Even if there are more entries: there might always be more.
+        if self._joiner.holds and self.wait <= 0:
+            ready += self._joiner.flush()
+            self._quiet_until = asyncio.get_running_loop().time() + QUIET_SECONDS
+        if not self._joiner.holds:
+            self.position = self._seen
+        elif ready:
+            self.position = ready[-1].position
+        return ready
 
 
 class FilterCache:
@@ -257,56 +189,100 @@ def _filter(selection: TopicSelection, entries: Sequence[LogEntry]) -> _Filtered
     return {each.position: filter_fragment(each.fragment, selection.select) for each in entries}
 
 
-#: The shortest time between two fragments without entries, in seconds.
-QUIET_SECONDS = 1.0
+def filter_fragment(fragment: Fragment, select: PushSelection) -> Fragment:
+    """Return a fragment with only the entries that a selection admits."""
+    if fragment.whole or fragment.heartbeat:
+        return fragment
+    document = _read(fragment.body)
+    if not _can_be_filtered(document):
+        return fragment
+    kept = tuple(filter(select.admits, document.resources))
+    if len(kept) == len(document.resources):
+        return fragment
+    return _written(fragment, replace(document, resources=kept, attributes=()))
 
 
-class FilteredReader:
-    """Reads the filtered log of one selection from a position on.
+def join_empty(entries: Iterable[LogEntry]) -> list[LogEntry]:
+    """Join each empty fragment with the next one, unless that is not adjacent or is large."""
+    joiner = EmptyIntervalJoiner()
+    return [*joiner.add(entries), *joiner.flush()]
 
-    Attributes:
-        position: The position up to which everything was returned.
-    """
 
-    def __init__(
-        self, selection: TopicSelection, topics: TopicLogs, filters: FilterCache, position: int
-    ) -> None:
-        self.position = position
-        self._selection = selection
-        self._topics = topics
-        self._filters = filters
-        self._seen = position
-        self._joiner = EmptyIntervalJoiner()
-        self._quiet_until = 0.0
+class EmptyIntervalJoiner:
+    """Joins empty fragments with the next one, incrementally."""
 
-    @property
-    def has_more(self) -> bool:
-        """Whether `next` has something to read, or to return after holding it back."""
-        is_at_end = self._seen >= self._topics.position(self._selection.topic)
-        return not is_at_end or (self._joiner.holds and self.wait <= 0)
+    def __init__(self) -> None:
+        #: The last of the empty fragments that are held back, and the begin of the first.
+        self._held: LogEntry | None = None
+        self._begin = EARLIEST
 
     @property
     def holds(self) -> bool:
-        return self._joiner.holds
+        return self._held is not None
 
-    @property
-    def wait(self) -> float:
-        """How long an empty fragment is held back at most, in seconds."""
-        return self._quiet_until - asyncio.get_running_loop().time()
+    def add(self, entries: Iterable[LogEntry]) -> list[LogEntry]:
+        """Add the next entries; return those that can be sent now."""
+        return [joined for entry in entries for joined in self._add(entry)]
 
-    async def next(self) -> list[LogEntry]:
-        """Read a page, and return what is to be sent now, if anything."""
-        topic = self._selection.topic
-        end = self._topics.position(topic)
-        entries = await self._topics.read(topic, after=self._seen)
-        ready = self._joiner.add(await self._filters.filtered(self._selection, entries))
-        self._seen = entries[-1].position if entries else max(self._seen, end)
-        # Even if there are more entries: there might always be more.
-        if self._joiner.holds and self.wait <= 0:
-            ready += self._joiner.flush()
-            self._quiet_until = asyncio.get_running_loop().time() + QUIET_SECONDS
-        if not self._joiner.holds:
-            self.position = self._seen
-        elif ready:
-            self.position = ready[-1].position
-        return ready
+    def _add(self, entry: LogEntry) -> list[LogEntry]:
+        fragment = entry.fragment
+        is_adjacent = self._is_adjacent(fragment)
+        if fragment.heartbeat and fragment.from_ is not None:
+            ended = [] if is_adjacent else self.flush()
+            self._held, self._begin = entry, self._begin if is_adjacent else fragment.from_
+            return ended
+        is_small = len(fragment.body) <= _SMALL
+        joined = _widened(fragment, self._begin) if is_adjacent and is_small else None
+        if joined is None:
+            return [*self.flush(), entry]
+        self._held = None
+        return [LogEntry(entry.position, joined)]
+
+    def _is_adjacent(self, fragment: Fragment) -> bool:
+        if self._held is None or fragment.from_ is None or fragment.whole:
+            return False
+        return self._begin <= fragment.from_ <= self._held.fragment.until <= fragment.until
+
+    def flush(self) -> list[LogEntry]:
+        held, self._held = self._held, None
+        if held is None:
+            return []
+        widened = _widened(held.fragment, self._begin)
+        return [held if widened is None else LogEntry(held.position, widened)]
+
+
+# Many Destinations return at the same time and need the same fragments.
+@lru_cache(maxsize=64)
+def _widened(fragment: Fragment, begin: Instant) -> Fragment | None:
+    if fragment.from_ == begin:
+        return fragment
+    document = _read(fragment.body)
+    if not _can_be_filtered(document):
+        return None
+    return _written(fragment, replace(document, from_=begin))
+
+
+def _written(fragment: Fragment, document: Document) -> Fragment:
+    assert document.from_ is not None
+    return replace(
+        fragment,
+        body=write_document(document),
+        content_type=MERGED_CONTENT_TYPE,
+        from_=document.from_,
+        begins=document.from_,
+        heartbeat=not document.resources,
+    )
+
+
+def _can_be_filtered(document: Document) -> bool:
+    stated = document.from_ is not None and document.until is not None
+    return stated and all(entry.changed_at is not None for entry in document.resources)
+
+
+def _read(body: bytes) -> Document:
+    return _read_small(body) if len(body) <= _SMALL else _read_large(body)
+
+
+_read_small = lru_cache(maxsize=64)(read_stored)
+# Fragments are filtered in turn for all selections of a topic, so each is parsed once.
+_read_large = lru_cache(maxsize=1)(read_stored)

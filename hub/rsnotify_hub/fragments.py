@@ -20,7 +20,7 @@ from msgspec import Struct
 from rsnotify.errors import InvalidDocument, MalformedDocument
 from rsnotify.format.coverage import notification_coverage
 from rsnotify.format.datetimes import Instant, just_before
-from rsnotify.format.model import Capability, Document
+from rsnotify.format.model import Capability, Document, Link, Rel
 from rsnotify.format.reader import DEFAULT_LIMITS, DocumentLimits, read_document
 from rsnotify.format.writer import write_document
 
@@ -46,7 +46,7 @@ _SMALL = 2048
 
 
 class Fragment(Struct, frozen=True):
-    """A fragment as it was sent.
+    """A fragment as it was sent, and all that the hub needs to know of its content.
 
     Args:
         body: The XML, unchanged.
@@ -56,6 +56,7 @@ class Fragment(Struct, frozen=True):
         heartbeat: Whether it has no entries.
         whole: Whether it is a topic's whole content instead of changes (`contents`), received at
             `until`. A newer content replaces it.
+        framework: Whether it is a Framework Notification, which is about documents.
     """
 
     body: bytes
@@ -65,6 +66,7 @@ class Fragment(Struct, frozen=True):
     begins: Instant
     heartbeat: bool
     whole: bool = False
+    framework: bool = False
 
 
 def read_fragment(
@@ -77,10 +79,6 @@ def read_fragment(
     """
     _check_encoding(body)
     return check_fragment(read_document(body, limits=limits), body, content_type)
-
-
-def read_stored(body: bytes) -> Document:
-    return read_document(body, limits=_NO_LIMITS)
 
 
 def check_fragment(document: Document, body: bytes, content_type: str) -> Fragment:
@@ -99,6 +97,7 @@ def check_fragment(document: Document, body: bytes, content_type: str) -> Fragme
         until=until,
         begins=coverage.from_ or just_before(first),
         heartbeat=not coverage.changes,
+        framework=_is_framework(document),
     )
 
 
@@ -111,9 +110,9 @@ def check_content_type(content_type: str) -> str:
 def _check_encoding(body: bytes) -> None:
     # The Sitemap protocol requires UTF-8, and WebSocket text frames carry the body unchanged.
     declared = _DECLARED_ENCODING.match(body[:200].removeprefix(b"\xef\xbb\xbf"))
-    if declared and declared.group(1).lower() not in (b"utf-8", b"us-ascii"):
-        raise MalformedDocument("its encoding is not UTF-8")
-    if not is_utf_8(body):
+    if (declared and declared.group(1).lower() not in (b"utf-8", b"us-ascii")) or not is_utf_8(
+        body
+    ):
         raise MalformedDocument("its encoding is not UTF-8")
 
 
@@ -125,21 +124,42 @@ def is_utf_8(data: bytes) -> bool:
     return True
 
 
+def stored_fragment(
+    body: bytes,
+    content_type: str,
+    from_: Instant | None,
+    until: Instant,
+    begins: Instant,
+    *,
+    heartbeat: bool,
+    whole: bool,
+) -> Fragment:
+    """Return a fragment from a store, which keeps everything but `framework`."""
+    # Only a fragment that may be a Framework Notification is parsed.
+    framework = (
+        not whole and bool(_MAYBE_FRAMEWORK.search(body)) and _is_framework(_read_merged(body))
+    )
+    return Fragment(body, content_type, from_, until, begins, heartbeat, whole, framework)
+
+
+def read_stored(body: bytes) -> Document:
+    return read_document(body, limits=_NO_LIMITS)
+
+
+def _is_framework(document: Document) -> bool:
+    return document.capability == Capability.FRAMEWORK_NOTIFICATION
+
+
 def capability_of(document: Document) -> str:
     """Return the capability of a pushed document that is a part or a merge of others."""
-    if document.capability == Capability.FRAMEWORK_NOTIFICATION:
+    if _is_framework(document):
         return Capability.FRAMEWORK_NOTIFICATION
     return Capability.CHANGE_NOTIFICATION
 
 
-def is_framework(fragment: Fragment) -> bool:
-    """Return whether a fragment is a Framework Notification, which is about documents.
-
-    Only a fragment that may be one is parsed.
-    """
-    if fragment.whole or not _MAYBE_FRAMEWORK.search(fragment.body):
-        return False
-    return capability_of(_read_merged(fragment.body)) == Capability.FRAMEWORK_NOTIFICATION
+def up_links(document: Document) -> tuple[Link, ...]:
+    """Return the links to the Capability List."""
+    return tuple(link for link in document.links if link.rel == Rel.UP)
 
 
 class Interval(Struct, frozen=True):
@@ -148,7 +168,7 @@ class Interval(Struct, frozen=True):
 
 
 def is_later(fragment: Fragment, instant: Instant) -> bool:
-    """Return whether a fragment may have changes that who knows all through an instant lacks.
+    """Return whether a fragment may have changes that a copy of everything up to `instant` lacks.
 
     One that begins and ends at that instant has late changes of a Source with a precision of
     seconds.
@@ -180,7 +200,7 @@ def count_chained(fragments: Sequence[Fragment], *, max_bytes: int) -> int:
         if fragments[number].from_ != fragments[number - 1].until or size > max_bytes:
             return number
         # A log of an earlier version may have both kinds.
-        if is_framework(fragments[number]) != is_framework(fragments[0]):
+        if fragments[number].framework != fragments[0].framework:
             return number
     return len(fragments)
 

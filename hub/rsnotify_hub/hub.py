@@ -49,7 +49,7 @@ from rsnotify_hub.store.stores import OpenStore, open_store
 from rsnotify_hub.websocket.websocket_handler import WebSocketHandler
 from rsnotify_hub.websub.callback_requests import CallbackRequests
 from rsnotify_hub.websub.channel import WebSubChannel
-from rsnotify_hub.websub.pings import PingHandler
+from rsnotify_hub.websub.pings import TopicFetcher
 from rsnotify_hub.websub.scheduler import IntentRequests
 from rsnotify_hub.websub.verification import IntentVerification
 from rsnotify_hub.websub.websub_handler import WebSubHandler
@@ -164,7 +164,7 @@ class HubService:
         self._verification = IntentVerification(
             self._callbacks, self._topics, self._intent_requests, websub, clock, opened.nodes
         )
-        self._pings = PingHandler(
+        self._pings = TopicFetcher(
             self._topics,
             client,
             websub,

@@ -1,9 +1,7 @@
 """The checks on a publication that all transports share: permission, size and content.
 
-Reads what is published: a fragment, or a topic's whole content (WebSub is for any resource).
-
-XML with a root of the sitemap namespace must be a fragment. Any other content is passed on
-unchanged, and a newer content replaces the one before it.
+XML with a root of the sitemap namespace must be a fragment. Any other content is a topic's whole
+content (WebSub is for any resource): it is passed on unchanged, and a newer one replaces it.
 """
 
 from __future__ import annotations
@@ -22,15 +20,53 @@ from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.config.configuration import IntakeConfig
 from rsnotify_hub.fragments import Fragment, check_content_type, is_utf_8, read_fragment
 
+#: Fragments of more bytes are read in a thread, so that the event loop is not blocked.
+_MAX_INLINE_BYTES = 64 * 1024
+#: How many bytes are parsed at a time, so that other threads run in between; and the largest tag or
+#: comment, since Expat parses an incomplete one again with each piece.
+_PIECE = 262_144
+_TOKEN_BYTES = 10_000_000
+
 #: A whole content covers everything before it.
 _BEGINNING = from_microseconds(0)
 
 #: Separates the namespace and the name of an element; no URI contains it.
 _SEPARATOR = " "
-#: How many bytes are parsed at a time, so that other threads run in between; and the largest tag or
-#: comment, since Expat parses an incomplete one again with each piece.
-_PIECE = 262_144
-_TOKEN_BYTES = 10_000_000
+
+
+class FragmentIntake:
+    def __init__(
+        self, authorizer: Authorizer, config: IntakeConfig, clock: Callable[[], Instant]
+    ) -> None:
+        self.authorizer = authorizer
+        self.max_bytes = config.max_fragment_bytes
+        self.request_seconds = config.request_seconds
+        self._clock = clock
+        self._limits = limits_of(config)
+
+    def is_small(self, body: bytes) -> bool:
+        """Return whether a fragment may be read without a thread (`read_now`)."""
+        return len(body) <= _MAX_INLINE_BYTES
+
+    def read_now(self, body: bytes) -> Fragment:
+        """Read and check a fragment."""
+        return read_fragment(body, limits=self._limits)
+
+    async def read_content(self, body: bytes, content_type: str) -> Fragment:
+        """Read and check a fragment, or the whole content of a topic."""
+        read = partial(
+            read_content,
+            body,
+            content_type=content_type,
+            received=self._clock(),
+            limits=self._limits,
+        )
+        return read() if self.is_small(body) else await asyncio.to_thread(read)
+
+
+def limits_of(config: IntakeConfig) -> DocumentLimits:
+    """Return the limits of what is published."""
+    return DocumentLimits(document_bytes=config.max_fragment_bytes, links=config.max_links)
 
 
 def read_content(
@@ -57,6 +93,13 @@ def whole_content(body: bytes, content_type: str, received: Instant) -> Fragment
         heartbeat=False,
         whole=True,
     )
+
+
+def is_text(fragment: Fragment) -> bool:
+    """Return whether a WebSocket text frame can carry it without looking like a control frame."""
+    if not fragment.whole:
+        return True  # a fragment is XML in UTF-8
+    return not fragment.body.startswith(b"{") and is_utf_8(fragment.body)
 
 
 def is_xml(content_type: str) -> bool:
@@ -97,55 +140,3 @@ def is_sitemap(body: bytes) -> bool:
 def _refuse_declarations(name: str, system: str | None, public: str | None, inside: bool) -> None:
     if inside:
         raise MalformedDocument("its DOCTYPE has declarations, which are refused; remove them")
-
-
-def is_text(fragment: Fragment) -> bool:
-    """Return whether a WebSocket text frame can carry it without looking like a control frame."""
-    if not fragment.whole:
-        return True  # a fragment is XML in UTF-8
-    return not fragment.body.startswith(b"{") and is_utf_8(fragment.body)
-
-
-#: Fragments of more bytes are read in a thread, so that the event loop is not blocked.
-_MAX_INLINE_BYTES = 64 * 1024
-
-
-def limits_of(config: IntakeConfig) -> DocumentLimits:
-    """Return the limits of what is published."""
-    return DocumentLimits(document_bytes=config.max_fragment_bytes, links=config.max_links)
-
-
-class FragmentIntake:
-    def __init__(
-        self, authorizer: Authorizer, config: IntakeConfig, clock: Callable[[], Instant]
-    ) -> None:
-        self.authorizer = authorizer
-        self.max_bytes = config.max_fragment_bytes
-        self.request_seconds = config.request_seconds
-        self._clock = clock
-        self._limits = limits_of(config)
-
-    def is_small(self, body: bytes) -> bool:
-        """Return whether a fragment may be read without a thread (`read_now`)."""
-        return len(body) <= _MAX_INLINE_BYTES
-
-    def read_now(self, body: bytes) -> Fragment:
-        """Read and check a fragment."""
-        return read_fragment(body, limits=self._limits)
-
-    async def read(self, body: bytes) -> Fragment:
-        return await self._run(partial(self.read_now, body), body)
-
-    async def read_content(self, body: bytes, content_type: str) -> Fragment:
-        """Read and check a fragment, or the whole content of a topic."""
-        read = partial(
-            read_content,
-            body,
-            content_type=content_type,
-            received=self._clock(),
-            limits=self._limits,
-        )
-        return await self._run(read, body)
-
-    async def _run(self, read: Callable[[], Fragment], body: bytes) -> Fragment:
-        return read() if self.is_small(body) else await asyncio.to_thread(read)

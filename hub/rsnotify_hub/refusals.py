@@ -19,14 +19,14 @@ class Code(StrEnum):
     MISDIRECTED = "misdirected"
 
 
-#: The HTTP status of each code.
-HTTP_STATUS = {
-    Code.BAD_REQUEST: 400,
-    Code.FORBIDDEN: 403,
-    Code.INVALID_FRAGMENT: 400,
-    Code.UNAVAILABLE: 503,
-    Code.TOO_MANY: 429,
-    Code.MISDIRECTED: 421,
+#: The HTTP status of each code, and the close code of a WebSocket (RFC 6455 §7.4.1).
+_STATUS_AND_CLOSE = {
+    Code.BAD_REQUEST: (400, 1008),
+    Code.FORBIDDEN: (403, 1008),
+    Code.INVALID_FRAGMENT: (400, 1008),
+    Code.UNAVAILABLE: (503, 1013),
+    Code.TOO_MANY: (429, 1013),
+    Code.MISDIRECTED: (421, 1008),
 }
 
 #: Codes of requests that may be repeated, and after how many seconds.
@@ -45,6 +45,10 @@ class Refusal(RsnotifyError):
     def __str__(self) -> str:
         return self.reason
 
+    @property
+    def close_code(self) -> int:
+        return _STATUS_AND_CLOSE[self.code][1]
+
 
 def parse_since(text: str | None) -> Instant | None:
     """Return the instant of a `since`; None if it is absent."""
@@ -57,9 +61,9 @@ def parse_since(text: str | None) -> Instant | None:
 def answer_to(refusal: Refusal, *, with_token: bool) -> tuple[int, dict[str, str]]:
     """Return the HTTP status of a refusal, and the headers it needs.
 
-    The answer asks for a token if the request has none.
+    The answer requests a token if the request has none.
     """
     if refusal.code is Code.FORBIDDEN and not with_token:
         return 401, {"WWW-Authenticate": "Bearer"}
     headers = {"Retry-After": RETRY_AFTER} if refusal.code in _TEMPORARY else {}
-    return HTTP_STATUS[refusal.code], headers
+    return _STATUS_AND_CLOSE[refusal.code][0], headers

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from rsnotify.format.model import Resource
+from rsnotify import Resource
 from rsnotify_publisher import Options, Publisher
 
 BASE = "https://source.example/data/"

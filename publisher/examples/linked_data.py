@@ -37,7 +37,7 @@ from pyoxigraph import (
     parse,
 )
 
-from rsnotify.format.model import ChangeType, Link, Rel, Resource
+from rsnotify import ChangeType, Link, Rel, Resource
 from rsnotify_publisher import Options, Publisher, routes
 
 TURTLE = "text/turtle"

@@ -14,9 +14,7 @@ from collections.abc import AsyncIterator
 import psycopg
 from aiohttp import web
 
-from rsnotify_publisher import Options, Publisher, application
-from rsnotify_publisher.outbox import Forwarder, Outbox
-from rsnotify_publisher.outbox.postgresql_queue import PostgreSQLQueue
+from rsnotify_publisher import Forwarder, Options, Outbox, PostgreSQLQueue, Publisher, application
 
 DATABASE, PORT = sys.argv[1], int(sys.argv[2])
 BASE = f"http://127.0.0.1:{PORT}/data/"

@@ -18,9 +18,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import path
 from psycopg.conninfo import conninfo_to_dict
 
-from rsnotify_publisher import Publisher
-from rsnotify_publisher.outbox import Forwarder, Outbox
-from rsnotify_publisher.outbox.postgresql_queue import PostgreSQLQueue
+from rsnotify_publisher import Forwarder, Outbox, PostgreSQLQueue, Publisher
 
 BASE = "https://source.example/data/"
 DATABASE = sys.argv[1]

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from rsnotify.runtime.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from rsnotify.runtime.mqtt_broker import BrokerLogin
     from rsnotify_publisher.changes import Metadata, Record
     from rsnotify_publisher.description import (
         SourceDescription,
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from rsnotify_publisher.hubs import Hub, parse_hub
     from rsnotify_publisher.journal import FinishedDocument
     from rsnotify_publisher.options import Options
+    from rsnotify_publisher.outbox.forwarder import Forwarder
+    from rsnotify_publisher.outbox.outbox import Outbox
+    from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
+    from rsnotify_publisher.outbox.sqlalchemy import SQLAlchemyOutbox, SQLAlchemyQueue
     from rsnotify_publisher.publisher import Publisher
     from rsnotify_publisher.push.transports import FragmentFeed
     from rsnotify_publisher.source_context import SourceCallbacks
@@ -25,6 +30,7 @@ else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
+            "rsnotify.runtime.mqtt_broker": ("BrokerLogin",),
             "rsnotify_publisher.changes": ("Metadata", "Record"),
             "rsnotify_publisher.description": (
                 "SourceDescription",
@@ -34,6 +40,10 @@ else:
             ),
             "rsnotify_publisher.journal": ("FinishedDocument",),
             "rsnotify_publisher.options": ("Options",),
+            "rsnotify_publisher.outbox.forwarder": ("Forwarder",),
+            "rsnotify_publisher.outbox.outbox": ("Outbox",),
+            "rsnotify_publisher.outbox.postgresql": ("PostgreSQLQueue",),
+            "rsnotify_publisher.outbox.sqlalchemy": ("SQLAlchemyOutbox", "SQLAlchemyQueue"),
             "rsnotify_publisher.view": ("View",),
             "rsnotify_publisher.publisher": ("Publisher",),
             "rsnotify_publisher.push.transports": ("FragmentFeed",),
@@ -45,13 +55,19 @@ else:
     )
 
 __all__ = [
+    "BrokerLogin",
     "FinishedDocument",
+    "Forwarder",
     "FragmentFeed",
     "Hub",
     "Metadata",
     "Options",
+    "Outbox",
+    "PostgreSQLQueue",
     "Publisher",
     "Record",
+    "SQLAlchemyOutbox",
+    "SQLAlchemyQueue",
     "SourceCallbacks",
     "SourceDescription",
     "View",

@@ -1,9 +1,7 @@
-"""Checks changes before they are recorded.
+"""Checks changes before they are recorded, and reads contents by the Source's callback.
 
 A change that cannot be written into a document would stop every later document, so it is refused
 at once, with a sentence for the programmer.
-
-The contents of resources, as the Source's callback returns them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""A Source of several sets of resources, and its Source Description.
+"""The Source Description of several sets of resources, and the means of discovery (core §6.3).
 
-Helps Destinations to discover a Source (core §6.3).
-
-The well-known URI is one of the routes. These functions return the other means: a header and an
+The well-known URI is one of the routes. Further functions return the other means: a header and an
 HTML element for the resources themselves, and lines for robots.txt.
 """
 

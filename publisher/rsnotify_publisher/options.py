@@ -1,6 +1,7 @@
 """Tuning of a Publisher. The defaults suit a Source of any size.
 
-When a job runs: at an interval in seconds, or at the times of a cron expression, in UTC.
+A schedule says when a job runs: at an interval in seconds, or at the times of a cron expression, in
+UTC.
 
     resource_dump_every = 86400
     resource_dump_every = "cron: 0 3 * * *"
@@ -9,16 +10,15 @@ A cron expression has five fields: minute, hour, day of the month, month, and da
 (0 or 7 is Sunday); or six, with seconds before them. As in cron, if both days are restricted, a
 time has to match only one of them.
 
-When changes are closed, and how long closed documents are offered: a line of text each.
+Two lines of text say when changes are closed, and how long closed documents are offered.
 
     rotate = "500 changes or 1 h"
     rotate = "10,000 changes or cron: 0 3 * * *"
     keep = "30 days, 1000 lists, 2 GB"
 
 A line names limits: a count (`500 changes`, `1000 lists`), a time (`90 s`, `15 min`, `1 h`,
-`30 days`, `4 weeks`), a size (`500 kB`, `25 MB`, `2 GB`), a cron expression (`cron: 0 3 * * *`,
-see `schedule`); each kind once, in any order, with a comma, "or" or "and" between them. Instants
-are counts of microseconds here.
+`30 days`, `4 weeks`), a size (`500 kB`, `25 MB`, `2 GB`), a cron expression; each kind once, in any
+order, with a comma, "or" or "and" between them. Instants are counts of microseconds here.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@
 
 Every method for threads has a counterpart for asyncio whose name begins with `a`, as in Django:
 `updated` blocks until the change is durable, `await aupdated` waits for it.
-
-Services that are started and closed, by methods or by `with` and `async with`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The documents of a Source: their names, and what each holds (docs/protocol.md).
 
-The channel for notices of the Source's own documents (Framework Notification 1.0.1).
-
-A notice says that a Resource List, a dump, a closed Change List or another document was written;
-the content is in the document alone.
+A second channel has notices of the Source's own documents (Framework Notification 1.0.1). A notice
+says that a Resource List, a dump, a closed Change List or another document was written; the content
+is in the document alone.
 """
 
 from __future__ import annotations

@@ -2,12 +2,9 @@
 
 The interval is `from` (exclusive) to `until` (inclusive). It is read from the document, and
 corrected where its datetimes contradict each other. The progress of a Destination, which is
-compared with it, is a `Frontier`.
-
-A frontier: the instant that progress has reached, and what was seen at that very instant.
-
-Sources with datetimes in whole seconds date several changes alike, and a document that is read
-later may have more of them. So changes at the instant are compared by datetime *and* URI
+compared with it, is a `Frontier`: the instant that was reached, and what was seen at that very
+instant. Sources with datetimes in whole seconds date several changes alike, and a document that is
+read later may have more of them. So changes at the instant are compared by datetime *and* URI
 (core §12.1).
 """
 

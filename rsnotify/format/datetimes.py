@@ -2,10 +2,8 @@
 
 An instant is a `datetime.datetime` in UTC everywhere in rsnotify. One that was read from a coarse
 form, without seconds, has the `fold` 1, which has no other meaning in UTC: it is the beginning of
-the minute, day, month or year that was written (`timestamp_precision.time_span`). Arithmetic drops
+the minute, day, month or year that was written, and `time_span` returns its end. Arithmetic drops
 the `fold`.
-
-The unit of time that a datetime stands for, and datetimes that list order corrects.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Hashes as documents carry them: white-space separated `algorithm:digest` pairs (core §7).
+"""Hashes of content: `algorithm:digest` pairs separated by white space (core §7).
 
-Hashes and lengths of content, against what a document announced (core §7, `hash`).
+Content is compared with a hash and a length that a document announced.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Resolving links, and the HTTP `Link` header (RFC 8288; core §6.3.3, WebSub §4).
-
-Links in the body of a page or a feed, for servers that send no Link header.
+"""Links: resolving them, the HTTP `Link` header (RFC 8288), and links in pages and feeds.
 
 A page has `link` elements in its head, where visitors who may write into the page cannot put one
 (WebSub §8.1). A feed has Atom's `link`, and a Sitemap has `rs:ln`, below the root or below RSS's

@@ -1,10 +1,8 @@
 """ResourceSync documents as values: frozen, comparable, without behaviour.
 
-Names follow core §7. `from` is a keyword of Python, so the field is `from_`.
-
-The names on the wire: namespaces, capabilities, relations, limits.
-
-The limits beyond which the reader refuses a document.
+Here are also the names on the wire (namespaces, capabilities, relations), and the limits beyond
+which the reader refuses a document. Names follow core §7. `from` is a keyword of Python, so the
+field is `from_`.
 """
 
 from __future__ import annotations

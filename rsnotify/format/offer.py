@@ -1,6 +1,7 @@
-"""What a Source offers for one set of resources, according to its Capability List (core §9).
+"""What a Source offers for one set of resources, and how a hub can be reached.
 
-The document in which a hub states how it can be reached (docs/protocol.md).
+The first is read from a Capability List (core §9), the second from the document of a hub
+(docs/protocol.md).
 """
 
 from __future__ import annotations

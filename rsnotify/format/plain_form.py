@@ -1,29 +1,19 @@
-"""The plain form of documents: what rsnotify and most other Sources write, read without a parser.
+"""Reads the plain form of documents without an XML parser, and leaves the rest to the parser.
 
 A plain document has the root `urlset` with the usual prefixes, then links and `rs:md`, then
 entries. A plain entry has `loc`, `lastmod`, `changefreq`, `priority` and `rs:md` in this order,
 and `rs:ln` and elements of other namespaces before or after `rs:md`. All names and attributes have
-one spelling; blanks may stand between elements.
+one spelling; blanks may stand between elements. Most entries that a Destination reads are plain.
 
-Why the result is the parser's: a value that is read has neither markup, nor references except
-`&amp;`, `&lt;`, `&gt;`, `&quot;` and `&apos;`, nor blanks that the parser would change. Whatever is
-not read (elements and attributes of other namespaces, another root) is checked by libxml2, many
-entries at a time: each piece must be well-formed by itself, between the start and end of the root.
-A prefix for our namespaces other than `rs` is never plain. Whatever is malformed, beyond a limit,
-or in doubt is not plain either, so that the parser reads it and reports the error.
-
-Every repetition is possessive, so that no expression backtracks.
-
-Reads the plain form of a document without an XML parser, and leaves the rest to the parser.
-
-Most entries that a Destination reads are plain (`plain_form`). Everything else goes to the parser,
-in document order.
-
-Why the result is the same as the parser's: the document must begin in the plain form, so that its
-encoding and prefixes are known. From there on each piece is either a plain entry or a sequence of
-complete elements, which the parser checks. The first piece that is neither ends the shortcut, and
-the parser reads the rest. So text within a comment, an attribute or another element never counts as
-a plain entry. A document that is plain to its end needs no parser. `tests/core/test_fast_reader.py`
+Why the result is the parser's: the document must begin in the plain form, so that its encoding and
+prefixes are known. From there on each piece is either a plain entry or a sequence of complete
+elements. A value that is read has neither markup, nor references except `&amp;`, `&lt;`, `&gt;`,
+`&quot;` and `&apos;`, nor blanks that the parser would change. Whatever is not read (elements and
+attributes of other namespaces, another root) is checked by libxml2, many entries at a time: each
+piece must be well-formed by itself, between the start and end of the root. Whatever is malformed,
+beyond a limit, in doubt, or has a prefix of ours other than `rs` is not plain: it ends the
+shortcut, and the parser reads the rest and reports the error. So text within a comment, an
+attribute or another element never counts as a plain entry. `tests/core/test_fast_reader.py`
 compares the two readers on arbitrary documents.
 
 Why it takes linear time: text is matched only once the end of an entry has arrived, and only up

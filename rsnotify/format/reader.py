@@ -5,9 +5,7 @@ completed, so memory does not grow with the document. Nothing that `feed` return
 *applied* before `close` has returned: a truncated list looks sound until its end. Most callers
 use `read_document`, which follows that rule for them.
 
-Builds the model from the elements of a document, which the XML parser reports.
-
-Nothing may be lost silently. So the builder refuses a DOCTYPE (entities expand in attributes even
+Nothing may be lost silently. So the reader refuses a DOCTYPE (entities expand in attributes even
 when they are not resolved), a root of another namespace (it would read as an empty list), an
 entry without `loc`, and a malformed datetime.
 """

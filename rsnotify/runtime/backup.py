@@ -1,13 +1,12 @@
 """The commands `rsnotify backup` and `rsnotify restore`.
 
-Copies of the state of a Source, a hub or a Destination, which may be in use meanwhile.
+They copy the state of a Source, a hub or a Destination, which may be in use meanwhile.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -51,8 +50,6 @@ def restore(backup: _Backup, state: _NewState) -> None:
 
 
 def _copy(source: Path, target: Path, done: str) -> None:
-    from rsnotify.runtime.backup import copy_state
-
     size = copy_state(source, target)
     typer.echo(f"{done} {source} to {target}: {size / 1e6:.1f} MB")
 
@@ -76,6 +73,8 @@ def copy_state(source: Path, target: Path) -> int:
         ConfigurationError: There is no state in `source`, or `target` cannot be used.
         StorageError: A file cannot be read or written.
     """
+    import sqlite3  # which the help of commands does not need
+
     databases = [path for name in ROLES for path in sorted(source.rglob(name))]
     if not databases:
         names = ", ".join(ROLES)
@@ -106,6 +105,8 @@ def copy_state(source: Path, target: Path) -> int:
 
 
 def _copy_database(path: Path, copy: Path) -> None:
+    import sqlite3
+
     copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     copy.touch(mode=path.stat().st_mode & 0o777)
     with (

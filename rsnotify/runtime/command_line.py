@@ -1,22 +1,14 @@
-"""The command `rsnotify`, with the subcommands of the installed packages.
+"""The command `rsnotify`, and what all its subcommands share.
 
 A package offers a subcommand as an entry point of the group `rsnotify.commands`: a typer
 function with the name of the subcommand, or a typer application with subcommands of its own.
 The help, and the completion in a shell, load the modules of all subcommands. So such a module may
 import at its top only what the help needs.
 
-The classes of commands for typer: their help, environment variables, and wrong arguments.
-
 Each option of a subcommand is an environment variable too: RSNOTIFY_SOURCE_PORT is `--port` of
 `rsnotify source`. The name of the command is part of that of the variable, so that one environment
 can hold settings of several commands. Names without it are accepted for one release. An option
 that typer may not name itself (`allow_from_autoenv`) has the same variable in every command.
-
-Live displays in a terminal, with log lines above them.
-
-Ending a process that cannot shut down gracefully, because foreign code does not return.
-
-Functions that all commands share: running a coroutine, and reporting errors.
 """
 
 from __future__ import annotations
@@ -36,9 +28,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar
 
 import typer
-from rich.console import RenderableType
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from rsnotify import __version__
@@ -167,34 +156,6 @@ def _variable(ctx: Any, parameter: Any) -> str:
     named = parameter.envvar or f"{ctx.auto_envvar_prefix}_{parameter.name.upper()}"
     names = [named] if isinstance(named, str) else list(named)
     return next((name for name in names if os.environ.get(name)), names[0])
-
-
-def live(first: RenderableType) -> Live:
-    """Return a live display; log lines appear above it if they go to the terminal too."""
-    return Live(first, refresh_per_second=4, redirect_stderr=sys.stderr.isatty())
-
-
-class ProgressBar:
-    """A bar for a known number of things, with the time since it was made."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.rendered = Progress(
-            TextColumn(text), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-        )
-        self._task = self.rendered.add_task(text, total=None)
-
-    def show(self, done: int, total: int) -> None:
-        self.rendered.update(self._task, completed=done, total=total)
-
-
-@contextmanager
-def progress_bar(text: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar until the block ends; call what it yields with the numbers done, and of all."""
-    bar = ProgressBar(text)
-    with live(bar.rendered) as display:
-        display.transient = True
-        yield bar.show
 
 
 #: Seconds that a program has for a graceful shutdown.

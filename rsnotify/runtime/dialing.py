@@ -1,22 +1,21 @@
-"""Connects to a host that may have several addresses, some of which do not answer.
+"""Connecting to a host: name lookups, several addresses, and the only check of addresses.
 
-The network addresses that untrusted input cannot make rsnotify connect to: all but public ones.
+A host may have several addresses, some of which do not answer; `Dialer` tries them in turn.
 
-This uses its own table, because for `ipaddress.is_global` NAT64, 6to4 and v4-compatible addresses
-are global, although each of them reaches an IPv4 address of the sender's choice.
+Untrusted input can make rsnotify connect to public addresses only. `refusal` has its own table,
+because for `ipaddress.is_global` NAT64, 6to4 and v4-compatible addresses are global, although each
+of them reaches an IPv4 address of the sender's choice.
 
-Resolves host names that clients gave, in threads of its own.
-
-A name whose server never answers blocks a thread for many seconds. In the shared thread pool, a
-few such names would delay all other work and lookups, and the hub would wait for them when it
-stops.
+`AddressResolver` looks up names that clients gave, in threads of its own. A name whose server never
+answers blocks a thread for many seconds. In the shared thread pool, a few such names would delay
+all other work and lookups, and the hub would wait for them when it stops.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from functools import partial
 from ipaddress import IPv6Address, ip_address, ip_network
@@ -61,15 +60,18 @@ class Dialer:
     Args:
         memory: Which addresses failed in earlier attempts.
         create: Creates a socket for an address, or raises OSError where it is not allowed.
+        look_up: Resolves a name as `getaddrinfo`; that of the event loop by default.
     """
 
     def __init__(
         self,
         memory: Alternatives[Address] | None = None,
         create: Callable[[Any], socket.socket] = any_socket,
+        look_up: Callable[..., Awaitable[list[Any]]] | None = None,
     ) -> None:
         self.memory: Alternatives[Address] = Alternatives() if memory is None else memory
         self._create = create
+        self._look_up = look_up
         self._dialled: dict[Address, None] = {}
 
     async def dial(self, host: str, port: int) -> socket.socket:
@@ -82,9 +84,8 @@ class Dialer:
         requested = _cancellations()
         async with asyncio.timeout(TIMEOUT):
             try:
-                found = await asyncio.get_running_loop().getaddrinfo(
-                    host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
-                )
+                look_up = self._look_up or asyncio.get_running_loop().getaddrinfo
+                found = await look_up(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
                 infos = {_address(info): info for info in found}
                 order = self.memory.order(infos)
                 connected = await aiohappyeyeballs.start_connection(
@@ -231,19 +232,19 @@ class _Threads:
 _threads = _Threads(THREADS)
 
 
+async def look_up(host: str, port: int, **options: Any) -> list[Any]:
+    """Return what `socket.getaddrinfo` returns, which is called in a thread of its own."""
+    work = partial(socket.getaddrinfo, host, port, **options)
+    return await asyncio.wrap_future(_threads.submit(work))
+
+
 class AddressResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        look_up = partial(
-            socket.getaddrinfo,
-            host,
-            port,
-            type=socket.SOCK_STREAM,
-            family=family,
-            flags=socket.AI_ADDRCONFIG,
+        found = await look_up(
+            host, port, type=socket.SOCK_STREAM, family=family, flags=socket.AI_ADDRCONFIG
         )
-        found = await asyncio.wrap_future(_threads.submit(look_up))
         return [
             ResolveResult(
                 hostname=host,

@@ -1,17 +1,14 @@
-"""One connection, which carries one request after another.
+"""A small HTTP/1.1 client for many short requests: kept connections, and bounded responses.
 
-Writing to the socket of a transport directly, which costs a tenth less than through it.
+Theory of operation. An `HttpConnection` carries one request after another; idle ones are kept in a
+pool, a bounded number for a bounded time. A response with status 2xx counts as soon as its head has
+arrived, unless its content is wanted. Of any other response the first bytes of the body are kept
+too. The rest of a body is read and dropped, so that the connection can be used again; but one limit
+on the bytes of a response covers everything: heads, 1xx responses before them, chunk extensions,
+trailers and bodies.
 
-It is permitted only while the transport is neither closing nor has data of its own to write.
-
-Responses: bytes in, an `HttpReply` out, all of it bounded.
-
-Theory of operation. A 2xx counts as soon as its head has arrived, unless its content is wanted. Of
-any other response the first bytes of the body are kept too. The rest of a body is read and dropped,
-so that the connection can be used again; but one limit on the bytes of a response covers
-everything: heads, 1xx responses before them, chunk extensions, trailers and bodies.
-
-Idle connections, kept for the next request: a bounded number, for a bounded time.
+Requests are written to the socket of the transport directly, which costs a tenth less. That is
+permitted only while the transport is neither closing nor has data of its own to write.
 """
 
 from __future__ import annotations

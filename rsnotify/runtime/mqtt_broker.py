@@ -1,4 +1,4 @@
-"""The URLs of brokers, and the MQTT topics of channels.
+"""MQTT brokers without I/O: their URLs and logins, the topics of channels, and messages.
 
 The scheme of a broker's URL says how to connect to it, and the path which MQTT topic is meant:
 
@@ -9,15 +9,12 @@ The scheme of a broker's URL says how to connect to it, and the path which MQTT 
 The digest is the first 32 hex digits of the SHA-256 of the channel's URI. So a topic name never
 contains a wildcard of MQTT, and has the same length for every URI.
 
-How a client logs in to a broker, and how it verifies the broker.
+MQTT 5 has properties for the metadata of a message, MQTT 3.1.1 has nothing.
 
-Messages and their metadata: MQTT 5 has properties for it, MQTT 3.1.1 has nothing.
-
-Requests for a filtered topic, which a Destination sends to a hub through their broker.
-
-A broker cannot filter by content. So the hub publishes each requested selection of a channel to
-an MQTT topic of its own, whose name follows from the channel and the selection
-(`Broker.filtered_topic`), as long as Destinations repeat the request now and then.
+A broker cannot filter by content. So a Destination requests a part of a channel from the hub,
+through their broker. The hub publishes each requested selection to an MQTT topic of its own, whose
+name follows from the channel and the selection (`Broker.filtered_topic`), as long as Destinations
+repeat the request now and then.
 """
 
 from __future__ import annotations
@@ -194,6 +191,7 @@ class BrokerLogin(Struct, frozen=True, kw_only=True):
             self.context()
 
     def context(self) -> ssl.SSLContext:
+        """Return the TLS context for connections to the broker."""
         context = trusted_context(self.ca)
         if self.certificate is not None:
             try:

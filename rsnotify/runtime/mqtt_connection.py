@@ -1,8 +1,4 @@
-"""Connect to a broker: login, session, and the version of MQTT.
-
-Errors for the reason codes by which an MQTT broker refuses something.
-
-One connection to a broker: paho-mqtt, which implements the protocol, on the event loop.
+"""One connection to an MQTT broker, by paho-mqtt on the event loop: login, session, and refusals.
 
 Theory of operation. paho is used as a state machine: `loop_read` feeds it what arrived,
 `loop_write` lets it send when it has something to send, and `loop_misc`, called once a second,

@@ -2,9 +2,8 @@
 
 paho-mqtt needs a non-blocking socket. It gets a `ByteStream` with the few methods that paho
 calls. So asyncio does name lookups, TLS and the handshakes of WebSockets, without a thread, and
-they can be cancelled. `TcpByteStream` runs over TCP, `WebSocketByteStream` over a WebSocket.
-
-The lengths of incoming MQTT packets, checked early: no broker may exhaust the memory.
+they can be cancelled. `TcpByteStream` runs over TCP, `WebSocketByteStream` over a WebSocket. The
+lengths of incoming packets are checked early, so that no broker can exhaust the memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Running other subcommands as child processes, as a user would.
-
-The limit of open files, which include connections.
-"""
+"""Child processes that run other subcommands, as a user would; and the limit of open files."""
 
 from __future__ import annotations
 

@@ -1,14 +1,8 @@
-"""Serving a web application on a listening socket.
-
-Listening on a port, before anything else, so that a wrong one is reported at once.
-
-Exchanges requests and responses with the server of aiohttp, and refuses what it should not.
-"""
+"""Serving a web application of aiohttp: requests, responses, and what is refused."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -19,41 +13,7 @@ from typing import Any, cast
 from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.typedefs import Handler
 
-from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.web_messages import TruncatedBody, WebRequest, WebResponse
-
-
-def cannot_listen(host: str, port: int, error: Exception) -> str:
-    """Return a sentence with the reason why a port cannot be listened on."""
-    reason = str(error)
-    if isinstance(error, OSError) and error.errno is not None:
-        # `strerror` may name the address once more; the resolver has numbers of its own below 0.
-        known = os.strerror(error.errno) if error.errno > 0 else error.strerror or reason
-        reason = known.partition(" (while")[0]
-    return f"cannot listen on {host} port {port}: {reason}"
-
-
-def listen(host: str, port: int, options: str = "another --host or --port") -> socket.socket:
-    """Return a listening socket.
-
-    Args:
-        host: The address.
-        port: The port; 0 for a free one.
-        options: What the user should choose if the port is not available.
-    """
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=512)
-    except (OSError, OverflowError) as error:
-        said = cannot_listen(host, port, error)
-        raise ConfigurationError(f"{said}; choose {options}") from None
-
-
-def address(host: str, listening: socket.socket) -> str:
-    """Return the URL of a listening socket."""
-    authority = f"[{host}]" if ":" in host else host
-    return f"http://{authority}:{listening.getsockname()[1]}/"
-
 
 _REG_NAME = r"(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+"
 _HOST = re.compile(rf"(\[[0-9A-Fa-f:.]+\]|{_REG_NAME})(?::[0-9]*)?")

@@ -1,21 +1,12 @@
-"""Descriptions of the allowed values of a setting, from its type.
+"""Settings from a file, the environment and options: reading them, and reporting wrong ones.
 
-Former names of environment variables, without the name of the command.
-
-Configuration files: reading them, and noticing that they have changed.
-
-The lines of settings in a TOML or JSON file.
-
-A wrong setting, and the decoder's errors translated into our words.
-
-Tokens in settings: files and memory hold only their digests.
-
-The three places of settings: a file, the environment and options.
+A wrong setting is a `WrongSetting`, which names the file and line, the variable or the option, and
+describes the allowed values from the type of the setting. Tokens are never kept: files and memory
+hold only their digests.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import re
@@ -91,6 +82,8 @@ class FileWatch:
 
     async def changed(self) -> None:
         """Wait until a file differs from its state when this returned last."""
+        import asyncio  # which the help of commands does not need
+
         before: _State | None = None
         while True:
             await asyncio.sleep(_CHECK_SECONDS)

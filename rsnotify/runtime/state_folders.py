@@ -1,20 +1,15 @@
-"""The disk: folders that outlive a power failure, and errors that pass by themselves.
-
-The role of a state folder: a hub, a Source or a Destination.
-"""
+"""State folders, which outlive a power failure: their roles, and faults of the disk."""
 
 from __future__ import annotations
 
 import errno
 import os
-import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
 from rsnotify.errors import ConfigurationError
 
 _ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
-_SQLITE_CODES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 #: Extended codes of SQLite have the primary one in their lowest byte.
 _PRIMARY = 0xFF
 
@@ -48,13 +43,16 @@ def flush(path: str | Path) -> None:
 
 def is_disk_fault(error: BaseException) -> bool:
     """Return whether an error comes from a disk that is full, or that failed to read or write."""
+    import sqlite3  # which the help of commands does not need
+
+    codes = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _ERRNOS:
             return True
         if isinstance(cause, sqlite3.Error):
             code = getattr(cause, "sqlite_errorcode", None)
-            if code is not None and code & _PRIMARY in _SQLITE_CODES:
+            if code is not None and code & _PRIMARY in codes:
                 return True
         cause = cause.__cause__ or cause.__context__
     return False

@@ -1,8 +1,6 @@
-"""Waiting for events and tasks, and the cause of what fails in them.
+"""Tasks, none of which is lost, and whose failures are reported at once; and lanes of threads.
 
-Lanes: queues of work that run in order on a shared pool of threads.
-
-The tasks of one owner: none is lost, and a failure is reported at once.
+A lane is a queue of work that runs in order on a pool of threads that other lanes share.
 """
 
 from __future__ import annotations

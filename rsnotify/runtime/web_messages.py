@@ -1,8 +1,6 @@
-"""Requests and responses as values, which do not depend on the server that exchanges them.
+"""HTTP requests and responses as values, exchanged with servers of ASGI and WSGI.
 
-Exchanges requests and responses with an ASGI server.
-
-Exchanges requests and responses with a WSGI server.
+The values do not depend on the server; `serving` exchanges them with that of aiohttp.
 """
 
 from __future__ import annotations

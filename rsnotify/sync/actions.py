@@ -108,11 +108,6 @@ class ActionList(list[Action]):
     def note(self, text: str, *, warning: bool = False) -> None:
         self.append(LogNote(text, warning))
 
-    def remove_all(self) -> list[Action]:
-        actions = list(self)
-        self.clear()
-        return actions
-
 
 class MissingResource(Struct, frozen=True, array_like=True):
     """A resource that was announced, and that is not available.

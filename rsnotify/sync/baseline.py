@@ -1,12 +1,18 @@
-"""Chooses the documents of a baseline, which list all resources of a Source.
+"""A baseline: everything is compared with the Source's whole set (core §5.2, §10, §11).
 
-The root documents are the Resource List and the Resource Dump, and if these are broken, the latest
-of their archived predecessors. One of them, read to its end, is enough. A `Baseline` receives each
-document that it has requested and returns its entries; it does not use them.
+    needed (`BaselinePolicy`)   an empty copy; a gap that no document covers; lists of changes that
+                                stay broken; a Source that moved, or whose clock went back
+    due (`ComparisonSchedule`)  once in `Pace.compare`: some Sources never list their deletions
 
-A baseline that is under way: reads its documents, and adds the differences to the pending.
+    root ──read to its end──> FindUnlisted ──> known = its `at`
+      └─ broken, or a dump that is too old ──> the next root, finally an archived one
 
-Decides when everything is compared with the Source's set, and from which documents.
+The roots are the Resource List and the Resource Dump, and if these are broken, the latest of their
+archived predecessors. One of them, read to its end, is enough. An empty copy begins with the dump,
+as one download costs less than a GET for each resource; any other copy with the list.
+
+A `Baseline` chooses: it receives each document that it has requested, and returns its entries. A
+`BaselineRun` has them compared with the copy, and adds the differences to the pending changes.
 """
 
 from __future__ import annotations

@@ -8,9 +8,11 @@
      │                                           │     a gap stays uncovered until a later baseline
      └───────────── broken, with backoff ────────┘
 
+A document that cannot be fetched or read ends the run, which is retried with backoff; the changes
+read before it are kept. Documents of the past are given up at once, and the next kind is read.
+Documents of the present are given up after some attempts (`FailurePolicy`); if the Change List
+itself stays broken, the others are read in its place, and now and then everything is compared.
 Where a document has vanished, the Capability List is read again.
-
-Decides what to try next after a document could not be fetched or read.
 """
 
 from __future__ import annotations
@@ -98,7 +100,8 @@ class CatchUp:
         self._state = state
         self._intake = ChangeIntake(state)
         self._policy = BaselinePolicy(state)
-        self._run: PullRun | BaselineRun | None = None
+        #: What is under way; None while idle.
+        self.run: PullRun | BaselineRun | None = None
         self._has_pulled = False
         self._lag_tries = 0
         #: Whether the copy has lost resources that only a list can describe.
@@ -111,14 +114,6 @@ class CatchUp:
         self.comparisons = ComparisonSchedule(state.pace, compared, offer.capability_list)
         if state.frontiers.has_older_list:
             self.comparisons.expedite()
-
-    @property
-    def busy(self) -> bool:
-        return self._run is not None
-
-    @property
-    def baselining(self) -> bool:
-        return isinstance(self._run, BaselineRun)
 
     @property
     def began(self) -> float:
@@ -160,8 +155,8 @@ class CatchUp:
         if has_new_lists or (has_gap and resource_documents(offer) != resource_documents(before)):
             schedule.catch_up_by(now)
         has_new_dump = before.resource_dump is None and offer.resource_dump is not None
-        if has_new_dump and isinstance(self._run, BaselineRun):
-            self._run.has_new_dump = True
+        if has_new_dump and isinstance(self.run, BaselineRun):
+            self.run.has_new_dump = True
         if self._has_moved:
             self._state.settled = False
             schedule.catch_up_by(now)
@@ -190,14 +185,14 @@ class CatchUp:
             self._begin_baseline(is_routine=not is_needed)
         elif has_changes:
             is_last = not self.comparisons.awaits_list
-            self._run = PullRun(state, self._intake, self._offer, checks_archive=is_last)
+            self.run = PullRun(state, self._intake, self._offer, checks_archive=is_last)
         else:
             state.actions.note("the Source offers nothing that can be followed", warning=True)
             state.actions.append(Discover())
             state.schedule.catch_up_by(now + state.pace.retry.most)
 
     def check(self, now: float, when: float, *, everything: bool) -> None:
-        """Begin at `when`, as something may be missing; call it only while not `busy`."""
+        """Begin at `when`, as something may be missing; call it only while idle."""
         self._state.settled = False
         self._policy.needed = everything
         self._state.schedule.catch_up_by(when)
@@ -207,7 +202,7 @@ class CatchUp:
     @property
     def is_comparing(self) -> bool:
         """Whether a comparison with the whole set is under way, or about to begin."""
-        return self.baselining or self._has_lost
+        return isinstance(self.run, BaselineRun) or self._has_lost
 
     def compare_lost(self, now: float) -> None:
         """Compare the copy with all that the lists say, as other content is served than was lost.
@@ -222,7 +217,7 @@ class CatchUp:
 
     def proceed(self) -> None:
         """Request the next document, if little of the last one is still to be applied."""
-        run = self._run
+        run = self.run
         if isinstance(run, BaselineRun) and run.is_dump_better:
             # The content that was fetched already need not be fetched again.
             self._state.actions.note("the Source has a Resource Dump now, which is quicker")
@@ -238,7 +233,7 @@ class CatchUp:
     ) -> None:
         """Use a document that was requested; raise `DocumentError` if it cannot be used."""
         self._source_time = sent or self._source_time
-        run = self._run
+        run = self.run
         if run is None or fetch is not run.current:
             return
         if isinstance(run, PullRun):
@@ -256,7 +251,7 @@ class CatchUp:
 
     def failed(self, fetch: Fetch, error: RsnotifyError, now: float) -> None:
         """Use other documents, or try again later, as one could not be fetched or read."""
-        run = self._run
+        run = self.run
         if run is None or fetch is not run.current:
             return
         self._state.settled = False
@@ -274,7 +269,7 @@ class CatchUp:
             self._advance(run, now)
 
     def _fail(self, error: RsnotifyError, now: float) -> None:
-        run, self._run = self._run, None
+        run, self.run = self.run, None
         self._state.pending.release()
         baseline = run.baseline if isinstance(run, BaselineRun) else None
         is_awaited = self.comparisons.awaits_list and isinstance(error, Unavailable)
@@ -311,7 +306,7 @@ class CatchUp:
         if step.failure is not None:
             self._fail(step.failure, now)
             return
-        self._run = None
+        self.run = None
         if step.gap_ends is not None:
             self._state.pending.release()
             can_compare = self.can_compare
@@ -391,7 +386,7 @@ class CatchUp:
         reads_old = self._has_moved or self._has_lost
         baseline = self._policy.new_baseline(self._offer, reads_old=reads_old)
         place = self._offer.capability_list
-        self._run = BaselineRun(
+        self.run = BaselineRun(
             self._state,
             self._intake,
             baseline,
@@ -424,7 +419,7 @@ class CatchUp:
         checkable: Sequence[Resource] = (),
     ) -> None:
         """Add the resources of the last `Compare` that are stored differently, or not at all."""
-        run = self._run
+        run = self.run
         if not isinstance(run, BaselineRun):
             return
         requested, left = self.comparisons.unproven_requests(
@@ -435,7 +430,7 @@ class CatchUp:
 
     def add_unlisted(self, uris: Iterable[str], now: float) -> None:
         """Remove the resources of the last `FindUnlisted`, which are stored but not listed."""
-        run = self._run
+        run = self.run
         if not isinstance(run, BaselineRun):
             return
         baseline = run.baseline
@@ -453,7 +448,7 @@ class CatchUp:
         self._end_baseline(run.baseline, now)
 
     def _end_baseline(self, baseline: Baseline, now: float) -> None:
-        self._run = None
+        self.run = None
         self._policy.baseline_ended()
         has_list = baseline.by_dump and baseline.complete and self._offer.resource_list is not None
         if change_documents(self._offer) or has_list:

@@ -12,15 +12,14 @@ entries of a list are compared with the stored versions if datetimes do not prov
 A comparison costs a look-up for each resource, and a request only if the entry contradicts the
 stored version (`CheckMethod.COMPARE`).
 
-Reduces a list of changes to the final change of each resource.
+A list is then reduced to the final change of each resource (`reduce_changes`), as `rsnotify audit`
+does too, so that they never disagree. A list in chronological order (core §12.1) is read from its
+first to its last entry. Some Sources write the newest change first, or in no order: then datetimes
+decide. The resource itself is fetched where they do not:
 
-Both `rsnotify follow` and `rsnotify audit` reduce lists here, so that they never disagree. A list
-in chronological order (core §12.1) is read from its first to its last entry. Some Sources write the
-newest change first, or in no order: then datetimes decide, and if they do not, the resource itself
-has to be fetched. So it is where a coarse datetime, as of a day, leaves open which change is later:
-such a list may have been sorted by what is written. And so it is where a list has a resource in two
-spellings, once deleted and once not: a Source that changes how it spells its URIs may list this as
-the creation of one resource and the deletion of another.
+- A coarse datetime, as of a day, leaves open which change is later.
+- A resource is listed in two spellings, once deleted and once not: a Source that changes how it
+  spells its URIs may list this as the creation of one resource and the deletion of another.
 """
 
 from __future__ import annotations

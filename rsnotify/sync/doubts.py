@@ -1,15 +1,27 @@
-"""Reasons why a copy may differ from the Source's documents.
+"""Why a copy may differ from the Source's documents, and the audit by count and digest.
 
 A follower is `level` only while there is no doubt. Each doubt is a sentence for the operator of the
-Destination, and each leads to a verification: the lists are read, a resource is fetched, or
-everything is compared.
+Destination, and each leads to a verification:
 
-Continuous audit: compares the copy with the Source's statement of its set (docs/audit.md).
+    doubt                 raised by               kept in                   cleared by
+    lists not read        a gap, a failure, a     `SyncState.settled`       the end of a pull
+                          moved set, a digest                               or baseline
+    lists unreadable      a document              `CatchUp.failures`        a complete pull
+    changes not applied   a known change          `PendingChanges`          `applied`
+    pushed gap            an early fragment       `SyncFrontiers.held`      lists that reach it, or
+                                                                            still end before it
+    uncovered gap         lists that begin late   `.uncovered_gap`          a younger list of all
+    older list of all     a list of all           `.last_list`              a list that is younger
+    overdue pushed ones   a list without them     `UnconfirmedChanges`      a list with them, a GET
+    clock gone back       a list that lost some   `ClockRegressionDetector` a comparison of all
 
-Theory of operation. A fragment may state how many resources the Source has as of its `until`, and
-their digest. That can be compared with the copy at this very instant only: when everything up to it
-is applied, nothing later is, and nothing is in flight. Such a moment mostly comes sooner or later;
-if not, the next statement is used. If the two differ:
+The subscriber adds doubts that only it can know: about the files of the copy, content that may be
+old, and an offer that could not be read (`Following.status`).
+
+Continuous audit (docs/audit.md): a fragment may state how many resources the Source has as of its
+`until`, and their digest. That can be compared with the copy at this very instant only: when
+everything up to it is applied, nothing later is, and nothing is in flight. Such a moment mostly
+comes sooner or later; if not, the next statement is used. If the two differ:
 
     statement ──differs──> the Change Lists are read from `confirmed` on, as a hub may have withheld
                            something; again with each statement, for as long as lists may lag
@@ -32,6 +44,7 @@ from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.digest import ALGORITHM, SetDigest, SetSum, set_digest
 from rsnotify.format.model import Document
 from rsnotify.sync.actions import ActionList
+from rsnotify.sync.baseline import BaselineRun
 from rsnotify.sync.catch_up import CatchUp
 from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.pace import Pace
@@ -70,7 +83,7 @@ def list_doubts(state: SyncState, catch_up: CatchUp) -> Iterator[str]:
     frontiers, failures = state.frontiers, catch_up.failures
     if failures.count:
         yield f"the Source's documents could not be read: {failures.error}"
-    elif catch_up.baselining:
+    elif isinstance(catch_up.run, BaselineRun):
         yield "the copy is being compared with the Source's whole set"
     elif not state.settled:
         yield "the Source's lists have not been read to their end yet"
@@ -143,7 +156,8 @@ class ContinuousAudit:
         self._pace = pace
         self._note = actions.note
         self._incomparable = incomparable
-        self._statement: _Statement | None = None
+        #: The last statement, until it is compared.
+        self.statement: _Statement | None = None
         self._latest_list = EARLIEST
         self._differs_since: float | None = None
         self._has_reported = False
@@ -172,7 +186,7 @@ class ContinuousAudit:
             self._set_unusable(f"the digest of the set in a fragment cannot be read: {error}")
             return
         if until is None:
-            self._statement = None  # its changes may be later than all that is known
+            self.statement = None  # its changes may be later than all that is known
         elif digest is not None and known is not None and until >= known:
             self._use(_Statement(until, digest))
 
@@ -182,7 +196,7 @@ class ContinuousAudit:
         elif statement.digest.hash != ALGORITHM:
             self._set_unusable("the digest of the Source is not made of SHA-256 hashes")
         else:
-            self._statement = statement
+            self.statement = statement
 
     def _set_unusable(self, reason: str) -> None:
         if reason != self.reason:
@@ -197,11 +211,11 @@ class ContinuousAudit:
 
     def reset(self) -> None:
         """Forget what was stated and listed, as the Source's clock has gone back."""
-        self._statement, self._latest_list, self.in_step = None, EARLIEST, None
+        self.statement, self._latest_list, self.in_step = None, EARLIEST, None
 
-    def is_comparable_at(self, known: Instant | None) -> bool:
+    def is_due(self, known: Instant | None) -> bool:
         """Return whether there is a statement of the set at this very instant."""
-        return self._statement is not None and self._statement.until == known
+        return self.statement is not None and self.statement.until == known
 
     def compare(
         self, held: SetSum, latest: Instant, now: float, *, can_list: bool = True
@@ -210,7 +224,7 @@ class ContinuousAudit:
 
         `can_list` says whether the Source has a list of all its resources.
         """
-        statement, self._statement = self._statement, None
+        statement, self.statement = self.statement, None
         if statement is None or statement.until < max(latest, self._latest_list):
             return Remedy.NOTHING
         ours = held.digest()
@@ -221,7 +235,7 @@ class ContinuousAudit:
         else:
             remedy = self._differ(ours, statement, now, can_list)
             if remedy is not Remedy.NOTHING:
-                self._statement = replace(statement, is_repeated=True)
+                self.statement = replace(statement, is_repeated=True)
             return remedy
         return Remedy.NOTHING
 

@@ -1,16 +1,17 @@
-"""The follower: how a Destination stays in step with one set of resources.
+"""The follower: the state machine that keeps a Destination in sync with one set of resources.
+
+It receives events and returns actions; the surrounding program does the I/O. `now` is in seconds of
+any clock that does not jump; instants are the Source's.
 
 Theory of operation
 -------------------
 
-The follower receives events and returns actions; the surrounding program does the I/O. Times
-called `now` are seconds of any clock that does not jump; instants are the Source's.
+Every document of changes, and every fragment, covers an interval `(from, until]`. The Destination
+is at T (*synced through T*). The three processes of core §5.2 are states of the follower:
 
-Its `SyncFrontiers` say how far a Destination is: T, `known` and `confirmed`. A fragment whose
-interval reaches `known` advances it. A fragment that begins later reveals a gap: it is held
-(bounded) for a moment, as it may only be out of order, and then the gap is pulled (`CatchUp`).
-Push is trusted at once but not forever: each pull starts from `confirmed`, so a change that a hub
-withheld is found at the next poll. Applying a change twice does nothing.
+    baseline synchronization      no T yet, or no document covers the changes since T
+    incremental synchronization   T is known: by push, and by pulls of the lists of changes
+    audit                         the copy is at the instant of a digest that the Source stated
 
     push                                         pull (from `confirmed`)
 
@@ -30,49 +31,28 @@ withheld is found at the next poll. Applying a change twice does nothing.
                                                  Change List
 
 Each arrow down costs more than the one before, and may lead to an index, whose members are then
-read. An empty copy begins at the bottom, with the Resource Dump, as one download costs less than a
-GET for each resource; any other copy is compared with the Resource List. If one of these two cannot
-be used, the other is read, and finally an archived one. A Source need not offer all of this: the
-first document that it offers takes the place of the Change List.
+read. A Source need not offer all of this: the first document that it offers takes the place of the
+Change List. The last fallback is always the whole set, which is right in any case and costs most.
 
-A document that cannot be fetched or read ends the pull, which is retried with backoff; the changes
-read before it are kept. Documents of the past are given up at once, and the next kind is read.
-Documents of the present are given up after some attempts; if the Change List itself stays broken,
-the others are read in its place, and now and then everything is compared. The last fallback is
-always the whole set of resources, which is right in any case and costs most.
+The states are kept in these parts, each with its own transitions in its header:
 
-Packages are requested one at a time, the next when most changes of the last are applied. A change
-names the package that has its content; content that is not available from it is fetched.
+    `frontiers`        T <= known, confirmed <= known; what happens to an early fragment, and when
+    `pending_changes`  known changes that are not applied: dispatched, retried, watched
+    `catch_up`         idle, pull or baseline; which failure leads where
+    `follower_state`   when the documents are read next
+    `doubts`           why the copy may be wrong; `level` while there is no doubt; the audit
 
-Changes that are known but not applied are in the `PendingChanges`. T is just before the earliest of
-them; if there is none, T is `known`, or where a gap begins that no document covers. T passes a
-resource that stays unavailable, which is stored with the progress and retried less and less often.
-Documents may list changes of a time that T has passed: a hub withheld them, or they are repeated.
-Until these are applied they hold up `confirmed` in place of T, so that the next run reads them
-again.
+Push is trusted at once but not forever: each pull starts from `confirmed`, so a change that a hub
+withheld is found at the next poll. Documents may list changes of a time that T has passed: a hub
+withheld them, or they are repeated. Until these are applied they hold up `confirmed` in place of T,
+so that the next run reads them again. Applying a change twice does nothing.
 
-The `Schedule` decides when to pull: soon after news, then less and less often, rarely while push
-works, and never before the Source's `Retry-After` is over. Without news, its `Allowance` bounds
-how often the documents are read, whatever the reason. A Framework Notification
-(`DocumentNotices`) is a reason to read documents sooner, and no more. Requests that many
-subscribers have a reason for at once are spread at random (`Pace.spread`).
-
-A fragment may state the size and the digest of the whole set. Whenever the copy is at that very
-instant (`audit_due`), the program passes the sum over it, and the `ContinuousAudit` compares them:
-a difference is searched for in the lists, and if they do not have it, everything is compared.
+A change that fails is retried. After some attempts, T passes a resource that is not available
+(`ApplyResults`): it is stored with the progress and fetched again, less and less often, and the
+follower is not `level` meanwhile.
 
 The program must answer each `Fetch`, `Apply`, `Compare` and `FindUnlisted`, in any order, and may
 stop at any point: started again from the last stored `progress`, it ends with the same result.
-
-Handles the answers to `Apply`, and the resources that are announced and not available.
-
-After some attempts T passes such a resource. It is stored with the progress and fetched again, less
-and less often, and the follower is not `level` meanwhile. One that its server does not have for
-long is removed from the copy.
-
-Handles what arrives by push: fragments, and whether push works.
-
-What a program can read from a `Follower`.
 """
 
 from __future__ import annotations
@@ -99,6 +79,7 @@ from rsnotify.sync.actions import (
     MissingResource,
     Progress,
 )
+from rsnotify.sync.baseline import BaselineRun
 from rsnotify.sync.catch_up import CatchUp
 from rsnotify.sync.doubts import ContinuousAudit, Remedy, has_doubts, list_doubts
 from rsnotify.sync.follower_state import DocumentNotices, DocumentsToRead, SyncState
@@ -109,6 +90,422 @@ from rsnotify.sync.retry import LONGEST_RETRY_AFTER
 
 #: How many resources that are not available are stored with the progress. T waits for more.
 _MOST_MISSING = 10_000
+
+
+class Follower:
+    """Follows one set of resources. Call `start` first, then one method for each event.
+
+    Every event returns the actions to perform, to be begun in this order; `wakeup` is the time at
+    which `tick` is due. Store the changes that were applied in one transaction with the `progress`
+    after `applied`; or with `progress_after`, if `applied` is called only once they are durable.
+
+    Args:
+        offer: What the Source offers.
+        progress: Where an earlier run stopped; None to begin with a baseline.
+        pace: How fast, and how much at once.
+        random: The source of jitter.
+        compared: When the copy was last compared with the whole set, by the clock of `now`.
+        pushed: The changes that an earlier run applied and are later than `progress.confirmed`.
+        incomparable: Why the copy cannot be compared with the Source's statements about its whole
+            set, in a sentence; empty if it can.
+    """
+
+    def __init__(
+        self,
+        offer: Offer,
+        progress: Progress | None = None,
+        *,
+        pace: Pace | None = None,
+        random: Random | None = None,
+        compared: float = 0.0,
+        pushed: Iterable[Change] = (),
+        incomparable: str = "",
+    ) -> None:
+        pace = pace or Pace()
+        self._state = SyncState(progress, pace, random or Random(), pushed)
+        self._catch_up = CatchUp(offer, self._state, compared)
+        self._audit = ContinuousAudit(pace, self._state.actions, incomparable)
+        #: How many subscribers receive the same fragments, as far as is known.
+        self._listeners = 0
+        #: When a gap is to be pulled, if there is one.
+        self._gap_due: float | None = None
+        missing = progress.missing if progress is not None else ()
+        self._results = ApplyResults(self._state, self._catch_up, self._audit, missing)
+        self._notices = DocumentNotices(self._state.frontiers)
+
+    def _next_actions(self, now: float) -> list[Action]:
+        if self._catch_up.run is not None:
+            self._catch_up.proceed()
+        changes = self._state.pending.dispatch(self._state.pace.in_flight, now)
+        if changes:
+            self._state.actions.append(Apply(tuple(changes)))
+        actions = list(self._state.actions)
+        self._state.actions.clear()
+        if any(isinstance(action, ForgetDatetimes) and action.entirely for action in actions):
+            self._audit.reset()
+        return actions
+
+    # Time, and the Source's offer
+
+    def start(self, now: float) -> list[Action]:
+        """Begin: with a baseline if there is no progress, else with a pull."""
+        self._results.start(now)
+        self._catch_up.begin(now)
+        return self._next_actions(now)
+
+    def tick(self, now: float) -> list[Action]:
+        """Do what has become due."""
+        schedule = self._state.schedule
+        if self._gap_due is not None and self._gap_due <= now:
+            self._gap_due = None
+            schedule.catch_up_by(now)
+        if schedule.due is not None and schedule.due <= now and self._catch_up.run is None:
+            self._gap_due = None
+            self._catch_up.begin(now)
+        if schedule.is_offer_due(now):
+            self._state.actions.append(Discover())
+        return self._next_actions(now)
+
+    def offered(self, offer: Offer, now: float) -> list[Action]:
+        """Use what the Source offers now from the next pull on."""
+        self._catch_up.set_offer(offer, now)
+        return self._next_actions(now)
+
+    # Push
+
+    def fragment(
+        self, document: Document, now: float, today: Instant | None = None
+    ) -> list[Action]:
+        """Add the changes of a fragment that was pushed.
+
+        `today` comes from the clock of the Destination, if it has one; that may be wrong.
+        """
+        try:
+            coverage = fragment_coverage(document)
+        except DocumentError as error:
+            return self.fragment_unreadable(error, now)
+        state = self._state
+        joined = state.frontiers.push(coverage, today)
+        state.unconfirmed.add(joined, now)
+        until = None if coverage.from_ is None else coverage.until
+        if document.attributes or until is None:  # a digest, or the end of the last one
+            self._audit.read_fragment(document, until, state.frontiers.known)
+        # The same time for all: they are on one host, and its connections can be reused.
+        later = now + self._spread()
+        for change in joined:
+            state.pending.add(
+                change, due=None if later == now or has_inline_content(change) else later
+            )
+        if coverage.from_ is None:
+            state.schedule.catch_up_by(later + state.pace.gap_grace)
+        elif not state.frontiers.has_push_gap:
+            self._gap_due = None
+        elif self._gap_due is None and self._catch_up.run is None:
+            self._gap_due = later + state.pace.gap_grace
+        return self._next_actions(now)
+
+    def fragment_unreadable(self, error: RsnotifyError, now: float) -> list[Action]:
+        """Read the Change List, as something was pushed that is no fragment."""
+        state = self._state
+        text = f"a fragment was refused, so the Change List is read: {error}"
+        state.actions.note(text, warning=True)
+        state.schedule.catch_up_by(now + self._spread() + state.pace.gap_grace)
+        return self._next_actions(now)
+
+    def audience(self, listeners: int) -> None:
+        """Set how many subscribers receive the fragments that arrive here."""
+        self._listeners = listeners
+
+    def _spread(self) -> float:
+        """Return how long to wait before a request that all subscribers have a reason for now."""
+        state = self._state
+        return state.random.uniform(0.0, state.pace.spread_among(self._listeners))
+
+    def push_up(self, now: float) -> list[Action]:
+        """Poll less often, as fragments arrive from `since` on."""
+        self._state.schedule.push_works = True
+        return self._next_actions(now)
+
+    def push_gap(self, now: float) -> list[Action]:
+        """Read the Change List, as the hub cannot replay from `since` on."""
+        self._state.actions.note(
+            "the hub's log does not reach back far enough, so the Change List is read"
+        )
+        self._state.schedule.catch_up_by(now)
+        return self.tick(now)
+
+    def push_down(self, now: float) -> list[Action]:
+        """Poll more often, as no fragments arrive any more."""
+        self._state.schedule.push_lost(now)
+        return self._next_actions(now)
+
+    # Framework Notifications
+
+    @property
+    def notified_through(self) -> Instant | None:
+        """Every Framework Notification up to here was received; None before the first."""
+        return self._notices.through
+
+    def notified(self, document: Document, now: float) -> list[Action]:
+        """Read soon the documents that a Framework Notification announces, if they may help."""
+        failing = self.failures > 0
+        try:
+            to_read = self._notices.read(document, self._catch_up.offer, failing=failing)
+        except DocumentError as error:
+            self._state.actions.note(f"a notification about documents was ignored: {error}")
+            to_read = DocumentsToRead()
+        self._state.schedule.documents_changed(to_read, now, self._listeners)
+        return self._next_actions(now)
+
+    # Resources that the copy has lost
+
+    def verify(self, changes: Iterable[Change], now: float) -> list[Action]:
+        """Fetch resources again, in place of what is pending for them.
+
+        T does not wait for them: the program stores which resources the copy has lost.
+        """
+        for change in changes:
+            if not self._state.pending.is_watched(change.uri):
+                self._state.pending.add(change, since=UNWAITED)
+        return self._next_actions(now)
+
+    def compare_lost(self, now: float) -> list[Action]:
+        """Read what the lists say of all resources, as a `verify` met other content, or none."""
+        self._catch_up.compare_lost(now)
+        return self._next_actions(now)
+
+    # Answers to `Fetch`, `Compare` and `FindUnlisted`
+
+    def fetched(
+        self, fetch: Fetch, document: Document, now: float, sent: Instant | None = None
+    ) -> list[Action]:
+        """Use a document that was requested, read to its end.
+
+        `sent` is when it was sent, by the clock of the Source; None if that is not known.
+        """
+        try:
+            self._catch_up.fetched(fetch, document, now, sent)
+            if fetch.kind in RESOURCE_KINDS:
+                self._audit.read_list(document)
+        except DocumentError as error:
+            return self.fetch_failed(fetch, error.at(fetch.uri), now)
+        return self._next_actions(now)
+
+    def fetch_failed(self, fetch: Fetch, error: RsnotifyError, now: float) -> list[Action]:
+        """Retry or use other documents, as one could not be fetched or read; none of it counts."""
+        self._catch_up.failed(fetch, error, now)
+        return self._next_actions(now)
+
+    def differing(
+        self,
+        resources: Iterable[Resource],
+        now: float,
+        absent: Iterable[Resource] = (),
+        unproven: Iterable[Resource] = (),
+        checkable: Iterable[Resource] = (),
+    ) -> list[Action]:
+        """Add the resources of the last `Compare` that are stored differently, or not at all.
+
+        Those that are `unproven` are requested now and then, as their entries do not show whether
+        they have changed. Those that are `checkable`, too, and a conditional request shows it.
+        """
+        resources, absent = list(resources), list(absent)
+        self._audit.differences += len(resources) + len(absent)
+        self._catch_up.add_differing(resources, absent, now, list(unproven), list(checkable))
+        return self._next_actions(now)
+
+    def unlisted(self, uris: Iterable[str], now: float) -> list[Action]:
+        """Remove the resources of the last `FindUnlisted`, which are stored but not listed."""
+        uris = list(uris)
+        self._audit.differences += len(uris)
+        self._catch_up.add_unlisted(uris, now)
+        return self._next_actions(now)
+
+    # Answers to `Apply` and `audit_due`
+
+    def applied(self, changes: Iterable[Change], now: float) -> list[Action]:
+        """Record that changes of an `Apply` are committed, or about to be."""
+        self._results.applied(changes, now)
+        return self._next_actions(now)
+
+    def failed(self, change: Change, error: RsnotifyError, now: float) -> list[Action]:
+        """Retry a change of an `Apply` later, as it could not be applied."""
+        self._results.failed(change, error, now)
+        return self._next_actions(now)
+
+    def audited(self, held: SetSum, latest: Instant, now: float) -> list[Action]:
+        """Compare the copy with the Source's statement; call it while `audit_due`.
+
+        `held` is the sum over the copy, whose applied changes must all be committed; `latest` is
+        the datetime of the latest change in it.
+        """
+        can_list = self._catch_up.can_compare
+        remedy = self._audit.compare(held, latest, now, can_list=can_list)
+        if self._audit.in_step:
+            self._catch_up.comparisons.compared = now
+        if remedy is not Remedy.NOTHING:
+            # A change that a hub withheld is missing at all its subscribers, at the same time.
+            when = now + self._spread()
+            self._catch_up.check(now, when, everything=remedy is Remedy.COMPARE)
+        return self._next_actions(now)
+
+    # What to store, and when to call
+
+    @property
+    def progress(self) -> Progress | None:
+        """The progress to store; None until a first baseline is complete."""
+        return self._results.progress()
+
+    def progress_after(self, changes: Iterable[Change]) -> Progress | None:
+        """Return the progress to store with changes of an `Apply`, before `applied` is called."""
+        return self._results.progress_after(list(changes))
+
+    @property
+    def wakeup(self) -> float | None:
+        """When `tick` is due, if no event comes before."""
+        catch_up = None if self._catch_up.run is not None else self._state.schedule.due
+        offer, pending = self._state.schedule.offer_due, self._state.pending.wakeup()
+        due = (self._gap_due, pending, catch_up, offer)
+        return min((time for time in due if time is not None), default=None)
+
+    @property
+    def audit_due(self) -> bool:
+        """Whether the copy is now at the instant of a statement, so that `audited` is due."""
+        audit, is_idle = self._audit, self._catch_up.run is None
+        return is_idle and audit.statement is not None and self.level and audit.is_due(self.since)
+
+    # How far the copy is
+
+    @property
+    def since(self) -> Instant | None:
+        """Where push has to join: every change up to here is known."""
+        return self._state.frontiers.known
+
+    @property
+    def level(self) -> bool:
+        """Whether nothing is known to be missing, and the Source's lists have confirmed that.
+
+        The value is kept while the lists are read as a matter of routine, until they have
+        something new.
+        """
+        state = self._state
+        # First, as both are known at once: changes mostly are on their way.
+        is_pending = bool(state.pending) or not state.settled
+        return not is_pending and not has_doubts(state, self._catch_up)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why the copy may differ from the Source's documents; empty while `level`."""
+        return tuple(list_doubts(self._state, self._catch_up))
+
+    @property
+    def pending(self) -> int:
+        """How many resources have changes that are known and not yet applied."""
+        return len(self._state.pending)
+
+    @property
+    def untried(self) -> int:
+        """How many of them have not failed so far."""
+        return self._state.pending.untried
+
+    def is_pending(self, uri: str) -> bool:
+        return uri in self._state.pending
+
+    def holds(self, change: Change) -> bool:
+        """Return whether this very change of `verify` is pending."""
+        return self._state.pending.holds(change)
+
+    @property
+    def is_deferred(self) -> bool:
+        """Whether T waits only for a change that is put off on purpose (`Pace.spread`)."""
+        return self._state.pending.is_deferred
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many resources have changes that push announced and no list has repeated yet."""
+        return len(self._state.unconfirmed)
+
+    @property
+    def gap(self) -> bool:
+        """Whether changes were pushed that do not join what is known."""
+        return self._state.frontiers.has_push_gap
+
+    @property
+    def gap_is_uncovered(self) -> bool:
+        """Whether no document covers some of the changes since the last run."""
+        return self._state.frontiers.uncovered_gap is not None
+
+    @property
+    def cure_of_gap(self) -> str:
+        """What the Source should add to its documents so that they cover them, if that is known."""
+        gap = self._state.frontiers.uncovered_gap
+        return gap.cure if gap is not None else ""
+
+    # Comparisons with the whole set
+
+    @property
+    def baselining(self) -> bool:
+        return isinstance(self._catch_up.run, BaselineRun)
+
+    @property
+    def is_comparing(self) -> bool:
+        """Whether a comparison is under way, or about to begin for what the copy has lost."""
+        return self._catch_up.is_comparing
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the lists were read to their end, and nothing has cast doubt on that since."""
+        return self._state.settled
+
+    @property
+    def compared(self) -> float:
+        """When the copy was last compared with the whole set, by the clock of `now`."""
+        return self._catch_up.comparisons.compared
+
+    @property
+    def in_step(self) -> bool | None:
+        """Whether the copy agreed with the Source's statement when they were last compared."""
+        return self._audit.in_step
+
+    @property
+    def difference(self) -> str:
+        """What differed then, or why the two cannot be compared; empty if they agreed."""
+        return self._audit.reason
+
+    # Failures
+
+    @property
+    def failures(self) -> int:
+        """How often in a row the Source's lists could not be followed."""
+        return self._catch_up.failures.count
+
+    @property
+    def error(self) -> RsnotifyError | None:
+        """Why the Source's lists could not be followed the last time, if they could not."""
+        return self._catch_up.failures.error
+
+    def failing(self) -> list[Change]:
+        """Return the changes that could not be applied so far, and are retried."""
+        return self._state.pending.failing()
+
+    def is_stuck(self, now: float) -> bool:
+        """Whether only another answer of the Source can still make the copy `level`.
+
+        That is so once what has failed was tried often enough, and the lists were read since; or if
+        nothing new came for `Pace.patience`, or cannot come within that time.
+        """
+        state, catch_up = self._state, self._catch_up
+        if catch_up.run is not None or not state.pending.all_given_up:
+            return False
+        is_read = all(failed < catch_up.began for failed in state.pending.first_failures())
+        if state.settled and is_read:
+            frontiers = state.frontiers
+            if state.pending or frontiers.uncovered_gap or frontiers.has_older_list:
+                return True
+        patience, failures = state.pace.patience, catch_up.failures
+        if failures.count:
+            return max(now, state.schedule.due or now) - failures.since >= patience
+        return now - catch_up.news_at >= patience
 
 
 class ApplyResults:
@@ -149,7 +546,7 @@ class ApplyResults:
         """Return the progress to store with changes, before `applied` is called for them."""
         low_water = self._state.pending.low_water_after(changes)
         removed = [self._removals[one.uri][0] for one in changes if self._is_removal(one)]
-        return self._with_missing(self._state.frontiers.progress_after(low_water), removed)
+        return self._with_missing(self._state.frontiers.progress_at(low_water), removed)
 
     def _with_missing(
         self, progress: Progress | None, removed: Sequence[Change] = ()
@@ -272,443 +669,3 @@ def _change_of(missing: MissingResource) -> Change:
         return Change(uri, entry.change or kind, missing.at, entry, check=check)
     entry = Resource(missing.uri, change=kind, datetime=at if at > EARLIEST else None)
     return Change(uri, kind, at, entry, check=CheckMethod.FETCH)
-
-
-class PushIntake:
-    """Adds the changes of fragments to the pending changes, and notices gaps."""
-
-    def __init__(self, state: SyncState, catch_up: CatchUp, audit: ContinuousAudit) -> None:
-        self._state = state
-        self._catch_up = catch_up
-        self._audit = audit
-        #: How many subscribers receive the same fragments, as far as is known.
-        self.listeners = 0
-        #: When a gap is to be pulled, if there is one.
-        self.gap_due: float | None = None
-
-    def spread(self) -> float:
-        """Return how long to wait before a request that all subscribers have a reason for now."""
-        state = self._state
-        return state.random.uniform(0.0, state.pace.spread_among(self.listeners))
-
-    def add(self, document: Document, now: float, today: Instant | None) -> None:
-        """Add the changes of a fragment; `today` comes from a clock that may be wrong."""
-        try:
-            coverage = fragment_coverage(document)
-        except DocumentError as error:
-            self.refuse(error, now)
-            return
-        state = self._state
-        joined = state.frontiers.push(coverage, today)
-        state.unconfirmed.add(joined, now)
-        until = None if coverage.from_ is None else coverage.until
-        self._audit.read_fragment(document, until, state.frontiers.known)
-        # The same time for all: they are on one host, and its connections can be reused.
-        later = now + self.spread()
-        for change in joined:
-            state.pending.add(
-                change, due=None if later == now or has_inline_content(change) else later
-            )
-        if coverage.from_ is None:
-            state.schedule.catch_up_by(later + state.pace.gap_grace)
-        elif not state.frontiers.has_push_gap:
-            self.gap_due = None
-        elif self.gap_due is None and not self._catch_up.busy:
-            self.gap_due = later + state.pace.gap_grace
-
-    def refuse(self, error: RsnotifyError, now: float) -> None:
-        """Read the Change List, as a message is no fragment."""
-        state = self._state
-        text = f"a fragment was refused, so the Change List is read: {error}"
-        state.actions.note(text, warning=True)
-        state.schedule.catch_up_by(now + self.spread() + state.pace.gap_grace)
-
-
-class FollowerView:
-    """The readable state of a follower, which consists of these parts."""
-
-    _state: SyncState
-    _catch_up: CatchUp
-    _audit: ContinuousAudit
-    _push: PushIntake
-    _results: ApplyResults
-
-    # What to store, and when to call
-
-    @property
-    def progress(self) -> Progress | None:
-        """The progress to store; None until a first baseline is complete."""
-        return self._results.progress()
-
-    def progress_after(self, changes: Iterable[Change]) -> Progress | None:
-        """Return the progress to store with changes of an `Apply`, before `applied` is called."""
-        return self._results.progress_after(list(changes))
-
-    @property
-    def wakeup(self) -> float | None:
-        """When `tick` is due, if no event comes before."""
-        catch_up = None if self._catch_up.busy else self._state.schedule.due
-        offer, pending = self._state.schedule.offer_due, self._state.pending.wakeup()
-        due = (self._push.gap_due, pending, catch_up, offer)
-        return min((time for time in due if time is not None), default=None)
-
-    @property
-    def audit_due(self) -> bool:
-        """Whether the copy is now at the instant of a statement, so that `audited` is due."""
-        if not self._audit.is_comparable_at(self.since) or self._catch_up.busy:
-            return False
-        return self.level
-
-    # How far the copy is
-
-    @property
-    def since(self) -> Instant | None:
-        """Where push has to join: every change up to here is known."""
-        return self._state.frontiers.known
-
-    @property
-    def level(self) -> bool:
-        """Whether nothing is known to be missing, and the Source's lists have confirmed that.
-
-        The value is kept while the lists are read as a matter of routine, until they have
-        something new.
-        """
-        return not has_doubts(self._state, self._catch_up)
-
-    @property
-    def doubts(self) -> tuple[str, ...]:
-        """Why the copy may differ from the Source's documents; empty while `level`."""
-        return tuple(list_doubts(self._state, self._catch_up))
-
-    @property
-    def pending(self) -> int:
-        """How many resources have changes that are known and not yet applied."""
-        return len(self._state.pending)
-
-    @property
-    def untried(self) -> int:
-        """How many of them have not failed so far."""
-        return self._state.pending.untried
-
-    def is_pending(self, uri: str) -> bool:
-        return uri in self._state.pending
-
-    def holds(self, change: Change) -> bool:
-        """Return whether this very change of `verify` is pending."""
-        return self._state.pending.holds(change)
-
-    @property
-    def is_deferred(self) -> bool:
-        """Whether T waits only for a change that is put off on purpose (`Pace.spread`)."""
-        return self._state.pending.is_deferred
-
-    @property
-    def unconfirmed(self) -> int:
-        """How many resources have changes that push announced and no list has repeated yet."""
-        return len(self._state.unconfirmed)
-
-    @property
-    def gap(self) -> bool:
-        """Whether changes were pushed that do not join what is known."""
-        return self._state.frontiers.has_push_gap
-
-    @property
-    def gap_is_uncovered(self) -> bool:
-        """Whether no document covers some of the changes since the last run."""
-        return self._state.frontiers.uncovered_gap is not None
-
-    @property
-    def cure_of_gap(self) -> str:
-        """What the Source should add to its documents so that they cover them, if that is known."""
-        gap = self._state.frontiers.uncovered_gap
-        return gap.cure if gap is not None else ""
-
-    # Comparisons with the whole set
-
-    @property
-    def baselining(self) -> bool:
-        return self._catch_up.baselining
-
-    @property
-    def is_comparing(self) -> bool:
-        """Whether a comparison is under way, or about to begin for what the copy has lost."""
-        return self._catch_up.is_comparing
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the lists were read to their end, and nothing has cast doubt on that since."""
-        return self._state.settled
-
-    @property
-    def compared(self) -> float:
-        """When the copy was last compared with the whole set, by the clock of `now`."""
-        return self._catch_up.comparisons.compared
-
-    @property
-    def in_step(self) -> bool | None:
-        """Whether the copy agreed with the Source's statement when they were last compared."""
-        return self._audit.in_step
-
-    @property
-    def difference(self) -> str:
-        """What differed then, or why the two cannot be compared; empty if they agreed."""
-        return self._audit.reason
-
-    # Failures
-
-    @property
-    def failures(self) -> int:
-        """How often in a row the Source's lists could not be followed."""
-        return self._catch_up.failures.count
-
-    @property
-    def error(self) -> RsnotifyError | None:
-        """Why the Source's lists could not be followed the last time, if they could not."""
-        return self._catch_up.failures.error
-
-    def failing(self) -> list[Change]:
-        """Return the changes that could not be applied so far, and are retried."""
-        return self._state.pending.failing()
-
-    def is_stuck(self, now: float) -> bool:
-        """Whether only another answer of the Source can still make the copy `level`.
-
-        That is so once what has failed was tried often enough, and the lists were read since; or if
-        nothing new came for `Pace.patience`, or cannot come within that time.
-        """
-        state, catch_up = self._state, self._catch_up
-        if catch_up.busy or not state.pending.all_given_up:
-            return False
-        is_read = all(failed < catch_up.began for failed in state.pending.first_failures())
-        if state.settled and is_read:
-            frontiers = state.frontiers
-            if state.pending or frontiers.uncovered_gap or frontiers.has_older_list:
-                return True
-        patience, failures = state.pace.patience, catch_up.failures
-        if failures.count:
-            return max(now, state.schedule.due or now) - failures.since >= patience
-        return now - catch_up.news_at >= patience
-
-
-class Follower(FollowerView):
-    """Follows one set of resources. Call `start` first, then one method for each event.
-
-    Every event returns the actions to perform, to be begun in this order; `wakeup` is the time at
-    which `tick` is due. Store the changes that were applied in one transaction with the `progress`
-    after `applied`; or with `progress_after`, if `applied` is called only once they are durable.
-
-    Args:
-        offer: What the Source offers.
-        progress: Where an earlier run stopped; None to begin with a baseline.
-        pace: How fast, and how much at once.
-        random: The source of jitter.
-        compared: When the copy was last compared with the whole set, by the clock of `now`.
-        pushed: The changes that an earlier run applied and are later than `progress.confirmed`.
-        incomparable: Why the copy cannot be compared with the Source's statements about its whole
-            set, in a sentence; empty if it can.
-    """
-
-    def __init__(
-        self,
-        offer: Offer,
-        progress: Progress | None = None,
-        *,
-        pace: Pace | None = None,
-        random: Random | None = None,
-        compared: float = 0.0,
-        pushed: Iterable[Change] = (),
-        incomparable: str = "",
-    ) -> None:
-        pace = pace or Pace()
-        self._state = SyncState(progress, pace, random or Random(), pushed)
-        self._catch_up = CatchUp(offer, self._state, compared)
-        self._audit = ContinuousAudit(pace, self._state.actions, incomparable)
-        self._push = PushIntake(self._state, self._catch_up, self._audit)
-        missing = progress.missing if progress is not None else ()
-        self._results = ApplyResults(self._state, self._catch_up, self._audit, missing)
-        self._notices = DocumentNotices(self._state.frontiers)
-
-    def _next_actions(self, now: float) -> list[Action]:
-        self._catch_up.proceed()
-        changes = self._state.pending.dispatch(self._state.pace.in_flight, now)
-        if changes:
-            self._state.actions.append(Apply(tuple(changes)))
-        actions = self._state.actions.remove_all()
-        if any(isinstance(action, ForgetDatetimes) and action.entirely for action in actions):
-            self._audit.reset()
-        return actions
-
-    # Time, and the Source's offer
-
-    def start(self, now: float) -> list[Action]:
-        """Begin: with a baseline if there is no progress, else with a pull."""
-        self._results.start(now)
-        self._catch_up.begin(now)
-        return self._next_actions(now)
-
-    def tick(self, now: float) -> list[Action]:
-        """Do what has become due."""
-        schedule, push = self._state.schedule, self._push
-        if push.gap_due is not None and push.gap_due <= now:
-            push.gap_due = None
-            schedule.catch_up_by(now)
-        if schedule.due is not None and schedule.due <= now and not self._catch_up.busy:
-            push.gap_due = None
-            self._catch_up.begin(now)
-        if schedule.is_offer_due(now):
-            self._state.actions.append(Discover())
-        return self._next_actions(now)
-
-    def offered(self, offer: Offer, now: float) -> list[Action]:
-        """Use what the Source offers now from the next pull on."""
-        self._catch_up.set_offer(offer, now)
-        return self._next_actions(now)
-
-    # Push
-
-    def fragment(
-        self, document: Document, now: float, today: Instant | None = None
-    ) -> list[Action]:
-        """Add the changes of a fragment that was pushed.
-
-        `today` comes from the clock of the Destination, if it has one; that may be wrong.
-        """
-        self._push.add(document, now, today)
-        return self._next_actions(now)
-
-    def fragment_unreadable(self, error: RsnotifyError, now: float) -> list[Action]:
-        """Read the Change List, as something was pushed that is no fragment."""
-        self._push.refuse(error, now)
-        return self._next_actions(now)
-
-    def audience(self, listeners: int) -> None:
-        """Set how many subscribers receive the fragments that arrive here."""
-        self._push.listeners = listeners
-
-    def push_up(self, now: float) -> list[Action]:
-        """Poll less often, as fragments arrive from `since` on."""
-        self._state.schedule.push_works = True
-        return self._next_actions(now)
-
-    def push_gap(self, now: float) -> list[Action]:
-        """Read the Change List, as the hub cannot replay from `since` on."""
-        self._state.actions.note(
-            "the hub's log does not reach back far enough, so the Change List is read"
-        )
-        self._state.schedule.catch_up_by(now)
-        return self.tick(now)
-
-    def push_down(self, now: float) -> list[Action]:
-        """Poll more often, as no fragments arrive any more."""
-        self._state.schedule.push_lost(now)
-        return self._next_actions(now)
-
-    # Framework Notifications
-
-    @property
-    def notified_through(self) -> Instant | None:
-        """Every Framework Notification up to here was received; None before the first."""
-        return self._notices.through
-
-    def notified(self, document: Document, now: float) -> list[Action]:
-        """Read soon the documents that a Framework Notification announces, if they may help."""
-        failing = self.failures > 0
-        try:
-            to_read = self._notices.read(document, self._catch_up.offer, failing=failing)
-        except DocumentError as error:
-            self._state.actions.note(f"a notification about documents was ignored: {error}")
-            to_read = DocumentsToRead()
-        self._state.schedule.documents_changed(to_read, now, self._push.listeners)
-        return self._next_actions(now)
-
-    # Resources that the copy has lost
-
-    def verify(self, changes: Iterable[Change], now: float) -> list[Action]:
-        """Fetch resources again, in place of what is pending for them.
-
-        T does not wait for them: the program stores which resources the copy has lost.
-        """
-        for change in changes:
-            if not self._state.pending.is_watched(change.uri):
-                self._state.pending.add(change, since=UNWAITED)
-        return self._next_actions(now)
-
-    def compare_lost(self, now: float) -> list[Action]:
-        """Read what the lists say of all resources, as a `verify` met other content, or none."""
-        self._catch_up.compare_lost(now)
-        return self._next_actions(now)
-
-    # Answers to `Fetch`, `Compare` and `FindUnlisted`
-
-    def fetched(
-        self, fetch: Fetch, document: Document, now: float, sent: Instant | None = None
-    ) -> list[Action]:
-        """Use a document that was requested, read to its end.
-
-        `sent` is when it was sent, by the clock of the Source; None if that is not known.
-        """
-        try:
-            self._catch_up.fetched(fetch, document, now, sent)
-            if fetch.kind in RESOURCE_KINDS:
-                self._audit.read_list(document)
-        except DocumentError as error:
-            return self.fetch_failed(fetch, error.at(fetch.uri), now)
-        return self._next_actions(now)
-
-    def fetch_failed(self, fetch: Fetch, error: RsnotifyError, now: float) -> list[Action]:
-        """Retry or use other documents, as one could not be fetched or read; none of it counts."""
-        self._catch_up.failed(fetch, error, now)
-        return self._next_actions(now)
-
-    def differing(
-        self,
-        resources: Iterable[Resource],
-        now: float,
-        absent: Iterable[Resource] = (),
-        unproven: Iterable[Resource] = (),
-        checkable: Iterable[Resource] = (),
-    ) -> list[Action]:
-        """Add the resources of the last `Compare` that are stored differently, or not at all.
-
-        Those that are `unproven` are requested now and then, as their entries do not show whether
-        they have changed. Those that are `checkable`, too, and a conditional request shows it.
-        """
-        resources, absent = list(resources), list(absent)
-        self._audit.differences += len(resources) + len(absent)
-        self._catch_up.add_differing(resources, absent, now, list(unproven), list(checkable))
-        return self._next_actions(now)
-
-    def unlisted(self, uris: Iterable[str], now: float) -> list[Action]:
-        """Remove the resources of the last `FindUnlisted`, which are stored but not listed."""
-        uris = list(uris)
-        self._audit.differences += len(uris)
-        self._catch_up.add_unlisted(uris, now)
-        return self._next_actions(now)
-
-    # Answers to `Apply` and `audit_due`
-
-    def applied(self, changes: Iterable[Change], now: float) -> list[Action]:
-        """Record that changes of an `Apply` are committed, or about to be."""
-        self._results.applied(changes, now)
-        return self._next_actions(now)
-
-    def failed(self, change: Change, error: RsnotifyError, now: float) -> list[Action]:
-        """Retry a change of an `Apply` later, as it could not be applied."""
-        self._results.failed(change, error, now)
-        return self._next_actions(now)
-
-    def audited(self, held: SetSum, latest: Instant, now: float) -> list[Action]:
-        """Compare the copy with the Source's statement; call it while `audit_due`.
-
-        `held` is the sum over the copy, whose applied changes must all be committed; `latest` is
-        the datetime of the latest change in it.
-        """
-        can_list = self._catch_up.can_compare
-        remedy = self._audit.compare(held, latest, now, can_list=can_list)
-        if self._audit.in_step:
-            self._catch_up.comparisons.compared = now
-        if remedy is not Remedy.NOTHING:
-            # A change that a hub withheld is missing at all its subscribers, at the same time.
-            when = now + self._push.spread()
-            self._catch_up.check(now, when, everything=remedy is Remedy.COMPARE)
-        return self._next_actions(now)

@@ -1,12 +1,16 @@
-"""The state that the parts of one follower share.
+"""The state that the parts of one follower share, and when the documents are read next.
 
-Decides which documents to read after a Framework Notification.
+`Schedule` decides when to read: soon after news, then less and less often, rarely while push works,
+and never before the Source's `Retry-After` is over.
 
-A Framework Notification announces that a document is new. It is only a hint when to read: the
-Destination always relies on the document itself. A notification that is lost, late, duplicated or
+    routine:  Pace.poll, an eighth of it after news; Pace.poll_with_push while push works
+    sooner:   a gap, a failed change, a doubt (`catch_up_by`); a Framework Notification
+              (`documents_changed`); the loss of push (`push_lost`)
+    later:    a failure (`back_off`); without news, what the `Allowance` leaves, whatever the reason
+
+A Framework Notification (`DocumentNotices`) announces that a document is new. It is only a hint:
+the Destination always relies on the document itself. A notification that is lost, late, repeated or
 forged costs one request at most, and what is not announced is found by the next poll.
-
-When the Source's documents are read next.
 """
 
 from __future__ import annotations
@@ -103,10 +107,7 @@ _NEGLIGIBLE = 0.001
 
 
 class PollInterval:
-    """The wait between polls, of at most `most` seconds: short after news, then longer and longer.
-
-    Changes come in bursts, so the next change is most likely shortly after the last one.
-    """
+    """The wait between polls: short after news, as changes come in bursts, then longer."""
 
     def __init__(self, most: float) -> None:
         self._most = most
@@ -242,9 +243,8 @@ class Schedule:
 
 
 class SyncState:
-    """What is known, what is pending, and what is to be done next.
-
-    `pushed` are the changes that an earlier run applied and no list has confirmed.
+    """The parts of the state; `pushed` are the changes that an earlier run applied and no list has
+    confirmed.
     """
 
     def __init__(

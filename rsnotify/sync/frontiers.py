@@ -3,12 +3,26 @@
     T  <=  known        T: durably applied.  known: every change is known, if not yet applied.
     confirmed <= known  confirmed: every change is known from the standard documents.
 
-Each method that learns of changes returns the new ones. A fragment that begins beyond what is
-known reveals a *gap*; it is held until the changes before it are known. If no document of the
-Source covers a gap any more, it is *uncovered*: `known` advances beyond it, but T does not, until
-the copy was compared with a Resource List younger than the gap.
+Each method that learns of changes returns the new ones. Where documents or fragments do not join
+what is known, there is a *gap* `(known, from]`:
 
-Fragments beyond a gap, kept for a moment because they may only be out of order.
+    none ──a fragment begins beyond known──> pushed ──a list, or another fragment, joins──> none
+      │                                        └─ the lists never show it ──> none
+      └──no document covers it──> uncovered ──a comparison with a younger Resource List──> none
+
+An early fragment (`from` later than `known`) is held in the `ReorderBuffer`:
+
+- for `Pace.gap_grace` nothing else happens, as fragments may only be out of order;
+- then the gap is pulled; the fragment joins once a list or another fragment reaches its `from`;
+- if the lists end before it, they are read again up to `Pace.lag_tries` times, with backoff. Then
+  what is held is dropped, with a warning: the hub announced what the lists do not show;
+- of more than `Pace.hold` changes, further ones are not kept. Only the last `until` is, so that the
+  gap stays visible until the lists reach it.
+
+A fragment dated more than a day ahead is never applied: if it were wrong, all later changes would
+be skipped as old. It is a gap that only the lists can close. While a gap is uncovered, `known`
+advances beyond it, but T does not, until the copy was compared with a Resource List younger than
+the gap.
 """
 
 from __future__ import annotations
@@ -27,10 +41,9 @@ from rsnotify.sync.list_evidence import KnownLists, ListFingerprint
 
 
 class ReorderBuffer:
-    """Fragments that begin later than the last known change, ordered by their `from`.
+    """Early fragments, ordered by their `from`; at most `limit` changes.
 
-    Beyond `limit` changes (a fragment without any counts as one) fragments are discarded, and only
-    the last `until` is remembered: the Change List has their changes.
+    A fragment without changes counts as one.
     """
 
     def __init__(self, limit: int) -> None:
@@ -259,39 +272,26 @@ class SyncFrontiers:
             self._durable = self._confirmed_and_applied(low_water)
             self._durable_last_list = self._last_list_applied(low_water)
             self._durable_closed = self._closed_applied(low_water)
-        prefix, last_list = self._stored_prefix(low_water), self._durable_last_list
-        return self._progress(self._through, self._durable, prefix, last_list, self._durable_closed)
+        return self.progress_at(low_water)
 
-    def progress_after(self, low_water: Instant | None) -> Progress | None:
+    def progress_at(self, low_water: Instant | None) -> Progress | None:
         """Return what `progress` will be with that low-water mark; nothing moves yet."""
-        durable = self._confirmed_and_applied(low_water)
-        prefix, last_list = self._stored_prefix(low_water), self._last_list_applied(low_water)
-        closed = self._closed_applied(low_water)
-        return self._progress(self._reached(low_water), durable, prefix, last_list, closed)
-
-    def _progress(
-        self,
-        through: Instant | None,
-        durable: Frontier,
-        prefix: ListFingerprint | None,
-        last_list: ComparedList | None,
-        closed: KnownLists,
-    ) -> Progress | None:
+        through = self._reached(low_water)
         if through is None:
             return None
+        durable = self._confirmed_and_applied(low_water)
         if durable.instant > through:
             # The next run has to find the gap again.
             gap = self.uncovered_gap
             return Progress(through, min(through, gap.after) if gap else through)
-        seen = tuple(durable.seen.elements())
         return Progress(
             through,
             durable.instant,
-            seen,
+            tuple(durable.seen.elements()),
             durable.running,
-            prefix,
-            last_list=last_list,
-            closed=closed,
+            self._stored_prefix(low_water),
+            last_list=self._last_list_applied(low_water),
+            closed=self._closed_applied(low_water),
         )
 
     def _stored_prefix(self, low_water: Instant | None) -> ListFingerprint | None:

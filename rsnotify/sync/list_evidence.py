@@ -1,14 +1,15 @@
-"""Detects whether the part of a Change List that was read before has changed.
+"""Evidence in the lists of a Source that its datetimes do not show. Three kinds are detected.
 
-A transaction that commits late, a Source restored from a backup or a second writer can insert an
-entry into the part of an open list that a Destination has read already. Its datetime is then before
-T, so nothing else reveals it. A fingerprint of that part is stored with the progress.
+**The part of an open list that was read before has changed** (`ListFingerprint`). A transaction
+that commits late, a Source restored from a backup or a second writer can insert an entry there. Its
+datetime is then before T, so nothing else reveals it. A fingerprint of that part is stored with the
+progress.
 
-Detects that the clock of a Source has gone back: its lists lack changes that they had.
-
-The Source may have been restored from a backup, its clock may have been ahead, or one entry may
-have had a wrong date. Later changes are then dated before `confirmed`, and would be skipped as old,
-perhaps for years. But such a list may also be an old copy from a replica or a cache. Therefore:
+**The clock of the Source has gone back** (`ClockRegressionDetector`): its lists lack changes that
+they had. The Source may have been restored from a backup, its clock may have been ahead, or one
+entry may have had a wrong date. Later changes are then dated before `confirmed`, and would be
+skipped as old, perhaps for years. But such a list may also be an old copy from a replica or a
+cache. Therefore:
 
 - A list that lacks entries, and still ends where the lists before it ended or later, is no old
   copy: everything is compared at once.
@@ -21,17 +22,14 @@ perhaps for years. But such a list may also be an old copy from a replica or a c
 
 The stored datetimes then prove nothing any more, and everything is compared.
 
-Detects closed lists and packages that have gained entries since a Destination passed them.
-
-A transaction that commits late, or an entry that is added before a list is closed, is in a list
-that ends before `confirmed`. Its index, archive or dump announces that by another hash, length or
-`lastmod`, of which a checksum is stored with the progress. A list that was closed since the last
-pull is read once more.
-
-To read an archive costs a request that is needed for nothing else. Therefore it is read by the
-first pull of each run, after a rotation and after a comparison with the whole set. An index is read
-anyway. Some Sources give all lists a new `lastmod` each time, so lists are read again only a few
-times until the next of these occasions.
+**A closed list or package has gained entries** since a Destination passed it (`ClosedLists`): by a
+transaction that commits late, or an entry added before the list was closed. Its index, archive or
+dump announces that by another hash, length or `lastmod`, of which a checksum is stored with the
+progress. A list that was closed since the last pull is read once more. To read an archive costs a
+request that is needed for nothing else, so the first pull of each run reads it, and those after a
+rotation and after a comparison with the whole set. An index is read anyway. Some Sources give all
+lists a new `lastmod` each time, so lists are read again only a few times until the next of these
+occasions.
 """
 
 from __future__ import annotations

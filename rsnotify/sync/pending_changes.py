@@ -1,13 +1,15 @@
-"""The pending changes: for each resource the latest change that is not applied yet.
+"""The changes that are known and not applied yet, and those that only push has announced.
 
-A resource is pending once, however often it changed. The instant of its *first* unapplied change
-is kept, because the Destination's T must not pass it. A failure is retried with backoff, and holds
-up nothing but T.
+A resource is pending once, however often it changed, with its latest change. The instant of its
+*first* unapplied change is kept, because T must not pass it (`low_water`).
 
-A resource that stays unavailable is *watched*: T passes it, and it is retried less and less often.
-Only news ends its backoff: another entry, and not the same entry in a list that was read again.
+    added ──> ready ──dispatch──> in flight ──applied──> gone
+      └─ parked, until more lists are read    └─failed──> waits with backoff, then ready
+      └─ delayed, so that subscribers do not            ──too often──> watched: T passes it, and it
+         all send requests at once                                     is retried ever less often
 
-Changes that only push has announced so far.
+A failure holds up nothing but T. Only news ends a backoff: another entry, and not the same entry in
+a list that was read again.
 
 Push is trusted at once, but not forever: a hub may invent, alter or withhold changes, and a Source
 may be restored from a backup after it has pushed. Each pushed change stays unconfirmed until a list

@@ -1,24 +1,21 @@
-"""Chooses the documents of a pull, from the confirmed changes to the latest.
+"""A pull: reads as few documents as it needs, from `confirmed` to the latest (core §12, §13).
 
               joins                               joins
     first root ─────> read to its end   other roots ─────> read to their end, then the first again
         │ begins too late                   │ begins too late, or broken
         └────────> the other roots          └────────> the next of them, or a gap
 
+A *root document* is the document of one capability, and stands for all that is reached from it: an
+index and its lists, a dump and its packages, an archive and all of these. They are read in the
+order of least cost. The first is the Change List if there is one: the Source keeps it up to date,
+so a pull is complete only at its end.
+
+A `Pull` chooses: it receives each document that it has requested, and returns the next step. A
+`PullRun` carries that out, and adds the changes to the pending ones. Packages are requested one at
+a time, the next when most changes of the last are applied.
+
 Closed lists that have changed since they were read (`ClosedLists`) are read again, with all after
 them. The archive is read for that once the pull is complete otherwise.
-
-The first root document is the Change List if there is one. It is the one that the Source keeps up
-to date, so a pull is complete only at its end. A `Pull` receives each document that it has
-requested and returns the next step; it does not use the changes.
-
-Which documents a Destination reads to catch up, in the order of least cost.
-
-A *root document* is the document of one capability, and stands for all that is reached from it: an
-index and its lists, a dump and its packages, an archive and all of these. `Pull` reads those that
-list changes, `Baseline` those that list the whole set of resources.
-
-A pull that is under way: reads its documents, and adds their changes to the pending ones.
 """
 
 from __future__ import annotations

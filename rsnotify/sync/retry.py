@@ -1,7 +1,4 @@
-"""How long to wait before something that failed is tried again: exponential backoff with jitter.
-
-The order in which equal services are tried: nodes of a hub, or addresses of a name.
-"""
+"""When and where to try again after a failure: backoff with jitter, and the order of services."""
 
 from __future__ import annotations
 

@@ -52,12 +52,8 @@ class TripleStore:
         """Return the document of a resource, for patches."""
         return self._mirror.held_content(uri)
 
-    async def apply(self, changes: Sequence[Received]) -> None:
+    def apply(self, changes: Sequence[Received]) -> None:
         """Apply changes to the store, durably; repeating them does no harm."""
-        await asyncio.to_thread(self.apply_blocking, changes)
-
-    def apply_blocking(self, changes: Sequence[Received]) -> None:
-        """Apply changes in the current thread."""
         for change in changes:
             self._replace(NamedNode(change.uri), set(quads_of(change)))
         self.store.flush()

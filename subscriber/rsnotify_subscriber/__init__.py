@@ -6,10 +6,27 @@ from rsnotify.runtime.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rsnotify.errors import PatchError
+    from rsnotify.runtime.mqtt_broker import BrokerLogin
+    from rsnotify.sync.pace import Pace
+    from rsnotify.sync.retry import Retry
     from rsnotify_subscriber.auditing.auditor import Audit, audit
     from rsnotify_subscriber.auditing.repair import Repair, repair
     from rsnotify_subscriber.content.patch_functions import Patch
-    from rsnotify_subscriber.events import PushState, Status, Via
+    from rsnotify_subscriber.events import (
+        Audited,
+        BaselineBegun,
+        BaselineComplete,
+        Behind,
+        Event,
+        GapSeen,
+        LevelReached,
+        OfferChanged,
+        Pulling,
+        PushDown,
+        PushState,
+        PushUp,
+        Status,
+    )
     from rsnotify_subscriber.fetching.credentials import Credentials
     from rsnotify_subscriber.fleet import Fleet, Limits
     from rsnotify_subscriber.handlers import (
@@ -23,13 +40,19 @@ if TYPE_CHECKING:
     from rsnotify_subscriber.mirror import FolderMirror, default_state
     from rsnotify_subscriber.options import FollowOptions
     from rsnotify_subscriber.push.mqtt_transport import MqttOptions
+    from rsnotify_subscriber.push.terms import Via, WebSubTerms
     from rsnotify_subscriber.push.transport import Transport, TransportListener
-    from rsnotify_subscriber.push.websub_callbacks import Callbacks, WebSubTerms, listening
+    from rsnotify_subscriber.push.websub_callbacks import Callbacks, listening
+    from rsnotify_subscriber.storage.postgresql import PostgreSQLState
     from rsnotify_subscriber.subscriber import Subscriber
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
+            "rsnotify.runtime.mqtt_broker": ("BrokerLogin",),
+            "rsnotify.sync.pace": ("Pace",),
+            "rsnotify.sync.retry": ("Retry",),
+            "rsnotify_subscriber.storage.postgresql": ("PostgreSQLState",),
             "rsnotify_subscriber.auditing.auditor": ("Audit", "audit"),
             "rsnotify_subscriber.auditing.repair": ("Repair", "repair"),
             "rsnotify_subscriber.fetching.credentials": ("Credentials",),
@@ -38,10 +61,25 @@ else:
             "rsnotify_subscriber.options": ("FollowOptions",),
             "rsnotify.errors": ("PatchError",),
             "rsnotify_subscriber.content.patch_functions": ("Patch",),
-            "rsnotify_subscriber.events": ("PushState", "Status", "Via"),
+            "rsnotify_subscriber.events": (
+                "Audited",
+                "BaselineBegun",
+                "BaselineComplete",
+                "Behind",
+                "Event",
+                "GapSeen",
+                "LevelReached",
+                "OfferChanged",
+                "Pulling",
+                "PushDown",
+                "PushState",
+                "PushUp",
+                "Status",
+            ),
             "rsnotify_subscriber.push.mqtt_transport": ("MqttOptions",),
+            "rsnotify_subscriber.push.terms": ("Via", "WebSubTerms"),
             "rsnotify_subscriber.push.transport": ("Transport", "TransportListener"),
-            "rsnotify_subscriber.push.websub_callbacks": ("Callbacks", "WebSubTerms", "listening"),
+            "rsnotify_subscriber.push.websub_callbacks": ("Callbacks", "listening"),
             "rsnotify_subscriber.handlers": (
                 "BlockingHandler",
                 "PerChangeHandler",
@@ -56,22 +94,37 @@ else:
 
 __all__ = [
     "Audit",
+    "Audited",
+    "BaselineBegun",
+    "BaselineComplete",
+    "Behind",
     "BlockingHandler",
+    "BrokerLogin",
     "Callbacks",
     "Credentials",
+    "Event",
     "Fleet",
     "FolderMirror",
     "FollowOptions",
+    "GapSeen",
     "Handler",
+    "LevelReached",
     "Limits",
     "MqttOptions",
+    "OfferChanged",
+    "Pace",
     "Patch",
     "PatchError",
     "PerChangeHandler",
+    "PostgreSQLState",
+    "Pulling",
+    "PushDown",
     "PushState",
+    "PushUp",
     "ReadableHandler",
     "Received",
     "Repair",
+    "Retry",
     "Status",
     "Subscriber",
     "TransactionalHandler",

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from statistics import median
-from typing import cast
 
 from msgspec import Struct, field
 
@@ -24,9 +23,9 @@ from rsnotify.errors import counted
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.offer import Offer
-from rsnotify.runtime.extensions import offered
 from rsnotify.sync.actions import DocumentKind
 from rsnotify.sync.follower import Follower
+from rsnotify_subscriber.push.terms import Via
 
 _WINDOW = timedelta(seconds=1)
 
@@ -131,36 +130,6 @@ class StatusCounters:
     def _drop_old(self, now: datetime) -> None:
         while self._lags and now - self._lags[0][0] > _WINDOW:
             self._lags.popleft()
-
-
-class Via(StrEnum):
-    """How changes arrive: by any push that is offered, by one transport of it, or by polling."""
-
-    AUTO = "auto"
-    WEBSOCKET = "websocket"
-    MQTT = "mqtt"
-    XMPP = "xmpp"
-    WEBSUB = "websub"
-    POLL = "poll"
-
-    @classmethod
-    def _missing_(cls, value: object) -> Via | None:
-        """Return the transport of an installed package, by the scheme of its URLs."""
-        if not isinstance(value, str) or value not in offered("transports"):
-            return None
-        member = str.__new__(cls, value)
-        member._name_, member._value_ = value.upper(), value
-        return cast(Via, cls._value2member_map_.setdefault(value, member))
-
-
-#: What needs no extension.
-BUILT_IN = (Via.AUTO, Via.WEBSOCKET, Via.MQTT, Via.WEBSUB, Via.POLL)
-_NAMES = {Via.WEBSOCKET: "WebSocket", Via.MQTT: "MQTT", Via.XMPP: "XMPP", Via.WEBSUB: "WebSub"}
-
-
-def protocol_of(via: Via) -> str | None:
-    """Return the name of the protocol that a hub must speak; None if push is not required."""
-    return None if via in (Via.AUTO, Via.POLL) else _NAMES.get(via, via)
 
 
 logger = logging.getLogger("rsnotify.subscriber")

@@ -1,9 +1,22 @@
-"""Handlers, which apply changes to the copy, and the changes that they receive."""
+"""Handlers, which apply changes to the copy, and the changes that they receive.
+
+There are two kinds of handler:
+
+- A callable for changes: a function of one `Received`, or an object with `apply` (`Handler`), which
+  receives many at once. What is `async def` runs on the event loop, and what is plain `def` in the
+  thread of the state, which saves a hand-over for each change.
+- A transactional one, with `apply_within` (`TransactionalHandler`): it receives the connection of
+  the state, and its effect is committed together with T.
+
+Either may also have `prepare`, `held_content`, or all that a `LocatedHandler` has. The interface of
+a `DeferredHandler` is private to `FolderMirror`.
+"""
 
 from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -25,7 +38,8 @@ class Received(Struct, frozen=True):
         at: The datetime of the change, or of the Resource List.
         resource: The entry as the Source wrote it.
         content: A temporary file with the verified content, None for a deletion. It is
-            removed after `apply`; a handler that wants to keep it renames it.
+            removed after `apply`; a handler that wants to keep it renames it. `read` returns the
+            content itself.
         alternate: The link of `resource` from which the content was fetched, if it is an
             alternate of a preferred media type and not the resource itself.
         hash: The digests of the content, as a `hash` attribute: SHA-256 and those announced.
@@ -41,12 +55,16 @@ class Received(Struct, frozen=True):
     hash: str | None = None
     length: int | None = None
 
+    def read(self) -> bytes:
+        """Return the content; of a deletion, which has none, it is empty."""
+        return b"" if self.content is None else self.content.read_bytes()
+
 
 @runtime_checkable
 class Handler(Protocol):
-    """Applies changes."""
+    """Applies changes; its `apply` is `async def`, or plain `def` and then called in a thread."""
 
-    async def apply(self, changes: Sequence[Received]) -> None:
+    def apply(self, changes: Sequence[Received]) -> Awaitable[None] | None:
         """Apply changes, at most one of each resource, durably.
 
         Changes come at least once: after a crash the last ones come again. If this raises, it is
@@ -67,23 +85,23 @@ class PreparedHandler(Protocol):
 
 @runtime_checkable
 class BlockingHandler(Protocol):
-    """A handler that only waits for the disk, and can do so in the thread of the state.
-
-    This saves a hand-over between threads for each change, which takes part of a millisecond.
-    """
+    """Deprecated: a `Handler` whose `apply` is plain `def` is called in a thread."""
 
     def apply_blocking(self, changes: Sequence[Received]) -> None:
         """Apply changes as `Handler.apply` does, in a thread that is not the event loop's."""
 
 
 @runtime_checkable
-class DeferredHandler(BlockingHandler, Protocol):
+class DeferredHandler(Protocol):
     """A handler that can make changes visible first, and flush them later, many at once.
 
     Its `apply_blocking` flushes what was applied and not flushed before, too.
     The state keeps the content of such changes until they are flushed. So T may cover them at once,
     and after a crash they are applied again.
     """
+
+    def apply_blocking(self, changes: Sequence[Received]) -> None:
+        """Apply changes durably, in a thread."""
 
     def apply_unflushed(self, changes: Sequence[Received]) -> None:
         """Apply changes as `apply_blocking` does, but only as durably as the next `flush`."""
@@ -157,14 +175,13 @@ def deferred_handler(handler: object) -> DeferredHandler | None:
     return handler if _is_own(handler, "apply_unflushed", "apply", "apply_blocking") else None
 
 
-def blocking_handler(handler: object) -> BlockingHandler | None:
-    """Return a handler whose `apply_blocking` does what its `apply` does.
-
-    That of a subclass with an `apply` of its own does not.
-    """
-    if not isinstance(handler, BlockingHandler):
-        return None
-    return handler if _is_own(handler, "apply_blocking", "apply") else None
+def in_thread(handler: Handler) -> Callable[[Sequence[Received]], object] | None:
+    """Return the method that applies changes in a thread; None if `apply` has to be awaited."""
+    if is_plain_function(handler.apply):
+        return handler.apply
+    if isinstance(handler, BlockingHandler) and _is_own(handler, "apply_blocking", "apply"):
+        return handler.apply_blocking
+    return None
 
 
 def _is_own(handler: object, method: str, *others: str) -> bool:
@@ -184,7 +201,7 @@ class PerChangeHandler:
         function: An async function of one `Received`.
     """
 
-    def __init__(self, function: Callable[[Received], Awaitable[None]]) -> None:
+    def __init__(self, function: Callable[[Received], Awaitable[None] | None]) -> None:
         self._function = function
 
     async def apply(self, changes: Sequence[Received]) -> None:
@@ -192,18 +209,40 @@ class PerChangeHandler:
         for change in changes:
             applied = self._function(change)
             if not inspect.isawaitable(applied):
-                raise TypeError("the handler returned nothing to await; write it with `async def`")
+                raise TypeError(
+                    "the handler returned nothing to await; write it with `def` or `async def`"
+                )
             await applied
 
 
-def as_handler(
-    handler: Handler | TransactionalHandler | Callable[[Received], Awaitable[None]],
-) -> Handler | TransactionalHandler:
+class _PlainFunction:
+    """A handler that calls a function with each change, in a thread."""
+
+    def __init__(self, function: Callable[[Received], object]) -> None:
+        self._function = function
+
+    def apply(self, changes: Sequence[Received]) -> None:
+        for change in changes:
+            refuse_awaitable(self._function(change))
+
+
+def refuse_awaitable(result: object) -> None:
+    """Refuse the result of a plain function if it is to be awaited: it would apply nothing."""
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TypeError("the handler returned something to await; write it with `async def`")
+
+
+#: The handlers that a `Subscriber` accepts.
+AnyHandler = Handler | TransactionalHandler | Callable[[Received], Awaitable[None] | None]
+
+
+def as_handler(handler: AnyHandler) -> Handler | TransactionalHandler:
     """Return an object with `apply` or `apply_within` for any kind of handler.
 
     Raises:
-        ConfigurationError: It is no handler, or an async method is not async or the other way
-            round: a call that is never awaited would apply nothing.
+        ConfigurationError: It is no handler, or a method that is called in a thread is async.
     """
     name = getattr(handler, "__name__", None) or type(handler).__name__
     if isinstance(handler, type):
@@ -216,14 +255,17 @@ def as_handler(
     if isinstance(handler, TransactionalHandler):
         return handler
     if isinstance(handler, Handler):
-        if is_plain_function(handler.apply):
-            raise ConfigurationError(f"{name}.apply is not async; write it with `async def`")
+        if isinstance(handler, BlockingHandler) and not isinstance(handler, DeferredHandler):
+            warnings.warn(
+                f"{name}.apply_blocking is deprecated; write `def apply`, which is called in a "
+                "thread, too",
+                DeprecationWarning,
+                stacklevel=3,
+            )
         return handler
     if not callable(handler):
         raise ConfigurationError(
-            f"the handler is of type {name}; give an object with `apply` or `apply_within`, or an "
-            "async function"
+            f"the handler is of type {name}; give an object with `apply` or `apply_within`, or a "
+            "function"
         )
-    if is_plain_function(handler):
-        raise ConfigurationError(f"the handler {name} is not async; write it with `async def`")
-    return PerChangeHandler(handler)
+    return _PlainFunction(handler) if is_plain_function(handler) else PerChangeHandler(handler)

@@ -15,12 +15,12 @@ from rsnotify.runtime.transports import check_logins, has_account, transport_of
 from rsnotify.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.content.patch_functions import Patch
-from rsnotify_subscriber.events import BUILT_IN, Via
 from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials
 from rsnotify_subscriber.fetching.fetcher import MOST_CONTENT_BYTES
 from rsnotify_subscriber.fetching.sessions import PER_HOST
 from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttOptions
-from rsnotify_subscriber.push.websub_callbacks import DEFAULT_TERMS, Callbacks, WebSubTerms
+from rsnotify_subscriber.push.terms import BUILT_IN, DEFAULT_TERMS, Via, WebSubTerms
+from rsnotify_subscriber.push.websub_callbacks import Callbacks
 
 
 class FollowOptions(Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +23,7 @@ from rsnotify.runtime.tasks import wait_for_event
 from rsnotify.selection import push_selection_for
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.discovery import OfferDiscovery, SourceIdentification
-from rsnotify_subscriber.events import Announcer, Event, Status, Via, protocol_of
+from rsnotify_subscriber.events import Announcer, Event, Status
 from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
@@ -36,17 +36,16 @@ from rsnotify_subscriber.following.recovery import (
     check_location,
 )
 from rsnotify_subscriber.handlers import (
-    Handler,
+    AnyHandler,
     LocatedHandler,
     PreparedHandler,
-    Received,
-    TransactionalHandler,
     as_handler,
 )
 from rsnotify_subscriber.mirror.folder import FolderMirror
 from rsnotify_subscriber.options import DEFAULT_OPTIONS, FollowOptions
 from rsnotify_subscriber.pool import SubscriberPool
 from rsnotify_subscriber.push.endpoints import Transports
+from rsnotify_subscriber.push.terms import Via, protocol_of
 from rsnotify_subscriber.storage.destination_state import DestinationState, opened
 from rsnotify_subscriber.storage.state_database import StateLocation
 
@@ -62,8 +61,8 @@ class Subscriber:
     Args:
         url: The Source: a site, a well-known URI, a Capability List, a Change List, ... A user and
             password in it are sent as `Credentials.login` would be.
-        handler: Applies changes: an object with `apply` or `apply_within`, or an async function
-            of one change.
+        handler: Applies changes: an object with `apply` or `apply_within`, or a function of one
+            change. What is plain `def` is called in a thread.
         state: The folder of the state, made if it does not exist, or another `StateLocation`.
             Only one subscriber may use it at a time, always for the same Source.
         options: How the Source is followed.
@@ -80,7 +79,7 @@ class Subscriber:
     def __init__(
         self,
         url: str,
-        handler: Handler | TransactionalHandler | Callable[[Received], Awaitable[None]],
+        handler: AnyHandler,
         *,
         state: str | os.PathLike[str] | StateLocation,
         options: FollowOptions = DEFAULT_OPTIONS,
@@ -155,6 +154,10 @@ class Subscriber:
                 return False
             await self._moved.wait()
         return True
+
+    async def wait(self) -> None:
+        """Wait until the subscriber has ended."""
+        await self.until(lambda status: False)
 
     def _wake(self) -> None:
         self._moved.set()  # wakes the current waiters; later ones wait for the next change

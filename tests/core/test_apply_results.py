@@ -50,8 +50,9 @@ class Copy:
 
     def notes(self) -> list[bool]:
         """Return which of the notes since the last call are warnings."""
-        notes = self.state.actions.remove_all()
-        return [note.warning for note in notes if isinstance(note, LogNote)]
+        warnings = [note.warning for note in self.state.actions if isinstance(note, LogNote)]
+        self.state.actions.clear()
+        return warnings
 
 
 @pytest.fixture

@@ -44,6 +44,15 @@ def destination(source: JumpingSource) -> Destination:
     return copy_of(source)
 
 
+def check_right(
+    source: JumpingSource, destination: Destination, steps_back: int | None = None
+) -> None:
+    """Check the copy, and how often it was found that the clock has gone back."""
+    assert destination.content == source.state
+    assert steps_back in (None, destination.steps_back)
+    assert through(destination) <= source.today
+
+
 def wait(destination: Destination, seconds: float) -> None:
     """Let a time pass in which the lists are polled."""
     end = destination.now + seconds
@@ -59,9 +68,6 @@ def through(destination: Destination) -> datetime:
     return progress.through
 
 
-ahead = pytest.mark.parametrize("by", [HOUR, YEARS, NEVER], ids=["an hour", "years", "never"])
-
-
 def make_dated_ahead(source: JumpingSource, destination: Destination, by: timedelta) -> None:
     """Date one change wrongly, and let it be read."""
     source.error = by
@@ -70,94 +76,79 @@ def make_dated_ahead(source: JumpingSource, destination: Destination, by: timede
     source.error = timedelta()
 
 
-@ahead
-def test_changes_after_an_entry_with_a_wrong_date_reveal_it_at_once(
-    source: JumpingSource, destination: Destination, by: timedelta
-) -> None:
+@pytest.fixture(params=[HOUR, YEARS, NEVER], ids=["an hour", "years", "never"])
+def by(request: pytest.FixtureRequest) -> timedelta:
+    """How far ahead a date is."""
+    return request.param
+
+
+@pytest.fixture
+def misled(source: JumpingSource, destination: Destination, by: timedelta) -> Destination:
+    """A Destination that has read a change which was dated ahead."""
     make_dated_ahead(source, destination, by)
-    assert through(destination) > source.today
+    return destination
+
+
+def test_changes_after_an_entry_with_a_wrong_date_reveal_it_at_once(
+    source: JumpingSource, misled: Destination
+) -> None:
+    assert through(misled) > source.today
     source.change("b")
     source.change("a")
-    destination.poll()
-    assert destination.content == source.state
-    assert destination.steps_back == 1
-    assert through(destination) <= source.today
+    misled.poll()
+    check_right(source, misled, steps_back=1)
     source.change("c")
     source.change("a", deleted=True)
-    destination.poll()
-    assert destination.content == source.state
-    assert destination.steps_back == 1
+    misled.poll()
+    check_right(source, misled, steps_back=1)
 
 
-@ahead
 def test_if_an_entry_with_a_wrong_date_was_rotated_away_everything_is_compared(
-    source: JumpingSource, destination: Destination, by: timedelta
+    source: JumpingSource, misled: Destination
 ) -> None:
-    make_dated_ahead(source, destination, by)
     source.change("b")
     source.rotate()  # b is in no list any more
     source.change("c")
-    wait(destination, PACE.poll)
-    assert destination.content[BASE + "c"] == source.state[BASE + "c"]
+    wait(misled, PACE.poll)
+    assert misled.content[BASE + "c"] == source.state[BASE + "c"]
     source.change("a")
     source.list_resources()
-    wait(destination, 3 * PACE.stale)
-    assert destination.content == source.state
-    assert destination.steps_back == 1
-    assert destination.follower.level
-    assert through(destination) <= source.today
-    assert any("clock of the Source has gone back" in note for note in destination.notes)
+    wait(misled, 3 * PACE.stale)
+    check_right(source, misled, steps_back=1)
+    assert misled.follower.level
+    assert any("clock of the Source has gone back" in note for note in misled.notes)
 
 
-@ahead
 def test_a_list_that_begins_with_a_wrong_date_reveals_it(
-    source: JumpingSource, destination: Destination, by: timedelta
+    source: JumpingSource, misled: Destination
 ) -> None:
-    make_dated_ahead(source, destination, by)
     source.rotate()
     for name in "bc":
         source.change(name)
-        wait(destination, PACE.poll)
-        assert destination.content[BASE + name] == source.state[BASE + name]
+        wait(misled, PACE.poll)
+        assert misled.content[BASE + name] == source.state[BASE + name]
     source.list_resources()
-    wait(destination, 3 * PACE.stale)
-    assert destination.content == source.state
-    assert through(destination) <= source.today
+    wait(misled, 3 * PACE.stale)
+    check_right(source, misled)
 
 
-@ahead
-def test_a_run_that_only_catches_up_needs_no_second_poll(
-    source: JumpingSource, destination: Destination, by: timedelta
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_run_that_only_catches_up_needs_no_second_poll_whether_or_not_it_crashes(
+    source: JumpingSource, misled: Destination, crashes: bool
 ) -> None:
-    make_dated_ahead(source, destination, by)
     source.change("b")
     source.rotate()
     source.change("c")
     source.list_resources()
-    destination.restart()
-    destination.settle()
-    assert destination.content == source.state
-    assert through(destination) <= source.today
+    misled.restart()
+    if crashes:  # during the comparison
+        while not misled.steps_back:
+            misled.step()
+        misled.restart()
+    misled.settle()
+    check_right(source, misled)
 
 
-def test_a_crash_during_the_comparison_does_not_hide_the_wrong_date(
-    source: JumpingSource, destination: Destination
-) -> None:
-    make_dated_ahead(source, destination, YEARS)
-    source.change("b")
-    source.rotate()
-    source.change("c")
-    source.list_resources()
-    destination.restart()
-    while not destination.steps_back:
-        destination.step()
-    destination.restart()
-    destination.settle()
-    assert destination.content == source.state
-    assert through(destination) <= source.today
-
-
-@ahead
 def test_the_date_of_a_resource_list_is_not_trusted_beyond_the_time_it_was_sent(
     source: JumpingSource, by: timedelta
 ) -> None:
@@ -169,8 +160,7 @@ def test_the_date_of_a_resource_list_is_not_trusted_beyond_the_time_it_was_sent(
     for name in "abac":
         source.change(name)
         destination.poll()
-        assert destination.content == source.state
-    assert destination.steps_back == 0
+        check_right(source, destination, steps_back=0)
 
 
 def restore_what_was_followed(source: JumpingSource, destination: Destination) -> None:
@@ -185,18 +175,11 @@ def restore_what_was_followed(source: JumpingSource, destination: Destination) -
     destination.poll()
 
 
-def test_a_source_restored_from_a_backup_is_compared(
+def test_a_source_restored_from_a_backup_is_compared_and_again_after_the_shortest_interval(
     source: JumpingSource, destination: Destination
 ) -> None:
     restore_what_was_followed(source, destination)
     assert destination.content == source.state
-    assert destination.steps_back == 1
-
-
-def test_a_source_restored_again_is_compared_after_the_shortest_interval(
-    source: JumpingSource, destination: Destination
-) -> None:
-    restore_what_was_followed(source, destination)
     assert destination.steps_back == 1
     began = destination.now
     restore_what_was_followed(source, destination)  # it is not level before it was compared
@@ -214,9 +197,7 @@ def test_without_a_resource_list_a_source_is_followed_from_its_new_time_on(
     for name in "bcb":
         source.change(name)
         wait(destination, PACE.stale)
-    assert destination.content == source.state
-    assert destination.steps_back == 1
-    assert through(destination) <= source.today
+    check_right(source, destination, steps_back=1)
 
 
 def test_an_older_list_does_not_remove_changes_applied_while_t_waited_for_days(
@@ -258,6 +239,7 @@ class Replicas(JumpingSource):
         return document
 
 
+@pytest.fixture
 def replicas() -> tuple[Replicas, Destination]:
     source = Replicas()
     for name in "ab":
@@ -266,15 +248,23 @@ def replicas() -> tuple[Replicas, Destination]:
     return source, copy_of(source)
 
 
-def test_an_old_copy_of_a_list_leads_to_no_comparison() -> None:
-    source, destination = replicas()
-    for name in "abab":
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_old_copy_of_a_list_leads_to_no_comparison(
+    replicas: tuple[Replicas, Destination], restarts: bool
+) -> None:
+    source, destination = replicas
+    for name in "abc" if restarts else "abab":
         source.change(name)
         destination.poll()
     source.is_old = True
     at = through(destination)
-    for _ in range(4):
-        destination.poll()
+    if restarts:
+        destination.restart()
+        destination.settle()
+        assert destination.steps_back == 0
+    else:
+        for _ in range(4):
+            destination.poll()
     source.is_old = False
     destination.poll()
     assert destination.content == source.state
@@ -282,8 +272,10 @@ def test_an_old_copy_of_a_list_leads_to_no_comparison() -> None:
     assert through(destination) == at
 
 
-def test_replicas_that_alternate_do_not_repeat_old_changes() -> None:
-    source, destination = replicas()
+def test_replicas_that_alternate_do_not_repeat_old_changes(
+    replicas: tuple[Replicas, Destination],
+) -> None:
+    source, destination = replicas
     before = len(destination.notes)
     for number in range(20):
         source.change("abcd"[number % 4])
@@ -293,22 +285,6 @@ def test_replicas_that_alternate_do_not_repeat_old_changes() -> None:
     destination.poll()
     assert destination.content == source.state
     assert sum(int(note.split()[0]) for note in destination.notes[before:]) == 20
-
-
-def test_a_run_that_begins_with_an_old_copy_leads_to_no_comparison() -> None:
-    source, destination = replicas()
-    for name in "abc":
-        source.change(name)
-        destination.poll()
-    at = through(destination)
-    source.is_old = True
-    destination.restart()
-    destination.settle()
-    assert destination.steps_back == 0
-    source.is_old = False
-    destination.poll()
-    assert destination.content == source.state
-    assert through(destination) == at
 
 
 def test_a_change_list_that_ends_before_the_resource_list_is_no_regression(
@@ -345,13 +321,16 @@ def test_comparisons_are_limited_however_often_the_clock_goes_back(
 def emitted(source: JumpingSource) -> Document:
     """Emit the last change."""
     source.emitted = len(source.history) - 1
-    last = source.history[-1]
-    return Document(
-        Capability.CHANGE_NOTIFICATION,
-        (last.resource,),
-        from_=source.history[-2].at,
-        until=last.at,
-    )
+    before, last = source.history[-2:]
+    kind = Capability.CHANGE_NOTIFICATION
+    return Document(kind, (last.resource,), from_=before.at, until=last.at)
+
+
+def push(source: JumpingSource, destination: Destination, name: str) -> None:
+    """Change a resource, and push that."""
+    source.change(name)
+    destination.push(emitted(source))
+    destination.work()
 
 
 def test_a_source_that_is_always_years_ahead_is_followed_like_any_other() -> None:
@@ -363,9 +342,7 @@ def test_a_source_that_is_always_years_ahead_is_followed_like_any_other() -> Non
     destination = copy_of(source)
     read = len(destination.fetches)
     for name in "abc":
-        source.change(name)
-        destination.push(emitted(source))
-        destination.work()
+        push(source, destination, name)
         assert destination.content == source.state
         assert through(destination) == source.history[-1].at
     assert len(destination.fetches) == read
@@ -381,17 +358,13 @@ def test_a_fragment_dated_years_ahead_is_trusted_only_if_the_lists_confirm_it(
     source: JumpingSource, destination: Destination
 ) -> None:
     source.error = YEARS  # its clock goes on from there
-    source.change("b")
-    destination.push(emitted(source))
-    destination.work()
+    push(source, destination, "b")
     assert through(destination) < source.today
     destination.settle()
     assert destination.content == source.state
     assert through(destination) == source.history[-1].at
     read = len(destination.fetches)
-    source.change("c")
-    destination.push(emitted(source))
-    destination.work()
+    push(source, destination, "c")
     assert destination.content == source.state
     assert len(destination.fetches) == read
 
@@ -408,9 +381,7 @@ def test_a_forged_fragment_years_ahead_does_not_block_other_fragments(
     destination.work()
     destination.push(last)
     for name in "cab":
-        source.change(name)
-        destination.push(emitted(source))
-        destination.work()
+        push(source, destination, name)
         assert destination.content == source.state
         assert through(destination) == source.history[-1].at
     destination.settle()
@@ -423,10 +394,8 @@ def test_a_change_after_days_of_silence_is_applied_at_once(
     source: JumpingSource, destination: Destination
 ) -> None:
     source.pass_time(10 * DAY)
-    source.change("b")
     read = len(destination.fetches)
-    destination.push(emitted(source))
-    destination.work()
+    push(source, destination, "b")
     assert destination.content == source.state
     assert len(destination.fetches) == read
 

@@ -41,26 +41,26 @@ def audit() -> ContinuousAudit:
 
 def compared(audit: ContinuousAudit, document: Document, *held: str, now: float = 0.0) -> Remedy:
     audit.read_fragment(document, UNTIL, UNTIL)
-    assert audit.is_comparable_at(UNTIL)
+    assert audit.is_due(UNTIL)
     return audit.compare(total(*held), UNTIL, now)
 
 
 def test_a_statement_is_compared_at_its_own_instant_only(audit: ContinuousAudit) -> None:
     audit.read_fragment(heartbeat("a"), UNTIL, UNTIL - SECOND)
-    assert not audit.is_comparable_at(UNTIL - SECOND)
-    assert audit.is_comparable_at(UNTIL)
-    assert not audit.is_comparable_at(UNTIL + SECOND)
+    assert not audit.is_due(UNTIL - SECOND)
+    assert audit.is_due(UNTIL)
+    assert not audit.is_due(UNTIL + SECOND)
 
 
 def test_a_statement_about_the_past_is_ignored(audit: ContinuousAudit) -> None:
     audit.read_fragment(heartbeat("a"), UNTIL, UNTIL + SECOND)
-    assert not audit.is_comparable_at(UNTIL)
+    assert not audit.is_due(UNTIL)
 
 
 def test_a_fragment_without_an_interval_invalidates_the_statement(audit: ContinuousAudit) -> None:
     audit.read_fragment(heartbeat("a"), UNTIL, UNTIL)
     audit.read_fragment(Document(Capability.CHANGE_NOTIFICATION), None, UNTIL)
-    assert not audit.is_comparable_at(UNTIL)
+    assert not audit.is_due(UNTIL)
 
 
 def test_nothing_is_compared_while_the_copy_has_something_later(audit: ContinuousAudit) -> None:
@@ -143,9 +143,9 @@ def test_a_statement_is_compared_once_more_after_a_remedy(
     audit: ContinuousAudit,
 ) -> None:
     assert compared(audit, heartbeat("a", "b"), "a") is Remedy.PULL
-    assert audit.is_comparable_at(UNTIL)
+    assert audit.is_due(UNTIL)
     assert audit.compare(total("a"), UNTIL, 1.0) is Remedy.NOTHING
-    assert not audit.is_comparable_at(UNTIL)
+    assert not audit.is_due(UNTIL)
 
 
 def test_a_copy_of_resources_without_hashes_cannot_be_compared(

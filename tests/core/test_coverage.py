@@ -32,26 +32,42 @@ def listed(*resources: Resource, **fields: object) -> Document:
     return Document(Capability.CHANGE_LIST, resources, **fields)
 
 
-def test_an_open_list_proves_nothing_beyond_its_last_entry() -> None:
-    coverage = change_list_coverage(listed(change("a", at(1)), change("b", at(3)), from_=at(0)))
-    assert (coverage.from_, coverage.until, coverage.closed) == (at(0), at(3), False)
+@pytest.mark.parametrize(
+    ("document", "from_", "until", "closed"),
+    [
+        (listed(change("a", at(1)), change("b", at(3)), from_=at(0)), 0, 3, False),
+        (listed(from_=at(5)), 5, 5, False),
+        (listed(change("a", at(1)), from_=at(0), until=at(9)), 0, 9, True),
+    ],
+    ids=["open: up to its last entry", "empty: until it began", "closed: all until its until"],
+)
+def test_a_list_proves_what_happened_in_an_interval(
+    document: Document, from_: int, until: int, closed: bool
+) -> None:
+    coverage = change_list_coverage(document)
+    found = (coverage.from_, coverage.until, coverage.closed)
+    assert found == (at(from_), at(until), closed)
 
 
-def test_an_empty_open_list_proves_that_nothing_happened_until_it_began() -> None:
-    coverage = change_list_coverage(listed(from_=at(5)))
-    assert (coverage.from_, coverage.until) == (at(5), at(5))
-
-
-def test_a_closed_list_proves_all_until_its_until() -> None:
-    coverage = change_list_coverage(listed(change("a", at(1)), from_=at(0), until=at(9)))
-    assert (coverage.until, coverage.closed) == (at(9), True)
-
-
-def test_a_list_without_from_reaches_back_to_its_first_entry_only() -> None:
-    coverage = change_list_coverage(listed(change("a", at(4)), until=at(9)))
-    assert coverage.reaches(at(4))
-    assert not coverage.reaches(at(3))
-    assert not change_list_coverage(listed()).reaches(at(100))
+@pytest.mark.parametrize(
+    ("document", "sent", "reaches"),
+    [
+        (listed(change("a", at(4)), until=at(9)), None, 4),  # without from
+        (listed(), None, None),
+        (listed(change("a", at(-99)), from_=at(5)), None, 5),  # an entry with an older date
+        (listed(change("a", at(-99)), from_=at(5)), at(9), 5),
+        (listed(change("a", at(4.5)), from_=at(5)), at(9), 4.5),  # from is rounded
+    ],
+)
+def test_a_list_reaches_back_to_its_from_or_to_its_first_entry(
+    document: Document, sent: datetime | None, reaches: float | None
+) -> None:
+    coverage = change_list_coverage(document, sent)
+    if reaches is None:
+        assert not coverage.reaches(at(100))
+    else:
+        assert coverage.reaches(at(reaches))
+        assert not coverage.reaches(at(reaches - 1))
 
 
 def test_list_order_decides_where_there_is_no_datetime() -> None:
@@ -202,20 +218,6 @@ def test_a_framework_notification_is_not_a_change_of_the_set() -> None:
     assert notification_coverage(document).until == at(1)
     with pytest.raises(WrongDocument):
         fragment_coverage(document)
-
-
-@pytest.mark.parametrize("sent", [None, at(9)])
-def test_an_entry_with_an_older_date_does_not_extend_the_list_backwards(
-    sent: datetime | None,
-) -> None:
-    older = change("a", at(-99))
-    coverage = change_list_coverage(listed(older, from_=at(5)), sent)
-    assert not coverage.reaches(at(3))
-
-
-def test_a_list_with_a_rounded_from_begins_at_its_first_entry() -> None:
-    coverage = change_list_coverage(listed(change("a", at(4.5)), from_=at(5)), at(9))
-    assert coverage.reaches(at(4.5))
 
 
 def test_a_list_with_the_latest_first_is_out_of_order_however_few_seconds_it_has() -> None:

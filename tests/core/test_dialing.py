@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import aiohttp
@@ -19,10 +19,19 @@ NAME = "hub.example"
 
 
 @pytest.fixture
-def alive() -> Iterator[int]:
-    """A server at 127.0.0.2; its port."""
+def alive(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A server at the last of two addresses, the first of which refuses; its port."""
+    resolve(monkeypatch, NAME, "127.0.0.1", "127.0.0.2")
     with socket.create_server(("127.0.0.2", 0)) as server:
         yield server.getsockname()[1]
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch, alive: int) -> Iterator[int]:
+    """The same where the first address does not answer."""
+    resolve(monkeypatch, NAME, "127.0.0.3", "127.0.0.2")
+    with not_answering("127.0.0.3", alive):
+        yield alive
 
 
 async def peer(dialer: Dialer, port: int) -> str:
@@ -31,25 +40,14 @@ async def peer(dialer: Dialer, port: int) -> str:
         return host
 
 
-async def test_an_address_that_refuses_is_passed_over(
-    monkeypatch: pytest.MonkeyPatch, alive: int
+@pytest.mark.parametrize("server", ["alive", "late"])
+async def test_an_address_that_refuses_or_does_not_answer_is_passed_over(
+    server: str, request: pytest.FixtureRequest
 ) -> None:
-    resolve(monkeypatch, NAME, "127.0.0.1", "127.0.0.2")
-    assert await peer(Dialer(), alive) == "127.0.0.2"
+    assert await peer(Dialer(), request.getfixturevalue(server)) == "127.0.0.2"
 
 
-async def test_an_address_that_does_not_answer_is_passed_over(
-    monkeypatch: pytest.MonkeyPatch, alive: int
-) -> None:
-    resolve(monkeypatch, NAME, "127.0.0.3", "127.0.0.2")
-    with not_answering("127.0.0.3", alive):
-        assert await peer(Dialer(), alive) == "127.0.0.2"
-
-
-async def test_an_address_that_failed_after_it_was_dialled_comes_last_next_time(
-    monkeypatch: pytest.MonkeyPatch, alive: int
-) -> None:
-    resolve(monkeypatch, NAME, "127.0.0.1", "127.0.0.2")
+async def test_an_address_that_failed_after_it_was_dialled_comes_last_next_time(alive: int) -> None:
     memory: Alternatives[tuple[str, int]] = Alternatives()
     with socket.create_server(("127.0.0.1", alive)):
         first, second, third = (Dialer(memory) for _ in range(3))
@@ -118,38 +116,27 @@ def cancelling(info: Any) -> socket.socket:
     return CancellingSocket(*info[:3])
 
 
+async def dial(port: int) -> None:
+    await Dialer(create=cancelling).dial(NAME, port)
+
+
+async def request(port: int) -> None:
+    connector = Connector(socket_factory=cancelling, resolver=aiohttp.ThreadedResolver())
+    async with aiohttp.ClientSession(connector=connector) as session:
+        await session.get(f"http://{NAME}:{port}/")
+
+
+@pytest.mark.parametrize("connect", [dial, request])
 async def test_a_cancellation_while_the_slower_attempt_ends_is_not_lost(
-    monkeypatch: pytest.MonkeyPatch, alive: int
+    monkeypatch: pytest.MonkeyPatch, late: int, connect: Callable[[int], Coroutine[Any, Any, None]]
 ) -> None:
-    resolve(monkeypatch, NAME, "127.0.0.3", "127.0.0.2")
-    with not_answering("127.0.0.3", alive):
-        dialling = asyncio.create_task(Dialer(create=cancelling).dial(NAME, alive))
-        monkeypatch.setattr(CancellingSocket, "task", dialling)
-        with pytest.raises(asyncio.CancelledError):
-            await dialling
+    connecting = asyncio.create_task(connect(late))
+    monkeypatch.setattr(CancellingSocket, "task", connecting)
+    with pytest.raises(asyncio.CancelledError):
+        await connecting
 
 
-async def test_a_request_does_not_lose_such_a_cancellation(
-    monkeypatch: pytest.MonkeyPatch, alive: int
-) -> None:
-    resolve(monkeypatch, NAME, "127.0.0.3", "127.0.0.2")
-
-    async def request() -> None:
-        connector = Connector(socket_factory=cancelling, resolver=aiohttp.ThreadedResolver())
-        async with aiohttp.ClientSession(connector=connector) as session:
-            await session.get(f"http://{NAME}:{alive}/")
-
-    with not_answering("127.0.0.3", alive):
-        requesting = asyncio.create_task(request())
-        monkeypatch.setattr(CancellingSocket, "task", requesting)
-        with pytest.raises(asyncio.CancelledError):
-            await requesting
-
-
-async def test_the_time_limit_of_a_request_holds_in_that_moment_too(
-    monkeypatch: pytest.MonkeyPatch, alive: int
-) -> None:
-    resolve(monkeypatch, NAME, "127.0.0.3", "127.0.0.2")
+async def test_the_time_limit_of_a_request_holds_in_that_moment_too(late: int) -> None:
     expired = asyncio.timeout(None)
 
     class Expiring(socket.socket):
@@ -158,10 +145,10 @@ async def test_the_time_limit_of_a_request_holds_in_that_moment_too(
                 expired.reschedule(0)
             super().close()
 
-    async def dial() -> None:
+    async def dial_and_wait() -> None:
         async with expired:
-            with await Dialer(create=lambda info: Expiring(*info[:3])).dial(NAME, alive):
+            with await Dialer(create=lambda info: Expiring(*info[:3])).dial(NAME, late):
                 await asyncio.Event().wait()
 
-    with not_answering("127.0.0.3", alive), pytest.raises(TimeoutError):
-        await dial()
+    with pytest.raises(TimeoutError):
+        await dial_and_wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -56,107 +57,77 @@ CHANGES = Capability.CHANGE_LIST
 RESOURCES = Capability.RESOURCE_LIST
 
 
-@pytest.mark.parametrize("kind", [Capability.CAPABILITY_LIST, Capability.DESCRIPTION])
-def test_an_announced_capability_list_or_description_is_read(kind: str) -> None:
-    assert documents_to_read(entry("any", kind)) == OFFERED
-
-
-def test_a_new_kind_of_document_leads_to_a_discovery() -> None:
-    assert documents_to_read(entry("resourcedump.xml", Capability.RESOURCE_DUMP)) == OFFERED
-
-
-def test_a_deleted_document_leads_to_a_discovery() -> None:
-    gone = entry("resourcelist.xml", RESOURCES, change=ChangeType.DELETED)
-    assert documents_to_read(gone) == OFFERED
-
-
-@pytest.mark.parametrize(("until", "expected"), [(100, NOTHING), (101, LISTS)])
-def test_a_closed_list_is_read_if_it_reaches_beyond_what_is_known(
-    until: int, expected: DocumentsToRead
-) -> None:
-    assert (
-        documents_to_read(entry("closed.xml", CHANGES, from_=at(50), until=at(until))) == expected
-    )
-
-
-@pytest.mark.parametrize(("begins", "expected"), [(100, NOTHING), (101, LISTS)])
-def test_the_open_list_is_read_if_it_begins_beyond_what_is_known(
-    begins: int, expected: DocumentsToRead
-) -> None:
-    assert documents_to_read(entry("changelist.xml", CHANGES, from_=at(begins))) == expected
-
-
-def test_a_change_list_without_an_interval_is_read() -> None:
-    assert documents_to_read(entry("changelist.xml", CHANGES)) == LISTS
-    assert documents_to_read(entry("that/of/another/set.xml", CHANGES)) == NOTHING
-
-
-def test_before_a_baseline_no_change_list_is_read() -> None:
-    assert documents_to_read(entry("changelist.xml", CHANGES), known=None) == NOTHING
+LIST, OPEN = "resourcelist.xml", "changelist.xml"
+GONE = {"change": ChangeType.DELETED}
 
 
 @pytest.mark.parametrize(
-    ("instant", "expected"), [(at(299), NOTHING), (at(300), LISTS), (None, LISTS)]
+    ("announced", "situation", "expected"),
+    [
+        (entry("any", Capability.CAPABILITY_LIST), {}, OFFERED),
+        (entry("any", Capability.DESCRIPTION), {}, OFFERED),
+        (entry("resourcedump.xml", Capability.RESOURCE_DUMP), {}, OFFERED),  # a new kind
+        (entry(LIST, RESOURCES, **GONE), {}, OFFERED),
+        # A closed list that reaches beyond what is known, and the open one that begins there.
+        (entry("closed.xml", CHANGES, from_=at(50), until=at(100)), {}, NOTHING),
+        (entry("closed.xml", CHANGES, from_=at(50), until=at(101)), {}, LISTS),
+        (entry(OPEN, CHANGES, from_=at(100)), {}, NOTHING),
+        (entry(OPEN, CHANGES, from_=at(101)), {}, LISTS),
+        (entry(OPEN, CHANGES), {}, LISTS),
+        (entry("that/of/another/set.xml", CHANGES), {}, NOTHING),
+        (entry(OPEN, CHANGES), {"known": None}, NOTHING),  # before a baseline
+        # A Resource List that closes a gap.
+        (entry(LIST, RESOURCES, at=at(299)), {"gap": 300}, NOTHING),
+        (entry(LIST, RESOURCES, at=at(300)), {"gap": 300}, LISTS),
+        (entry(LIST, RESOURCES), {"gap": 300}, LISTS),
+        (entry(LIST, RESOURCES, at=at(500)), {}, NOTHING),
+        (entry("other/resourcelist.xml", RESOURCES, at=at(500)), {"gap": 300}, NOTHING),
+        # Any new document, if the lists could not be read.
+        (entry(LIST, RESOURCES), {"failing": True}, LISTS),
+        (entry("x", "something-else"), {}, NOTHING),
+        (Resource(BASE + "x", change=ChangeType.UPDATED), {"failing": True}, NOTHING),
+    ],
 )
-def test_a_resource_list_is_read_if_it_closes_a_gap(
-    instant: datetime | None, expected: DocumentsToRead
+def test_an_announced_document_is_read_if_it_may_have_something_new(
+    announced: Resource, situation: dict[str, Any], expected: DocumentsToRead
 ) -> None:
-    assert documents_to_read(entry("resourcelist.xml", RESOURCES, at=instant), gap=300) == expected
+    assert documents_to_read(announced, **situation) == expected
 
 
-def test_without_a_gap_no_resource_list_is_read() -> None:
-    assert documents_to_read(entry("resourcelist.xml", RESOURCES, at=at(500))) == NOTHING
+@pytest.fixture
+def notices() -> DocumentNotices:
+    return DocumentNotices(SyncFrontiers(None, hold=10))
 
 
-def test_the_resource_list_of_another_set_closes_no_gap() -> None:
-    assert (
-        documents_to_read(entry("other/resourcelist.xml", RESOURCES, at=at(500)), gap=300)
-        == NOTHING
-    )
+def read(notices: DocumentNotices, *entries: Resource, from_: int, until: int) -> DocumentsToRead:
+    return notices.read(notification(*entries, from_=from_, until=until), OFFER, failing=False)
 
 
-def test_any_new_document_is_read_if_the_lists_could_not_be_read() -> None:
-    assert documents_to_read(entry("resourcelist.xml", RESOURCES), failing=True) == LISTS
-
-
-def test_unknown_documents_are_ignored() -> None:
-    assert documents_to_read(entry("x", "something-else")) == NOTHING
-    assert (
-        documents_to_read(Resource(BASE + "x", change=ChangeType.UPDATED), failing=True) == NOTHING
-    )
-
-
-def test_a_change_notification_is_refused() -> None:
-    notices = DocumentNotices(SyncFrontiers(None, hold=10))
+def test_a_change_notification_is_refused(notices: DocumentNotices) -> None:
     with pytest.raises(WrongDocument):
         notices.read(Document(Capability.CHANGE_NOTIFICATION, from_=at(0)), OFFER, failing=False)
 
 
-def test_a_notification_without_datetimes_is_always_followed() -> None:
-    notices = DocumentNotices(SyncFrontiers(None, hold=10))
+def test_a_notification_without_datetimes_is_always_followed(notices: DocumentNotices) -> None:
     bare = Document(Capability.FRAMEWORK_NOTIFICATION, (entry("any", Capability.CAPABILITY_LIST),))
     for _ in range(2):
         assert notices.read(bare, OFFER, failing=False) == OFFERED
-    notices.read(notification(until=5), OFFER, failing=False)
+    read(notices, from_=0, until=5)
     assert notices.read(bare, OFFER, failing=False) == OFFERED
     assert notices.through == at(5)
 
 
-def test_a_duplicate_notification_is_ignored() -> None:
-    notices = DocumentNotices(SyncFrontiers(None, hold=10))
-    document = notification(entry("any", Capability.CAPABILITY_LIST))
-    assert notices.read(document, OFFER, failing=False) == OFFERED
-    assert notices.read(document, OFFER, failing=False) == NOTHING
+def test_a_duplicate_notification_is_ignored(notices: DocumentNotices) -> None:
+    listed = entry("any", Capability.CAPABILITY_LIST)
+    assert read(notices, listed, from_=0, until=1) == OFFERED
+    assert read(notices, listed, from_=0, until=1) == NOTHING
 
 
-def test_after_a_missed_notification_everything_is_read() -> None:
-    notices = DocumentNotices(SyncFrontiers(None, hold=10))
-    first = notices.read(notification(from_=3, until=5), OFFER, failing=False)
+def test_after_a_missed_notification_everything_is_read(notices: DocumentNotices) -> None:
+    first = read(notices, from_=3, until=5)
     assert first == NOTHING, "a new follower reads everything anyway"
-    assert notices.read(notification(from_=5, until=9), OFFER, failing=False) == NOTHING
-    assert notices.read(notification(from_=10, until=11), OFFER, failing=False) == DocumentsToRead(
-        True, True
-    )
+    assert read(notices, from_=5, until=9) == NOTHING
+    assert read(notices, from_=10, until=11) == DocumentsToRead(True, True)
     assert notices.through == at(11)
 
 
@@ -165,7 +136,7 @@ def test_the_last_notification_received_never_goes_back(intervals: list[tuple[in
     notices = DocumentNotices(SyncFrontiers(None, hold=10))
     reached = START
     for begin, length in intervals:
-        notices.read(notification(from_=begin, until=begin + length), OFFER, failing=False)
+        read(notices, from_=begin, until=begin + length)
         assert notices.through is not None
         assert notices.through >= max(reached, at(begin + length))
         reached = notices.through

@@ -20,7 +20,7 @@ from rsnotify.format.coverage import Change
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Apply, Compare, Discover, DocumentKind, Fetch, LogNote, Progress
-from rsnotify.sync.follower_state import SPEEDUP_AFTER_NEWS, PollInterval
+from rsnotify.sync.follower_state import SPEEDUP_AFTER_NEWS
 from tests.core.wire import Wire
 from tests.core.world import BASE, EPOCH, EVERYTHING, PACE, Destination, Source
 
@@ -29,7 +29,7 @@ def malformed() -> RsnotifyError:
     return MalformedDocument("truncated", source="it")
 
 
-def away() -> RsnotifyError:
+def away() -> FetchError:
     return Unavailable("it", "no answer")
 
 
@@ -234,39 +234,43 @@ def deletions_after(
     return [change.uri for (change,) in dispatched if change.change is ChangeType.DELETED]
 
 
-def test_content_may_lag_behind_the_entry_that_announces_it() -> None:
-    wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), gone_after=600.0)
-    tries = (0, 1, 3, 5, 7, 12, 21, 38, 71, 136, 265, 522)
-    assert deletions_after(wire, NotFound("it", "404"), *tries[:4]) == []
+MISSING, GONE = NotFound("it", "404"), Gone("it", "410")
+TRIES = (0, 1, 3, 5, 7, 12, 21, 38, 71, 136, 265, 522)
+
+
+def patient() -> Wire:
+    return Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), gone_after=600.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "before", "times", "is_deleted"),
+    [
+        (MISSING, None, (0, 300, 600), True),
+        (MISSING, None, TRIES, False),  # content may lag behind the entry that announces it
+        (MISSING, away(), (0, 700, 1299), False),  # while its server is unreachable
+        (MISSING, away(), (0, 700, 1300), True),
+        (GONE, None, (0, 300), False),  # no sooner than after a 404
+        (GONE, None, (0, 300, 600), True),
+    ],
+)
+def test_a_resource_that_is_missing_for_long_counts_as_deleted(
+    error: FetchError, before: FetchError | None, times: tuple[float, ...], is_deleted: bool
+) -> None:
+    deleted = deletions_after(patient(), error, *times, before=before)
+    assert deleted == ([f"{BASE}1"] if is_deleted else [])
+
+
+def test_t_waits_at_first_for_content_that_lags_and_then_passes_it_as_missing() -> None:
+    wire = patient()
+    deletions_after(wire, MISSING, *TRIES[:4])
     assert wire.follower.progress is not None
-    assert wire.follower.progress.through < EPOCH + SECOND, "T waits at first"
-    wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), gone_after=600.0)
-    assert deletions_after(wire, NotFound("it", "404"), *tries) == []
+    assert wire.follower.progress.through < EPOCH + SECOND
+    wire = patient()
+    deletions_after(wire, MISSING, *TRIES)
     assert not wire.follower.level
     assert wire.follower.progress is not None
     assert wire.follower.progress.through == EPOCH + SECOND
     assert [one.uri for one in wire.follower.progress.missing] == [f"{BASE}1"]
-
-
-def test_a_resource_missing_for_long_counts_as_deleted() -> None:
-    wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), gone_after=600.0)
-    assert deletions_after(wire, NotFound("it", "404"), 0, 300, 600) == [f"{BASE}1"]
-
-
-def test_a_resource_whose_server_is_unreachable_is_not_missing() -> None:
-    away = Unavailable("it", "no answer")
-    wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), gone_after=600.0)
-    assert deletions_after(wire, NotFound("it", "404"), 0, 700, 1299, before=away) == []
-    wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), gone_after=600.0)
-    deleted = deletions_after(wire, NotFound("it", "404"), 0, 700, 1300, before=away)
-    assert deleted == [f"{BASE}1"]
-
-
-def test_a_410_counts_as_deleted_no_sooner_than_a_404() -> None:
-    wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), gone_after=600.0)
-    assert deletions_after(wire, Gone("it", "410"), 0, 300) == []
-    wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), gone_after=600.0)
-    assert deletions_after(wire, Gone("it", "410"), 0, 300, 600) == [f"{BASE}1"]
 
 
 def test_after_a_baseline_in_whole_seconds_the_last_closed_list_is_read() -> None:
@@ -296,13 +300,6 @@ def polled(source: Source) -> Destination:
     destination = Destination(source, Random(1), Offer(change_list=EVERYTHING.change_list))
     destination.settle()
     return destination
-
-
-def test_polls_come_soon_after_news_and_then_less_and_less_often() -> None:
-    interval = PollInterval(16.0)
-    assert interval.next(news=False) == 16.0
-    assert [interval.next(news=news) for news in (True, False, False, True)] == [2, 4, 8, 2]
-    assert [interval.next(news=False) for _ in range(5)] == [4, 8, 16, 16, 16]
 
 
 def test_polls_are_never_faster_than_the_minimum_nor_slower_than_configured() -> None:

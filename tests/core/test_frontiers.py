@@ -259,7 +259,7 @@ def test_the_fingerprint_of_a_list_shows_whether_its_changes_are_applied() -> No
         frontiers.pull(change_list_coverage(listed(second)))
         frontiers.prefix = ListFingerprint("http://a/list", at(0), at(second))
         for low_water, is_applied in ((at(second), False), (None, True)):
-            foreseen = frontiers.progress_after(low_water)
+            foreseen = frontiers.progress_at(low_water)
             progress = frontiers.progress(low_water)
             assert progress is not None
             assert progress == foreseen
@@ -282,7 +282,7 @@ def test_a_compared_resource_list_is_stored_once_its_differences_are_applied() -
         (second, None, second),
     ):
         frontiers.last_list = last_list
-        for progress in (frontiers.progress_after(low_water), frontiers.progress(low_water)):
+        for progress in (frontiers.progress_at(low_water), frontiers.progress(low_water)):
             assert progress is not None
             assert progress.last_list == stored
     assert SyncFrontiers(progress, hold=10).last_list == second

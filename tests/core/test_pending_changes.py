@@ -23,26 +23,34 @@ def change(name: str, seconds: int) -> Change:
     return Change(name, ChangeType.UPDATED, at, Resource(name, lastmod=at))
 
 
-def empty() -> PendingChanges:
-    return PendingChanges(Retry(first=1, most=8), Random(1))
+def pending_of(*changes: Change) -> PendingChanges:
+    pending = PendingChanges(Retry(first=1, most=8), Random(1))
+    for one in changes:
+        pending.add(one)
+    return pending
+
+
+def dispatched(*changes: Change) -> tuple[PendingChanges, list[Change]]:
+    """Return what is pending, and what was dispatched of it."""
+    pending = pending_of(*changes)
+    return pending, pending.dispatch(10, now=0)
+
+
+def at(seconds: int) -> datetime:
+    return START + timedelta(seconds=seconds)
 
 
 def test_a_resource_is_pending_once_however_often_it_changed() -> None:
-    pending = empty()
-    for seconds in range(5):
-        pending.add(change("a", seconds))
+    pending = pending_of(*(change("a", seconds) for seconds in range(5)))
     assert pending.dispatch(10, now=0) == [change("a", 4)]
 
 
 def test_t_must_not_pass_the_first_of_several_changes_of_a_resource() -> None:
-    pending = empty()
-    pending.add(change("a", 1))
-    pending.add(change("b", 2))
-    pending.add(change("a", 9))
-    assert pending.low_water() == START + timedelta(seconds=1)
+    pending = pending_of(change("a", 1), change("b", 2), change("a", 9))
+    assert pending.low_water() == at(1)
     (first, second) = pending.dispatch(10, now=0)
     pending.applied(first)
-    assert pending.low_water() == START + timedelta(seconds=2)
+    assert pending.low_water() == at(2)
     pending.applied(second)
     assert pending.low_water() is None
     assert len(pending) == 0
@@ -56,12 +64,10 @@ def test_t_must_not_pass_the_first_of_several_changes_of_a_resource() -> None:
 def test_the_low_water_mark_after_changes_are_applied_is_known_before(
     changes: list[tuple[str, int]], out: int, done: set[str]
 ) -> None:
-    pending = empty()
-    for name, seconds in changes[:out]:
-        pending.add(change(name, seconds))
-    applied = [one for one in pending.dispatch(10, now=0) if one.uri in done]
-    for name, seconds in changes[out:]:
-        pending.add(change(name, seconds))
+    pending, taken = dispatched(*(change(*one) for one in changes[:out]))
+    applied = [one for one in taken if one.uri in done]
+    for one in changes[out:]:
+        pending.add(change(*one))
     before = pending.low_water()
     foreseen = pending.low_water_after(applied)
     assert pending.low_water() == before
@@ -71,20 +77,16 @@ def test_the_low_water_mark_after_changes_are_applied_is_known_before(
 
 
 def test_a_resource_that_changes_while_in_flight_is_dispatched_again() -> None:
-    pending = empty()
-    pending.add(change("a", 1))
-    (taken,) = pending.dispatch(10, now=0)
+    pending, (taken,) = dispatched(change("a", 1))
     pending.add(change("a", 2))
     assert pending.dispatch(10, now=0) == []
     assert not pending.applied(taken)
-    assert pending.low_water() == START + timedelta(seconds=1)
+    assert pending.low_water() == at(1)
     assert pending.dispatch(10, now=0) == [change("a", 2)]
 
 
 def test_no_more_changes_are_in_flight_than_the_limit() -> None:
-    pending = empty()
-    for name in "abcd":
-        pending.add(change(name, 1))
+    pending = pending_of(*(change(name, 1) for name in "abcd"))
     out = pending.dispatch(3, now=0)
     assert len(out) == 3
     assert pending.dispatch(3, now=0) == []
@@ -93,17 +95,14 @@ def test_no_more_changes_are_in_flight_than_the_limit() -> None:
 
 
 def test_a_failure_is_retried_later_each_time_and_holds_up_nothing_else() -> None:
-    pending = empty()
-    pending.add(change("a", 1))
-    pending.add(change("b", 2))
-    (a, b) = pending.dispatch(10, now=0)
+    pending, (a, b) = dispatched(change("a", 1), change("b", 2))
     assert pending.failed(a, now=0) == 1
     pending.applied(b)
     due = pending.wakeup()
     assert due is not None
     assert 0.5 <= due < 1
     assert pending.dispatch(10, now=0.4) == []
-    assert pending.low_water() == START + timedelta(seconds=1), "T passes what was not applied"
+    assert pending.low_water() == at(1), "T passes what was not applied"
     (again,) = pending.dispatch(10, now=1)
     assert pending.failed(again, now=1) == 2
     assert 1 <= (pending.wakeup() or 0) - 1 <= 2
@@ -111,39 +110,25 @@ def test_a_failure_is_retried_later_each_time_and_holds_up_nothing_else() -> Non
     assert (len(pending), pending.untried) == (1, 0)
 
 
-def test_a_failure_with_retry_after_is_not_retried_before() -> None:
-    pending = empty()
-    pending.add(change("a", 1))
-    (a,) = pending.dispatch(10, now=0)
-    pending.failed(a, now=0, at_least=30)
-    assert pending.dispatch(10, now=29) == []
-    assert pending.dispatch(10, now=30) == [a]
-
-
-def test_a_new_change_does_not_wait_for_the_backoff_of_the_old_one() -> None:
-    pending = empty()
-    pending.add(change("a", 1))
-    (a,) = pending.dispatch(10, now=0)
-    pending.failed(a, now=0)
-    pending.add(change("a", 2))
-    assert pending.untried == 1
-    assert pending.dispatch(10, now=0) == [change("a", 2)]
-
-
-def test_a_new_change_that_is_due_later_waits_for_that() -> None:
-    pending = empty()
-    pending.add(change("a", 1))
-    (a,) = pending.dispatch(10, now=0)
-    pending.failed(a, now=0, at_least=30)
-    pending.add(change("a", 2), due=20.0)
-    assert pending.dispatch(10, now=19) == []
-    assert pending.dispatch(10, now=20) == [change("a", 2)]
+@pytest.mark.parametrize(
+    ("at_least", "newer", "now"),
+    [(30, None, 30), (30, 20, 20), (0, 0, 0)],
+    ids=["Retry-After", "a new change that is due later", "a new change at once"],
+)
+def test_a_failed_change_waits_for_retry_after_and_a_new_one_only_for_its_own_time(
+    at_least: float, newer: float | None, now: float
+) -> None:
+    pending, (a,) = dispatched(change("a", 1))
+    pending.failed(a, now=0, at_least=at_least)
+    if newer is not None:
+        pending.add(change("a", 2), due=newer)
+        assert pending.untried == 1
+    assert pending.dispatch(10, now=now - 1) == []
+    assert pending.dispatch(10, now=now) == [a if newer is None else change("a", 2)]
 
 
 def test_the_backoff_of_an_old_change_does_not_advance_a_later_one() -> None:
-    pending = empty()
-    pending.add(change("a", 1))
-    (a,) = pending.dispatch(10, now=0)
+    pending, (a,) = dispatched(change("a", 1))
     pending.failed(a, now=0)
     pending.add(replace(a, change=ChangeType.DELETED), missing=a)
     assert not pending.is_deferred
@@ -155,10 +140,7 @@ def test_the_backoff_of_an_old_change_does_not_advance_a_later_one() -> None:
 
 
 def test_each_resource_that_has_failed_counts_once_until_it_changes_again() -> None:
-    pending = empty()
-    for name in "ab":
-        pending.add(change(name, 1))
-        pending.add(change(name, 2))
+    pending = pending_of(*(change(name, seconds) for name in "ab" for seconds in (1, 2)))
     assert pending.untried == 2
     for one in pending.dispatch(10, now=0):
         pending.failed(one, now=0)
@@ -175,31 +157,28 @@ def test_each_resource_that_has_failed_counts_once_until_it_changes_again() -> N
 
 
 def test_a_resource_in_flight_that_has_failed_counts_after_the_others_are_dropped() -> None:
-    pending = empty()
-    pending.add(change("a", 1))
-    pending.failed(pending.dispatch(1, now=0)[0], now=0)
+    pending, (a,) = dispatched(change("a", 1))
+    pending.failed(a, now=0)
     pending.dispatch(1, now=1)
     pending.drop_waiting()
     assert (len(pending), pending.untried) == (1, 0)
 
 
 def test_an_answer_to_a_change_that_is_not_pending_changes_nothing() -> None:
-    pending = empty()
+    pending = pending_of()
     assert pending.applied(change("a", 1))
     assert pending.failed(change("a", 1), now=0) == 0
     assert (len(pending), pending.in_flight) == (0, 0)
 
 
 def test_an_older_change_does_not_supersede_a_newer_one_but_counts_for_t() -> None:
-    pending = empty()
-    pending.add(change("a", 5))
-    pending.add(change("a", 3))
-    assert pending.dispatch(10, now=0) == [change("a", 5)]
-    assert pending.low_water() == START + timedelta(seconds=3)
+    pending, taken = dispatched(change("a", 5), change("a", 3))
+    assert taken == [change("a", 5)]
+    assert pending.low_water() == at(3)
 
 
 def test_a_later_change_does_not_postpone_a_change_that_has_a_due_time() -> None:
-    pending = empty()
+    pending = pending_of()
     pending.add(change("a", 1), due=5.0)
     pending.add(change("a", 2), due=9.0)
     assert pending.wakeup() == 5.0
@@ -208,9 +187,7 @@ def test_a_later_change_does_not_postpone_a_change_that_has_a_due_time() -> None
 
 
 def test_dropping_waiting_changes_keeps_those_in_flight() -> None:
-    pending = empty()
-    for name in "abc":
-        pending.add(change(name, 1))
+    pending = pending_of(*(change(name, 1) for name in "abc"))
     (out,) = pending.dispatch(1, now=0.0)
     pending.drop_waiting()
     assert (len(pending), pending.untried) == (1, 1)
@@ -220,9 +197,8 @@ def test_dropping_waiting_changes_keeps_those_in_flight() -> None:
 
 
 def test_dropping_waiting_changes_clears_their_failures() -> None:
-    pending = empty()
-    pending.add(change("a", 1))
-    pending.failed(pending.dispatch(1, now=0.0)[0], 0.0)
+    pending, (a,) = dispatched(change("a", 1))
+    pending.failed(a, 0.0)
     pending.drop_waiting()
     pending.add(change("a", 2))
     assert pending.untried == 1
@@ -231,7 +207,7 @@ def test_dropping_waiting_changes_clears_their_failures() -> None:
 
 
 def test_a_change_that_only_waits_until_it_is_due_is_deferred() -> None:
-    pending = empty()
+    pending = pending_of()
     assert not pending.is_deferred
     pending.add(change("a", 1), due=5.0)
     pending.add(change("b", 2))
@@ -253,19 +229,16 @@ def listed(name: str, seconds: int, hash: str) -> Change:
 def compared(name: str, seconds: int, hash: str | None) -> Change:
     """Return an entry of a list that is compared; without a hash, a deletion."""
     kind = ChangeType.DELETED if hash is None else ChangeType.UPDATED
-    at = START + timedelta(seconds=seconds)
     resource = Resource(name, change=kind, hash=hash)
-    return Change(name, kind, at, resource, check=CheckMethod.COMPARE)
+    return Change(name, kind, at(seconds), resource, check=CheckMethod.COMPARE)
 
 
 @pytest.mark.parametrize("hash", ["md5:2", None], ids=["other content", "a deletion"])
 def test_if_two_lists_contradict_each_other_the_resource_is_fetched(hash: str | None) -> None:
-    pending = empty()
-    pending.add(listed("a", 100, "md5:1"))
     change = compared("a", 50, hash)
     resource = replace(change.resource, length=7)
-    pending.add(replace(change, resource=resource, package="http://a.example/1.zip"))
-    (one,) = pending.dispatch(10, now=0)
+    change = replace(change, resource=resource, package="http://a.example/1.zip")
+    _, (one,) = dispatched(listed("a", 100, "md5:1"), change)
     kind = ChangeType.DELETED if hash is None else ChangeType.UPDATED
     assert one == Change(
         "a", kind, change.at, Resource("a", change=kind), check=CheckMethod.FETCH
@@ -273,36 +246,30 @@ def test_if_two_lists_contradict_each_other_the_resource_is_fetched(hash: str | 
 
 
 def test_a_resource_that_only_one_of_two_lists_has_may_be_missing() -> None:
-    pending = empty()
-    pending.add(Change("a", ChangeType.DELETED, START + timedelta(seconds=100), Resource("a")))
-    pending.add(compared("a", 50, "md5:1"))
-    (one,) = pending.dispatch(10, now=0)
+    missing = Change("a", ChangeType.DELETED, at(100), Resource("a"))
+    _, (one,) = dispatched(missing, compared("a", 50, "md5:1"))
     assert one.check is CheckMethod.FETCH
     assert one.change is one.resource.change is ChangeType.DELETED
 
 
-def test_an_older_equal_entry_changes_nothing() -> None:
-    pending = empty()
-    pending.add(listed("a", 100, "md5:1"))
-    pending.add(compared("a", 50, "md5:1"))
-    assert pending.dispatch(10, now=0) == [listed("a", 100, "md5:1")]
-
-
-def test_a_later_pushed_change_is_no_contradiction() -> None:
-    pending = empty()
-    pending.add(replace(compared("a", 100, "md5:1"), check=CheckMethod.DATE))
-    pending.add(compared("a", 50, "md5:2"))
-    (one,) = pending.dispatch(10, now=0)
-    assert one.check is CheckMethod.DATE
+@pytest.mark.parametrize(
+    ("later", "hash"),
+    [
+        (listed("a", 100, "md5:1"), "md5:1"),
+        (replace(compared("a", 100, "md5:1"), check=CheckMethod.DATE), "md5:2"),
+    ],
+    ids=["an equal entry of a list", "another one of a change that was pushed later"],
+)
+def test_an_older_entry_that_contradicts_no_list_changes_nothing(later: Change, hash: str) -> None:
+    assert dispatched(later, compared("a", 50, hash))[1] == [later]
 
 
 @pytest.mark.parametrize("missing", [True, False])
 def test_a_missing_resource_that_a_later_whole_set_lacks_is_dropped(missing: bool) -> None:
-    pending = empty()
-    pending.add(replace(change("a", 1), resource=Resource("a", change=ChangeType.UPDATED)))
-    (one,) = pending.dispatch(10, now=0)
+    entry = Resource("a", change=ChangeType.UPDATED)
+    pending, (one,) = dispatched(replace(change("a", 1), resource=entry))
     pending.failed(one, 0, missing=missing)
-    pending.drop_unlisted(START + timedelta(seconds=50), set())
+    pending.drop_unlisted(at(50), set())
     assert len(pending) == (0 if missing else 1)
 
 
@@ -310,26 +277,23 @@ def test_a_missing_resource_that_a_later_whole_set_lacks_is_dropped(missing: boo
 def test_a_whole_set_without_a_resource_does_not_settle_it_while_it_is_fetched_again(
     listed: bool,
 ) -> None:
-    pending = empty()
+    pending = pending_of()
     pending.watch(replace(change("a", 1), check=CheckMethod.FETCH), due=0)
     pending.dispatch(10, now=0)
-    resources = {"a"} if listed else set()
-    assert pending.drop_unlisted(START + timedelta(seconds=50), resources) is listed
+    assert pending.drop_unlisted(at(50), {"a"} if listed else set()) is listed
     assert len(pending) == 1
 
 
 def test_a_whole_set_without_a_resource_does_not_settle_it_while_it_is_removed() -> None:
-    pending = empty()
-    pending.add(change("a", 1))
-    (one,) = pending.dispatch(10, now=0)
+    pending, (one,) = dispatched(change("a", 1))
     pending.failed(one, 0, missing=True)
     pending.add(replace(one, change=ChangeType.DELETED), missing=one)
     pending.dispatch(10, now=0)
-    assert not pending.drop_unlisted(START + timedelta(seconds=50), set())
+    assert not pending.drop_unlisted(at(50), set())
 
 
 def test_only_what_failed_often_enough_counts_as_failing() -> None:
-    pending = empty()
+    pending = pending_of()
     for failures, name in enumerate("abc"):
         pending.add(change(name, 1))
         for _ in range(failures):
@@ -340,8 +304,7 @@ def test_only_what_failed_often_enough_counts_as_failing() -> None:
 
 
 def test_a_resource_is_missing_since_the_first_of_its_404s_in_a_row() -> None:
-    pending = empty()
-    pending.add(change("a", 1))
+    pending = pending_of(change("a", 1))
     since = []
     for now, missing in ((10, True), (20, True), (30, False), (40, True), (50, True)):
         (one,) = pending.dispatch(9, now=now + 9)
@@ -355,9 +318,7 @@ def test_a_resource_is_missing_since_the_first_of_its_404s_in_a_row() -> None:
 
 
 def test_an_answer_to_a_superseded_change_is_no_failure_of_the_new_one() -> None:
-    pending = empty()
-    pending.add(change("a", 1))
-    (old,) = pending.dispatch(9, now=0)
+    pending, (old,) = dispatched(change("a", 1))
     pending.add(change("a", 2))
     assert pending.failed(old, now=0) == 0
     assert pending.in_flight == 0
@@ -369,7 +330,7 @@ def test_an_answer_to_a_superseded_change_is_no_failure_of_the_new_one() -> None
 
 
 def test_parked_changes_wait_for_their_release() -> None:
-    pending = empty()
+    pending = pending_of()
     pending.add(change("a", 1), parked=True)
     pending.add(change("b", 1), parked=True)
     assert pending.parked == 2
@@ -382,31 +343,27 @@ def test_parked_changes_wait_for_their_release() -> None:
 
 
 def test_a_change_that_fetches_supersedes_a_later_one_and_the_next_is_compared() -> None:
-    pending = empty()
-    pending.add(change("a", 9))
-    pending.add(replace(change("a", 5), check=CheckMethod.FETCH))
-    pending.add(change("a", 7))
-    (one,) = pending.dispatch(9, now=0)
-    assert (one.at, one.check) == (START + timedelta(seconds=7), CheckMethod.COMPARE)
+    fetching = replace(change("a", 5), check=CheckMethod.FETCH)
+    _, (one,) = dispatched(change("a", 9), fetching, change("a", 7))
+    assert (one.at, one.check) == (at(7), CheckMethod.COMPARE)
 
 
 def test_a_watched_resource_does_not_hold_up_t() -> None:
-    pending = empty()
-    pending.add(change("a", 1))
+    pending = pending_of(change("a", 1))
     pending.watch(replace(change("b", 0), check=CheckMethod.FETCH), due=5)
     assert [pending.is_watched(name) for name in "abc"] == [False, True, False]
     assert [one.uri for one in pending.watched] == ["b"]
-    assert pending.low_water() == START + timedelta(seconds=1)
+    assert pending.low_water() == at(1)
     assert pending.wakeup() == 5
 
 
 def test_a_whole_set_drops_only_what_it_contradicts() -> None:
-    pending = empty()
-    at = START + timedelta(seconds=50)
-    pending.add(change("an old entry of an older set", 49))
-    pending.add(change("an entry as of the same time", 50))
     old = change("a change that a list announced", 49)
-    pending.add(replace(old, resource=replace(old.resource, change=ChangeType.UPDATED)))
+    pending = pending_of(
+        change("an old entry of an older set", 49),
+        change("an entry as of the same time", 50),
+        replace(old, resource=replace(old.resource, change=ChangeType.UPDATED)),
+    )
     for name, seconds in (
         ("watched and listed", 50),
         ("watched and unlisted", 50),
@@ -416,9 +373,8 @@ def test_a_whole_set_drops_only_what_it_contradicts() -> None:
         pending.watch(missing, due=999, removed=True)
     pushed = change("watched and announced by push only", 51)
     pending.watch(verification(pushed, pushed.at), due=999, removed=True)
-    assert pending.drop_unlisted(at, {"watched and listed"})
-    left = {one.uri for one in pending.dispatch(9, now=9_999)}
-    assert left == {
+    assert pending.drop_unlisted(at(50), {"watched and listed"})
+    assert {one.uri for one in pending.dispatch(9, now=9_999)} == {
         "an entry as of the same time",
         "a change that a list announced",
         "watched and listed",

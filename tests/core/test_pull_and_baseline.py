@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ContentMismatch, NotFound, WrongDocument
-from rsnotify.format.coverage import Frontier, change_list_coverage
+from rsnotify.format.coverage import Coverage, Frontier, change_list_coverage
 from rsnotify.format.model import Capability, ChangeType, Document, Link, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import DocumentKind, Fetch
-from rsnotify.sync.baseline import Baseline
+from rsnotify.sync.baseline import Baseline, ListedResources
 from rsnotify.sync.list_evidence import ClosedLists, KnownLists
 from rsnotify.sync.pull import PageJoiner, Pull, PullStep, change_documents
 
@@ -42,6 +43,33 @@ def changes(from_: int, until: int | None, *seconds: int) -> Document:
     return Document(Capability.CHANGE_LIST, resources, from_=at(from_), until=end)
 
 
+def archive(*members: Resource) -> Document:
+    return Document(Capability.CHANGE_LIST_ARCHIVE, members)
+
+
+def member(name: str, from_: int, until: int) -> Resource:
+    """Return an entry of an index, an archive or a dump."""
+    return Resource(BASE + name, from_=at(from_), until=at(until))
+
+
+def resource_list(second: int, **fields: Any) -> Document:
+    return Document(Capability.RESOURCE_LIST, at=at(second), **fields)
+
+
+def missing(name: str) -> NotFound:
+    return NotFound(BASE + name, "404")
+
+
+def follow(pull: Pull, known: Frontier, *documents: Document) -> list[str | None]:
+    """Read documents one after the other; return what is requested after each."""
+    return [name(pull.read(document, known).fetch) for document in documents]
+
+
+def covered(step: PullStep) -> Coverage:
+    assert step.coverage is not None
+    return step.coverage
+
+
 def index(capability: str, *members: Resource) -> Document:
     return Document(capability, members, index=True)
 
@@ -60,17 +88,10 @@ def test_the_archive_link_of_the_list_is_preferred_to_that_of_the_capability_lis
 
 def test_an_archive_index_is_followed_to_the_lists_that_may_have_new_changes() -> None:
     pull = Pull(OFFER)
-    assert name(pull.read(changes(5, None), known(2)).fetch) == "archive.xml"
     archives = index(Capability.CHANGE_LIST_ARCHIVE, Resource(BASE + "archive-1.xml"))
-    assert name(pull.read(archives, known(2)).fetch) == "archive-1.xml"
-    archive = Document(
-        Capability.CHANGE_LIST_ARCHIVE,
-        (
-            Resource(BASE + "old.xml", from_=at(0), until=at(2)),
-            Resource(BASE + "new.xml", from_=at(2), until=at(5)),
-        ),
-    )
-    assert name(pull.read(archive, known(2)).fetch) == "new.xml"
+    members = archive(member("old.xml", 0, 2), member("new.xml", 2, 5))
+    requested = follow(pull, known(2), changes(5, None), archives, members)
+    assert requested == ["archive.xml", "archive-1.xml", "new.xml"]
     step = pull.read(changes(2, 5, 3, 5), known(2))
     assert step.coverage is not None
     assert name(step.fetch) == "changelist.xml"
@@ -83,19 +104,16 @@ def test_an_archive_index_is_followed_to_the_lists_that_may_have_new_changes() -
 
 def test_an_archive_without_new_changes_is_not_read_again_and_leaves_a_gap() -> None:
     pull = Pull(OFFER)
-    empty = Document(Capability.CHANGE_LIST_ARCHIVE)
-    assert name(pull.read(changes(5, None), known(2)).fetch) == "archive.xml"
-    assert name(pull.read(empty, known(2)).fetch) == "changelist.xml"
+    requested = follow(pull, known(2), changes(5, None), archive())
+    assert requested == ["archive.xml", "changelist.xml"]
     assert pull.read(changes(5, None), known(2)) == PullStep(gap_ends=at(5))
 
 
 def test_changes_rotated_away_while_the_archive_was_read_are_read_from_it_again() -> None:
     pull = Pull(OFFER)
-    pull.read(changes(5, None), known(2))
-    closed = Resource(BASE + "new.xml", from_=at(2), until=at(5))
-    pull.read(Document(Capability.CHANGE_LIST_ARCHIVE, (closed,)), known(2))
-    pull.read(changes(2, 5, 3, 5), known(2))
-    assert name(pull.read(changes(7, None), known(5)).fetch) == "archive.xml"
+    closed = archive(member("new.xml", 2, 5))
+    follow(pull, known(2), changes(5, None), closed, changes(2, 5, 3, 5))
+    assert follow(pull, known(5), changes(7, None)) == ["archive.xml"]
 
 
 def test_a_pull_from_a_source_that_rotates_all_the_time_ends() -> None:
@@ -104,10 +122,8 @@ def test_a_pull_from_a_source_that_rotates_all_the_time_ends() -> None:
     second = 0
     while step.fetch is not None:
         second += 1
-        document = Document(Capability.CHANGE_LIST_ARCHIVE)
-        if name(step.fetch) == "changelist.xml":
-            document = changes(second + 1, None)
-        step = pull.read(document, known(second))
+        is_list = name(step.fetch) == "changelist.xml"
+        step = pull.read(changes(second + 1, None) if is_list else archive(), known(second))
         assert second < 100
     assert step.gap_ends is not None
 
@@ -126,16 +142,9 @@ def test_an_index_that_names_itself_is_not_read_forever(capability: str) -> None
 
 
 def test_a_resource_list_index_that_names_itself_is_not_read_forever() -> None:
-    baseline = Baseline(OFFER, START)
-    looped = index(
-        Capability.RESOURCE_LIST, *(Resource(f"{BASE}{name}") for name in ("a.xml", "b.xml"))
-    )
-    baseline.read(looped)
-    assert name(baseline.next()) == "a.xml"
-    baseline.read(looped)
-    assert name(baseline.next()) == "b.xml"
-    baseline.read(looped)
-    assert baseline.next() is None
+    looped = index(Capability.RESOURCE_LIST, Resource(BASE + "a.xml"), Resource(BASE + "b.xml"))
+    requested = requests(Baseline(OFFER, START), looped, looped, looped)
+    assert requested == ["resourcelist.xml", "a.xml", "b.xml", None]
 
 
 def test_an_index_of_more_lists_than_there_can_be_is_refused() -> None:
@@ -236,16 +245,12 @@ def test_root_documents_are_read_in_the_order_of_their_cost() -> None:
 def test_a_change_dump_is_read_package_by_package_and_then_the_change_list() -> None:
     pull = Pull(replace(FULL, change_list_archive=None))
     assert name(pull.read(changes(5, None), known(2)).fetch) == "changedump.xml"
-    packages = (
-        Resource("old.zip", from_=at(0), until=at(2)),
-        Resource("new.zip", from_=at(2), until=at(5)),
-    )
+    packages = (member("old.zip", 0, 2), member("new.zip", 2, 5))
     step = pull.read(dump(0, *packages), known(2))
     assert step.fetch is not None
-    assert step.fetch.package == replace(packages[1], uri=BASE + "new.zip")
+    assert step.fetch.package == packages[1]
     step = pull.read(manifest(2, 5, 3, 5), known(2))
-    assert step.coverage is not None
-    assert {change.package for change in step.coverage.changes} == {BASE + "new.zip"}
+    assert {change.package for change in covered(step).changes} == {BASE + "new.zip"}
     assert name(step.fetch) == "changelist.xml"
 
 
@@ -269,72 +274,62 @@ def test_a_package_without_datetimes_is_read_again_only_if_its_entry_differs() -
 def test_a_broken_root_is_abandoned_and_the_first_read_again_after_the_next() -> None:
     pull = Pull(FULL)
     pull.read(changes(5, None), known(2))
-    step = pull.abandon(NotFound(BASE + "archive.xml", "404"), known(2))
+    step = pull.abandon(missing("archive.xml"), known(2))
     assert name(step.fetch) == "changedump.xml"
-    step = pull.read(dump(0, Resource("a.zip", from_=at(2), until=at(5))), known(2))
-    assert name(pull.read(manifest(2, 5, 3), known(2)).fetch) == "changelist.xml"
+    packed = dump(0, member("a.zip", 2, 5))
+    assert follow(pull, known(2), packed, manifest(2, 5, 3)) == ["a.zip", "changelist.xml"]
     assert pull.read(changes(5, None), known(5)) == PullStep(change_list_coverage(changes(5, None)))
 
 
 def test_if_the_first_root_is_broken_the_others_are_read_and_the_pull_fails() -> None:
     pull = Pull(FULL)
-    error = NotFound(BASE + "changelist.xml", "404")
+    error = missing("changelist.xml")
     assert name(pull.abandon(error, known(2)).fetch) == "archive.xml"
-    archive = Document(Capability.CHANGE_LIST_ARCHIVE)
-    assert name(pull.read(archive, known(2)).fetch) == "changedump.xml"
-    assert name(pull.read(dump(2), known(2)).fetch) == "dumps.xml"
+    assert follow(pull, known(2), archive(), dump(2)) == ["changedump.xml", "dumps.xml"]
     assert pull.read(Document(Capability.CHANGE_DUMP_ARCHIVE), known(2)).failure is error
 
 
 def test_what_the_last_document_covers_counts_although_the_first_root_is_broken() -> None:
     pull = Pull(OFFER)
-    error = NotFound(BASE + "changelist.xml", "404")
+    error = missing("changelist.xml")
     assert name(pull.abandon(error, known(2)).fetch) == "archive.xml"
-    archived = (Resource("closed.xml", from_=at(2), until=at(5)),)
-    step = pull.read(Document(Capability.CHANGE_LIST_ARCHIVE, archived), known(2))
-    assert name(step.fetch) == "closed.xml"
+    assert follow(pull, known(2), archive(member("closed.xml", 2, 5))) == ["closed.xml"]
     step = pull.read(changes(2, 5, 3), known(2))
     assert step.failure is error
-    assert step.coverage is not None
-    assert [change.at for change in step.coverage.changes] == [at(3)]
+    assert [change.at for change in covered(step).changes] == [at(3)]
 
 
 def test_a_broken_root_is_no_gap() -> None:
     pull = Pull(OFFER)
     pull.read(changes(5, None), known(2))
-    error = NotFound(BASE + "archive.xml", "404")
+    error = missing("archive.xml")
     assert pull.abandon(error, known(2)) == PullStep(failure=error)
 
 
-@pytest.mark.parametrize("running", [True, False])
-def test_a_second_that_was_still_running_is_read_from_the_closed_list(running: bool) -> None:
-    pull = Pull(OFFER)
-    frontier = Frontier.at(at(5))
-    frontier.over = not running
-    step = pull.read(changes(5, None, 6), frontier)
-    assert name(step.fetch) == ("archive.xml" if running else None)
-    if running:
-        closed = Resource(BASE + "new.xml", from_=at(2), until=at(5))
-        archive = Document(Capability.CHANGE_LIST_ARCHIVE, (closed,))
-        assert name(pull.read(archive, frontier).fetch) == "new.xml"
+def still_running(second: int) -> Frontier:
+    """Return what is known of a second that was not over."""
+    frontier = Frontier.at(at(second))
+    frontier.over = False
+    return frontier
+
+
+def test_a_second_that_was_still_running_is_read_from_the_closed_list() -> None:
+    closed = archive(member("new.xml", 2, 5))
+    requested = follow(Pull(OFFER), still_running(5), changes(5, None, 6), closed)
+    assert requested == ["archive.xml", "new.xml"]
+    assert follow(Pull(OFFER), known(5), changes(5, None, 6)) == [None]
 
 
 def test_if_no_closed_list_has_that_second_there_is_no_gap() -> None:
-    offer = Offer(change_list=OFFER.change_list, change_list_archive=OFFER.change_list_archive)
-    pull = Pull(offer)
-    frontier = Frontier.at(at(5))
-    frontier.over = False
-    assert name(pull.read(changes(5, None, 6), frontier).fetch) == "archive.xml"
-    archive = Document(Capability.CHANGE_LIST_ARCHIVE)
-    assert name(pull.read(archive, frontier).fetch) == "changelist.xml"
-    assert pull.read(changes(5, None, 6), frontier).coverage is not None
+    pull = Pull(Offer(change_list=OFFER.change_list, change_list_archive=OFFER.change_list_archive))
+    requested = follow(pull, still_running(5), changes(5, None, 6), archive())
+    assert requested == ["archive.xml", "changelist.xml"]
+    assert pull.read(changes(5, None, 6), still_running(5)).coverage is not None
 
 
 def test_a_single_root_is_not_read_twice_for_that_second() -> None:
     pull = Pull(Offer(change_list=OFFER.change_list))
-    frontier = Frontier.at(at(5))
-    frontier.over = False
-    step = pull.read(changes(5, None, 6), frontier)
+    step = pull.read(changes(5, None, 6), still_running(5))
     assert (step.coverage is not None, step.fetch, step.gap_ends) == (True, None, None)
 
 
@@ -359,6 +354,12 @@ def requests(baseline: Baseline, *documents: Document) -> list[str | None]:
     return fetches
 
 
+def read(baseline: Baseline, document: Document, sent: datetime | None = None) -> ListedResources:
+    listed = baseline.read(document, sent)
+    assert listed is not None
+    return listed
+
+
 DUMPED = Offer(
     resource_list=BASE + "resourcelist.xml",
     resource_dump=BASE + "resourcedump.xml",
@@ -379,8 +380,7 @@ def held(second: int) -> Document:
 def test_a_dump_is_read_package_by_package() -> None:
     baseline = Baseline(DUMPED, START, dump_first=True)
     assert requests(baseline, resource_dump()) == ["resourcedump.xml", "a.zip"]
-    listed = baseline.read(held(6))
-    assert listed is not None
+    listed = read(baseline, held(6))
     assert (listed.at, listed.package) == (at(6), BASE + "a.zip")
     assert name(baseline.next()) == "b.zip"
     baseline.read(held(7))
@@ -395,7 +395,7 @@ def test_if_a_package_is_broken_the_others_are_read_and_then_the_list() -> None:
     baseline.skip(ContentMismatch(BASE + "a.zip", "truncated"))
     assert name(baseline.next()) == "b.zip"
     assert requests(baseline, held(7)) == ["b.zip", "resourcelist.xml"]
-    assert requests(baseline, Document(Capability.RESOURCE_LIST, at=at(9)))[-1] is None
+    assert requests(baseline, resource_list(9))[-1] is None
     assert baseline.complete
     assert baseline.at == at(9)
 
@@ -405,11 +405,11 @@ def test_the_latest_archived_list_is_the_last_fallback() -> None:
     for place in ("resourcedump.xml", "lists.xml"):
         baseline.skip(NotFound(baseline.current.uri, "404"))
         assert name(baseline.next()) == place
-    archive = index(Capability.RESOURCE_LIST_ARCHIVE, Resource("1.xml"), Resource("2.xml"))
+    archives = index(Capability.RESOURCE_LIST_ARCHIVE, Resource("1.xml"), Resource("2.xml"))
     lists = (Resource("new.xml", at=at(8)), Resource("old.xml", at=at(2)))
     archived = Document(Capability.RESOURCE_LIST_ARCHIVE, lists)
-    assert requests(baseline, archive, archived) == ["lists.xml", "2.xml", "new.xml"]
-    assert requests(baseline, Document(Capability.RESOURCE_LIST, at=at(8)))[-1] is None
+    assert requests(baseline, archives, archived) == ["lists.xml", "2.xml", "new.xml"]
+    assert requests(baseline, resource_list(8))[-1] is None
     assert baseline.complete
 
 
@@ -476,22 +476,16 @@ def test_change_lists_have_to_join_at_the_earliest_at_of_all_lists() -> None:
     )
     for second in (7, 5):
         baseline.next()
-        listed = baseline.read(Document(Capability.RESOURCE_LIST, at=at(second)))
-        assert listed is not None
-        assert listed.at == at(second)
+        assert read(baseline, resource_list(second)).at == at(second)
     assert baseline.at == at(5)
 
 
 def test_the_at_of_a_list_defaults_to_its_latest_lastmod_or_the_known_instant() -> None:
-    baseline = Baseline(OFFER, at(1))
     plain = Document(None, (Resource(BASE + "a", lastmod=at(3)), Resource(BASE + "b")))
-    listed = baseline.read(plain)
-    assert listed is not None
-    assert listed.at == at(3)
+    undated = Document(None, (Resource(BASE + "b"),))
+    assert read(Baseline(OFFER, at(1)), plain).at == at(3)
     assert Baseline(OFFER, at(1)).at == at(1)
-    undated = Baseline(OFFER, at(1)).read(Document(None, (Resource(BASE + "b"),)))
-    assert undated is not None
-    assert undated.at == at(1)
+    assert read(Baseline(OFFER, at(1)), undated).at == at(1)
 
 
 @pytest.mark.parametrize("dated", [True, False], ids=["at", "lastmod"])
@@ -500,28 +494,24 @@ def test_a_list_is_no_later_than_the_time_at_which_it_was_sent(dated: bool) -> N
     document = Document(Capability.RESOURCE_LIST, (entry,), at=at(9) if dated else None)
     for sent, expected in ((at(4), at(4)), (at(8), at(9)), (None, at(9))):
         baseline = Baseline(OFFER, START)
-        listed = baseline.read(document, sent)
-        assert listed is not None
-        assert (listed.at, baseline.at) == (expected, expected)
+        assert (read(baseline, document, sent).at, baseline.at) == (expected, expected)
 
 
 def test_a_list_that_is_later_than_the_clock_of_the_source_is_as_old_as_can_be() -> None:
     for second, expected in ((5, 5), (6, 1)):
         baseline = Baseline(OFFER, at(1), until=at(5))
-        listed = baseline.read(Document(Capability.RESOURCE_LIST, at=at(second)))
-        assert listed is not None
-        assert listed.at == at(expected)
+        assert read(baseline, resource_list(second)).at == at(expected)
 
 
 def test_a_resource_list_is_read_page_by_page() -> None:
     baseline = Baseline(OFFER, START)
     following = (Link("next", "page-2.xml"),)
-    first = Document(Capability.RESOURCE_LIST, (Resource(BASE + "a"),), at=at(5), links=following)
+    first = resource_list(5, resources=(Resource(BASE + "a"),), links=following)
     assert baseline.read(first) is not None
     assert name(baseline.next()) == "page-2.xml"
     with pytest.raises(WrongDocument, match="was read before"):
         baseline.read(first)
-    assert baseline.read(Document(Capability.RESOURCE_LIST, at=at(4))) is not None
+    assert baseline.read(resource_list(4)) is not None
     assert baseline.next() is None
     assert baseline.complete
     assert baseline.at == at(4)
@@ -540,35 +530,24 @@ def test_the_next_page_of_a_list_is_requested_and_none_counts_alone() -> None:
     step = pull.read(page(0, 6, 4, 1), known(2))
     assert (name(step.fetch), step.coverage) == ("page-1.xml", None)
     step = pull.read(page(0, 6, 3, None), known(2))
-    assert step.coverage is not None
-    assert [change.at for change in step.coverage.changes] == [at(4), at(3)]
+    assert [change.at for change in covered(step).changes] == [at(4), at(3)]
 
 
 def test_the_members_of_an_index_are_read_oldest_first_and_have_to_join() -> None:
-    newest_first = (
-        Resource(BASE + "new.xml", from_=at(5)),
-        Resource(BASE + "old.xml", from_=at(2), until=at(5)),
-    )
-    pull = Pull(OFFER)
-    assert name(pull.read(index(Capability.CHANGE_LIST, *newest_first), known(3)).fetch) == (
-        "old.xml"
-    )
-    late = Pull(OFFER)
-    step = late.read(index(Capability.CHANGE_LIST, newest_first[0]), known(3))
-    assert name(step.fetch) == "archive.xml"
+    newest, oldest = Resource(BASE + "new.xml", from_=at(5)), member("old.xml", 2, 5)
+    both = index(Capability.CHANGE_LIST, newest, oldest)
+    assert follow(Pull(OFFER), known(3), both) == ["old.xml"]
+    late = index(Capability.CHANGE_LIST, newest)
+    assert follow(Pull(OFFER), known(3), late) == ["archive.xml"]
 
 
 def test_an_empty_list_that_does_not_say_where_it_begins_leads_to_the_archive_once() -> None:
     pull = Pull(OFFER)
     empty = Document(Capability.CHANGE_LIST)
-    assert name(pull.read(empty, known(2)).fetch) == "archive.xml"
-    closed = Resource(BASE + "closed.xml", from_=at(2), until=at(5))
-    archive = Document(Capability.CHANGE_LIST_ARCHIVE, (closed,))
-    assert name(pull.read(archive, known(2)).fetch) == "closed.xml"
-    unsaid = replace(changes(2, 5, 4), from_=None)
-    step = pull.read(unsaid, known(2))
-    assert step.coverage is not None
-    assert step.coverage.from_ == at(2), "as the archive says"
+    requested = follow(pull, known(2), empty, archive(member("closed.xml", 2, 5)))
+    assert requested == ["archive.xml", "closed.xml"]
+    step = pull.read(replace(changes(2, 5, 4), from_=None), known(2))
+    assert covered(step).from_ == at(2), "as the archive says"
     assert name(step.fetch) == "changelist.xml"
     assert pull.read(empty, known(5)) == PullStep()
 

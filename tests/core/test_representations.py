@@ -22,6 +22,10 @@ TURTLE = Link(Rel.ALTERNATE, "http://source.example/a.ttl", type="text/turtle", 
 HTML = Link(Rel.ALTERNATE, "http://source.example/a.html", type="text/html; charset=utf-8")
 
 
+MEMENTO = Link(Rel.MEMENTO, "http://source.example/2026/a")
+GATE = Link(Rel.TIMEGATE, "http://source.example/gate/a")
+
+
 def change(*links: Link, package: str | None = None, **fields: Any) -> Change:
     return Change(LOC, ChangeType.UPDATED, AT, Resource(LOC, links=links, **fields), package)
 
@@ -34,8 +38,18 @@ def uris(what: WantedRepresentation) -> list[str]:
     return [place.uri for place in what.sources]
 
 
-def test_without_links_there_is_loc() -> None:
-    assert uris(wanted_representation(change())) == [LOC]
+@pytest.mark.parametrize(
+    "entry",
+    [
+        change(),
+        change(mirror("first", 1), length=5),
+        change(Link(Rel.DUPLICATE, "gsiftp://gridftp.example.com/res1", pri=1), hash=HASH),
+        change(MEMENTO, GATE, hash=HASH),
+    ],
+    ids=["no links", "a mirror without a hash", "another protocol", "versions"],
+)
+def test_without_a_usable_link_there_is_only_loc(entry: Change) -> None:
+    assert uris(wanted_representation(entry)) == [LOC]
 
 
 def test_mirrors_with_a_priority_come_before_loc_and_the_others_after_it() -> None:
@@ -57,15 +71,6 @@ def test_mirrors_of_equal_priority_are_tried_in_random_order() -> None:
         for each in map(Random, range(50))
     }
     assert seen == {tuple(f"{first}cs{last}") for first in ("ab", "ba") for last in ("de", "ed")}
-
-
-def test_a_mirror_is_not_used_without_a_hash() -> None:
-    assert uris(wanted_representation(change(mirror("first", 1), length=5))) == [LOC]
-
-
-def test_a_mirror_of_another_protocol_is_passed_over() -> None:
-    link = Link(Rel.DUPLICATE, "gsiftp://gridftp.example.com/res1", pri=1)
-    assert uris(wanted_representation(change(link, hash=HASH))) == [LOC]
 
 
 def test_inline_content_is_no_place() -> None:
@@ -117,14 +122,6 @@ def test_an_entry_describes_its_alternate_under_its_own_uri() -> None:
         Resource(LOC, lastmod=AT, hash=HASH, links=(link,)), ["text/turtle"]
     )
     assert (entry.uri, entry.hash, entry.length, entry.lastmod) == (LOC, "md5:1", 3, modified)
-
-
-MEMENTO = Link(Rel.MEMENTO, "http://source.example/2026/a")
-GATE = Link(Rel.TIMEGATE, "http://source.example/gate/a")
-
-
-def test_versions_are_ignored_unless_the_exact_one_is_requested() -> None:
-    assert uris(wanted_representation(change(MEMENTO, GATE, hash=HASH))) == [LOC]
 
 
 def test_the_exact_version_comes_from_memento_then_timegate_then_loc() -> None:

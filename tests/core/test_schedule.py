@@ -31,8 +31,8 @@ def schedule() -> Schedule:
 
 def test_polls_come_an_eighth_sooner_after_news_and_then_twice_as_late_each_time() -> None:
     interval = PollInterval(16)
-    waits = [interval.next(news=news) for news in (False, True, *[False] * 5)]
-    assert waits == [16, 2, 4, 8, 16, 16, 16]
+    news = (False, True, False, False, True, *[False] * 5)
+    assert [interval.next(news=one) for one in news] == [16, 2, 4, 8, 2, 4, 8, 16, 16, 16]
 
 
 def test_the_earliest_of_several_times_counts_and_only_polls_are_routine() -> None:

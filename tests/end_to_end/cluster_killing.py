@@ -46,13 +46,7 @@ _NO_MAJORITY = 0.1
 
 
 class ClusterStage(Stage):
-    """A Source, three nodes of a hub with a broker, and a Destination.
-
-    Args:
-        root: The folder.
-        nats: The servers.
-        fast: Whether leases are short.
-    """
+    """A Source, three nodes of a hub with a broker, and a Destination."""
 
     def __init__(self, root: Path, nats: NatsCluster, *, fast: bool) -> None:
         follow = counting("--via", "websocket")
@@ -61,7 +55,6 @@ class ClusterStage(Stage):
 
     @property
     def nodes(self) -> list[str]:
-        """The URLs of the nodes."""
         return [f"http://{at}/" for at in self._hubs.values()]
 
     async def _start(self, *arguments: str, name: str | None = None) -> Process:
@@ -73,7 +66,6 @@ class ClusterStage(Stage):
         return process
 
     async def restart(self, name: str) -> None:
-        """Restart a node in order, and wait until all nodes have shards."""
         await self._processes[name].stop()
         await self.revive(name)
         await self.shared()
@@ -90,18 +82,7 @@ class ClusterStage(Stage):
 
 
 class Killer:
-    """Kills nodes and servers, and starts them again.
-
-    Args:
-        stage: What the nodes are part of.
-        nats: The servers.
-        chance: What is killed, and when.
-        pause: The longest pause between two events, in seconds.
-
-    Attributes:
-        kills: How often each was killed.
-        refusals: How often a node did not start, since NATS had no majority.
-    """
+    """Kills nodes and servers, and starts them again."""
 
     def __init__(
         self, stage: ClusterStage, nats: NatsCluster, chance: random.Random, pause: float
@@ -162,7 +143,6 @@ class Killer:
         print(f"{time.monotonic() - self._began:7.2f} s: {event}", flush=True)
 
     async def end(self) -> None:
-        """Start all that is down, and wait until it serves."""
         for name in sorted(self._down):
             self._revive(name)
         await asyncio.to_thread(self._nats.wait)
@@ -182,13 +162,11 @@ async def subscribe(stage: ClusterStage, topic: str, urls: Sequence[str]) -> Non
 
 
 def hashes_of(folder: Path) -> Counter[str]:
-    """Return the hashes of all files, as our Source writes them."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return Counter("sha-256:" + hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
 
 
 async def all_equal(copies: Sequence[Copy], folder: Path) -> None:
-    """Wait until all copies are what the Source has."""
     wanted = await asyncio.to_thread(hashes_of, folder)
     deadline = time.monotonic() + PATIENCE
     while different := [c for c in copies if Counter(c.hashes.values()) != wanted]:
@@ -220,24 +198,7 @@ async def killing(
     pause: float = 6.0,
     fast: bool = False,
 ) -> None:
-    """Replay, kill, and check; print figures.
-
-    Args:
-        root: An empty folder.
-        nats: The servers.
-        steps: The history.
-        chance: What is killed, and when.
-        callbacks: The number of callbacks.
-        sockets: The number of WebSockets.
-        clients: The number of MQTT clients.
-        rate: The changes a second.
-        rounds: The number of kills; None for as many as happen during the replay.
-        pause: The longest pause between two events, in seconds.
-        fast: Whether leases are short.
-
-    Raises:
-        AssertionError: Something was lost.
-    """
+    """Replay, kill, and check; print figures."""
     async with AsyncExitStack() as stack:
         stage = ClusterStage(root, nats, fast=fast)
         stack.push_async_callback(stage.stop)
@@ -284,7 +245,6 @@ async def killing(
 
 
 async def print_state(stage: ClusterStage) -> None:
-    """Print what the nodes report of themselves, and of subscriptions that lag."""
     async with aiohttp.ClientSession() as session:
         for node in stage.nodes:
             print((await Client(node, session).get("admin/nodes"))[1])
@@ -309,7 +269,6 @@ def print_figures(killer: Killer, *groups: Sequence[Copy]) -> None:
 
 
 def main() -> int:
-    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="a history, .jsonl or .jsonl.xz; else made up")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))

@@ -19,6 +19,7 @@ from rsnotify.format.model import ChangeType, Document
 from rsnotify.format.reader import read_document
 from rsnotify.runtime.mqtt_broker import channel_topic, parse_broker
 from rsnotify.runtime.mqtt_connection import connect
+from tests.publisher.helpers import serving
 
 _LOST = (aiohttp.ClientError, OSError, TimeoutError)
 
@@ -29,18 +30,7 @@ def _read(body: bytes) -> Document:
 
 
 class Copy:
-    """What a subscriber knows by the fragments that it received.
-
-    Args:
-        name: Its name in messages.
-
-    Attributes:
-        through: The end of the last fragment.
-        hashes: The hash of each resource that exists.
-        faults: What must not happen: gaps, and deliveries of two nodes at the same time.
-        fragments: How many fragments it received.
-        repeats: How many of them brought nothing new.
-    """
+    """What a subscriber knows by the fragments that it received."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -106,22 +96,12 @@ async def callback_copies(number: int) -> AsyncIterator[list[CallbackCopy]]:
             app = web.Application(client_max_size=10**8)
             app.router.add_get("/", copy.get)
             app.router.add_post("/", copy.post)
-            runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-            await runner.setup()
-            stack.push_async_callback(runner.cleanup)
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            copy.url = f"http://127.0.0.1:{site.port}/"
+            copy.url = await stack.enter_async_context(serving(app)) + "/"
         yield copies
 
 
 class SocketCopy(Copy):
-    """A WebSocket, which is connected to the next node when it is lost.
-
-    Attributes:
-        subscribed: Whether it was subscribed once.
-        connections: How often it was connected.
-    """
+    """A WebSocket, which is connected to the next node when it is lost."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

@@ -69,11 +69,7 @@ class Counting:
 
 
 class Diary:
-    """Writes by which ways changes are heard of, and how late they were.
-
-    Args:
-        lags: The file for that: a line a change, its way and the microseconds.
-    """
+    """Writes by which ways changes are heard of, and how late they were."""
 
     def __init__(self, lags: Path) -> None:
         self._lags = lags.open("a", buffering=1)
@@ -133,7 +129,6 @@ def lags_of(folder: Path) -> Path:
 
 
 def doubles(folder: Path) -> list[tuple[str, int, str, int]]:
-    """Return which changes had their effect more than once."""
     with sqlite3.connect(default_state(folder) / "state.sqlite") as database:
         found = database.execute(_DOUBLES).fetchall()
     database.close()
@@ -141,7 +136,6 @@ def doubles(folder: Path) -> list[tuple[str, int, str, int]]:
 
 
 def lateness(folder: Path) -> dict[str, list[float]]:
-    """Return for each way how late each change was applied, in milliseconds."""
     found = defaultdict(list)
     for line in lags_of(folder).read_text().splitlines():
         way, _, lag = line.partition(" ")
@@ -150,7 +144,6 @@ def lateness(folder: Path) -> dict[str, list[float]]:
 
 
 def table(folder: Path) -> str:
-    """Write how late changes were, by way."""
     lines = [f"{'heard of by':12}{'changes':>9}{'median ms':>11}{'p99 ms':>9}"]
     for way, lags in lateness(folder).items():
         cuts = quantiles(lags, n=100) if len(lags) > 1 else lags * 99

@@ -58,13 +58,7 @@ def make_up(count: int, seed: int = 1) -> Iterator[Step]:
 
 
 def apply(steps: Iterable[Step], folder: Path, rate: float | None = None) -> None:
-    """Do to a folder what a history says.
-
-    Args:
-        steps: The history.
-        folder: The folder.
-        rate: How many steps a second; None for as many as can be.
-    """
+    """Do to a folder what a history says."""
     began = time.monotonic()
     for number, step in enumerate(steps):
         if rate is not None:

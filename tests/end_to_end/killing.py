@@ -44,18 +44,7 @@ class Wrong(Exception):
 
 
 class Killing:
-    """A hub that is killed, and those around it that live on.
-
-    Args:
-        folder: Where everything lives.
-        session: For all requests to the hub.
-        callback: The WebSub subscriber.
-
-    Attributes:
-        acknowledged: The number of the last fragment of each topic that was acknowledged.
-        heard: The same, as the Destination on WebSocket has it.
-        delivered: The same, as the callback has it.
-    """
+    """A hub that is killed, and those around it that live on."""
 
     def __init__(self, folder: Path, session: aiohttp.ClientSession, callback: Callback) -> None:
         self._folder = folder
@@ -82,7 +71,6 @@ class Killing:
         )
 
     async def serve(self) -> None:
-        """Start the hub, and wait until it serves."""
         await self.spawn()
         assert self._process is not None
         await self._process.url()
@@ -112,7 +100,6 @@ class Killing:
             database.close()
 
     async def subscribe(self) -> None:
-        """Subscribe the callback to every topic."""
         for topic in self.delivered:
             form = {"hub.mode": "subscribe", "hub.topic": topic, "hub.callback": self._callback.url}
             async with self._session.post(self.url + "websub", data=form) as answer:
@@ -140,13 +127,11 @@ class Killing:
                 self.acknowledged[topic] += 1
 
     async def post(self) -> None:
-        """Publish the next fragment by POST."""
         await self._pause()
         number = self.acknowledged[POSTED]
         await self._post(POSTED, fragment(number, number + 1), "application/xml")
 
     async def post_page(self) -> None:
-        """Publish the next content of the page."""
         await self._pause()
         await self._post(PAGE, b"%d" % (self.acknowledged[PAGE] + 1), "text/plain")
 
@@ -211,7 +196,6 @@ class Killing:
                 self._changed.notify_all()
 
     async def under_load(self) -> None:
-        """Wait until something of every topic was acknowledged."""
         async with asyncio.timeout(PATIENCE), self._changed:
             await self._changed.wait_for(lambda: all(self.acknowledged.values()))
 
@@ -229,7 +213,6 @@ class Killing:
         )
 
     async def stop(self) -> None:
-        """End the hub."""
         if self._process is not None:
             await self._process.stop()
 
@@ -253,17 +236,7 @@ def _check_log(database: sqlite3.Connection, topic: str, last: int) -> None:
 
 
 async def killing(folder: Path, *, rounds: int, chance: random.Random) -> Killing:
-    """Kill a hub so many times, and check that nothing was lost.
-
-    Args:
-        folder: An empty folder.
-        rounds: How often it is killed.
-        chance: When it is.
-
-    Raises:
-        Wrong: Something was.
-        TimeoutError: Something did not arrive.
-    """
+    """Kill a hub so many times, and check that nothing was lost."""
     (folder / "hub.toml").write_text("retry_seconds = 0.05\nmax_retry_seconds = 0.5\n")
     async with AsyncExitStack() as stack:
         callback = await stack.enter_async_context(callback_server())
@@ -302,7 +275,6 @@ async def _kill_once(run: Killing, chance: random.Random, *, at_start: bool) -> 
 
 
 def main() -> int:
-    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=300, help="how often the hub is killed")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))

@@ -97,7 +97,6 @@ async def until_heard(stage: Stage, best: Sequence[str], down: set[str]) -> str:
 
 
 async def ends_equal(stage: Stage) -> bool:
-    """Wait until the Destination is in step, and tell if it is."""
     began = time.monotonic()
     equal = await stage.in_step()
     print(f"in step {time.monotonic() - began:.1f} s after: {equal}", flush=True)
@@ -128,7 +127,6 @@ def play(arguments: argparse.Namespace, root: Path) -> bool:
 
 
 def main() -> int:
-    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="a history, .jsonl or .jsonl.xz; else made up")
     parser.add_argument("--no-hub", action="store_true", help="push straight to a broker")

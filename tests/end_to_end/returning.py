@@ -70,12 +70,7 @@ class Plan(Struct, frozen=True):
 
 
 class Source:
-    """A folder, every change of which is published.
-
-    Args:
-        root: Where it is kept.
-        plan: How it keeps what it tells.
-    """
+    """A folder, every change of which is published."""
 
     def __init__(self, root: Path, plan: Plan) -> None:
         self.folder = root / "source"
@@ -98,7 +93,6 @@ class Source:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """Publish and serve."""
         folder = PublishedFolder(self._names, self._publisher)
         app = server(self._publisher, [folder])
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
@@ -136,7 +130,6 @@ class Source:
                 yield Resource(uri, change=ChangeType.DELETED)
 
     def document(self, name: str) -> Document:
-        """GET one of its documents."""
         with urllib.request.urlopen(self.url + name, timeout=PATIENCE) as answer:
             return read_document(answer.read())
 
@@ -170,12 +163,7 @@ class Source:
 
 
 class Destination:
-    """A mirror that is brought in step now and then.
-
-    Args:
-        url: The Source.
-        folder: The mirror.
-    """
+    """A mirror that is brought in step now and then."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self._url = url
@@ -192,7 +180,6 @@ class Destination:
         return progress.confirmed if progress else None
 
     def come_back(self) -> DocumentKind | None:
-        """Catch up, and return the last rung that was taken; None if nothing was new."""
         command = ["-m", "rsnotify", "-v", "follow", self._url, str(self.folder), "--once"]
         done = subprocess.run(
             [sys.executable, *command], capture_output=True, text=True, timeout=PATIENCE
@@ -237,7 +224,6 @@ async def returning(root: Path, steps: list[history.Step], plan: Plan) -> Counte
 
 
 def main() -> int:
-    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="a history, .jsonl or .jsonl.xz; else made up")
     parser.add_argument("--seed", type=int, default=Plan().seed, help="decides when it comes back")

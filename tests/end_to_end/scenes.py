@@ -30,14 +30,7 @@ WAYS: Plan = (
     (),
 )
 #: The same, but for what takes long: to notice that a hub by WebSub is silent.
-MOST_WAYS: Plan = (
-    (),
-    ("websocket",),
-    ("websocket", "mqtt"),
-    ("mqtt",),
-    ("websub", "follow"),
-    (),
-)
+MOST_WAYS: Plan = ((), ("websocket",), ("websocket", "mqtt"), ("mqtt",), ("websub", "follow"), ())
 #: The best first.
 BEST = ("websocket", "mqtt", "websub")
 
@@ -51,7 +44,6 @@ class Scene(Struct, frozen=True):
 
 
 def scene(via: str, *, hub: bool, kill_ways: bool) -> Scene:
-    """Return what is asked for."""
     if kill_ways:
         return Scene(BEST, WAYS, BEST)
     if via == "poll":

@@ -60,7 +60,6 @@ class Stage:
         self.heard_by: list[str] = []
 
     async def start(self) -> None:
-        """Start all."""
         for way in self.ways:
             await self.revive(way)
         await self._start("source", str(self.source_folder), *self._at(self.url), *self._pushed())
@@ -68,7 +67,6 @@ class Stage:
         await self.start_follow()
 
     def _pushed(self) -> list[str]:
-        """Return where the Source pushes to, and what it says about it."""
         if self._nats is not None:
             return ["--hub", ",".join(f"http://{at}/" for at in self._hubs.values())]
         places = {"hub": "http://{}/", "websocket": "ws://{}/ws", "websub": "http://{}/websub"}
@@ -120,7 +118,6 @@ class Stage:
         await (await self._start(*hub, name=name)).url()
 
     async def kill(self, name: str) -> None:
-        """Kill -9 a hub, the broker, or the Destination."""
         if name == "follow":
             await self._end_follow(asyncio.subprocess.Process.kill)
         elif name in self._brokers:
@@ -133,7 +130,6 @@ class Stage:
     # The Destination
 
     async def start_follow(self) -> None:
-        """Start the Destination."""
         self.heard_by = []
         with (self.root / "follow.log").open("ab") as log:
             self._follower = await asyncio.create_subprocess_exec(
@@ -177,7 +173,6 @@ class Stage:
     # How it ends
 
     async def audit(self) -> int:
-        """Return the exit code of `rsnotify audit`."""
         process = await Process.start(
             *("audit", self.url, str(self.destination), "--allow-private-addresses"),
             log=self.root / "audit.log",
@@ -189,12 +184,10 @@ class Stage:
         return await process.wait()
 
     def difference(self) -> str:
-        """Return what `diff -r` prints."""
         command = ["diff", "-r", str(self.source_folder), str(self.destination)]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
     async def in_step(self) -> bool:
-        """Wait until the Destination is in step with the Source."""
         deadline = time.monotonic() + PATIENCE
         while await self.audit() != 0 or self.difference():
             if time.monotonic() > deadline:

@@ -20,7 +20,7 @@ GOES_ON = re.compile(
 )
 
 
-def test_the_demo_tells_how_it_goes_and_audits_when_it_is_interrupted() -> None:
+def test_the_demo_tells_how_it_goes_and_audits_when_it_is_interrupted():
     demo = Running(COMMAND, {**os.environ, "PYTHONUNBUFFERED": "1"})
     try:
         demo.says(GOES_ON)
@@ -36,7 +36,7 @@ def test_the_demo_tells_how_it_goes_and_audits_when_it_is_interrupted() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals the death of a parent")
-def test_a_demo_that_is_killed_leaves_no_process_behind() -> None:
+def test_a_demo_that_is_killed_leaves_no_process_behind():
     demo = Running(COMMAND, {**os.environ, "PYTHONUNBUFFERED": "1"})
     try:
         demo.says(GOES_ON)
@@ -50,7 +50,7 @@ def test_a_demo_that_is_killed_leaves_no_process_behind() -> None:
         demo.show()
 
 
-def test_the_demo_ends_by_itself_and_its_audit_says_in_step() -> None:
+def test_the_demo_ends_by_itself_and_its_audit_says_in_step():
     run = subprocess.run(
         [*COMMAND, "--seconds", "1"], capture_output=True, text=True, timeout=240, check=False
     )

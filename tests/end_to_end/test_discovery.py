@@ -22,7 +22,7 @@ from rsnotify_publisher import (
 from rsnotify_subscriber.discovery.discovery import discover
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from tests.publisher.helpers import PATIENCE, QUICK
+from tests.publisher.helpers import PATIENCE, QUICK, serving
 
 
 @pytest.fixture
@@ -37,18 +37,15 @@ async def fetcher(host: str, tmp_path: Path) -> AsyncIterator[Fetcher]:
 
 
 @asynccontextmanager
-async def serving(app: web.Application, host: str, *sets: Publisher) -> AsyncIterator[None]:
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", int(host[:-1].rpartition(":")[2])).start()
-    for publisher in sets:
-        assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
-    try:
-        yield
-    finally:
+async def serving_sets(app: web.Application, host: str, *sets: Publisher) -> AsyncIterator[None]:
+    async with serving(app, int(host[:-1].rpartition(":")[2])):
         for publisher in sets:
-            await asyncio.to_thread(publisher.close)
-        await runner.cleanup()
+            assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
+        try:
+            yield
+        finally:
+            for publisher in sets:
+                await asyncio.to_thread(publisher.close)
 
 
 def text(body: str, kind: str, **headers: str) -> web.Response:
@@ -67,7 +64,7 @@ def text(body: str, kind: str, **headers: str) -> web.Response:
 )
 async def test_each_way_alone_leads_to_the_capability_list(
     tmp_path: Path, host: str, fetcher: Fetcher, way: str, name: str
-) -> None:
+):
     publisher = Publisher(tmp_path / "state", f"{host}data/", options=QUICK)
 
     async def offered(request: web.Request) -> web.Response:
@@ -84,7 +81,7 @@ async def test_each_way_alone_leads_to_the_capability_list(
         if way == "well-known URI" or "well-known" not in route.path:
             app.add_routes([route])
     app.router.add_get("/{name:.*}", offered)
-    async with serving(app, host, publisher):
+    async with serving_sets(app, host, publisher):
         found = await discover(fetcher, host + name)
     assert found.capability_list == f"{host}data/capabilitylist.xml"
     assert found.source_description == f"{host}data/.well-known/resourcesync"
@@ -93,11 +90,11 @@ async def test_each_way_alone_leads_to_the_capability_list(
 
 async def test_a_source_of_several_sets_asks_which_and_each_is_found_below_its_place(
     tmp_path: Path, host: str, fetcher: Fetcher
-) -> None:
+):
     sets = [Publisher(tmp_path / name, f"{host}{name}/", options=QUICK) for name in "ab"]
     app = web.Application()
     app.add_routes(routes(SourceDescription(host, sets)))
-    async with serving(app, host, *sets):
+    async with serving_sets(app, host, *sets):
         with pytest.raises(ConfigurationError, match="several sets of resources"):
             await discover(fetcher, host)
         for name in "ab":

@@ -75,7 +75,6 @@ class Follower:
 
 
 def names_of(history: str) -> list[str]:
-    """Return the names of the resources that change."""
     if history == "made up":
         return [str(number) for number in range(CHANGES)]
     return [step.name for step in sweet(8_068)]

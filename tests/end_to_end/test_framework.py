@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.format.offer import Offer
 from rsnotify.sync.pace import Pace
-from rsnotify_hub.application import serve
-from rsnotify_hub.config.loading import load_configuration
-from rsnotify_publisher import Options, Publisher, application
 from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber, Via
 from rsnotify_subscriber.events import Event, OfferChanged
 from tests.end_to_end.open_websockets import until_websockets
+from tests.end_to_end.publishing import publishing
 from tests.mosquitto import Mosquitto
 from tests.publisher.helpers import PATIENCE, QUICK
 from tests.subscriber.websub.desk import open_desk
@@ -29,35 +24,7 @@ PACE = Pace(poll=0.8, poll_with_push=600)
 OPEN = 3
 
 
-@pytest.fixture
-async def hub(tmp_path: Path) -> AsyncIterator[str]:
-    settings = {"port": 0, "data": str(tmp_path / "hub"), "allow_private_addresses": True}
-    async with serve(load_configuration(None, **settings)) as url:
-        yield url
-
-
-@asynccontextmanager
-async def publishing(
-    folder: Path, port: int, hub: str, options: Options
-) -> AsyncIterator[Publisher]:
-    publisher = Publisher(folder, f"http://127.0.0.1:{port}/", hubs=[hub], options=options)
-    app = application(publisher)
-
-    async def content(request: web.Request) -> web.Response:
-        return web.Response(text=f"the content of {request.path}")
-
-    app.router.add_get("/{name:r.*}", content)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
-    yield publisher
-    await runner.cleanup()
-
-
 class Ear:
-    """Hears what a Subscriber tells."""
-
     def __init__(self) -> None:
         self._changed = asyncio.Event()
         self.offers: list[Offer] = []
@@ -77,7 +44,7 @@ class Ear:
 @pytest.mark.parametrize("via", [Via.WEBSOCKET, Via.WEBSUB, Via.MQTT])
 async def test_what_is_new_is_heard_of_by_every_way(
     via: Via, hub: str, mosquitto: Mosquitto, tmp_path: Path, unused_tcp_port: int
-) -> None:
+):
     where = {Via.WEBSOCKET: hub, Via.WEBSUB: hub + "websub", Via.MQTT: mosquitto.url}[via]
     ear, folder = Ear(), tmp_path / "source"
     async with open_desk() as desk:
@@ -106,7 +73,7 @@ async def test_what_is_new_is_heard_of_by_every_way(
 
 async def test_a_rotation_disturbs_nobody_who_is_in_step(
     hub: str, tmp_path: Path, unused_tcp_port: int
-) -> None:
+):
     options = replace(QUICK, rotate="10 changes")
     async with (
         publishing(tmp_path / "source", unused_tcp_port, hub, options) as publisher,

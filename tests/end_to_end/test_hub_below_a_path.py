@@ -16,7 +16,7 @@ from rsnotify_publisher import Publisher
 from tests.publisher.helpers import BASE, PATIENCE, QUICK
 
 
-async def test_a_source_names_it_by_its_base(tmp_path: Path, unused_tcp_port: int) -> None:
+async def test_a_source_names_it_by_its_base(tmp_path: Path, unused_tcp_port: int):
     base = f"http://127.0.0.1:{unused_tcp_port}/push/"
     configuration = load_configuration(None, data=str(tmp_path / "hub"))
     app = web.Application()

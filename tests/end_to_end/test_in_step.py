@@ -11,21 +11,17 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.format.model import ChangeType
-from rsnotify_hub.application import serve
-from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Publisher, application
 from rsnotify_publisher.changes import describe
 from rsnotify_subscriber import FolderMirror, PushState, Subscriber
 from rsnotify_subscriber.events import Audited, Event
-from tests.publisher.helpers import PATIENCE, QUICK
+from tests.publisher.helpers import PATIENCE, QUICK, serving
 
 ROUNDS = 40
 NAMES = [f"r{number}" for number in range(12)]
 
 
 class LiveSource:
-    """Resources in memory, and a Publisher that tells of them."""
-
     def __init__(self, folder: Path, hub: str, port: int) -> None:
         self.base = f"http://127.0.0.1:{port}/"
         self.contents: dict[str, bytes] = {}
@@ -64,21 +60,15 @@ class LiveSource:
 
 
 async def test_under_constant_change_there_is_no_false_alarm_and_at_rest_it_is_in_step(
-    tmp_path: Path, unused_tcp_port: int
-) -> None:
-    settings = {"port": 0, "data": str(tmp_path / "hub"), "allow_private_addresses": True}
+    hub: str, tmp_path: Path, unused_tcp_port: int
+):
     events: list[Event] = []
-    async with serve(load_configuration(None, **settings)) as hub:
-        source = LiveSource(tmp_path / "source", hub, unused_tcp_port)
-        runner = web.AppRunner(source.application(), shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", unused_tcp_port).start()
+    source = LiveSource(tmp_path / "source", hub, unused_tcp_port)
+    mirror = FolderMirror(tmp_path / "copy")
+    subscriber = Subscriber(source.base, mirror, state=tmp_path / "state", on_event=events.append)
+    async with serving(source.application(), unused_tcp_port):
         await source.change_some()
         assert await asyncio.to_thread(source.publisher.wait_published, PATIENCE)
-        mirror = FolderMirror(tmp_path / "copy")
-        subscriber = Subscriber(
-            source.base, mirror, state=tmp_path / "state", on_event=events.append
-        )
         async with subscriber, asyncio.timeout(PATIENCE):
             await subscriber.until(lambda now: now.level and now.push is PushState.UP)
             for _ in range(ROUNDS):
@@ -89,7 +79,6 @@ async def test_under_constant_change_there_is_no_false_alarm_and_at_rest_it_is_i
             await subscriber.until(
                 lambda now: now.through is not None and now.through > last and now.in_step is True
             )
-        await runner.cleanup()
     copied = {path.name: path.read_bytes() for path in (tmp_path / "copy").iterdir()}
     assert copied == source.contents
     assert [event.in_step for event in events if isinstance(event, Audited)] == [True]

@@ -29,7 +29,7 @@ def url(tmp_path: Path) -> Iterator[str]:
     process.end()
 
 
-def test_a_source_is_shown_as_indented_lines(url: str) -> None:
+def test_a_source_is_shown_as_indented_lines(url: str):
     done = subprocess.run([*INSPECT, url], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
@@ -39,7 +39,7 @@ def test_a_source_is_shown_as_indented_lines(url: str) -> None:
     assert "! " not in done.stdout
 
 
-def test_a_source_is_shown_as_json(url: str) -> None:
+def test_a_source_is_shown_as_json(url: str):
     done = subprocess.run([*INSPECT, url, "--json"], capture_output=True, timeout=60, check=True)
     description = json.loads(done.stdout)
     offered, told = description["parts"]
@@ -50,7 +50,7 @@ def test_a_source_is_shown_as_json(url: str) -> None:
     assert counts["changelist"] == 0
 
 
-def test_in_a_terminal_a_source_is_shown_as_a_tree(url: str) -> None:
+def test_in_a_terminal_a_source_is_shown_as_a_tree(url: str):
     outside, inside = pty.openpty()
     done = subprocess.run([*INSPECT, url], stdout=inside, timeout=60)
     os.close(inside)
@@ -59,7 +59,7 @@ def test_in_a_terminal_a_source_is_shown_as_a_tree(url: str) -> None:
     os.close(outside)
 
 
-def test_where_there_is_no_source_inspect_says_so_and_exits_1() -> None:
+def test_where_there_is_no_source_inspect_says_so_and_exits_1():
     there = f"http://127.0.0.1:{free_port()}/"
     done = subprocess.run([*INSPECT, there], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")

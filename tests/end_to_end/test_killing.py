@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from rsnotify.sync.actions import DocumentKind
+from tests.end_to_end import history
+from tests.end_to_end.counting import counting, doubles
 from tests.end_to_end.killing import PAGE, PATIENCE, POSTED, STREAMED, Killing, Wrong, killing
+from tests.end_to_end.replay import mirroring, replay
+from tests.end_to_end.returning import Plan, returning
+from tests.end_to_end.scenes import BEST, BRIDGE, HUB, MOST_WAYS, POLLED, XMPP_BRIDGE
+from tests.end_to_end.stage import Stage
 
 
 async def test_nothing_acknowledged_is_lost_when_the_hub_is_killed_under_load(tmp_path: Path):
@@ -42,3 +49,63 @@ async def test_a_hub_that_acknowledges_what_it_does_not_keep_is_found_out(
     with pytest.raises(ExceptionGroup) as found:
         await killing(tmp_path, rounds=1, chance=random.Random(4))
     assert found.group_contains(Wrong, match="acknowledged|came by WebSocket|delivered after")
+
+
+# Source, hub and Destination as processes, killed while a history is replayed, end equal.
+
+
+async def test_a_destination_ends_equal_though_hub_and_destination_are_killed(tmp_path: Path):
+    stage = Stage(tmp_path, ["hub"], mirroring())
+    assert await replay(stage, list(history.make_up(600, seed=7)), HUB)
+
+
+async def test_a_destination_ends_equal_by_websub_though_hub_and_destination_are_killed(
+    tmp_path: Path,
+):
+    stage = Stage(tmp_path, ["hub"], counting("--via", "websub"))
+    assert await replay(stage, list(history.make_up(300, seed=9)), HUB)
+    assert not doubles(stage.destination)
+
+
+async def test_a_destination_that_only_polls_ends_equal_without_any_hub(tmp_path: Path):
+    stage = Stage(tmp_path, [], mirroring("--via", "poll", "--poll", "0.5"))
+    assert await replay(stage, list(history.make_up(400, seed=8)), POLLED)
+
+
+async def test_a_destination_ends_equal_by_mqtt_though_all_but_the_source_are_killed(
+    tmp_path: Path,
+):
+    stage = Stage(tmp_path, ["hub", "mqtt"], mirroring("--via", "mqtt"))
+    assert await replay(stage, list(history.make_up(300, seed=10)), BRIDGE)
+
+
+async def test_a_destination_ends_equal_by_xmpp_though_all_but_the_source_are_killed(
+    tmp_path: Path,
+):
+    stage = Stage(tmp_path, ["hub", "xmpp"], counting("--via", "xmpp"))
+    steps = list(history.make_up(300, seed=12))
+    assert await replay(stage, steps, XMPP_BRIDGE, rate=200, best=["xmpp"])
+    assert not doubles(stage.destination)
+
+
+async def test_a_destination_hears_by_the_best_way_left_and_each_change_has_its_effect_once(
+    tmp_path: Path,
+):
+    stage = Stage(tmp_path, BEST, counting("--poll", "1"))
+    steps = list(history.make_up(240, seed=11))
+    assert await replay(stage, steps, MOST_WAYS, rate=200, best=BEST, fails_over=True)
+    assert not doubles(stage.destination)
+
+
+# A Destination that was away, for a moment or for ever, gets level by the cheapest way.
+
+
+async def test_a_destination_that_comes_back_takes_the_cheapest_rung_and_ends_equal(tmp_path: Path):
+    steps = list(history.make_up(600, seed=3))
+    rungs = await returning(tmp_path, steps, Plan(rotate=40, keep=2, seed=7))
+    assert set(rungs) == {
+        DocumentKind.CHANGE_LIST,
+        DocumentKind.CHANGE_LIST_ARCHIVE,
+        DocumentKind.RESOURCE_LIST,
+    }
+    assert rungs[DocumentKind.RESOURCE_LIST] > 1  # the first, and one after a long absence

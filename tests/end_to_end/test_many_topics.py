@@ -18,7 +18,7 @@ from rsnotify_subscriber import Fleet, FolderMirror, PushState, Subscriber
 from rsnotify_subscriber.fleet import FollowedSourceStatus
 from tests.end_to_end.open_websockets import until_websockets
 from tests.ports import free_port
-from tests.publisher.helpers import PATIENCE, QUICK
+from tests.publisher.helpers import PATIENCE, QUICK, serving
 
 SETS = 4
 TOKEN = "a-token-of-a-source"
@@ -57,8 +57,6 @@ class Scene:
         return self._folder / f"copy{number}"
 
     def application(self) -> web.Application:
-        """Serve the content of each set, and its documents."""
-
         async def content(request: web.Request) -> web.Response:
             return web.Response(body=self.contents[int(request.match_info["number"])])
 
@@ -111,21 +109,16 @@ def run_hub(tmp_path: Path) -> Callable[..., Any]:
 @asynccontextmanager
 async def played(folder: Path, port: int, hub: str) -> AsyncIterator[Scene]:
     scene = Scene(folder, port, hub)
-    runner = web.AppRunner(scene.application(), shutdown_timeout=0.1)
-    await runner.setup()
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, "127.0.0.1", port).start()
-        await stack.enter_async_context(scene.source)
+    async with serving(scene.application(), port), scene.source:
         for publisher in scene.publishers:
             assert await publisher.await_published(PATIENCE)
-        await stack.enter_async_context(scene.fleet)
-        yield scene
+        async with scene.fleet:
+            yield scene
 
 
 async def test_source_and_fleet_have_one_websocket_each_and_open_it_again(
     tmp_path: Path, run_hub: Callable[..., Any]
-) -> None:
+):
     port = free_port()
     topics = f"http://127.0.0.1:{port}"
     async with AsyncExitStack() as stack:
@@ -151,7 +144,7 @@ async def test_source_and_fleet_have_one_websocket_each_and_open_it_again(
 
 async def test_a_set_that_the_hub_refuses_does_not_delay_the_others(
     tmp_path: Path, run_hub: Callable[..., Any]
-) -> None:
+):
     port = free_port()
     granted = [f"http://127.0.0.1:{port}/{number}" for number in range(1, SETS)]
     async with run_hub(*granted) as hub, played(tmp_path, port, hub) as scene:

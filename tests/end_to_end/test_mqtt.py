@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import re
 import shlex
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from watchfiles import awatch
 
 from rsnotify.runtime.mqtt_broker import channel_topic
 from tests.certificates import Authority
-from tests.mosquitto import PATIENCE, Mosquitto
-from tests.ports import free_port
+from tests.end_to_end.page_place import PagePlace
+from tests.mosquitto import Mosquitto
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/mqtt.md").read_text()
 DIGEST = "54d306916666ab3e3c34bfb25387c3de"
@@ -36,14 +33,11 @@ def command(number: int) -> str:
     return blocks("sh")[number].replace("\\\n", " ")
 
 
-class Place:
+class Place(PagePlace):
     """A folder with what the page speaks of, a broker, and the programs that run there."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.port = free_port()
-        self.hub_port = free_port()
-        self.base = f"http://127.0.0.1:{self.port}/"
+        super().__init__(folder)
         authority = Authority(folder, "ca")
         certificate, key = authority.certificate("broker.example")
         (acl,) = re.findall(r"\n\n(    user hub\n.*?)\n\n(?! {4})", PAGE, re.DOTALL)
@@ -54,31 +48,14 @@ class Place:
             acl=re.sub("^    ", "", acl, flags=re.MULTILINE).replace(DIGEST, digest),
             settings=f"cafile {authority.file}\ncertfile {certificate}\nkeyfile {key}",
         )
-        (folder / "data").mkdir()
-        (folder / "data/one.ttl").write_text("<a> <b> <c> .\n")
 
     def adapt(self, text: str) -> str:
-        """Put what is here where the page has examples."""
         broker = self.broker.url.replace("mqtt:", "mqtts:")
         return (
             text.replace("https://source.example/data/", self.base)
             .replace("https://hub.example", f"http://127.0.0.1:{self.hub_port}")
             .replace("mqtts://broker.example", broker)
         )
-
-    @asynccontextmanager
-    async def run(self, *arguments: str, **environ: str) -> AsyncIterator[None]:
-        """Run a program until the context ends; it has to end in order then."""
-        process = await asyncio.create_subprocess_exec(
-            *arguments, cwd=self.folder, env=os.environ | environ
-        )
-        try:
-            yield
-        finally:
-            if process.returncode is None:
-                process.terminate()
-            async with asyncio.timeout(PATIENCE):
-                await process.wait()
 
     def rsnotify(self, line: str, user: str, **environ: str):  # type: ignore[no-untyped-def]
         """Run a command of the page, with the password of a user."""
@@ -93,15 +70,8 @@ class Place:
         return self.run(sys.executable, "-m", "rsnotify", *arguments, **environ)
 
     async def arrives(self, content: str) -> None:
-        """Change the Source, and wait until the mirror has it; twice, as the start brings one."""
-        copy = self.folder / "mirror/two.ttl"
-        async with asyncio.timeout(PATIENCE):
-            for now in ("first " + content, content):
-                (self.folder / "data/two.ttl").write_text(now)
-                # What was there before the watch began is found at its first timeout.
-                async for _ in awatch(self.folder, rust_timeout=500, yield_on_timeout=True):
-                    if copy.exists() and copy.read_text() == now:
-                        break
+        await super().arrives("first " + content)  # which the start may bring
+        await super().arrives(content)
 
 
 @pytest.fixture
@@ -111,7 +81,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
         yield place
 
 
-async def test_a_source_and_a_destination_need_a_broker_and_no_hub(place: Place) -> None:
+async def test_a_source_and_a_destination_need_a_broker_and_no_hub(place: Place):
     environ = {
         "RSNOTIFY_FOLLOW_MQTT_URL": place.adapt("mqtts://broker.example"),
         "RSNOTIFY_FOLLOW_MQTT_USER": "subscriber",
@@ -128,7 +98,7 @@ async def test_a_source_and_a_destination_need_a_broker_and_no_hub(place: Place)
             await place.arrives("by the library\n")
 
 
-async def test_a_source_reaches_everybody_through_the_inbox_of_a_hub(place: Place) -> None:
+async def test_a_source_reaches_everybody_through_the_inbox_of_a_hub(place: Place):
     (settings,) = blocks("toml")
     settings += (
         f'mqtt_ca = "ca.pem"\nmqtt_channels = ["{place.base}"]\nport = {place.hub_port}\n'

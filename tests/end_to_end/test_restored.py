@@ -53,7 +53,7 @@ async def published_and_lost(folder: Path, hub: Client) -> Instant:
 
 async def test_the_hub_forgets_what_a_restored_source_does_not_know(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     async with hub_process(tmp_path / "hub") as (hub, _):
         first = await published_and_lost(tmp_path, hub)
         with caplog.at_level(logging.WARNING):
@@ -65,9 +65,7 @@ async def test_the_hub_forgets_what_a_restored_source_does_not_know(
         assert "it was restored from a backup" in caplog.text
 
 
-async def test_the_hub_forgets_it_also_if_the_source_has_published_documents_before(
-    tmp_path: Path,
-) -> None:
+async def test_the_hub_forgets_it_also_if_the_source_has_published_documents_before(tmp_path: Path):
     async with hub_process(tmp_path / "hub") as (hub, _):
         first = await published_and_lost(tmp_path, hub)
     port = hub.url.rstrip("/").rpartition(":")[2]
@@ -77,7 +75,7 @@ async def test_the_hub_forgets_it_also_if_the_source_has_published_documents_bef
             await until_known(hub, first, [])
 
 
-async def test_a_hub_that_lost_its_data_says_since_when_it_knows(tmp_path: Path) -> None:
+async def test_a_hub_that_lost_its_data_says_since_when_it_knows(tmp_path: Path):
     url = ""
     changed: list[Any] = []
     for data in ("hub", "wiped"):

@@ -13,12 +13,11 @@ from aiohttp import web
 from rsnotify.runtime.mqtt_broker import DEFAULT_PREFIX, BrokerLogin, channel_topic
 from rsnotify.selection import Selection, push_selection_for
 from rsnotify.sync.pace import Pace
-from rsnotify_hub.application import serve
-from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Publisher, application
 from rsnotify_subscriber import FolderMirror, FollowOptions, MqttOptions, PushState, Subscriber, Via
+from tests.end_to_end.conftest import running_hub
 from tests.mosquitto import Mosquitto
-from tests.publisher.helpers import PATIENCE, QUICK
+from tests.publisher.helpers import PATIENCE, QUICK, serving
 
 ACL = (Path(__file__).resolve().parents[2] / "hub/mosquitto/acl").read_text()
 USERS = {"hub": "one", "subscriber": "two"}
@@ -35,16 +34,8 @@ async def broker(tmp_path: Path) -> AsyncIterator[Mosquitto]:
 
 @pytest.fixture
 async def hub(tmp_path: Path, broker: Mosquitto) -> AsyncIterator[str]:
-    configuration = load_configuration(
-        None,
-        port=0,
-        data=str(tmp_path / "hub"),
-        allow_private_addresses=True,
-        mqtt_url=broker.url,
-        mqtt_user="hub",
-        mqtt_password=USERS["hub"],
-    )
-    async with serve(configuration) as url:
+    login = {"mqtt_url": broker.url, "mqtt_user": "hub", "mqtt_password": USERS["hub"]}
+    async with running_hub(tmp_path / "hub", **login) as url:
         yield url
 
 
@@ -68,14 +59,11 @@ async def source(tmp_path: Path, hub: str, unused_tcp_port: int) -> AsyncIterato
     publisher = Publisher(tmp_path / "source", base, hubs=[socket], options=QUICK)
     source, app = Source(publisher), application(publisher)
     app.router.add_get("/{folder:maps|other}/{name}", source.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", unused_tcp_port).start()
-    await publisher.acreated(base + "maps/a")
-    await publisher.acreated(base + "other/a")
-    assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
-    yield source
-    await runner.cleanup()
+    async with serving(app, unused_tcp_port):
+        await publisher.acreated(base + "maps/a")
+        await publisher.acreated(base + "other/a")
+        assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
+        yield source
 
 
 @asynccontextmanager
@@ -102,7 +90,7 @@ async def following(
 @pytest.mark.parametrize("via", [Via.WEBSOCKET, Via.MQTT])
 async def test_a_part_is_followed_by_push_alone_and_the_rest_moves_t(
     source: Source, tmp_path: Path, broker: Mosquitto, via: Via
-) -> None:
+):
     base = source.base
     async with following(source, tmp_path, broker, via) as subscriber:
         for number in range(20):

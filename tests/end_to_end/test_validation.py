@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rsnotify.format.writer import Profile
-from rsnotify_validation.validate import validate
+from rsnotify_validation.validation_walk import validate
 from tests.ports import free_port
 
 OPTIONS = (
@@ -62,7 +62,6 @@ def has_all_parts(names: list[str]) -> bool:
 
 @asynccontextmanager
 async def source(*arguments: str | Path) -> AsyncIterator[None]:
-    """Run `rsnotify source`, until it serves and as long as wanted."""
     process: Process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "rsnotify", "source", *arguments), stdout=PIPE
     )
@@ -78,7 +77,7 @@ async def source(*arguments: str | Path) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("profile", list(Profile), ids=str)
-async def test_every_document_of_a_source_is_valid(tmp_path: Path, profile: Profile) -> None:
+async def test_every_document_of_a_source_is_valid(tmp_path: Path, profile: Profile):
     folder = tmp_path / "data"
     folder.mkdir()
     for number in range(6):
@@ -127,7 +126,7 @@ folder = "{folder}"
 
 
 @pytest.mark.parametrize("gzip", [False, True])
-async def test_what_is_in_many_parts_is_valid(tmp_path: Path, gzip: bool) -> None:
+async def test_what_is_in_many_parts_is_valid(tmp_path: Path, gzip: bool):
     folder = tmp_path / "data"
     folder.mkdir()
     for number in range(5):

@@ -8,26 +8,17 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 from rsnotify.format.links import parse_links
 from rsnotify.format.model import Resource
 from rsnotify.format.reader import read_document
-from rsnotify_hub.application import serve
-from rsnotify_hub.config.loading import load_configuration
-from rsnotify_publisher import Publisher, application
+from rsnotify_publisher import Publisher
 from rsnotify_subscriber import FolderMirror, FollowOptions, PushState, Subscriber, Via
-from tests.publisher.helpers import PATIENCE, QUICK
+from tests.end_to_end.publishing import publishing
+from tests.publisher.helpers import PATIENCE
 from tests.subscriber.websub.desk import Desk, open_desk
 
 NAMES = [f"r{number}" for number in range(200)]
-
-
-@pytest.fixture
-async def hub(tmp_path: Path) -> AsyncIterator[str]:
-    settings = {"port": 0, "data": str(tmp_path / "hub"), "allow_private_addresses": True}
-    async with serve(load_configuration(None, **settings)) as url:
-        yield url
 
 
 @pytest.fixture
@@ -39,26 +30,14 @@ async def desk() -> AsyncIterator[Desk]:
 @pytest.fixture
 async def publisher(tmp_path: Path, hub: str, unused_tcp_port: int) -> AsyncIterator[Publisher]:
     """A Source in an application, which pushes to the hub by WebSub."""
-    base = f"http://127.0.0.1:{unused_tcp_port}/"
-    made = Publisher(tmp_path / "source", base, hubs=[hub + "websub"], options=QUICK)
-    app = application(made)
-
-    async def content(request: web.Request) -> web.Response:
-        return web.Response(text=f"the content of {request.path}")
-
-    app.router.add_get("/{name:r.*}", content)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", unused_tcp_port).start()
-    assert await asyncio.to_thread(made.wait_published, PATIENCE)
-    yield made
-    await runner.cleanup()
+    async with publishing(tmp_path / "source", unused_tcp_port, hub + "websub") as publisher:
+        yield publisher
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 async def test_a_topic_names_itself_and_its_hub_in_its_headers(
     publisher: Publisher, hub: str, method: str
-) -> None:
+):
     topic = publisher.source.base_url + "channel.xml"
     async with aiohttp.request(method, topic) as response:
         assert response.status == 200
@@ -69,7 +48,7 @@ async def test_a_topic_names_itself_and_its_hub_in_its_headers(
 
 async def test_who_subscribes_to_a_topic_is_delivered_its_updates(
     publisher: Publisher, desk: Desk, hub: str
-) -> None:
+):
     topic = publisher.source.base_url + "channel.xml"
     async with desk.receiving(topic) as recorder:
         await desk.subscriptions_at(hub, 1)
@@ -85,7 +64,7 @@ async def test_who_subscribes_to_a_topic_is_delivered_its_updates(
 
 async def test_a_destination_follows_a_source_by_websub_alone(
     publisher: Publisher, desk: Desk, tmp_path: Path
-) -> None:
+):
     base = publisher.source.base_url
     mirror = tmp_path / "mirror"
     async with Subscriber(

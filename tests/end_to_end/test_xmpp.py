@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
 import sys
 from collections.abc import AsyncIterator
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 from watchfiles import awatch
 
-from tests.ports import free_port
+from tests.end_to_end.page_place import PagePlace
 from tests.prosody import DOMAIN, PASSWORDS, PATIENCE, Prosody
 from tests.reader import ROOT, fences_of
 
@@ -25,41 +24,22 @@ def blocks(language: str) -> list[str]:
     return [body for name, body in BLOCKS if name == language]
 
 
-class Place:
+class Place(PagePlace):
     """A folder with what the page speaks of, a server, and the programs that run there."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.port, self.hub_port = free_port(), free_port()
-        self.base = f"http://127.0.0.1:{self.port}/"
+        super().__init__(folder)
         (hosts,) = blocks("lua")
         self.server = Prosody(folder / "prosody", hosts=hosts.replace("example.org", DOMAIN))
         (folder / "ca.pem").write_text(Path(self.server.ca).read_text())
         (folder / "xmpp.password").write_text(PASSWORDS["hub"] + "\n")
-        (folder / "data").mkdir()
-        (folder / "data/one.ttl").write_text("<a> <b> <c> .\n")
 
     def adapt(self, text: str) -> str:
-        """Put what is here where the page has examples."""
         return (
             text.replace("https://source.example/data/", self.base)
             .replace("xmpp.example.org:5222", f"127.0.0.1:{self.server.port}")
             .replace("example.org", DOMAIN)
         )
-
-    @asynccontextmanager
-    async def run(self, *arguments: str, **environ: str) -> AsyncIterator[None]:
-        """Run a program until the context ends."""
-        process = await asyncio.create_subprocess_exec(
-            *arguments, cwd=self.folder, env=os.environ | environ
-        )
-        try:
-            yield
-        finally:
-            if process.returncode is None:
-                process.terminate()
-            async with asyncio.timeout(PATIENCE):
-                await process.wait()
 
     @asynccontextmanager
     async def rsnotify(self, line: str) -> AsyncIterator[None]:
@@ -74,14 +54,6 @@ class Place:
         async with self.run(sys.executable, "-m", "rsnotify", *arguments, **environ):
             yield
 
-    async def arrives(self, content: str) -> None:
-        copy = self.folder / "mirror/two.ttl"
-        (self.folder / "data/two.ttl").write_text(content)
-        async with asyncio.timeout(PATIENCE):
-            async for _ in awatch(self.folder, rust_timeout=500, yield_on_timeout=True):
-                if copy.exists() and copy.read_text() == content:
-                    break
-
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
@@ -90,7 +62,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
         yield place
 
 
-async def test_a_source_and_a_destination_need_a_service_and_no_hub(place: Place) -> None:
+async def test_a_source_and_a_destination_need_a_service_and_no_hub(place: Place):
     source, follow = blocks("sh")
     async with place.rsnotify(source):
         async with place.rsnotify(follow):
@@ -101,7 +73,7 @@ async def test_a_source_and_a_destination_need_a_service_and_no_hub(place: Place
             await place.arrives("by the library\n")
 
 
-async def test_a_source_that_knows_its_hub_alone_is_followed_over_xmpp(place: Place) -> None:
+async def test_a_source_that_knows_its_hub_alone_is_followed_over_xmpp(place: Place):
     _, follow = blocks("sh")
     (settings,) = blocks("toml")
     server = f'xmpp_server = "127.0.0.1:{place.server.port}"\nxmpp_ca = "ca.pem"\n'

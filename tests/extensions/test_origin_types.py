@@ -24,17 +24,15 @@ from tests.gateway.test_events import Reading
 
 #: An origin of each type that has one resource or two.
 CASES = {
-    "events": test_datetimes.a_stream_of_events,
-    "feed": test_datetimes.a_feed,
-    "iiif": test_datetimes.a_collection,
-    "ldes": test_datetimes.a_stream_of_members,
-    "oai-pmh": test_datetimes.a_repository,
-    "postgresql": test_datetimes.a_database,
-    "resourcesync": test_datetimes.a_source,
-    "sitemap": test_datetimes.a_sitemap,
+    "events": test_datetimes.CASES["stream of events"],
+    "feed": test_datetimes.CASES["feed"],
+    "iiif": test_datetimes.CASES["collection"],
+    "ldes": test_datetimes.CASES["stream of members"],
+    "oai-pmh": test_datetimes.CASES["repository"],
+    "postgresql": test_datetimes.CASES["database"],
+    "resourcesync": test_datetimes.CASES["source"],
+    "sitemap": test_datetimes.CASES["sitemap"],
 }
-
-
 #: Their changes do not end.
 STREAMED = ("events", "postgresql")
 

@@ -34,7 +34,6 @@ _PACKAGES = [
 
 
 def _fuzz(surface: Surface, arguments: list[str], log: Path) -> None:
-    """Fuzz a surface in this process, which ends; what it prints goes to a file."""
     import atheris
 
     with log.open("wb") as file:
@@ -52,7 +51,6 @@ def _fuzz(surface: Surface, arguments: list[str], log: Path) -> None:
 
 
 def _run(name: str, surface: Surface, seconds: int) -> bool:
-    """Fuzz a surface in another process; return whether nothing was found."""
     corpus, found = CORPUS / name, FOUND / name
     found.mkdir(parents=True, exist_ok=True)
     arguments = [
@@ -88,7 +86,6 @@ def _run(name: str, surface: Surface, seconds: int) -> bool:
 
 
 def _seed(surfaces: dict[str, Surface]) -> None:
-    """Write the seeds of each surface and their words."""
     for name, surface in surfaces.items():
         folder = CORPUS / name
         folder.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ from rsnotify_hub.live.connections import Origins
 from rsnotify_hub.refusals import Refusal, parse_since
 from rsnotify_hub.urls import authority_of, check_url, has_dot_segments, host_of
 from rsnotify_hub.websocket import websocket_connection as frames
-from rsnotify_hub.websocket.websocket_connection import FrameHandler, WebSocketConnection
+from rsnotify_hub.websocket.websocket_connection import WebSocketConnection, WebSocketRole
 from rsnotify_hub.websocket.websocket_handler import select_of
 from rsnotify_hub.websub.forms import SubscriptionRequest, denial_url, parse_form, verification_url
 from rsnotify_publisher.hubs import Hub
@@ -105,7 +105,6 @@ def _fields(data: bytes) -> dict[str, str]:
 
 
 def _request(data: bytes) -> None:
-    """Read the fields of a request as a Source and a hub do."""
     headers = _fields(data)
     for length in (None, 100):
         decide(headers, RepresentationVersion("tag", 1_000_000.5, length), 1_000_001.0)
@@ -135,7 +134,6 @@ def _http_response(data: bytes) -> None:
 
 
 def _control(data: bytes) -> None:
-    """Read a frame of a client as a hub does, which is UTF-8."""
     data = data.decode(errors="replace").encode()
     for decode in (frames.decode, frames.decode_of_topics):
         with suppress(Refusal):
@@ -153,7 +151,7 @@ class _Ignored:
         return lambda *_, **__: None
 
 
-class _Received(FrameHandler):
+class _Received(WebSocketRole):
     def received(self, payload: bytes, *, is_text: bool) -> None:
         if is_text:
             payload.decode()
@@ -163,8 +161,6 @@ class _Received(FrameHandler):
 
 
 def _in_loop(read: Callable[[bytes], None]) -> Callable[[bytes], None]:
-    """Return a function that calls another one in an event loop."""
-
     async def run(data: bytes) -> None:
         read(data)
 
@@ -172,10 +168,9 @@ def _in_loop(read: Callable[[bytes], None]) -> Callable[[bytes], None]:
 
 
 def _websocket(data: bytes) -> None:
-    """Read the bytes of a WebSocket as a hub does."""
     transport: Any = _Ignored()
     connection = WebSocketConnection(transport, lambda _: None, max_bytes=100_000)
-    connection.handler = _Received()
+    connection.role = _Received()
     try:
         connection.data_received(data)
         assert sum(map(len, connection._parts)) <= 100_000

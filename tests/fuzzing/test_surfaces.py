@@ -42,7 +42,7 @@ every_surface = pytest.mark.parametrize("name", SURFACES)
 
 
 @every_surface
-def test_no_input_raises_another_exception_or_costs_too_much(name: str) -> None:
+def test_no_input_raises_another_exception_or_costs_too_much(name: str):
     surface = SURFACES[name]
     for seed in surface.seeds:  # which also imports what is needed
         surface.attempt(seed)
@@ -56,7 +56,7 @@ def test_no_input_raises_another_exception_or_costs_too_much(name: str) -> None:
 
 
 @every_surface
-def test_input_that_ends_at_any_byte_raises_no_other_exception(name: str) -> None:
+def test_input_that_ends_at_any_byte_raises_no_other_exception(name: str):
     seed = SURFACES[name].seeds[0]
     for end in range(len(seed)):
         SURFACES[name].attempt(seed[:end])
@@ -64,9 +64,7 @@ def test_input_that_ends_at_any_byte_raises_no_other_exception(name: str) -> Non
 
 @pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}", "http://127.0.0.1:1{}"])
 @every_surface
-def test_input_that_names_a_file_or_a_server_opens_neither(
-    name: str, form: str, tmp_path: Path
-) -> None:
+def test_input_that_names_a_file_or_a_server_opens_neither(name: str, form: str, tmp_path: Path):
     surface = SURFACES[name]
     surface.attempt(surface.seeds[0])  # imports what it needs
     file = tmp_path / "file"
@@ -96,7 +94,7 @@ def opened(path: str) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("path", FOUND, ids=[f"{path.parent.name}-{path.name}" for path in FOUND])
-def test_what_was_found_is_handled(path: Path) -> None:
+def test_what_was_found_is_handled(path: Path):
     data = path.read_bytes()
     surface = SURFACES[path.parent.name]
     surface.attempt(surface.seeds[0])  # imports what it needs
@@ -104,7 +102,7 @@ def test_what_was_found_is_handled(path: Path) -> None:
 
 
 @every_surface
-def test_steps_and_time_grow_as_the_input(name: str) -> None:
+def test_steps_and_time_grow_as_the_input(name: str):
     surface = SURFACES[name]
     for shape in surface.shapes:
 
@@ -136,7 +134,7 @@ def calls(work: Callable[[], object]) -> int:
     return count
 
 
-def test_memory_is_bounded_by_the_length_of_the_input() -> None:
+def test_memory_is_bounded_by_the_length_of_the_input():
     command = [sys.executable, "-m", memory.__name__]
     root = Path(__file__).parents[2]
     measured = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
@@ -155,7 +153,7 @@ def _quadratic(data: bytes) -> None:
 @pytest.mark.parametrize("read", [_quadratic, bytes.fromhex], ids=["quadratic", "raising"])
 def test_a_surface_that_is_quadratic_or_raises_is_noticed(
     read: Callable[[bytes], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setitem(SURFACES, "bad", Surface(read, (b"a",), ()))
     with pytest.raises((AssertionError, TypeError)):
         test_steps_and_time_grow_as_the_input("bad")

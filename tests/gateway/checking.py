@@ -47,6 +47,10 @@ class Checking:
         await self.watch.check()
         return self.changes()
 
+    def compare_next(self) -> None:
+        """Make the comparison with the whole set due at the next check."""
+        self.watch.adapter._compare = 1e-6  # type: ignore[attr-defined]
+
     def changes(self) -> dict[str, str]:
         """Return the type of each change since this was called last."""
         with self.journal() as journal:

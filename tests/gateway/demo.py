@@ -40,11 +40,7 @@ overlap = 2
 
 
 class RunningDemo(Struct):
-    """The parts of a demo.
-
-    Args:
-        url: The URL of the page.
-    """
+    """The parts of a demo."""
 
     url: str
     items: Items
@@ -103,7 +99,6 @@ async def until_harvested(url: str) -> None:
 
 
 def change_something(items: Items, random: Random) -> None:
-    """Create, update or delete a record."""
     name = f"record-{random.randrange(2 * RECORDS)}"
     present = f"oai:{name}" in items.items and not items.items[f"oai:{name}"].deleted
     if present and random.random() < 0.3:

@@ -9,7 +9,7 @@ from typing import Any
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Capability, ChangeType, Document, Link, Resource
 from rsnotify.format.writer import write_document
-from tests.gateway.origin_server import OriginServer
+from tests.gateway.origin_server import Site
 
 BEGIN = datetime(2020, 11, 1, tzinfo=UTC)
 SITE = "https://site.example/"
@@ -19,7 +19,29 @@ def at(seconds: float) -> Instant:
     return BEGIN + timedelta(seconds=seconds)
 
 
-class PullOnlySource:
+def numbered(count: int) -> list[str]:
+    return [f"r{number}" for number in range(count)]
+
+
+class Origin:
+    """An origin whose resources are created, updated and deleted."""
+
+    def url(self) -> str:
+        raise NotImplementedError
+
+    def put(self, name: str, when: Instant) -> None:
+        raise NotImplementedError
+
+    def delete(self, name: str, when: Instant) -> None:
+        raise NotImplementedError
+
+    def play(self, *steps: str, start: int = 0) -> None:
+        """Put resources, one a second, or delete those that begin with a minus."""
+        for number, step in enumerate(steps, start):
+            (self.delete if step[0] == "-" else self.put)(step.lstrip("-"), at(number))
+
+
+class PullOnlySource(Origin):
     """A Source with a Change List, an archive of those before, and a Resource List.
 
     Args:
@@ -28,11 +50,7 @@ class PullOnlySource:
     """
 
     def __init__(
-        self,
-        site: OriginServer,
-        per_list: int = 1_000,
-        lists_every: int = 1_000,
-        folder: str = "rs",
+        self, site: Site, per_list: int = 1_000, lists_every: int = 1_000, folder: str = "rs"
     ) -> None:
         self._site = site
         self._folder = "/rs"
@@ -100,14 +118,14 @@ class PullOnlySource:
         self.set("changelist.xml", changes)
 
 
-class Activities:
+class Activities(Origin):
     """A collection of IIIF Change Discovery, as static files.
 
     Attributes:
         items: The activities, the oldest first.
     """
 
-    def __init__(self, site: OriginServer, per_page: int = 5) -> None:
+    def __init__(self, site: Site, per_page: int = 5) -> None:
         self._site = site
         self._per_page = per_page
         self._folder = "/iiif"
@@ -184,10 +202,10 @@ _STREAM = """<{url}#stream> a ldes:EventStream ; ldes:timestampPath dct:created 
 """
 
 
-class EventStream:
+class EventStream(Origin):
     """An LDES in Turtle, with pages in the order of time; full pages are immutable."""
 
-    def __init__(self, site: OriginServer, per_page: int = 5) -> None:
+    def __init__(self, site: Site, per_page: int = 5) -> None:
         self._site = site
         self._per_page = per_page
         self._folder = "/ldes"

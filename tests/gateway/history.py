@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from tests.gateway.event_server import EventServer, change
 from tests.gateway.generators import SITE, Activities, EventStream, PullOnlySource, at
-from tests.gateway.origin_server import OriginServer, index, sitemap
+from tests.gateway.origin_server import Site, index, sitemap
 from tests.gateway.repositories import Items
 
 #: The variable that names a file with the history of SWEET, one change a line.
@@ -63,7 +63,7 @@ class Published:
         dated: The origins that list each change with its datetime.
     """
 
-    def __init__(self, site: OriginServer, items: Items) -> None:
+    def __init__(self, site: Site, items: Items) -> None:
         self.site = site
         self._items = items
         self.dated = (
@@ -99,7 +99,6 @@ class Published:
                 origin.put(step.name, at(step.version))
 
     def lastmod(self, name: str) -> datetime:
-        """Return a time that differs for each version."""
         return at(self.versions[name])
 
     def _write(self) -> None:
@@ -136,7 +135,6 @@ class Pushed:
         self.versions: dict[str, int] = {}
 
     def connect(self, database: str) -> None:
-        """Connect again after the database was down."""
         self._connection.close()
         self._connection = psycopg.connect(database, autocommit=True)
 
@@ -144,7 +142,6 @@ class Pushed:
         self._connection.close()
 
     async def apply(self, step: Step, number: int) -> None:
-        """Apply a step, which is the n-th."""
         if step.version is None:
             del self.versions[step.name]
             query = "DELETE FROM items WHERE id = %s AND %s::integer IS NULL"

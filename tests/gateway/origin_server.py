@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 NAMESPACE = 'xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"'
 
 
-class OriginServer:
+class Site:
     """Serves pages by path.
 
     Attributes:

@@ -22,8 +22,6 @@ _EARLIEST = datetime(2020, 1, 1)
 
 
 class Item(Struct):
-    """A record of a repository."""
-
     title: str
     datestamp: datetime
     sets: list[str] = []
@@ -52,7 +50,6 @@ class Items:
             self.items[f"oai:{name}"] = Item("", self._now(), deleted=True)
 
     def purge(self, name: str) -> None:
-        """Forget that a record was deleted."""
         del self.items[f"oai:{name}"]
 
     def select(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,13 +16,37 @@ from rsnotify.format.reader import read_document
 from rsnotify_gateway import Gateway, OriginSettings
 from rsnotify_publisher import Options
 from tests.gateway.checking import CONTACT
+from tests.publisher.helpers import PATIENCE
 
 OPTIONS = Options(heartbeat=0.05, refresh=0.02, resource_list_every=0.05, grace=0.1)
 
 
-class RunningGateway:
-    """Runs within the context."""
+async def until(happened: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not happened():  # noqa: ASYNC110 - the events of a gateway are not public
+            await asyncio.sleep(0.01)
 
+
+def configuration(port: int, data: Path, rotate: str, *origins: dict[str, object]) -> str:
+    """Write the settings of a gateway that checks its origins often."""
+    often = {"poll": 0.05, "poll_most": 0.1, "delay": 0}
+    tables = (
+        "".join(f"{key} = {json.dumps(value)}\n" for key, value in (often | one).items())
+        for one in origins
+    )
+    return f"""
+contact = "operator@gateway.example"
+base_url = "http://127.0.0.1:{port}/"
+port = {port}
+data = "{data}"
+[options]
+refresh = 0.05
+resource_list_every = 0.1
+rotate = "{rotate}"
+""" + "".join(f"[[origin]]\n{table}" for table in tables)
+
+
+class RunningGateway:
     def __init__(
         self, folder: Path, origins: Sequence[OriginSettings], port: int = 0, **given: Any
     ) -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-import pytest
 from aiohttp import ClientSession
 
 from rsnotify.runtime.processes import Process
 from tests.gateway.checking import origin
-from tests.gateway.origin_server import OriginServer
-from tests.gateway.running import RunningGateway
+from tests.gateway.origin_server import Site
+from tests.gateway.running import RunningGateway, until
 from tests.gateway.test_feeds import SITE, atom
 from tests.gateway.test_replay import changes_of, replayed
 from tests.hub.processes import hub_process
@@ -24,25 +23,13 @@ from tests.publisher.helpers import PATIENCE
 RARELY = {"poll": 3600, "poll_most": 3600}
 
 
-@pytest.fixture
-async def site() -> AsyncIterator[OriginServer]:
-    async with OriginServer() as server:
-        yield server
-
-
-async def until(happened: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not happened():  # noqa: ASYNC110 - another process does it
-            await asyncio.sleep(0.02)
-
-
-def publish(site: OriginServer, hub: str, entries: Sequence[str]) -> None:
+def publish(site: Site, hub: str, entries: Sequence[str]) -> None:
     links = f'<link rel="hub" href="{hub}websub"/><link rel="self" href="{site.url("/feed")}"/>'
     feed = atom([(name, name) for name in entries])
     site.pages["/feed"] = feed.replace(b"<entry>", links.encode() + b"<entry>", 1)
 
 
-async def ping(site: OriginServer, hub: str) -> None:
+async def ping(site: Site, hub: str) -> None:
     form = {"hub.mode": "publish", "hub.url": site.url("/feed")}
     async with ClientSession() as session, session.post(hub + "websub", data=form) as answer:
         assert answer.status // 100 == 2, await answer.text()
@@ -53,15 +40,13 @@ def seen(running: RunningGateway) -> set[str]:
         return {one.uri.removeprefix(SITE) for one in journal.resources()}
 
 
-async def subscribed(site: OriginServer) -> None:
+async def subscribed(site: Site) -> None:
     """Wait for the last reading that a subscription begins with."""
     # The first check, the discovery, and a check when it begins and one when it must have begun.
     await until(lambda: site.requests["/feed"] >= 4)
 
 
-async def test_a_delivery_of_the_hub_makes_the_gateway_read_the_feed(
-    site: OriginServer, tmp_path: Path
-) -> None:
+async def test_a_delivery_of_the_hub_makes_the_gateway_read_the_feed(site: Site, tmp_path: Path):
     port = free_port()
     arguments = ("--port", str(port), "--allow-private-addresses")
     async with hub_process(tmp_path / "hub", *arguments) as (hub, process):
@@ -82,7 +67,7 @@ async def test_a_delivery_of_the_hub_makes_the_gateway_read_the_feed(
                 await until(lambda: seen(running) == {"a", "b", "c"})
 
 
-async def test_a_feed_is_polled_while_its_hub_is_down(site: OriginServer, tmp_path: Path) -> None:
+async def test_a_feed_is_polled_while_its_hub_is_down(site: Site, tmp_path: Path):
     publish(site, f"http://127.0.0.1:{free_port()}/", ["a"])
     async with RunningGateway(tmp_path, [origin("feed", site.url("/feed"))]) as running:
         await running.until_ready()
@@ -91,9 +76,7 @@ async def test_a_feed_is_polled_while_its_hub_is_down(site: OriginServer, tmp_pa
         assert running.gateway.watches[0].problem is None
 
 
-async def test_a_feed_without_a_hub_is_read_by_checks_alone(
-    site: OriginServer, tmp_path: Path
-) -> None:
+async def test_a_feed_without_a_hub_is_read_by_checks_alone(site: Site, tmp_path: Path):
     site.pages["/feed"] = atom([("a", "a")])
     async with RunningGateway(tmp_path, [origin("feed", site.url("/feed"), **RARELY)]) as running:
         await running.until_ready()
@@ -101,8 +84,8 @@ async def test_a_feed_without_a_hub_is_read_by_checks_alone(
 
 
 async def test_a_feed_ends_equal_though_its_hub_and_the_gateway_are_killed(
-    site: OriginServer, tmp_path: Path
-) -> None:
+    site: Site, tmp_path: Path
+):
     ports = {"hub": free_port(), "gateway": free_port()}
     hub_url, url = (f"http://127.0.0.1:{ports[name]}/" for name in ("hub", "gateway"))
     file = tmp_path / "gateway.toml"

@@ -9,20 +9,14 @@ import pytest
 from rsnotify.errors import DocumentError, InvalidDocument, TooLarge, Unavailable
 from rsnotify_gateway.adapters import change_discovery
 from tests.gateway.checking import Checking, origin
-from tests.gateway.generators import SITE, Activities, at
-from tests.gateway.origin_server import OriginServer
+from tests.gateway.generators import SITE, Activities, at, numbered
+from tests.gateway.origin_server import Site
 
 A, B, C, D = (SITE + name for name in "abcd")
 
 
 @pytest.fixture
-async def site() -> AsyncIterator[OriginServer]:
-    async with OriginServer() as server:
-        yield server
-
-
-@pytest.fixture
-def stream(site: OriginServer) -> Activities:
+def stream(site: Site) -> Activities:
     return Activities(site)
 
 
@@ -32,32 +26,17 @@ async def checking(stream: Activities, tmp_path: Path) -> AsyncIterator[Checking
         yield checking
 
 
-def due(checking: Checking) -> None:
-    """Make the comparison with the whole collection due at the next check."""
-    checking.watch.adapter._compare = 1e-6  # type: ignore[attr-defined]
-
-
-async def test_the_newest_activity_of_each_object_decides(
-    stream: Activities, checking: Checking
-) -> None:
-    stream.put("a", at(0))
-    stream.put("b", at(1))
-    stream.put("a", at(2))
-    stream.delete("b", at(3))
-    stream.put("c", at(4))
+async def test_the_newest_activity_of_each_object_decides(stream: Activities, checking: Checking):
+    stream.play("a", "b", "a", "-b", "c")
     assert await checking.check() == {A: "created", C: "created"}
     assert checking.resources()[A].lastmod == at(2)
-    stream.delete("a", at(5))
-    stream.put("b", at(6))
-    stream.put("c", at(7))
+    stream.play("-a", "b", "c", start=5)
     assert await checking.check() == {A: "deleted", B: "created", C: "updated"}
     assert await checking.check() == {}
     assert "Each deletion is seen." in checking.limits
 
 
-async def test_a_move_deletes_the_one_and_creates_the_other(
-    stream: Activities, checking: Checking
-) -> None:
+async def test_a_move_deletes_the_one_and_creates_the_other(stream: Activities, checking: Checking):
     stream.put("a", at(0))
     await checking.check()
     stream.add("Move", "a", at(1), target={"id": B, "type": "Manifest"})
@@ -67,9 +46,7 @@ async def test_a_move_deletes_the_one_and_creates_the_other(
     assert await checking.check() == {B: "updated", C: "created"}
 
 
-async def test_only_additions_to_this_collection_count(
-    stream: Activities, checking: Checking
-) -> None:
+async def test_only_additions_to_this_collection_count(stream: Activities, checking: Checking):
     here, elsewhere = {"id": stream.url()}, {"id": "https://other.example/all"}
     stream.add("Add", "a", at(0), target=here)
     stream.add("Add", "b", at(1), target=elsewhere)
@@ -80,22 +57,16 @@ async def test_only_additions_to_this_collection_count(
     assert await checking.check() == {A: "deleted"}
 
 
-async def test_only_deletions_count_before_a_refresh(
-    stream: Activities, checking: Checking
-) -> None:
-    stream.put("a", at(0))
-    stream.put("b", at(1))
+async def test_only_deletions_count_before_a_refresh(stream: Activities, checking: Checking):
+    stream.play("a", "b")
     await checking.check()
-    stream.put("c", at(2))
-    stream.delete("b", at(3))
+    stream.play("c", "-b", start=2)
     stream.add("Refresh", None, None, startTime="2020-11-01T00:00:04Z")
     stream.put("a", at(5))
     assert await checking.check() == {A: "updated", B: "deleted"}
 
 
-async def test_a_first_check_stops_at_a_refresh(
-    site: OriginServer, stream: Activities, checking: Checking
-) -> None:
+async def test_a_first_check_stops_at_a_refresh(site: Site, stream: Activities, checking: Checking):
     for number in range(12):
         stream.put(f"old{number}", at(number))
     stream.add("Refresh", None, None)
@@ -105,8 +76,8 @@ async def test_a_first_check_stops_at_a_refresh(
 
 
 async def test_only_the_last_pages_are_read_again(
-    site: OriginServer, stream: Activities, checking: Checking
-) -> None:
+    site: Site, stream: Activities, checking: Checking
+):
     for number in range(40):
         stream.put(f"r{number}", at(1_000 * number))
     assert len(await checking.check()) == 40
@@ -120,7 +91,7 @@ async def test_only_the_last_pages_are_read_again(
 
 async def test_equal_datetimes_at_the_border_of_pages_lose_nothing(
     stream: Activities, checking: Checking
-) -> None:
+):
     for number in range(4):
         stream.put(f"r{number}", at(9))
     await checking.check()
@@ -133,7 +104,7 @@ async def test_equal_datetimes_at_the_border_of_pages_lose_nothing(
 
 async def test_changes_of_one_second_are_told_apart_by_their_identifiers(
     stream: Activities, checking: Checking
-) -> None:
+):
     stream.add("Update", "a", at(1), id="https://site.example/activity/1")
     assert await checking.check() == {A: "created"}
     stream.add("Update", "a", at(1), id="https://site.example/activity/2")
@@ -142,7 +113,7 @@ async def test_changes_of_one_second_are_told_apart_by_their_identifiers(
 
 async def test_at_level_0_absence_from_the_whole_is_a_deletion(
     stream: Activities, checking: Checking
-) -> None:
+):
     for name in "abcdefg":
         stream.add("Update", name, None)
     assert len(await checking.check()) == 7
@@ -152,24 +123,21 @@ async def test_at_level_0_absence_from_the_whole_is_a_deletion(
     assert await checking.check() == {C: "deleted", SITE + "new": "created"}
 
 
-async def test_at_level_1_absence_is_seen_at_a_comparison(
-    stream: Activities, checking: Checking
-) -> None:
+async def test_at_level_1_absence_is_seen_at_a_comparison(stream: Activities, checking: Checking):
     for number, name in enumerate("abcdefg"):
         stream.add("Update", name, at(1_000 * number))
     await checking.check()
     del stream.items[1]
     stream.add("Update", "a", at(10_000))
     assert await checking.check() == {A: "updated"}
-    due(checking)
+    checking.compare_next()
     assert await checking.check() == {B: "deleted"}
 
 
 async def test_pages_that_shift_while_they_are_read_are_read_again(
-    site: OriginServer, stream: Activities, checking: Checking
-) -> None:
-    for number in range(12):
-        stream.put(f"r{number}", at(number))
+    site: Site, stream: Activities, checking: Checking
+):
+    stream.play(*numbered(12))
     shifts = iter([1])
 
     def shift(path: str) -> None:
@@ -183,8 +151,8 @@ async def test_pages_that_shift_while_they_are_read_are_read_again(
 
 
 async def test_a_collection_that_changes_meanwhile_deletes_nothing(
-    site: OriginServer, stream: Activities, checking: Checking
-) -> None:
+    site: Site, stream: Activities, checking: Checking
+):
     for number in range(12):
         stream.add("Update", f"r{number}", None)
     await checking.check()
@@ -207,12 +175,8 @@ async def test_a_collection_that_changes_meanwhile_deletes_nothing(
     assert len(checking.resources()) == 12
 
 
-async def test_a_stream_that_lost_its_past_states_the_gap(
-    stream: Activities, checking: Checking
-) -> None:
-    stream.put("a", at(0))
-    stream.delete("a", at(1))
-    stream.put("b", at(2))
+async def test_a_stream_that_lost_its_past_states_the_gap(stream: Activities, checking: Checking):
+    stream.play("a", "-a", "b")
     await checking.check()
     stream.items.clear()
     stream.put("c", at(1_000))
@@ -222,7 +186,7 @@ async def test_a_stream_that_lost_its_past_states_the_gap(
 
 async def test_a_stream_that_was_restored_is_read_completely(
     stream: Activities, checking: Checking
-) -> None:
+):
     stream.put("a", at(0))
     stream.put("a", at(5_000))
     stream.put("b", at(6_000))
@@ -236,7 +200,7 @@ async def test_a_stream_that_was_restored_is_read_completely(
 
 async def test_a_collection_that_lists_nothing_deletes_nothing(
     stream: Activities, checking: Checking
-) -> None:
+):
     stream.add("Update", "a", None)
     await checking.check()
     stream.items.clear()
@@ -247,10 +211,9 @@ async def test_a_collection_that_lists_nothing_deletes_nothing(
 
 
 async def test_pages_that_lead_in_a_circle_end_the_check(
-    site: OriginServer, stream: Activities, checking: Checking
-) -> None:
-    for number in range(12):
-        stream.put(f"r{number}", at(number))
+    site: Site, stream: Activities, checking: Checking
+):
+    stream.play(*numbered(12))
     first = json.loads(site.pages[stream.page(0)])
     first["prev"] = {"id": stream.url("page-2"), "type": "OrderedCollectionPage"}
     site.pages[stream.page(0)] = json.dumps(first).encode()
@@ -258,9 +221,7 @@ async def test_pages_that_lead_in_a_circle_end_the_check(
         await checking.check()
 
 
-async def test_a_truncated_page_fails_the_check(
-    site: OriginServer, stream: Activities, checking: Checking
-) -> None:
+async def test_a_truncated_page_fails_the_check(site: Site, stream: Activities, checking: Checking):
     stream.put("a", at(0))
     whole = site.pages[stream.page(0)]
     site.pages[stream.page(0)] = whole[:-20]
@@ -284,17 +245,15 @@ async def test_a_truncated_page_fails_the_check(
     ],
 )
 async def test_a_wrong_page_is_explained(
-    site: OriginServer, stream: Activities, checking: Checking, page: bytes, message: str
-) -> None:
+    site: Site, stream: Activities, checking: Checking, page: bytes, message: str
+):
     site.pages[stream.page(0)] = page
     with pytest.raises(DocumentError, match=message):
         await checking.check()
 
 
 @pytest.mark.slow
-async def test_ten_thousand_pages_are_read_once(
-    site: OriginServer, checking: Checking, stream: Activities
-) -> None:
+async def test_ten_thousand_pages_are_read_once(site: Site, checking: Checking, stream: Activities):
     for number in range(10_000):
         page = {
             "type": "OrderedCollectionPage",
@@ -316,7 +275,7 @@ async def test_ten_thousand_pages_are_read_once(
 @pytest.mark.parametrize("when", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
 async def test_an_activity_of_another_era_hides_no_other(
     stream: Activities, checking: Checking, when: str
-) -> None:
+):
     stream.put("a", at(0))
     stream.add("Update", "b", None, endTime=when)
     assert await checking.check() == {A: "created", B: "created"}
@@ -328,7 +287,7 @@ async def test_an_activity_of_another_era_hides_no_other(
 
 async def test_only_activities_of_another_era_are_no_traceback(
     stream: Activities, checking: Checking
-) -> None:
+):
     stream.add("Update", "a", None, endTime="0001-01-01T00:00:01Z")
     await checking.check()
     stream.add("Update", "b", None, endTime="0001-01-01T00:00:02Z")
@@ -336,11 +295,8 @@ async def test_only_activities_of_another_era_are_no_traceback(
 
 
 async def test_a_collection_without_end_is_a_problem(
-    site: OriginServer,
-    stream: Activities,
-    checking: Checking,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    site: Site, stream: Activities, checking: Checking, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(change_discovery, "_MOST_PAGES", 20)
 
     def write(path: str) -> None:

@@ -21,7 +21,7 @@ def load(folder: Path, text: str):  # type: ignore[no-untyped-def]
     return load_gateway(file, port=1234)
 
 
-def test_origins_are_read_with_their_settings(tmp_path: Path) -> None:
+def test_origins_are_read_with_their_settings(tmp_path: Path):
     text = f"""{CONTACT}
 hubs = ["https://hub.example/"]
 {ONE}poll = 10
@@ -62,14 +62,14 @@ login = "user:secret"
         (CONTACT + ONE + "[[set]]\nname='x'\nfolder='y'", "use [[origin]], not [[set]]"),
     ],
 )
-def test_a_wrong_setting_is_named_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+def test_a_wrong_setting_is_named_with_its_place(tmp_path: Path, text: str, message: str):
     with pytest.raises(ConfigurationError) as caught:
         load(tmp_path, text)
     assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_every_configuration_of_the_documentation_is_one(tmp_path: Path, number: int) -> None:
+def test_every_configuration_of_the_documentation_is_one(tmp_path: Path, number: int):
     page = (ROOT / "extensions/gateway/README.md").read_text()
     found = [body for name, body in fences_of(page) if name == "toml"]
     assert len(found) == 3
@@ -88,13 +88,13 @@ def test_every_configuration_of_the_documentation_is_one(tmp_path: Path, number:
 )
 def test_settings_of_pushed_origins_belong_to_their_type(
     tmp_path: Path, type_: str, more: str, message: str
-) -> None:
+):
     text = CONTACT + ONE.replace("sitemap", type_) + more
     with pytest.raises(ConfigurationError) as caught:
         load(tmp_path, text)
     assert message in str(caught.value)
 
 
-def test_the_host_of_a_database_is_not_published() -> None:
+def test_the_host_of_a_database_is_not_published():
     url = "postgresql://user:secret@host/database?password=secret"
     assert origin("postgresql", url).public_url == "postgresql:rsnotify_outbox"

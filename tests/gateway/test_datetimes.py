@@ -16,8 +16,8 @@ from rsnotify_gateway.adapters.event_streams import EventMapping
 from rsnotify_publisher.outbox import Outbox
 from tests.gateway.checking import origin
 from tests.gateway.event_server import MAPPING, EventServer, change
-from tests.gateway.generators import SITE, Activities, EventStream, PullOnlySource, at
-from tests.gateway.origin_server import OriginServer, sitemap
+from tests.gateway.generators import SITE, Activities, EventStream, Origin, PullOnlySource, at
+from tests.gateway.origin_server import Site, sitemap
 from tests.gateway.repositories import Items, RepositoryServer, pyoai
 from tests.gateway.test_events import Reading
 from tests.gateway.test_feeds import atom
@@ -33,7 +33,7 @@ Case = Callable[[], AbstractAsyncContextManager[tuple[OriginSettings, Change]]]
 
 @asynccontextmanager
 async def a_sitemap() -> AsyncIterator[tuple[OriginSettings, Change]]:
-    async with OriginServer() as site:
+    async with Site() as site:
         site.pages["/sitemap.xml"] = sitemap({A: "2026-11-02T10:00:00Z", B: None})
 
         def change(now: Instant) -> None:
@@ -57,7 +57,7 @@ async def a_repository() -> AsyncIterator[tuple[OriginSettings, Change]]:
 
 @asynccontextmanager
 async def a_feed() -> AsyncIterator[tuple[OriginSettings, Change]]:
-    async with OriginServer() as site:
+    async with Site() as site:
         site.pages["/feed"] = atom([("a", "A")])
 
         def change(now: Instant) -> None:
@@ -69,43 +69,20 @@ async def a_feed() -> AsyncIterator[tuple[OriginSettings, Change]]:
         yield origin("feed", site.url("/feed")), change
 
 
-@asynccontextmanager
-async def a_source() -> AsyncIterator[tuple[OriginSettings, Change]]:
-    async with OriginServer() as site:
-        source = PullOnlySource(site)
-        source.put("a", at(0))
+def a_generated(type_: str, make: Callable[[Site], Origin]) -> Case:
+    @asynccontextmanager
+    async def case() -> AsyncIterator[tuple[OriginSettings, Change]]:
+        async with Site() as site:
+            source = make(site)
+            source.put("a", at(0))
 
-        def change(now: Instant) -> None:
-            source.put("b", now)
-            source.delete("a", now)
+            def change(now: Instant) -> None:
+                source.put("b", now)
+                source.delete("a", now)
 
-        yield origin("resourcesync", source.url()), change
+            yield origin(type_, source.url()), change
 
-
-@asynccontextmanager
-async def a_collection() -> AsyncIterator[tuple[OriginSettings, Change]]:
-    async with OriginServer() as site:
-        stream = Activities(site)
-        stream.put("a", at(0))
-
-        def change(now: Instant) -> None:
-            stream.put("b", now)
-            stream.delete("a", now)
-
-        yield origin("iiif", stream.url()), change
-
-
-@asynccontextmanager
-async def a_stream_of_members() -> AsyncIterator[tuple[OriginSettings, Change]]:
-    async with OriginServer() as site:
-        stream = EventStream(site)
-        stream.put("a", at(0))
-
-        def change(now: Instant) -> None:
-            stream.put("b", now)
-            stream.delete("a", now)
-
-        yield origin("ldes", stream.url()), change
+    return case
 
 
 @asynccontextmanager
@@ -133,16 +110,16 @@ async def a_database() -> AsyncIterator[tuple[OriginSettings, Change]]:
         yield origin("postgresql", url), change
 
 
-CASES: list[Case] = [
-    a_sitemap,
-    a_repository,
-    a_feed,
-    a_source,
-    a_collection,
-    a_stream_of_members,
-    a_stream_of_events,
-    a_database,
-]
+CASES: dict[str, Case] = {
+    "sitemap": a_sitemap,
+    "repository": a_repository,
+    "feed": a_feed,
+    "source": a_generated("resourcesync", PullOnlySource),
+    "collection": a_generated("iiif", Activities),
+    "stream of members": a_generated("ldes", EventStream),
+    "stream of events": a_stream_of_events,
+    "database": a_database,
+}
 
 
 async def recorded(folder: Path, settings: OriginSettings, streamed: str) -> list[Resource]:
@@ -160,8 +137,8 @@ def datetimes(found: Iterable[Resource]) -> list[datetime]:
     return [one.datetime for one in found if one.datetime is not None]
 
 
-@pytest.mark.parametrize("case", CASES)
-async def test_no_change_is_dated_before_it_happened(case: Case, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+async def test_no_change_is_dated_before_it_happened(case: Case, tmp_path: Path):
     async with case() as (settings, make_change):
         before = await recorded(tmp_path, settings, A)
         happened = datetime.now(UTC)

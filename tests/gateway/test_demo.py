@@ -15,7 +15,7 @@ LINES = "[...document.querySelectorAll('li')].map(each => each.textContent)"
 
 async def test_changes_of_an_oai_pmh_repository_arrive_in_a_browser(
     browser: Browser, tmp_path: Path
-) -> None:
+):
     async with running_demo(tmp_path) as demo, browser.open(demo.url) as tab:
         await tab.until("stream.readyState === EventSource.OPEN")
         demo.items.put("new", "A new record")
@@ -25,7 +25,7 @@ async def test_changes_of_an_oai_pmh_repository_arrive_in_a_browser(
         assert tab.problems == []
 
 
-async def test_the_demo_runs_and_ends() -> None:
+async def test_the_demo_runs_and_ends():
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.gateway.demo", "--seconds", "0.1"),
         cwd=ROOT,

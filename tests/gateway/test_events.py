@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from rsnotify.errors import TooLarge
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify_gateway import OriginSettings
-from rsnotify_gateway.adapters.event_streams import EventMapping
-from rsnotify_validation.inspect import inspect
+from rsnotify_gateway.adapters.event_streams import (
+    EventMapping,
+    EventParser,
+    ServerEvent,
+    read_event,
+)
+from rsnotify_validation.inspection import inspect
 from tests.gateway.checking import Checking, origin
 from tests.gateway.event_server import MAPPING, EventServer, change
-from tests.gateway.origin_server import OriginServer
-from tests.gateway.running import RunningGateway
+from tests.gateway.origin_server import Site
+from tests.gateway.running import RunningGateway, until
 from tests.publisher.helpers import FakeHub
 
 SITE = "https://site.example/"
+
 A, B = SITE + "a", SITE + "b"
+
 NOON = datetime(2026, 11, 2, 12, tzinfo=UTC)
 
 
@@ -38,11 +48,6 @@ def settings(server: EventServer, **more: object) -> OriginSettings:
 
 def after(seconds: float) -> datetime:
     return NOON + timedelta(seconds=seconds)
-
-
-async def until(happened: Callable[[], object]) -> None:
-    while not happened():  # noqa: ASYNC110 - the events of a gateway are not public
-        await asyncio.sleep(0.01)
 
 
 class Reading(Checking):
@@ -65,7 +70,7 @@ class Reading(Checking):
 
 async def test_events_are_changes_and_a_new_connection_resumes_after_the_last(
     server: EventServer, tmp_path: Path
-) -> None:
+):
     await server.send(change(A, after(0)), change(B, after(1)))
     async with Reading(tmp_path, settings(server)) as reading:
         assert await reading.until_there(A, B) == {A: "created", B: "created"}
@@ -82,7 +87,7 @@ async def test_events_are_changes_and_a_new_connection_resumes_after_the_last(
 
 async def test_a_stream_that_the_server_ends_is_connected_to_again(
     server: EventServer, tmp_path: Path
-) -> None:
+):
     await server.send(change(A, after(0)))
     async with Reading(tmp_path, settings(server)) as reading:
         await reading.until_there(A)
@@ -94,7 +99,7 @@ async def test_a_stream_that_the_server_ends_is_connected_to_again(
 
 async def test_only_the_time_of_the_latest_event_is_claimed_to_be_checked(
     server: EventServer, tmp_path: Path
-) -> None:
+):
     hub = FakeHub()
     await hub.start()
     await server.send(change(A, after(0)))
@@ -120,7 +125,7 @@ async def test_only_the_time_of_the_latest_event_is_claimed_to_be_checked(
 
 async def test_an_outage_of_the_stream_is_visible_and_stops_heartbeats(
     server: EventServer, tmp_path: Path
-) -> None:
+):
     await server.send(change(A, after(0)))
     running = RunningGateway(tmp_path, [settings(server)])
     (watch,) = running.gateway.watches
@@ -140,7 +145,7 @@ async def test_an_outage_of_the_stream_is_visible_and_stops_heartbeats(
 
 async def test_a_stream_without_ids_reports_that_events_may_be_missed(
     server: EventServer, tmp_path: Path
-) -> None:
+):
     server.has_ids = False
     await server.send(change(A, after(0)))
     async with Reading(tmp_path, settings(server)) as reading:
@@ -152,7 +157,7 @@ async def test_a_stream_without_ids_reports_that_events_may_be_missed(
         assert "Events have no ids, so some may have been missed at 20" in reading.limits
 
 
-async def test_events_that_state_no_change_are_counted(server: EventServer, tmp_path: Path) -> None:
+async def test_events_that_state_no_change_are_counted(server: EventServer, tmp_path: Path):
     await server.send(
         {"error": "no"}, change(A, after(0)), change("", after(1)), [1], change("a:", after(1))
     )
@@ -161,8 +166,8 @@ async def test_events_that_state_no_change_are_counted(server: EventServer, tmp_
         assert "3 events state no change" in reading.limits
 
 
-async def test_what_is_no_event_stream_is_refused(tmp_path: Path) -> None:
-    async with OriginServer() as site:
+async def test_what_is_no_event_stream_is_refused(tmp_path: Path):
+    async with Site() as site:
         site.pages["/stream"] = b"<html/>"
         mapping = EventMapping(**{**MAPPING, "deleted": ()})
         given = origin("events", site.url("/stream"), event=mapping)
@@ -172,7 +177,7 @@ async def test_what_is_no_event_stream_is_refused(tmp_path: Path) -> None:
             assert "A deletion is never seen." in checking.limits
 
 
-async def test_streams_do_not_keep_requests_to_their_host_waiting(tmp_path: Path) -> None:
+async def test_streams_do_not_keep_requests_to_their_host_waiting(tmp_path: Path):
     server = EventServer()
     async with server:
         many = [
@@ -191,7 +196,7 @@ async def test_streams_do_not_keep_requests_to_their_host_waiting(tmp_path: Path
                 await running.until_ready(number)
 
 
-async def test_what_a_stream_cannot_show_is_inspected(server: EventServer, tmp_path: Path) -> None:
+async def test_what_a_stream_cannot_show_is_inspected(server: EventServer, tmp_path: Path):
     await server.send(change(A, after(0)))
     async with RunningGateway(tmp_path, [settings(server)]) as running:
         await running.until_ready()
@@ -199,3 +204,70 @@ async def test_what_a_stream_cannot_show_is_inspected(server: EventServer, tmp_p
     assert "by Server-Sent Events" in text
     assert "A deletion is an event of the type delete." in text
     assert "While there is no event, nothing is known to be unchanged." in text
+
+
+FIELDS = EventMapping("/uri", "/at", "/kind", ("gone",), {"/wiki": "one"})
+
+STREAM = (
+    "\ufeffid: 1\nevent: message\ndata: one\n\n"
+    ": a comment\r\n\r\n"
+    "retry: 2500\rdata:two\rdata: lines\r\r"
+    "id: 7\n\n"
+    "data: ünder\n\ndata: not complete\n"
+).encode()
+
+EVENTS = [ServerEvent("1", "one"), ServerEvent("1", "two\nlines"), ServerEvent("7", "ünder")]
+
+
+@given(st.lists(st.integers(0, len(STREAM))))
+def test_a_stream_has_the_same_events_however_it_is_divided(cuts: list[int]):
+    parser = EventParser("")
+    ends = sorted({*cuts, len(STREAM)})
+    found = []
+    for start, end in zip([0, *ends], ends, strict=False):
+        found += parser.feed(STREAM[start:end])
+    assert found == EVENTS
+    assert (parser.last_id, parser.retry) == ("7", 2.5)
+
+
+def test_an_event_of_any_size_is_not_kept():
+    parser = EventParser("")
+    line = b"data: " + b"x" * 1_000_000 + b"\n"
+    assert parser.feed(line * 3) == []
+    with pytest.raises(TooLarge):
+        parser.feed(line)
+
+
+@pytest.mark.parametrize(
+    ("at", "when"),
+    [
+        ('"2026-11-02T10:00:00Z"', datetime(2026, 11, 2, 10, tzinfo=UTC)),
+        ("1793613600", datetime(2026, 11, 2, 10, tzinfo=UTC)),
+        ("1793613600000", datetime(2026, 11, 2, 10, tzinfo=UTC)),
+    ],
+)
+def test_a_datetime_may_be_a_text_or_a_number(at: str, when: datetime):
+    found = read_event(f'{{"uri": "https://a/", "at": {at}, "wiki": "one"}}', FIELDS)
+    assert (found.uri, found.when, found.deleted) == ("https://a/", when, False)
+
+
+def test_an_event_that_does_not_count_states_its_datetime_only():
+    found = read_event('{"uri": "https://a/", "at": 1793613600, "wiki": "two"}', FIELDS)
+    assert found.uri is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "no JSON",
+        "1",
+        "[]",
+        '{"uri": "https://a/", "wiki": "one"}',
+        '{"at": 1e300, "wiki": "one"}',
+        '{"at": 1793613600, "uri": 3, "wiki": "one"}',
+        '{"at": "yesterday"}',
+        '{"at": true}',
+    ],
+)
+def test_an_event_that_states_no_change_is_none(data: str):
+    assert read_event(data, FIELDS) is None

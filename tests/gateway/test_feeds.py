@@ -13,7 +13,7 @@ from rsnotify_gateway.adapters import feeds
 from rsnotify_gateway.adapters.feeds import parse_feed
 from tests.fuzzing.test_surfaces import calls
 from tests.gateway.checking import Checking, origin
-from tests.gateway.origin_server import OriginServer
+from tests.gateway.origin_server import Site
 
 URL = "https://site.example/feed"
 SITE = "https://site.example/"
@@ -42,21 +42,13 @@ def rss(entries: Sequence[tuple[str, str]]) -> bytes:
 
 
 @pytest.fixture
-async def site() -> AsyncIterator[OriginServer]:
-    async with OriginServer() as server:
-        yield server
-
-
-@pytest.fixture
-async def checking(site: OriginServer, tmp_path: Path) -> AsyncIterator[Checking]:
+async def checking(site: Site, tmp_path: Path) -> AsyncIterator[Checking]:
     async with Checking(tmp_path, origin("feed", site.url("/feed"))) as checking:
         yield checking
 
 
 @pytest.mark.parametrize("write", [atom, rss])
-async def test_new_and_changed_entries_are_seen(
-    site: OriginServer, checking: Checking, write: type
-) -> None:
+async def test_new_and_changed_entries_are_seen(site: Site, checking: Checking, write: type):
     site.pages["/feed"] = write([("b", "B"), ("a", "A")])
     assert await checking.check() == {SITE + "a": "created", SITE + "b": "created"}
     site.pages["/feed"] = write([("c", "C"), ("b", "better")])
@@ -64,9 +56,7 @@ async def test_new_and_changed_entries_are_seen(
     assert await checking.check() == {}
 
 
-async def test_an_entry_that_leaves_the_feed_is_not_deleted(
-    site: OriginServer, checking: Checking
-) -> None:
+async def test_an_entry_that_leaves_the_feed_is_not_deleted(site: Site, checking: Checking):
     site.pages["/feed"] = atom([("b", "B"), ("a", "A")])
     await checking.check()
     site.pages["/feed"] = atom([("c", "C"), ("b", "B")])
@@ -77,8 +67,8 @@ async def test_an_entry_that_leaves_the_feed_is_not_deleted(
 
 
 async def test_entries_that_may_have_been_missed_are_reported(
-    site: OriginServer, checking: Checking, tmp_path: Path
-) -> None:
+    site: Site, checking: Checking, tmp_path: Path
+):
     site.pages["/feed"] = atom([("b", "B"), ("a", "A")])
     await checking.check()
     site.pages["/feed"] = atom([("f", "F"), ("e", "E")])
@@ -90,8 +80,8 @@ async def test_entries_that_may_have_been_missed_are_reported(
 
 
 async def test_a_resource_that_a_feed_lists_twice_has_its_newest_state(
-    site: OriginServer, checking: Checking
-) -> None:
+    site: Site, checking: Checking
+):
     site.pages["/feed"] = atom([("a", "new"), ("b", "B"), ("a", "old")], "/feed/2")
     site.pages["/feed/2"] = atom([("a", "older"), ("c", "C")])
     assert set(await checking.check()) == {SITE + name for name in "abc"}
@@ -99,9 +89,7 @@ async def test_a_resource_that_a_feed_lists_twice_has_its_newest_state(
     assert await checking.check() == {SITE + "d": "created"}
 
 
-async def test_an_entry_that_is_pinned_to_the_top_hides_no_gap(
-    site: OriginServer, checking: Checking
-) -> None:
+async def test_an_entry_that_is_pinned_to_the_top_hides_no_gap(site: Site, checking: Checking):
     site.pages["/feed"] = atom([("pinned", "P"), ("b", "B"), ("a", "A")])
     await checking.check()
     site.pages["/feed"] = atom([("pinned", "P"), ("f", "F"), ("e", "E")])
@@ -110,9 +98,7 @@ async def test_an_entry_that_is_pinned_to_the_top_hides_no_gap(
 
 
 @pytest.mark.parametrize("rel", ["next", "prev-archive"])
-async def test_pages_with_older_entries_close_the_gap(
-    site: OriginServer, checking: Checking, rel: str
-) -> None:
+async def test_pages_with_older_entries_close_the_gap(site: Site, checking: Checking, rel: str):
     site.pages["/feed"] = atom([("b", "B"), ("a", "A")])
     await checking.check()
     site.pages["/feed"] = atom([("f", "F"), ("e", "E")], "/feed/2", rel)
@@ -124,8 +110,8 @@ async def test_pages_with_older_entries_close_the_gap(
 
 
 async def test_an_entry_that_moves_between_pages_while_they_are_read_is_not_missed(
-    site: OriginServer, checking: Checking
-) -> None:
+    site: Site, checking: Checking
+):
     site.pages["/feed"] = atom([("b", "B"), ("a", "A")])
     await checking.check()
     site.pages["/feed"] = atom([("f", "F"), ("e", "E")], "/feed/2")
@@ -142,8 +128,8 @@ async def test_an_entry_that_moves_between_pages_while_they_are_read_is_not_miss
 
 
 async def test_a_feed_whose_pages_do_not_end_is_cut_off_and_that_is_stated(
-    site: OriginServer, checking: Checking, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    site: Site, checking: Checking, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(feeds, "_MOST_PAGES", 20)
 
     def write(path: str) -> None:
@@ -156,7 +142,7 @@ async def test_a_feed_whose_pages_do_not_end_is_cut_off_and_that_is_stated(
     assert "may have been missed" in checking.limits
 
 
-async def test_an_unchanged_feed_is_not_sent_again(site: OriginServer, checking: Checking) -> None:
+async def test_an_unchanged_feed_is_not_sent_again(site: Site, checking: Checking):
     site.pages["/feed"] = atom([("a", "A")])
     for _ in range(3):
         await checking.check()
@@ -172,12 +158,12 @@ async def test_an_unchanged_feed_is_not_sent_again(site: OriginServer, checking:
     ],
     ids=["truncated", "HTML", "entities"],
 )
-def test_what_is_no_feed_is_refused(data: bytes) -> None:
+def test_what_is_no_feed_is_refused(data: bytes):
     with pytest.raises(DocumentError):
         parse_feed(data, URL)
 
 
-def test_entries_without_a_uri_are_counted() -> None:
+def test_entries_without_a_uri_are_counted():
     data = atom([("a", "A")]).replace(f"<link href='{SITE}a'/>".encode(), b"")
     found = parse_feed(data, URL)
     assert found.entries == ()
@@ -187,7 +173,7 @@ def test_entries_without_a_uri_are_counted() -> None:
 @pytest.mark.parametrize("is_absolute", [True, False], ids=["absolute", "relative"])
 def test_a_feed_that_is_the_path_of_a_file_is_not_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_absolute: bool
-) -> None:
+):
     (tmp_path / "secret").write_bytes(atom([("a", "A")]))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DocumentError):
@@ -209,7 +195,7 @@ def test_a_feed_that_is_the_path_of_a_file_is_not_opened(
         ("utf-8", "idna"),
     ],
 )
-def test_a_feed_is_read_in_its_encoding(encoding: str, declared: str) -> None:
+def test_a_feed_is_read_in_its_encoding(encoding: str, declared: str):
     declaration = f"<?xml version='1.0' encoding='{declared}'?>" if declared else ""
     name = "\u8a9e" if encoding == "shift_jis" else "\xe9"
     data = (declaration + atom([(name, "A")]).decode()).encode(encoding)
@@ -224,7 +210,7 @@ def test_a_feed_is_read_in_its_encoding(encoding: str, declared: str) -> None:
         b'<!DOCTYPE feed PUBLIC "-//N//D" "http://site.example/a.dtd">\n',
     ],
 )
-def test_what_precedes_the_root_element_is_passed_over(prologue: bytes) -> None:
+def test_what_precedes_the_root_element_is_passed_over(prologue: bytes):
     assert len(parse_feed(prologue + atom([("a", "A")]), URL).entries) == 1
 
 
@@ -257,7 +243,7 @@ REPEATED = {
 @pytest.mark.parametrize("name", REPEATED)
 def test_a_feed_takes_steps_in_proportion_to_its_length_or_is_refused(
     name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     import feedparser
 
     passed: list[int] = []
@@ -285,7 +271,7 @@ def test_a_feed_takes_steps_in_proportion_to_its_length_or_is_refused(
     ],
     ids=["different namespaces", "one namespace", "authors"],
 )
-def test_limits_are_those_of_what_is_costly(part: str, number: int, is_refused: bool) -> None:
+def test_limits_are_those_of_what_is_costly(part: str, number: int, is_refused: bool):
     parts = "".join(part.format(f"n{each}") for each in range(number))
     data = atom([("a", "A")]).replace(b"<id>", parts.encode() + b"<id>")
     if is_refused:

@@ -11,20 +11,14 @@ from rsnotify.errors import ConfigurationError, DocumentError, InvalidDocument, 
 from rsnotify_gateway.adapters import ldes
 from rsnotify_gateway.adapters import ldes as ldes_parser
 from tests.gateway.checking import Checking, origin
-from tests.gateway.generators import SITE, EventStream, at
-from tests.gateway.origin_server import OriginServer
+from tests.gateway.generators import SITE, EventStream, at, numbered
+from tests.gateway.origin_server import Site
 
 A, B, C, D = (SITE + name for name in "abcd")
 
 
 @pytest.fixture
-async def site() -> AsyncIterator[OriginServer]:
-    async with OriginServer() as server:
-        yield server
-
-
-@pytest.fixture
-def stream(site: OriginServer) -> EventStream:
+def stream(site: Site) -> EventStream:
     return EventStream(site)
 
 
@@ -34,16 +28,11 @@ async def checking(stream: EventStream, tmp_path: Path) -> AsyncIterator[Checkin
         yield checking
 
 
-async def test_each_member_is_a_version_of_its_resource(
-    stream: EventStream, checking: Checking
-) -> None:
-    stream.put("a", at(0))
-    stream.put("b", at(1))
-    stream.put("a", at(2))
+async def test_each_member_is_a_version_of_its_resource(stream: EventStream, checking: Checking):
+    stream.play("a", "b", "a")
     assert await checking.check() == {A: "created", B: "created"}
     assert checking.resources()[A].lastmod == at(2)
-    stream.put("b", at(3))
-    stream.delete("a", at(4))
+    stream.play("b", "-a", start=3)
     assert await checking.check() == {A: "deleted", B: "updated"}
     stream.put("a", at(5))
     assert await checking.check() == {A: "created"}
@@ -51,11 +40,8 @@ async def test_each_member_is_a_version_of_its_resource(
     assert "A deletion is seen as a member" in checking.limits
 
 
-async def test_immutable_pages_are_read_once(
-    site: OriginServer, stream: EventStream, checking: Checking
-) -> None:
-    for number in range(23):
-        stream.put(f"r{number}", at(number))
+async def test_immutable_pages_are_read_once(site: Site, stream: EventStream, checking: Checking):
+    stream.play(*numbered(23))
     assert len(await checking.check()) == 23
     stream.put("a", at(30))
     assert await checking.check() == {A: "created"}
@@ -63,8 +49,8 @@ async def test_immutable_pages_are_read_once(
 
 
 async def test_an_unchanged_page_costs_no_content(
-    site: OriginServer, stream: EventStream, checking: Checking
-) -> None:
+    site: Site, stream: EventStream, checking: Checking
+):
     stream.put("a", at(0))
     await checking.check()
     await checking.check()
@@ -73,8 +59,8 @@ async def test_an_unchanged_page_costs_no_content(
 
 
 async def test_versions_count_by_their_datetimes_whatever_the_order_of_the_pages(
-    site: OriginServer, stream: EventStream, checking: Checking, tmp_path: Path
-) -> None:
+    site: Site, stream: EventStream, checking: Checking, tmp_path: Path
+):
     stream.put("a", at(9))
     stream.delete("b", at(9))
     stream.put("c", at(9))
@@ -90,10 +76,8 @@ async def test_versions_count_by_their_datetimes_whatever_the_order_of_the_pages
 
 async def test_an_old_version_on_another_page_does_not_undo_a_deletion(
     stream: EventStream, checking: Checking
-) -> None:
-    stream.put("a", at(1))
-    stream.delete("a", at(2))
-    stream.put("b", at(3))
+):
+    stream.play("a", "-a", "b", start=1)
     assert await checking.check() == {B: "created"}
     for number in range(4, 10):
         stream.put(f"r{number}", at(number))
@@ -105,11 +89,8 @@ async def test_an_old_version_on_another_page_does_not_undo_a_deletion(
     assert await checking.check() == {}
 
 
-async def test_a_page_that_lost_members_deletes_nothing(
-    stream: EventStream, checking: Checking
-) -> None:
-    stream.put("a", at(0))
-    stream.put("b", at(1))
+async def test_a_page_that_lost_members_deletes_nothing(stream: EventStream, checking: Checking):
+    stream.play("a", "b")
     await checking.check()
     stream.members.pop(0)
     stream.write()
@@ -118,10 +99,9 @@ async def test_a_page_that_lost_members_deletes_nothing(
 
 
 async def test_pages_that_lead_in_a_circle_are_read_once(
-    site: OriginServer, stream: EventStream, checking: Checking
-) -> None:
-    for number in range(12):
-        stream.put(f"r{number}", at(number))
+    site: Site, stream: EventStream, checking: Checking
+):
+    stream.play(*numbered(12))
     site.pages[stream.path(2)] += (
         f"<{stream.url('2')}> tree:relation [ a tree:Relation ; tree:node <{stream.url('0')}> ] ."
     ).encode()
@@ -129,7 +109,7 @@ async def test_pages_that_lead_in_a_circle_are_read_once(
     assert {site.requests[stream.path(number)] for number in range(3)} == {1}
 
 
-async def test_json_ld_is_read(site: OriginServer, stream: EventStream, checking: Checking) -> None:
+async def test_json_ld_is_read(site: Site, stream: EventStream, checking: Checking):
     document = {
         "@context": {
             "ldes": "https://w3id.org/ldes#",
@@ -152,8 +132,8 @@ async def test_json_ld_is_read(site: OriginServer, stream: EventStream, checking
 
 
 async def test_a_stream_leads_to_one_of_its_views(
-    site: OriginServer, stream: EventStream, checking: Checking
-) -> None:
+    site: Site, stream: EventStream, checking: Checking
+):
     stream.put("a", at(0))
     page = site.pages[stream.path(0)]
     site.pages["/ldes/view"] = page.replace(b"tree:view", b"tree:other")
@@ -168,22 +148,20 @@ async def test_a_stream_leads_to_one_of_its_views(
 
 async def test_a_member_without_a_version_is_a_resource_itself(
     stream: EventStream, checking: Checking
-) -> None:
+):
     stream.statements = stream.statements.replace("ldes:versionOfPath dct:isVersionOf ;", "")
     stream.put("a", at(0))
     assert await checking.check() == {A + "#v0": "created"}
 
 
-async def test_members_without_a_uri_are_counted(stream: EventStream, checking: Checking) -> None:
+async def test_members_without_a_uri_are_counted(stream: EventStream, checking: Checking):
     stream.statements += f"<{stream.url()}#stream> tree:member [ dct:created '2026' ] .\n"
     stream.write()
     assert await checking.check() == {}
     assert "1 members have no URI" in checking.limits
 
 
-async def test_a_path_of_several_predicates_is_followed(
-    stream: EventStream, checking: Checking
-) -> None:
+async def test_a_path_of_several_predicates_is_followed(stream: EventStream, checking: Checking):
     stream.statements = stream.statements.replace(
         "timestampPath dct:created", "timestampPath ( dct:temporal dct:created )"
     )
@@ -195,9 +173,7 @@ async def test_a_path_of_several_predicates_is_followed(
     assert checking.resources()[A].lastmod == at(7)
 
 
-async def test_a_path_that_is_not_supported_is_refused(
-    stream: EventStream, checking: Checking
-) -> None:
+async def test_a_path_that_is_not_supported_is_refused(stream: EventStream, checking: Checking):
     stream.statements = stream.statements.replace(
         "timestampPath dct:created", "timestampPath [ <http://www.w3.org/ns/shacl#inversePath> 1 ]"
     )
@@ -207,10 +183,9 @@ async def test_a_path_that_is_not_supported_is_refused(
 
 
 async def test_a_truncated_page_fails_the_check_and_is_read_later(
-    site: OriginServer, stream: EventStream, checking: Checking
-) -> None:
-    for number in range(8):
-        stream.put(f"r{number}", at(number))
+    site: Site, stream: EventStream, checking: Checking
+):
+    stream.play(*numbered(8))
     whole = site.pages[stream.path(1)]
     site.pages[stream.path(1)] = whole[:-15]
     with pytest.raises(DocumentError, match="not well-formed RDF"):
@@ -222,17 +197,15 @@ async def test_a_truncated_page_fails_the_check_and_is_read_later(
 
 @pytest.mark.parametrize("media_type", ["text/html", "application/json; charset=utf-8"])
 async def test_what_is_no_rdf_is_refused(
-    site: OriginServer, stream: EventStream, checking: Checking, media_type: str
-) -> None:
+    site: Site, stream: EventStream, checking: Checking, media_type: str
+):
     site.pages[stream.path(0)] = b"<html>"
     site.headers[stream.path(0)] = {"Content-Type": media_type}
     with pytest.raises(DocumentError, match=r"not RDF|not well-formed RDF"):
         await checking.check()
 
 
-def test_a_page_of_more_triples_than_fit_into_memory_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_page_of_more_triples_than_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ldes_parser, "_MOST_TRIPLES", 100)
     lists = b"<> <urn:a> " + b"(" * 1_000  # each is a triple of one byte
     with pytest.raises(TooLarge, match="more than 100 triples"):
@@ -241,15 +214,15 @@ def test_a_page_of_more_triples_than_fit_into_memory_is_refused(
 
 async def test_a_missing_pyoxigraph_is_named(
     stream: EventStream, checking: Checking, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setitem(sys.modules, "pyoxigraph", None)
     with pytest.raises(ConfigurationError, match=r"rsnotify\[ldes\]"):
         await checking.check()
 
 
 async def test_a_check_that_was_interrupted_continues_where_it_was(
-    site: OriginServer, stream: EventStream, checking: Checking, tmp_path: Path
-) -> None:
+    site: Site, stream: EventStream, checking: Checking, tmp_path: Path
+):
     for number in range(5 * 120):
         stream.put(f"r{number % 7}", at(number))
     del site.pages[stream.path(110)]
@@ -268,8 +241,8 @@ async def test_a_check_that_was_interrupted_continues_where_it_was(
 
 @pytest.mark.slow
 async def test_ten_thousand_pages_are_read_once(
-    site: OriginServer, stream: EventStream, checking: Checking
-) -> None:
+    site: Site, stream: EventStream, checking: Checking
+):
     for number in range(50_000):
         stream.put(f"r{number}", at(number), write=False)
     stream.write()
@@ -280,8 +253,8 @@ async def test_ten_thousand_pages_are_read_once(
 
 
 async def test_a_stream_without_end_is_a_problem(
-    site: OriginServer, checking: Checking, stream: EventStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    site: Site, checking: Checking, stream: EventStream, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(ldes, "_MOST_PAGES", 20)
 
     def write(path: str) -> None:
@@ -302,7 +275,7 @@ async def test_a_stream_without_end_is_a_problem(
     ("begin", "end", "media_type"),
     [(b'<a> <b> "', b'" .', "text/turtle"), (b'{"a":"', b'"}', "application/ld+json")],
 )
-def test_a_term_that_is_too_long_is_refused(begin: bytes, end: bytes, media_type: str) -> None:
+def test_a_term_that_is_too_long_is_refused(begin: bytes, end: bytes, media_type: str):
     page = begin + b"x" * (1 << 24) + end
     with pytest.raises(TooLarge, match="more than 16 MiB"):
         ldes_parser.parse_page(page, media_type, SITE, ldes_parser.StreamTerms())

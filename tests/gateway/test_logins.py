@@ -22,7 +22,7 @@ from rsnotify_subscriber.fetching.credentials import basic
 from tests.gateway.checking import BASE, CONTACT, Checking, origin
 from tests.gateway.event_server import MAPPING, EventServer, change
 from tests.gateway.generators import BEGIN, Activities, EventStream, PullOnlySource, at
-from tests.gateway.origin_server import OriginServer, index, sitemap
+from tests.gateway.origin_server import Site, index, sitemap
 from tests.gateway.repositories import Items, RepositoryServer, pyoai
 from tests.gateway.running import RunningGateway
 from tests.gateway.test_feeds import atom
@@ -43,7 +43,7 @@ def with_login(url: str, login: str = "user:secret") -> str:
 
 @asynccontextmanager
 async def a_sitemap() -> AsyncIterator[OriginSettings]:
-    async with OriginServer() as site:
+    async with Site() as site:
         part = with_login(site.url("/part.xml"), "other:hidden")
         site.pages["/sitemap.xml"] = index([part])
         site.pages["/part.xml"] = sitemap({"a": None, FOREIGN: "2026-11-02T10:00:00Z"})
@@ -52,7 +52,7 @@ async def a_sitemap() -> AsyncIterator[OriginSettings]:
 
 @asynccontextmanager
 async def a_site_with_robots() -> AsyncIterator[OriginSettings]:
-    async with OriginServer() as site:
+    async with Site() as site:
         named = with_login(site.url("/named.xml"), "other:hidden")
         site.pages["/robots.txt"] = f"Sitemap: {named}".encode()
         site.pages["/named.xml"] = sitemap({FOREIGN: None})
@@ -76,7 +76,7 @@ async def a_repository_with_a_template() -> AsyncIterator[OriginSettings]:
 
 @asynccontextmanager
 async def a_feed() -> AsyncIterator[OriginSettings]:
-    async with OriginServer() as site:
+    async with Site() as site:
         older = with_login(site.url("/older"), "other:hidden")
         feed = atom([("b", "B")], older).replace(b"https://site.example/", b"")
         site.pages["/feed"] = feed
@@ -87,7 +87,7 @@ async def a_feed() -> AsyncIterator[OriginSettings]:
 
 @asynccontextmanager
 async def a_source() -> AsyncIterator[OriginSettings]:
-    async with OriginServer() as site:
+    async with Site() as site:
         source = PullOnlySource(site)
         changed = Resource(FOREIGN, at(1), change=ChangeType.UPDATED, datetime=at(1))
         changes = Document(Capability.CHANGE_LIST, (changed,), from_=BEGIN)
@@ -99,7 +99,7 @@ async def a_source() -> AsyncIterator[OriginSettings]:
 
 @asynccontextmanager
 async def a_collection() -> AsyncIterator[OriginSettings]:
-    async with OriginServer() as site:
+    async with Site() as site:
         stream = Activities(site)
         for number, uri in enumerate(["b", FOREIGN] * 4):
             stream.add("Update", None, at(number), object={"id": uri}, id=FOREIGN)
@@ -108,7 +108,7 @@ async def a_collection() -> AsyncIterator[OriginSettings]:
 
 @asynccontextmanager
 async def a_stream_of_members() -> AsyncIterator[OriginSettings]:
-    async with OriginServer() as site:
+    async with Site() as site:
         stream = EventStream(site)
         for number in range(7):
             name = "b" if number % 2 else FOREIGN
@@ -169,7 +169,7 @@ def assert_nothing_leaks(folder: Path, log: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 async def test_no_login_is_published_stored_or_logged(
     case: Case, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     caplog.set_level("DEBUG", "rsnotify")
     async with case() as settings, RunningGateway(tmp_path, [settings]) as running:
         await running.until_ready()
@@ -186,7 +186,7 @@ async def test_no_login_is_published_stored_or_logged(
 @pytest.mark.parametrize("case", CASES)
 async def test_the_error_of_an_origin_that_is_away_has_no_login(
     case: Case, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     async with case() as settings:
         pass
     async with Checking(tmp_path, replace(settings, poll_most=3600)) as checking:
@@ -195,7 +195,7 @@ async def test_the_error_of_an_origin_that_is_away_has_no_login(
     assert not any(secret in str(caught.value) + caplog.text for secret in SECRETS)
 
 
-def test_every_reference_of_an_origin_is_resolved_in_one_place() -> None:
+def test_every_reference_of_an_origin_is_resolved_in_one_place():
     modules = (ROOT / "extensions/gateway/rsnotify_gateway").rglob("*.py")
     resolving = [
         path.name for path in modules if re.search(r"\b(resolve|urljoin)\(", path.read_text())
@@ -203,8 +203,8 @@ def test_every_reference_of_an_origin_is_resolved_in_one_place() -> None:
     assert resolving == ["adapter.py"]
 
 
-async def test_only_the_login_of_the_settings_is_sent(tmp_path: Path) -> None:
-    async with OriginServer() as site:
+async def test_only_the_login_of_the_settings_is_sent(tmp_path: Path):
+    async with Site() as site:
         part = with_login(site.url("/part.xml"), "other:hidden")
         site.pages["/sitemap.xml"] = index([part])
         site.pages["/part.xml"] = sitemap({FOREIGN: None})
@@ -220,7 +220,7 @@ async def test_only_the_login_of_the_settings_is_sent(tmp_path: Path) -> None:
 )
 def test_a_database_url_whose_password_is_not_escaped_is_refused_without_it(
     login: str, tmp_path: Path
-) -> None:
+):
     with pytest.raises(ConfigurationError, match="percent-encode") as caught:
         Gateway(BASE, tmp_path, [origin("postgresql", f"postgresql://{login}@host/db")], CONTACT)
     assert "cret" not in str(caught.value)

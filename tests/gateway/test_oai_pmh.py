@@ -9,14 +9,19 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rsnotify.errors import DocumentError, InvalidDocument, Unavailable
+from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument, TooLarge, Unavailable
 from rsnotify_gateway.adapters import oai_pmh
+from rsnotify_gateway.adapters.oai_pmh import OaiError, OaiParser, OaiRecord, parse_response
 from tests.gateway.checking import Checking, origin
 from tests.gateway.repositories import Items, RepositoryServer, oai_repo, pyoai
 
 IDENTIFIED = {"uri": "https://repository.example/{identifier}"}
+
 ALWAYS = {"compare": 1e-6}
+
 Start = Callable[..., Any]
 
 
@@ -40,7 +45,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
 
 
 @pytest.mark.parametrize("deleted", ["persistent", "transient"])
-async def test_a_harvest_sees_creations_updates_and_deletions(start: Start, deleted: str) -> None:
+async def test_a_harvest_sees_creations_updates_and_deletions(start: Start, deleted: str):
     server, checking = await start(deleted=deleted)
     names = [f"record{number}" for number in range(10)]
     for name in names:
@@ -59,7 +64,7 @@ async def test_a_harvest_sees_creations_updates_and_deletions(start: Start, dele
     assert server.verbs["Identify"] == 1
 
 
-async def test_records_are_named_by_the_request_that_returns_them(start: Start) -> None:
+async def test_records_are_named_by_the_request_that_returns_them(start: Start):
     server, checking = await start(uri=None)
     server.items.put("a&b c")
     (named,) = await checking.check()
@@ -69,13 +74,13 @@ async def test_records_are_named_by_the_request_that_returns_them(start: Start) 
 
 
 @pytest.mark.parametrize("make", [pyoai, oai_repo])
-async def test_an_empty_repository_has_no_changes(start: Start, make: Any) -> None:
+async def test_an_empty_repository_has_no_changes(start: Start, make: Any):
     _, checking = await start(make)
     assert await checking.check() == {}
     assert checking.watch.last_check is not None
 
 
-async def test_two_changes_within_a_second_are_both_seen(start: Start) -> None:
+async def test_two_changes_within_a_second_are_both_seen(start: Start):
     server, checking = await start()
     server.items.now = datetime(2026, 11, 2, 10)
     server.items.put("a", "first")
@@ -90,9 +95,7 @@ async def test_two_changes_within_a_second_are_both_seen(start: Start) -> None:
     assert await checking.check() == {uri("a"): "updated"}
 
 
-async def test_two_changes_on_a_day_are_both_seen_with_the_granularity_of_days(
-    start: Start,
-) -> None:
+async def test_two_changes_on_a_day_are_both_seen_with_the_granularity_of_days(start: Start):
     server, checking = await start(oai_repo, "no")
     server.items.granularity = "YYYY-MM-DD"
     server.items.now = datetime.now(UTC).replace(hour=0, minute=0, second=0)
@@ -106,7 +109,7 @@ async def test_two_changes_on_a_day_are_both_seen_with_the_granularity_of_days(
 @pytest.mark.parametrize(("make", "deleted"), [(oai_repo, "no"), (pyoai, "transient")])
 async def test_a_comparison_finds_deletions_that_the_repository_does_not_show(
     start: Start, make: Any, deleted: str
-) -> None:
+):
     server, checking = await start(make, deleted, **ALWAYS)
     for name in "abcdefgh":
         server.items.put(name)
@@ -117,7 +120,7 @@ async def test_a_comparison_finds_deletions_that_the_repository_does_not_show(
     assert "every" in checking.limits
 
 
-async def test_a_record_that_a_list_only_skips_is_not_deleted(start: Start) -> None:
+async def test_a_record_that_a_list_only_skips_is_not_deleted(start: Start):
     server, checking = await start(pyoai, "no", **ALWAYS)
     for name in "abcdefgh":
         server.items.put(name)
@@ -134,7 +137,7 @@ async def test_a_record_that_a_list_only_skips_is_not_deleted(start: Start) -> N
     assert await checking.check() == {uri("a"): "deleted"}
 
 
-async def test_without_a_comparison_unseen_deletions_are_not_claimed(start: Start) -> None:
+async def test_without_a_comparison_unseen_deletions_are_not_claimed(start: Start):
     server, checking = await start(oai_repo, "no")
     server.items.put("a")
     server.items.put("b")
@@ -143,7 +146,7 @@ async def test_without_a_comparison_unseen_deletions_are_not_claimed(start: Star
     assert await checking.check() == {}
 
 
-async def test_a_harvest_begins_again_when_its_token_has_expired(start: Start) -> None:
+async def test_a_harvest_begins_again_when_its_token_has_expired(start: Start):
     server, checking = await start(oai_repo, "no")
     for name in "abcdefgh":
         server.items.put(name)
@@ -160,7 +163,7 @@ async def test_a_harvest_begins_again_when_its_token_has_expired(start: Start) -
     assert server.verbs["ListRecords"] == 2
 
 
-async def test_a_repository_that_refuses_all_its_tokens_is_reported(start: Start) -> None:
+async def test_a_repository_that_refuses_all_its_tokens_is_reported(start: Start):
     server, checking = await start(oai_repo, "no")
     for name in "abcdefgh":
         server.items.put(name)
@@ -176,7 +179,7 @@ async def test_a_repository_that_refuses_all_its_tokens_is_reported(start: Start
     assert checking.watch.last_check is None
 
 
-async def test_an_interrupted_harvest_continues_with_its_token(start: Start) -> None:
+async def test_an_interrupted_harvest_continues_with_its_token(start: Start):
     server, checking = await start(delay=0.0)
     for name in "abcdefgh":
         server.items.put(name)
@@ -195,7 +198,7 @@ async def test_an_interrupted_harvest_continues_with_its_token(start: Start) -> 
     assert server.verbs["ListRecords"] == 1
 
 
-async def test_an_outage_with_retry_after_is_respected(start: Start) -> None:
+async def test_an_outage_with_retry_after_is_respected(start: Start):
     server, checking = await start()
     server.before = lambda arguments: web.Response(status=503, headers={"Retry-After": "120"})
     with pytest.raises(Unavailable) as caught:
@@ -207,7 +210,7 @@ async def test_an_outage_with_retry_after_is_respected(start: Start) -> None:
     assert server.verbs.total() == requests
 
 
-async def test_only_the_records_of_a_set_are_harvested(start: Start) -> None:
+async def test_only_the_records_of_a_set_are_harvested(start: Start):
     server, checking = await start(pyoai, "no", set="maps", **ALWAYS)
     server.items.put("a", sets=["maps"])
     server.items.put("b", sets=["texts"])
@@ -217,7 +220,7 @@ async def test_only_the_records_of_a_set_are_harvested(start: Start) -> None:
     assert await checking.check() == {uri("a"): "deleted"}
 
 
-async def test_another_error_of_the_repository_is_reported_in_its_words(start: Start) -> None:
+async def test_another_error_of_the_repository_is_reported_in_its_words(start: Start):
     _, checking = await start(oai_repo, "no", prefix="marc21")
     with pytest.raises(Unavailable, match="cannotDisseminateFormat: The given metadataPrefix"):
         await checking.check()
@@ -228,14 +231,14 @@ async def test_another_error_of_the_repository_is_reported_in_its_words(start: S
     [b"<html/>", b"<!DOCTYPE x []><x/>", b'<OAI-PMH xmlns="http://www.openarchives.org/OAI/2.0/">'],
     ids=["HTML", "DOCTYPE", "truncated"],
 )
-async def test_a_response_that_is_no_oai_pmh_fails_the_check(start: Start, body: bytes) -> None:
+async def test_a_response_that_is_no_oai_pmh_fails_the_check(start: Start, body: bytes):
     server, checking = await start()
     server.before = lambda arguments: web.Response(body=body)
     with pytest.raises(DocumentError):
         await checking.check()
 
 
-async def test_what_deletions_a_repository_shows_is_stated(start: Start) -> None:
+async def test_what_deletions_a_repository_shows_is_stated(start: Start):
     _, persistent = await start()
     await persistent.check()
     assert persistent.limits == "Each deletion is seen."
@@ -274,7 +277,7 @@ async def test_a_list_without_end_is_a_problem_and_the_next_check_begins_again(
     answer: Callable[[int], web.Response],
     requests: int,
     problem: str,
-) -> None:
+):
     monkeypatch.setattr(oai_pmh, "_MOST_REPEATED", 10)
     monkeypatch.setattr(oai_pmh, "_MOST_PAGES", 20)
     server, checking = await start()
@@ -299,7 +302,7 @@ async def test_a_list_without_end_is_a_problem_and_the_next_check_begins_again(
 
 async def test_a_restart_does_not_make_a_list_endless(
     start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(oai_pmh, "_MOST_PAGES", 20)
     server, checking = await start()
     numbers = count()
@@ -320,9 +323,7 @@ async def test_a_restart_does_not_make_a_list_endless(
 
 
 @pytest.mark.parametrize("date", ["0001-01-01", "0001-01-01T00:00:00Z", "1970-01-01", "2126-11-02"])
-async def test_a_response_date_that_cannot_be_the_present_is_an_error(
-    start: Start, date: str
-) -> None:
+async def test_a_response_date_that_cannot_be_the_present_is_an_error(start: Start, date: str):
     server, checking = await start()
     server.before = lambda arguments: page("a", "", date)
     with pytest.raises(InvalidDocument, match="cannot be the present time"):
@@ -332,7 +333,7 @@ async def test_a_response_date_that_cannot_be_the_present_is_an_error(
     assert await checking.check() == {uri("b"): "created"}
 
 
-async def test_an_earliest_datestamp_in_the_future_hides_no_change(start: Start) -> None:
+async def test_an_earliest_datestamp_in_the_future_hides_no_change(start: Start):
     server, checking = await start()
     server.items.put("a")
     await checking.check()
@@ -340,3 +341,106 @@ async def test_an_earliest_datestamp_in_the_future_hides_no_change(start: Start)
     for name in "bc":
         server.items.put(name)
         assert await checking.check() == {uri(name): "created"}
+
+
+DATE = "<responseDate>2026-11-02T10:00:00Z</responseDate>"
+
+
+def response(body: str) -> bytes:
+    namespace = 'xmlns="http://www.openarchives.org/OAI/2.0/"'
+    return f"<OAI-PMH {namespace}>{DATE}<request>u</request>{body}</OAI-PMH>".encode()
+
+
+def record(metadata: str = "<m>text</m>", header: str = "") -> str:
+    return (
+        f"<record><header{header}><identifier>oai:a</identifier>"
+        "<datestamp>2026-11-01</datestamp><setSpec>maps</setSpec><setSpec>old</setSpec></header>"
+        f"<metadata>{metadata}</metadata><about><x><identifier>no</identifier></x></about></record>"
+    )
+
+
+def only(data: bytes) -> OaiRecord:
+    (found,) = parse_response(data).records
+    return found
+
+
+def test_a_record_has_its_header_and_a_digest_of_its_metadata():
+    found = only(response(f"<ListRecords>{record()}</ListRecords>"))
+    assert (found.identifier, found.datestamp) == ("oai:a", "2026-11-01")
+    assert found.sets == ("maps", "old")
+    assert not found.deleted
+    assert found.digest
+
+
+@pytest.mark.parametrize(
+    "other", ["<m>text </m>", "<n>text</n>", "<m a='1'>text</m>", "<m/>text", "<m>t<i/>ext</m>"]
+)
+def test_any_difference_of_the_metadata_changes_the_digest(other: str):
+    first, second = (
+        only(response(f"<ListRecords>{record(metadata)}</ListRecords>"))
+        for metadata in ("<m>text</m>", other)
+    )
+    assert first.digest != second.digest
+
+
+@given(st.lists(st.integers(1, 40), min_size=1))
+def test_the_digest_does_not_depend_on_how_the_response_arrives(sizes: list[int]):
+    data = response("<ListRecords>" + record("<m b='1'>täxt</m>") + "</ListRecords>")
+    parser, start, number = OaiParser(), 0, 0
+    while start < len(data):
+        size = sizes[number % len(sizes)]
+        parser.feed(data[start : start + size])
+        start, number = start + size, number + 1
+    assert parser.close() == parse_response(data)
+
+
+def test_headers_of_list_identifiers_are_records():
+    fields = "<identifier>oai:a</identifier><datestamp>2026</datestamp>"
+    header = f"<header status='deleted'>{fields}</header>"
+    found = only(response(f"<ListIdentifiers>{header}</ListIdentifiers>"))
+    assert found.deleted
+
+
+@pytest.mark.parametrize(
+    ("element", "token"),
+    [
+        ("<resumptionToken cursor='0'> next </resumptionToken>", "next"),
+        ("<resumptionToken/>", ""),
+        ("", None),
+    ],
+)
+def test_the_resumption_token_is_read(element: str, token: str | None):
+    data = response(f"<ListRecords>{record()}{element}</ListRecords>")
+    assert parse_response(data).token == token
+
+
+def test_errors_are_read():
+    data = response('<error code="noRecordsMatch">None</error><error code="badVerb"/>')
+    expected = (OaiError("noRecordsMatch", "None"), OaiError("badVerb", ""))
+    assert parse_response(data).errors == expected
+
+
+def test_the_fields_of_identify_are_read():
+    data = response("<Identify><granularity>YYYY-MM-DD</granularity></Identify>")
+    assert parse_response(data).fields == {"granularity": "YYYY-MM-DD"}
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (response("<ListRecords>")[:-20], MalformedDocument),
+        (b'<!DOCTYPE a [<!ENTITY b "c">]>' + response(""), MalformedDocument),
+        (response("").replace(DATE.encode(), b""), InvalidDocument),
+        (response("<ListRecords><record><header/></record></ListRecords>"), InvalidDocument),
+        (
+            response(f"<ListRecords>{record().replace('2026', 'now')}</ListRecords>"),
+            InvalidDocument,
+        ),
+        (response(f"<error>{'x' * 10_000}</error>"), TooLarge),
+        (response("<a>" * 300 + "</a>" * 300), TooLarge),
+        (b"<urlset/>", DocumentError),
+    ],
+)
+def test_what_cannot_be_accepted_is_refused(data: bytes, error: type[DocumentError]):
+    with pytest.raises(error):
+        parse_response(data)

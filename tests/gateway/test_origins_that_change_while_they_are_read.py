@@ -9,14 +9,14 @@ import pytest
 from rsnotify.errors import RsnotifyError
 from tests.gateway.checking import Checking, origin
 from tests.gateway.generators import SITE, Activities, EventStream, PullOnlySource, at
-from tests.gateway.origin_server import OriginServer
+from tests.gateway.origin_server import Site
 
 STEPS, NAMES, PER_SECOND = 80, 12, 3
 RESTARTS, CHECKS = 4, 8
 KINDS = ("resourcesync", "iiif", "ldes")
 
 
-def generator(kind: str, site: OriginServer) -> PullOnlySource | Activities | EventStream:
+def generator(kind: str, site: Site) -> PullOnlySource | Activities | EventStream:
     match kind:
         case "resourcesync":
             return PullOnlySource(site, per_list=6, lists_every=13)
@@ -27,10 +27,10 @@ def generator(kind: str, site: OriginServer) -> PullOnlySource | Activities | Ev
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(2))
-async def test_the_last_check_has_the_last_state(kind: str, seed: int, tmp_path: Path) -> None:
+async def test_the_last_check_has_the_last_state(kind: str, seed: int, tmp_path: Path):
     random = Random(seed)
     present: dict[str, datetime] = {}
-    async with OriginServer() as site:
+    async with Site() as site:
         source = generator(kind, site)
         steps = iter(range(STEPS))
 

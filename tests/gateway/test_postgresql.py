@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -18,7 +18,7 @@ from rsnotify_gateway.adapters import postgresql
 from rsnotify_gateway.adapters.postgresql import PostgreSQLAdapter
 from rsnotify_publisher.outbox import Outbox
 from tests.gateway.checking import origin
-from tests.gateway.running import RunningGateway
+from tests.gateway.running import RunningGateway, until
 from tests.gateway.test_events import Reading
 from tests.postgresql import PostgreSQL, running_postgresql
 from tests.publisher.helpers import FakeHub
@@ -42,14 +42,6 @@ def database(server: PostgreSQL) -> str:
     return url
 
 
-@pytest.fixture
-async def hub() -> AsyncIterator[FakeHub]:
-    hub = FakeHub()
-    await hub.start()
-    yield hub
-    await hub.stop()
-
-
 def trigger_of_the_documentation() -> str:
     page = (ROOT / "extensions/gateway/README.md").read_text()
     (found,) = [body for name, body in fences_of(page) if name == "sql"]
@@ -71,14 +63,9 @@ def settings(url: str, **more: Any) -> OriginSettings:
     return origin("postgresql", url, poll=600, poll_most=600, **more)
 
 
-async def until(happened: Callable[[], object]) -> None:
-    while not happened():  # noqa: ASYNC110 - another thread does it
-        await asyncio.sleep(0.01)
-
-
 async def test_committed_changes_are_pushed_at_once_with_their_deletions(
     database: str, hub: FakeHub, tmp_path: Path
-) -> None:
+):
     async with RunningGateway(tmp_path, [settings(database)], hubs=[hub.url]) as running:
         await running.until_ready()
         listed = await running.document("one/resourcelist.xml")
@@ -99,7 +86,7 @@ async def test_committed_changes_are_pushed_at_once_with_their_deletions(
 
 async def test_an_outage_of_the_database_is_visible_without_its_address(
     server: PostgreSQL, database: str, hub: FakeHub, tmp_path: Path
-) -> None:
+):
     given = origin("postgresql", database)
     async with RunningGateway(tmp_path, [given], hubs=[hub.url]) as running:
         (watch,) = running.gateway.watches
@@ -117,9 +104,7 @@ async def test_an_outage_of_the_database_is_visible_without_its_address(
         await hub.has(SITE + "later")
 
 
-async def test_a_line_that_is_no_change_is_kept_with_its_reason(
-    database: str, tmp_path: Path
-) -> None:
+async def test_a_line_that_is_no_change_is_kept_with_its_reason(database: str, tmp_path: Path):
     execute(
         database,
         "INSERT INTO rsnotify_outbox (entry) VALUES ('{}'), ('no JSON')",
@@ -137,7 +122,7 @@ async def test_a_line_that_is_no_change_is_kept_with_its_reason(
 
 async def test_nothing_is_claimed_while_another_process_forwards_the_outbox(
     database: str, tmp_path: Path
-) -> None:
+):
     lock = "SELECT pg_advisory_lock(hashtextextended('rsnotify rsnotify_outbox', 0))"
     with psycopg.connect(database) as connection:
         connection.execute(lock.encode())
@@ -151,7 +136,7 @@ async def test_nothing_is_claimed_while_another_process_forwards_the_outbox(
 
 async def test_a_line_counts_though_an_earlier_one_of_its_resource_had_its_number(
     database: str, hub: FakeHub, tmp_path: Path
-) -> None:
+):
     execute(
         database, "DELETE FROM rsnotify_outbox", "ALTER SEQUENCE rsnotify_outbox_id_seq RESTART"
     )
@@ -164,9 +149,7 @@ async def test_a_line_counts_though_an_earlier_one_of_its_resource_had_its_numbe
         await hub.has(SITE + "old")
 
 
-async def test_truncate_deletes_each_resource_at_once(
-    database: str, hub: FakeHub, tmp_path: Path
-) -> None:
+async def test_truncate_deletes_each_resource_at_once(database: str, hub: FakeHub, tmp_path: Path):
     execute(database, "INSERT INTO items SELECT 'r' || n, n FROM generate_series(1, 20) n")
     async with RunningGateway(tmp_path, [settings(database)], hubs=[hub.url]) as running:
         await running.until_ready()
@@ -220,7 +203,7 @@ NO_VIEW = "DROP VIEW rsnotify_outbox_resources"
 )
 async def test_a_comparison_finds_what_no_trigger_saw(
     database: str, tmp_path: Path, before: list[str], unseen: list[str]
-) -> None:
+):
     view = view_of_the_documentation()
     execute(database, *before, "INSERT INTO items VALUES ('other', 1)")
     every = settings(database, compare=1e-6)
@@ -247,7 +230,7 @@ async def test_a_comparison_finds_what_no_trigger_saw(
 )
 async def test_the_whole_is_compared_at_once_after_triggers_or_tables_changed(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
+):
     monkeypatch.setattr(postgresql, "_LOOK", 0.01)
     execute(database, NOT_ALWAYS)
     async with RunningGateway(tmp_path, [settings(database)]) as running:
@@ -260,7 +243,7 @@ async def test_the_whole_is_compared_at_once_after_triggers_or_tables_changed(
             await until(lambda: journal.resource(SITE + "unseen"))
 
 
-async def test_a_check_that_is_given_up_ends_its_transaction_first(database: str) -> None:
+async def test_a_check_that_is_given_up_ends_its_transaction_first(database: str):
     execute(database, "INSERT INTO items VALUES ('new', 1)")
     adapter = PostgreSQLAdapter(database, "rsnotify_outbox", 600)
     batches = cast("AsyncGenerator[OriginBatch]", adapter.changes(None, Unknown()))
@@ -274,8 +257,6 @@ async def test_a_check_that_is_given_up_ends_its_transaction_first(database: str
 
 
 class Unknown:
-    """No resource is recorded."""
-
     async def select(self, _: object) -> list[tuple[str, frozenset[str]]]:
         return []
 
@@ -302,7 +283,7 @@ class Unknown:
 )
 async def test_what_no_trigger_sees_is_stated(
     database: str, tmp_path: Path, statements: list[str], stated: list[str]
-) -> None:
+):
     execute(database, *statements)
     async with RunningGateway(tmp_path, [settings(database)]) as running:
         if NO_VIEW in statements:
@@ -316,7 +297,7 @@ async def test_what_no_trigger_sees_is_stated(
 
 async def test_a_disabled_trigger_is_a_problem_where_nothing_can_be_compared(
     database: str, hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(postgresql, "_LOOK", 0.01)
     execute(database, NO_VIEW, "INSERT INTO items VALUES ('new', 1)")
     given = origin("postgresql", database)
@@ -326,7 +307,6 @@ async def test_a_disabled_trigger_is_a_problem_where_nothing_can_be_compared(
         await asyncio.to_thread(execute, database, DISABLED)
         await until(lambda: watch.problem is not None)
         checked = watch.last_check
-        assert watch.problem is not None
         assert watch.problem.startswith("the trigger items_changed of items is disabled: enable")
         await asyncio.to_thread(execute, database, "TRUNCATE items", ENABLED)
         await hub.until(lambda: SITE + "new" in deleted(hub))
@@ -338,7 +318,7 @@ async def test_a_disabled_trigger_is_a_problem_where_nothing_can_be_compared(
 
 async def test_metadata_that_differs_is_an_update_and_equal_metadata_is_none(
     database: str, tmp_path: Path
-) -> None:
+):
     entry = "jsonb_build_object('uri', '{0}' || {1}.id, 'length', {1}.version{2})"
     written = entry.format(SITE, "NEW", ", 'change', 'updated'")
     execute(
@@ -365,7 +345,7 @@ async def test_metadata_that_differs_is_an_update_and_equal_metadata_is_none(
 
 async def test_a_row_that_is_no_resource_prevents_deletions_and_is_stated(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(postgresql, "_LOOK", 0.01)
     every = settings(database, compare=1e-6)
     async with RunningGateway(tmp_path, [every]) as running:
@@ -401,7 +381,7 @@ async def test_a_row_that_is_no_resource_prevents_deletions_and_is_stated(
 
 async def test_changes_during_comparisons_are_neither_lost_nor_undone(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(postgresql, "_LOOK", 0.0)
     monkeypatch.setattr(outbox_tables, "_BATCH", 3)
     random = Random(29)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from rsnotify.runtime.processes import Process
+from tests.gateway.running import until
 from tests.interop.clients import contents
 
 #: Seconds; only what hangs takes them.
@@ -31,12 +31,6 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         await process.stop()
 
 
-async def until(happened: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not happened():  # noqa: ASYNC110 - another process does it
-            await asyncio.sleep(0.02)
-
-
 @pytest.mark.parametrize(
     ("type_", "document"),
     [
@@ -48,7 +42,7 @@ async def until(happened: Callable[[], bool]) -> None:
 )
 async def test_a_destination_receives_the_content_of_the_origin_by_push(
     start: Start, tmp_path: Path, type_: str, document: str
-) -> None:
+):
     folder, copy = tmp_path / "origin", tmp_path / "copy"
     folder.mkdir()
     origin = await start(

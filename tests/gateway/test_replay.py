@@ -15,8 +15,9 @@ from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.runtime.processes import Process
 from tests.gateway.history import SITE, Published, Step, made_up, sweet
-from tests.gateway.origin_server import OriginServer
+from tests.gateway.origin_server import Site
 from tests.gateway.repositories import Items, RepositoryServer, pyoai
+from tests.gateway.running import configuration
 from tests.ports import free_port
 
 #: Seconds; only what hangs takes them.
@@ -29,46 +30,24 @@ OAI = "https://repository.example/oai:"
 DATED = ("resourcesync", "iiif", "ldes")
 
 
-def configuration(published: Published, repository: RepositoryServer, port: int, data: Path) -> str:
-    site = published.site
-    often = "poll = 0.02\npoll_most = 0.05\ndelay = 0\n"
-    dated = "".join(
-        f'[[origin]]\nname = "{name}"\ntype = "{name}"\nurl = "{origin.url()}"\n{often}'
-        for name, origin in zip(DATED, published.dated, strict=True)
-    )
-    return f"""
-contact = "operator@gateway.example"
-base_url = "http://127.0.0.1:{port}/"
-port = {port}
-data = "{data}"
-
-[options]
-refresh = 0.05
-resource_list_every = 0.1
-rotate = "50 changes"
-
-[[origin]]
-name = "sitemap"
-type = "sitemap"
-url = "{site.url("/sitemap.xml")}"
-{often}
-[[origin]]
-name = "repository"
-type = "oai-pmh"
-url = "{repository.url}"
-uri = "{OAI.removesuffix("oai:")}{{identifier}}"
-{often}
-[[origin]]
-name = "feed"
-type = "feed"
-url = "{site.url("/feed/0")}"
-{often}
-{dated}"""
+def settings(published: Published, repository: RepositoryServer, port: int, data: Path) -> str:
+    site, uri = published.site, OAI.removesuffix("oai:") + "{identifier}"
+    origins = [
+        {"name": "sitemap", "type": "sitemap", "url": site.url("/sitemap.xml")},
+        {"name": "repository", "type": "oai-pmh", "url": repository.url, "uri": uri},
+        {"name": "feed", "type": "feed", "url": site.url("/feed/0")},
+        *(
+            {"name": name, "type": name, "url": origin.url()}
+            for name, origin in zip(DATED, published.dated, strict=True)
+        ),
+    ]
+    often = {"poll": 0.02, "poll_most": 0.05}
+    return configuration(port, data, "50 changes", *(origin | often for origin in origins))
 
 
 @pytest.fixture
-async def origins() -> AsyncIterator[tuple[OriginServer, RepositoryServer]]:
-    async with OriginServer() as site, RepositoryServer(Items(), pyoai) as repository:
+async def origins() -> AsyncIterator[tuple[Site, RepositoryServer]]:
+    async with Site() as site, RepositoryServer(Items(), pyoai) as repository:
         yield site, repository
 
 
@@ -118,18 +97,17 @@ def parts_of(history: str) -> list[list[Step]]:
 
 
 @pytest.mark.parametrize(
-    ("history", "at_once"),
-    [("made up", 1), pytest.param("SWEET", 8, marks=pytest.mark.slow)],
+    ("history", "at_once"), [("made up", 1), pytest.param("SWEET", 8, marks=pytest.mark.slow)]
 )
 async def test_all_sets_end_equal_though_the_gateway_is_killed_at_any_instant(
-    origins: tuple[OriginServer, RepositoryServer], tmp_path: Path, history: str, at_once: int
-) -> None:
+    origins: tuple[Site, RepositoryServer], tmp_path: Path, history: str, at_once: int
+):
     site, repository = origins
     published = Published(site, repository.items)
     published.apply(*made_up(30, seed=1))
     port = free_port()
     file, log = tmp_path / "gateway.toml", tmp_path / "log"
-    file.write_text(configuration(published, repository, port, tmp_path / "state"))
+    file.write_text(settings(published, repository, port, tmp_path / "state"))
     random = Random(7)
     parts = parts_of(history)  # which skips the test if the data is not there
     gateway = await Process.start("gateway", str(file), log=log)

@@ -13,6 +13,7 @@ from aiohttp import ClientSession
 from rsnotify.runtime.processes import Process
 from tests.gateway.event_server import EventServer
 from tests.gateway.history import SITE, Pushed, Step, made_up, sweet
+from tests.gateway.running import configuration
 from tests.gateway.test_postgresql import execute, trigger_of_the_documentation
 from tests.gateway.test_replay import changes_of, listed, replayed
 from tests.ports import free_port
@@ -24,34 +25,18 @@ KILLS = 4
 ITEMS = "https://source.example/items/"
 
 
-def configuration(events: str, database: str, port: int, data: Path) -> str:
-    return f"""
-contact = "operator@gateway.example"
-base_url = "http://127.0.0.1:{port}/"
-port = {port}
-data = "{data}"
-
-[options]
-refresh = 0.05
-resource_list_every = 0.1
-rotate = "500 changes"
-
-[[origin]]
-name = "events"
-type = "events"
-url = "{events}"
-poll = 0.1
-poll_most = 0.2
-delay = 0
-event = {{ uri = "/meta/uri", datetime = "/meta/dt", change = "/kind", deleted = ["delete"] }}
-
-[[origin]]
-name = "items"
-type = "postgresql"
-url = "{database}"
-poll = 0.1
-poll_most = 0.2
-"""
+def settings(events: str, database: str, port: int, data: Path) -> str:
+    event = {"uri": "/meta/uri", "datetime": "/meta/dt", "change": "/kind"}
+    rarer = {"poll": 0.1, "poll_most": 0.2}
+    return configuration(
+        port,
+        data,
+        "500 changes",
+        {"name": "events", "type": "events", "url": events, **rarer}
+        | {f"event.{key}": value for key, value in event.items()}
+        | {"event.deleted": ["delete"]},
+        {"name": "items", "type": "postgresql", "url": database, **rarer},
+    )
 
 
 @pytest.fixture
@@ -60,13 +45,10 @@ async def events() -> AsyncIterator[EventServer]:
         yield server
 
 
-@pytest.mark.parametrize(
-    "history",
-    ["made up", pytest.param("SWEET", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("history", ["made up", pytest.param("SWEET", marks=pytest.mark.slow)])
 async def test_all_sets_end_equal_though_gateway_and_origins_are_killed(
     events: EventServer, tmp_path: Path, history: str
-) -> None:
+):
     steps = list(made_up(240, seed=3) if history == "made up" else sweet(8_068))
     with running_postgresql() as server:
         database = server.database()
@@ -75,7 +57,7 @@ async def test_all_sets_end_equal_though_gateway_and_origins_are_killed(
         pushed = Pushed(events, database)
         port = free_port()
         file, log = tmp_path / "gateway.toml", tmp_path / "log"
-        file.write_text(configuration(events.url, database, port, tmp_path / "state"))
+        file.write_text(settings(events.url, database, port, tmp_path / "state"))
         gateway = await Process.start("gateway", str(file), log=log)
         try:
             size = -(-len(steps) // KILLS)

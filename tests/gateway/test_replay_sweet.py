@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
@@ -13,7 +13,8 @@ from aiohttp import ClientSession
 from rsnotify.runtime.processes import Process
 from tests.gateway.generators import SITE, Activities, EventStream, PullOnlySource, at
 from tests.gateway.history import Step, sweet
-from tests.gateway.origin_server import OriginServer
+from tests.gateway.origin_server import Site
+from tests.gateway.running import configuration
 from tests.gateway.test_replay import DATED, changes_of, read, replayed
 from tests.ports import free_port
 
@@ -22,30 +23,12 @@ PATIENCE = 240
 KILLS = 8
 
 
-def configuration(urls: Sequence[str], port: int, data: Path) -> str:
-    origins = "".join(
-        f'[[origin]]\nname = "{name}"\ntype = "{name}"\nurl = "{url}"\n'
-        "poll = 0.05\npoll_most = 0.1\ndelay = 0\n"
-        for name, url in zip(DATED, urls, strict=True)
-    )
-    return f"""
-contact = "operator@gateway.example"
-base_url = "http://127.0.0.1:{port}/"
-port = {port}
-data = "{data}"
-[options]
-refresh = 0.05
-resource_list_every = 0.1
-rotate = "500 changes"
-{origins}"""
-
-
 @pytest.mark.slow
-async def test_the_sweet_history_ends_equal_with_kills(tmp_path: Path) -> None:
+async def test_the_sweet_history_ends_equal_with_kills(tmp_path: Path):
     steps = list(sweet(8_068))
     present: dict[str, int] = {}
     random = Random(1)
-    async with OriginServer() as site:
+    async with Site() as site:
         origins = (
             PullOnlySource(site, per_list=200, lists_every=700),
             Activities(site, per_page=100),
@@ -53,8 +36,11 @@ async def test_the_sweet_history_ends_equal_with_kills(tmp_path: Path) -> None:
         )
         port = free_port()
         file, log = tmp_path / "gateway.toml", tmp_path / "log"
-        urls = [origin.url() for origin in origins]
-        file.write_text(configuration(urls, port, tmp_path / "state"))
+        given = [
+            {"name": name, "type": name, "url": origin.url()}
+            for name, origin in zip(DATED, origins, strict=True)
+        ]
+        file.write_text(configuration(port, tmp_path / "state", "500 changes", *given))
         gateway = await Process.start("gateway", str(file), log=log)
         try:
             for number, step in enumerate(steps, 1):

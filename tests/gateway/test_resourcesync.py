@@ -15,9 +15,10 @@ from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import Options, Publisher
 from tests.gateway.checking import Checking, origin
-from tests.gateway.generators import SITE, PullOnlySource, at
-from tests.gateway.origin_server import OriginServer
-from tests.interop.site import Site, served
+from tests.gateway.generators import SITE, PullOnlySource, at, numbered
+from tests.gateway.origin_server import Site
+from tests.interop.site import Site as ResyncSite
+from tests.interop.site import served
 from tests.publisher.helpers import PATIENCE
 from tests.subscriber.test_simulator import simulator
 
@@ -26,13 +27,7 @@ HASH, OTHER_HASH = "md5:" + "a" * 32, "md5:" + "b" * 32
 
 
 @pytest.fixture
-async def site() -> AsyncIterator[OriginServer]:
-    async with OriginServer() as server:
-        yield server
-
-
-@pytest.fixture
-def source(site: OriginServer) -> PullOnlySource:
+def source(site: Site) -> PullOnlySource:
     return PullOnlySource(site)
 
 
@@ -50,30 +45,20 @@ def hashes(checking: Checking) -> dict[str, str | None]:
     return {uri: resource.hash for uri, resource in checking.resources().items()}
 
 
-def due(checking: Checking) -> None:
-    """Make the comparison with the whole set due at the next check."""
-    checking.watch.adapter._compare = 1e-6  # type: ignore[attr-defined]
-
-
-async def test_changes_since_the_resource_list_are_seen(
-    source: PullOnlySource, checking: Checking
-) -> None:
-    source.put("a", at(1))
-    source.put("b", at(2))
+async def test_changes_since_the_resource_list_are_seen(source: PullOnlySource, checking: Checking):
+    source.play("a", "b", start=1)
     source.list_resources(at(2))
-    source.put("c", at(3))
-    source.delete("b", at(4))
+    source.play("c", "-b", start=3)
     assert await checking.check() == {A: "created", C: "created"}
-    source.put("a", at(5))
-    source.delete("c", at(6))
+    source.play("a", "-c", start=5)
     assert await checking.check() == {A: "updated", C: "deleted"}
     assert await checking.check() == {}
     assert checking.resources()[A].lastmod == at(5)
 
 
 async def test_an_unchanged_source_costs_no_content(
-    site: OriginServer, source: PullOnlySource, checking: Checking
-) -> None:
+    site: Site, source: PullOnlySource, checking: Checking
+):
     source.put("a", at(1))
     await checking.check()
     sent = site.sent.copy()
@@ -85,7 +70,7 @@ async def test_an_unchanged_source_costs_no_content(
 
 async def test_archived_lists_are_read_after_a_long_outage(
     source: PullOnlySource, checking: Checking
-) -> None:
+):
     await checking.check()
     for number in range(1, 7):
         source.put(f"r{number}", at(number))
@@ -98,7 +83,7 @@ async def test_archived_lists_are_read_after_a_long_outage(
 
 async def test_changes_of_one_second_are_seen_though_they_come_in_two_checks(
     source: PullOnlySource, checking: Checking
-) -> None:
+):
     source.put("a", at(1), HASH)
     await checking.check()
     source.put("b", at(1), HASH)
@@ -109,12 +94,11 @@ async def test_changes_of_one_second_are_seen_though_they_come_in_two_checks(
 
 async def test_a_lost_archive_leads_to_a_comparison_with_the_resource_list(
     source: PullOnlySource, checking: Checking
-) -> None:
+):
     source.put("a", at(1))
     source.put("b", at(1))
     await checking.check()
-    source.put("c", at(2))
-    source.delete("b", at(3))
+    source.play("c", "-b", start=2)
     source.rotate(at(4))
     source.closed.clear()
     source.list_resources(at(5))
@@ -123,9 +107,7 @@ async def test_a_lost_archive_leads_to_a_comparison_with_the_resource_list(
     assert "missed" not in checking.limits
 
 
-async def test_a_gap_that_nothing_covers_is_stated(
-    source: PullOnlySource, checking: Checking
-) -> None:
+async def test_a_gap_that_nothing_covers_is_stated(source: PullOnlySource, checking: Checking):
     source.put("a", at(1))
     source.list_resources(at(1))
     source.put("b", at(2))
@@ -138,14 +120,14 @@ async def test_a_gap_that_nothing_covers_is_stated(
     assert await checking.check() == {D: "created"}
     assert "may have been missed" in checking.limits
     source.list_resources(at(5))
-    due(checking)
+    checking.compare_next()
     assert await checking.check() == {C: "created"}
     assert "missed" not in checking.limits
 
 
 async def test_a_resource_that_the_list_leaves_out_is_deleted_at_a_comparison(
     source: PullOnlySource, checking: Checking
-) -> None:
+):
     source.put("a", at(1))
     source.put("b", at(1))
     await checking.check()
@@ -153,13 +135,13 @@ async def test_a_resource_that_the_list_leaves_out_is_deleted_at_a_comparison(
     source.list_resources(at(2))
     source.put("c", at(3))
     assert await checking.check() == {C: "created"}
-    due(checking)
+    checking.compare_next()
     assert await checking.check() == {B: "deleted"}
 
 
 async def test_a_change_that_no_change_list_has_is_seen_at_a_comparison(
     source: PullOnlySource, checking: Checking
-) -> None:
+):
     source.put("a", at(1), HASH)
     source.list_resources(at(1))
     await checking.check()
@@ -170,14 +152,14 @@ async def test_a_change_that_no_change_list_has_is_seen_at_a_comparison(
     source.list_resources(at(3))
     assert await checking.check() == {B: "created"}
     assert "A change that no Change List has" in checking.limits
-    due(checking)
+    checking.compare_next()
     assert await checking.check() == {A: "updated"}
     assert hashes(checking)[A] == OTHER_HASH
 
 
 async def test_a_change_that_is_dated_before_its_list_is_seen(
     source: PullOnlySource, checking: Checking
-) -> None:
+):
     source.put("a", at(1), HASH)
     source.put("b", at(2))
     await checking.check()
@@ -188,16 +170,14 @@ async def test_a_change_that_is_dated_before_its_list_is_seen(
     assert await checking.check() == {}
 
 
-async def test_a_length_that_is_corrected_is_an_update(
-    source: PullOnlySource, checking: Checking
-) -> None:
+async def test_a_length_that_is_corrected_is_an_update(source: PullOnlySource, checking: Checking):
     def listed(length: int | None, when: float) -> None:
         entry = Resource(A, lastmod=at(1), hash=HASH, length=length)
         source.set("resourcelist.xml", Document(Capability.RESOURCE_LIST, (entry,), at=at(when)))
 
     listed(7, 1)
     assert await checking.check() == {A: "created"}
-    due(checking)
+    checking.compare_next()
     listed(63, 2)
     assert await checking.check() == {A: "updated"}
     assert checking.resources()[A].length == 63
@@ -206,21 +186,16 @@ async def test_a_length_that_is_corrected_is_an_update(
     assert await checking.check() == {}
 
 
-async def test_a_comparison_invents_no_change(source: PullOnlySource, checking: Checking) -> None:
-    for number in range(4):
-        source.put(f"r{number}", at(number))
+async def test_a_comparison_invents_no_change(source: PullOnlySource, checking: Checking):
+    source.play(*numbered(4))
     source.list_resources(at(3))
-    source.delete("r1", at(4))
-    source.put("r2", at(5))
-    source.put("new", at(6))
+    source.play("-r1", "r2", "new", start=4)
     await checking.check()
-    due(checking)
+    checking.compare_next()
     assert await checking.check() == {}
 
 
-async def test_a_source_that_was_restored_is_compared(
-    source: PullOnlySource, checking: Checking
-) -> None:
+async def test_a_source_that_was_restored_is_compared(source: PullOnlySource, checking: Checking):
     source.put("a", at(1), HASH)
     source.list_resources(at(1))
     source.put("a", at(5), OTHER_HASH)
@@ -236,8 +211,8 @@ async def test_a_source_that_was_restored_is_compared(
 
 
 async def test_a_resource_list_of_several_files_that_changes_meanwhile_deletes_nothing(
-    site: OriginServer, source: PullOnlySource, checking: Checking
-) -> None:
+    site: Site, source: PullOnlySource, checking: Checking
+):
     def part(*names: str) -> Document:
         entries = tuple(Resource(SITE + name, lastmod=at(1)) for name in names)
         return Document(Capability.RESOURCE_LIST, entries, at=at(1))
@@ -257,7 +232,7 @@ async def test_a_resource_list_of_several_files_that_changes_meanwhile_deletes_n
             source.set("part-1.xml", part("d"))
 
     site.before = move
-    due(checking)
+    checking.compare_next()
     with pytest.raises(Unavailable, match="changes while it is read"):
         await checking.check()
     assert {A, B, C} <= set(checking.resources())
@@ -265,7 +240,7 @@ async def test_a_resource_list_of_several_files_that_changes_meanwhile_deletes_n
 
 async def test_a_file_of_the_list_that_is_older_than_the_whole_deletes_nothing(
     source: PullOnlySource, checking: Checking
-) -> None:
+):
     source.put("a", at(1))
     source.put("b", at(4))
     await checking.check()
@@ -275,13 +250,13 @@ async def test_a_file_of_the_list_that_is_older_than_the_whole_deletes_nothing(
     source.set("resourcelist.xml", index)
     part = Document(Capability.RESOURCE_LIST, (Resource(A, lastmod=at(1)),), at=at(3))
     source.set("part.xml", part)
-    due(checking)
+    checking.compare_next()
     assert await checking.check() == {}
 
 
 async def test_a_stable_list_of_several_files_shows_deletions(
     source: PullOnlySource, checking: Checking
-) -> None:
+):
     def write(*names: str) -> None:
         parts = [Resource(source.url(f"part-{name}.xml")) for name in names]
         index = Document(Capability.RESOURCE_LIST, tuple(parts), index=True)
@@ -293,14 +268,14 @@ async def test_a_stable_list_of_several_files_shows_deletions(
     write("a", "b", "c")
     assert await checking.check() == {A: "created", B: "created", C: "created"}
     write("a", "c")
-    due(checking)
+    checking.compare_next()
     assert await checking.check() == {B: "deleted"}
     assert "missed" not in checking.limits
 
 
 async def test_a_list_until_the_present_may_get_earlier_changes(
     source: PullOnlySource, checking: Checking
-) -> None:
+):
     now = datetime.now(UTC)
     changes = [
         Resource(SITE + name, now - timedelta(seconds=10 - number), change=ChangeType.CREATED)
@@ -317,7 +292,7 @@ async def test_a_list_until_the_present_may_get_earlier_changes(
 
 async def test_a_restored_source_without_a_resource_list_states_the_gap(
     source: PullOnlySource, checking: Checking
-) -> None:
+):
     source.offered = ["changelist"]
     source.put("a", at(1), HASH)
     source.put("a", at(5), OTHER_HASH)
@@ -329,8 +304,8 @@ async def test_a_restored_source_without_a_resource_list_states_the_gap(
 
 
 async def test_a_truncated_list_fails_the_check_and_deletes_nothing(
-    site: OriginServer, source: PullOnlySource, checking: Checking
-) -> None:
+    site: Site, source: PullOnlySource, checking: Checking
+):
     source.put("a", at(1))
     source.list_resources(at(1))
     await checking.check()
@@ -344,7 +319,7 @@ async def test_a_truncated_list_fails_the_check_and_deletes_nothing(
 
 async def test_pages_that_lead_in_a_circle_end_the_check(
     source: PullOnlySource, checking: Checking
-) -> None:
+):
     archive = Document(
         Capability.CHANGE_LIST_ARCHIVE,
         (Resource(source.url("changelist-archive.xml"), from_=at(0)),),
@@ -359,7 +334,7 @@ async def test_pages_that_lead_in_a_circle_end_the_check(
 
 async def test_without_a_resource_list_only_what_was_mentioned_is_known(
     source: PullOnlySource, checking: Checking
-) -> None:
+):
     source.offered = ["changelist"]
     source.put("a", at(1))
     assert await checking.check() == {A: "created"}
@@ -370,25 +345,21 @@ async def test_without_a_resource_list_only_what_was_mentioned_is_known(
 
 async def test_a_source_without_lists_of_changes_is_refused(
     source: PullOnlySource, checking: Checking
-) -> None:
+):
     source.offered = ["resourcelist"]
     source.write()
     with pytest.raises(ConfigurationError, match='type = "sitemap"'):
         await checking.check()
 
 
-async def test_robots_txt_is_respected(
-    site: OriginServer, source: PullOnlySource, checking: Checking
-) -> None:
+async def test_robots_txt_is_respected(site: Site, source: PullOnlySource, checking: Checking):
     site.pages["/robots.txt"] = b"User-agent: *\nDisallow: /rs/\n"
     with pytest.raises(Unavailable, match=r"robots\.txt"):
         await checking.check()
     assert site.requests["/rs/capabilitylist.xml"] == 0
 
 
-async def test_our_own_publisher_without_a_hub_is_followed(
-    site: OriginServer, tmp_path: Path
-) -> None:
+async def test_our_own_publisher_without_a_hub_is_followed(site: Site, tmp_path: Path):
     options = Options(refresh=0.01, resource_list_every=0.01, rotate="2 changes")
     folder = tmp_path / "source"
     base = site.url("/own/")
@@ -414,15 +385,15 @@ async def test_our_own_publisher_without_a_hub_is_followed(
                 while hashes(checking) != {f"{base}a": hash_of(b"4"), f"{base}c": hash_of(b"c")}:
                     await checking.watch.check()
             checking.changes_since_now()
-            due(checking)
+            checking.compare_next()
             assert await checking.check() == {}
 
 
-async def test_documents_of_the_resync_tools_are_followed(tmp_path: Path) -> None:
+async def test_documents_of_the_resync_tools_are_followed(tmp_path: Path):
     folder = tmp_path / "site"
     folder.mkdir()
     with served(folder) as url:
-        documents = Site(folder, url)
+        documents = ResyncSite(folder, url)
         for name in "abc":
             (documents.data / name).write_text(name)
         documents.offer("resourcelist", "changelist")
@@ -442,20 +413,19 @@ async def test_documents_of_the_resync_tools_are_followed(tmp_path: Path) -> Non
             }
             assert changes == {"a": "updated", "b": "deleted", "d": "created"}
             documents.list_resources()
-            due(checking)
+            checking.compare_next()
             assert await checking.check() == {}
 
 
 async def test_a_running_simulator_is_followed_to_an_equal_state(
     tmp_path: Path, unused_tcp_port: int
-) -> None:
+):
     base = f"http://127.0.0.1:{unused_tcp_port}"
     async with (
         simulator(tmp_path, unused_tcp_port) as simulated,
         Checking(tmp_path / "state", origin("resourcesync", base)) as checking,
         asyncio.timeout(PATIENCE),
     ):
-        assert simulated.stdin is not None
         assert simulated.stdout is not None
         simulated.stdin.write(b"begin\n")
         done = asyncio.create_task(simulated.stdout.readline())

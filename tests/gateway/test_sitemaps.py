@@ -8,27 +8,26 @@ import pytest
 from rsnotify.errors import DocumentError, Unavailable
 from rsnotify.runtime.backup import copy_state
 from tests.gateway.checking import Checking, origin
-from tests.gateway.origin_server import OriginServer, index, sitemap, zipped
+from tests.gateway.origin_server import Site, index, sitemap, zipped
 
 A, B, C, D = (f"https://site.example/{name}" for name in "abcd")
 MONDAY, TUESDAY = "2026-11-02T10:00:00Z", "2026-11-03T10:00:00Z"
 
 
 @pytest.fixture
-async def site() -> AsyncIterator[OriginServer]:
-    async with OriginServer() as server:
-        yield server
-
-
-@pytest.fixture
-async def checking(site: OriginServer, tmp_path: Path) -> AsyncIterator[Checking]:
+async def checking(site: Site, tmp_path: Path) -> AsyncIterator[Checking]:
     async with Checking(tmp_path, origin("sitemap", site.url("/sitemap.xml"))) as checking:
         yield checking
 
 
-async def test_creations_updates_and_deletions_are_seen(
-    site: OriginServer, checking: Checking
-) -> None:
+def put_parts(site: Site, *parts: dict[str, str | None]) -> None:
+    """Put an index of Sitemaps."""
+    paths = [f"/{number}.xml" for number in range(1, len(parts) + 1)]
+    site.pages["/sitemap.xml"] = index(map(site.url, paths))
+    site.pages.update(zip(paths, map(sitemap, parts), strict=True))
+
+
+async def test_creations_updates_and_deletions_are_seen(site: Site, checking: Checking):
     site.pages["/sitemap.xml"] = sitemap({A: MONDAY, B: MONDAY})
     assert await checking.check() == {A: "created", B: "created"}
     site.pages["/sitemap.xml"] = sitemap({A: TUESDAY, C: MONDAY})
@@ -37,9 +36,7 @@ async def test_creations_updates_and_deletions_are_seen(
     assert checking.resources()[A].lastmod is not None
 
 
-async def test_an_unchanged_sitemap_is_not_sent_again(
-    site: OriginServer, checking: Checking
-) -> None:
+async def test_an_unchanged_sitemap_is_not_sent_again(site: Site, checking: Checking):
     site.pages["/sitemap.xml"] = sitemap({A: MONDAY})
     for _ in range(3):
         await checking.check()
@@ -47,9 +44,7 @@ async def test_an_unchanged_sitemap_is_not_sent_again(
     assert site.sent["/sitemap.xml"] == 1
 
 
-async def test_a_restart_invents_and_loses_nothing(
-    site: OriginServer, checking: Checking, tmp_path: Path
-) -> None:
+async def test_a_restart_invents_and_loses_nothing(site: Site, checking: Checking, tmp_path: Path):
     site.pages["/sitemap.xml"] = sitemap({A: MONDAY, B: MONDAY})
     await checking.check()
     site.pages["/sitemap.xml"] = sitemap({A: MONDAY, C: MONDAY})
@@ -59,8 +54,8 @@ async def test_a_restart_invents_and_loses_nothing(
 
 
 async def test_a_restored_backup_sees_again_what_happened_since(
-    site: OriginServer, checking: Checking, tmp_path: Path
-) -> None:
+    site: Site, checking: Checking, tmp_path: Path
+):
     site.pages["/sitemap.xml"] = sitemap({A: MONDAY, B: MONDAY})
     await checking.check()
     copy_state(tmp_path, tmp_path.with_name("backup"))
@@ -74,7 +69,7 @@ async def test_a_restored_backup_sees_again_what_happened_since(
         assert set(again.resources()) == {A, C}
 
 
-async def test_an_index_of_compressed_files_is_read(site: OriginServer, checking: Checking) -> None:
+async def test_an_index_of_compressed_files_is_read(site: Site, checking: Checking):
     site.pages["/sitemap.xml"] = index([site.url("/1.xml.gz"), site.url("/2.xml.gz")])
     site.pages["/1.xml.gz"] = zipped(sitemap({A: MONDAY, B: MONDAY}))
     site.pages["/2.xml.gz"] = zipped(sitemap({C: MONDAY}))
@@ -84,44 +79,32 @@ async def test_an_index_of_compressed_files_is_read(site: OriginServer, checking
     assert site.sent["/1.xml.gz"] == 1
 
 
-async def test_an_entry_that_moves_to_another_file_is_not_deleted(
-    site: OriginServer, checking: Checking
-) -> None:
-    site.pages["/sitemap.xml"] = index([site.url("/1.xml"), site.url("/2.xml")])
-    site.pages["/1.xml"] = sitemap({A: MONDAY})
-    site.pages["/2.xml"] = sitemap({B: MONDAY, C: MONDAY})
+async def test_an_entry_that_moves_to_another_file_is_not_deleted(site: Site, checking: Checking):
+    put_parts(site, {A: MONDAY}, {B: MONDAY, C: MONDAY})
     await checking.check()
-    site.pages["/1.xml"] = sitemap({A: MONDAY, B: MONDAY})
-    site.pages["/2.xml"] = sitemap({C: MONDAY})
+    put_parts(site, {A: MONDAY, B: MONDAY}, {C: MONDAY})
     assert await checking.check() == {}
     site.pages["/1.xml"] = sitemap({A: MONDAY})
     assert await checking.check() == {B: "deleted"}
 
 
 async def test_an_entry_that_moves_while_the_files_are_read_is_not_deleted(
-    site: OriginServer, checking: Checking
-) -> None:
-    site.pages["/sitemap.xml"] = index([site.url("/1.xml"), site.url("/2.xml")])
-    site.pages["/1.xml"] = sitemap({A: MONDAY})
-    site.pages["/2.xml"] = sitemap({B: MONDAY, C: MONDAY})
+    site: Site, checking: Checking
+):
+    put_parts(site, {A: MONDAY}, {B: MONDAY, C: MONDAY})
     await checking.check()
 
     def move(path: str) -> None:
         if path == "/2.xml":
-            site.pages["/1.xml"] = sitemap({A: MONDAY, B: MONDAY})
-            site.pages["/2.xml"] = sitemap({C: MONDAY})
+            put_parts(site, {A: MONDAY, B: MONDAY}, {C: MONDAY})
 
     site.before = move
     assert await checking.check() == {}
     assert set(checking.resources()) == {A, B, C}
 
 
-async def test_no_deletion_is_seen_in_files_that_never_rest(
-    site: OriginServer, checking: Checking
-) -> None:
-    site.pages["/sitemap.xml"] = index([site.url("/1.xml"), site.url("/2.xml")])
-    site.pages["/1.xml"] = sitemap({A: MONDAY})
-    site.pages["/2.xml"] = sitemap({B: MONDAY})
+async def test_no_deletion_is_seen_in_files_that_never_rest(site: Site, checking: Checking):
+    put_parts(site, {A: MONDAY}, {B: MONDAY})
     await checking.check()
     versions = iter(range(1000))
 
@@ -135,11 +118,9 @@ async def test_no_deletion_is_seen_in_files_that_never_rest(
 
 
 async def test_an_entry_that_is_in_two_files_is_deleted_once_it_is_in_none(
-    site: OriginServer, checking: Checking
-) -> None:
-    site.pages["/sitemap.xml"] = index([site.url("/1.xml"), site.url("/2.xml")])
-    site.pages["/1.xml"] = sitemap({A: MONDAY, B: MONDAY})
-    site.pages["/2.xml"] = sitemap({B: MONDAY, C: MONDAY})
+    site: Site, checking: Checking
+):
+    put_parts(site, {A: MONDAY, B: MONDAY}, {B: MONDAY, C: MONDAY})
     await checking.check()
     site.pages["/1.xml"] = sitemap({A: MONDAY})
     assert await checking.check() == {}
@@ -148,11 +129,9 @@ async def test_an_entry_that_is_in_two_files_is_deleted_once_it_is_in_none(
 
 
 async def test_two_files_with_different_versions_of_an_entry_do_not_alternate(
-    site: OriginServer, checking: Checking
-) -> None:
-    site.pages["/sitemap.xml"] = index([site.url("/1.xml"), site.url("/2.xml")])
-    site.pages["/1.xml"] = sitemap({A: MONDAY})
-    site.pages["/2.xml"] = sitemap({A: TUESDAY})
+    site: Site, checking: Checking
+):
+    put_parts(site, {A: MONDAY}, {A: TUESDAY})
     await checking.watch.check()
     site.pages["/1.xml"] = sitemap({A: MONDAY, B: MONDAY})
     checking.changes_since_now()
@@ -164,22 +143,18 @@ async def test_two_files_with_different_versions_of_an_entry_do_not_alternate(
 
 
 async def test_the_entries_of_a_file_that_leaves_the_index_are_deleted(
-    site: OriginServer, checking: Checking
-) -> None:
-    site.pages["/sitemap.xml"] = index([site.url("/1.xml"), site.url("/2.xml")])
-    site.pages["/1.xml"] = sitemap({A: MONDAY})
-    site.pages["/2.xml"] = sitemap({B: MONDAY})
+    site: Site, checking: Checking
+):
+    put_parts(site, {A: MONDAY}, {B: MONDAY})
     await checking.check()
     site.pages["/sitemap.xml"] = index([site.url("/1.xml")])
     assert await checking.check() == {B: "deleted"}
 
 
 async def test_nothing_counts_as_deleted_while_a_file_cannot_be_read(
-    site: OriginServer, checking: Checking
-) -> None:
-    site.pages["/sitemap.xml"] = index([site.url("/1.xml"), site.url("/2.xml")])
-    site.pages["/1.xml"] = sitemap({A: MONDAY, B: MONDAY})
-    site.pages["/2.xml"] = sitemap({C: MONDAY})
+    site: Site, checking: Checking
+):
+    put_parts(site, {A: MONDAY, B: MONDAY}, {C: MONDAY})
     await checking.check()
     checked = checking.watch.last_check
     site.pages["/1.xml"] = sitemap({A: TUESDAY})
@@ -198,8 +173,8 @@ async def test_nothing_counts_as_deleted_while_a_file_cannot_be_read(
     ids=["truncated", "empty", "HTML", "damaged"],
 )
 async def test_a_sitemap_that_is_broken_deletes_nothing(
-    site: OriginServer, checking: Checking, broken: bytes
-) -> None:
+    site: Site, checking: Checking, broken: bytes
+):
     site.pages["/sitemap.xml"] = sitemap({A: MONDAY, B: MONDAY})
     await checking.check()
     site.pages["/sitemap.xml"] = broken
@@ -209,9 +184,7 @@ async def test_a_sitemap_that_is_broken_deletes_nothing(
     assert set(checking.resources()) == {A, B}
 
 
-async def test_what_entries_without_lastmod_cannot_show_is_stated(
-    site: OriginServer, checking: Checking
-) -> None:
+async def test_what_entries_without_lastmod_cannot_show_is_stated(site: Site, checking: Checking):
     site.pages["/sitemap.xml"] = sitemap({A: None, B: "2026-11-02", C: MONDAY})
     assert await checking.check() == {A: "created", B: "created", C: "created"}
     assert "Entries without a lastmod: 1 of 3." in checking.limits
@@ -220,9 +193,7 @@ async def test_what_entries_without_lastmod_cannot_show_is_stated(
     assert await checking.check() == {A: "deleted"}
 
 
-async def test_the_sitemaps_of_a_site_are_found_by_its_robots_txt(
-    site: OriginServer, tmp_path: Path
-) -> None:
+async def test_the_sitemaps_of_a_site_are_found_by_its_robots_txt(site: Site, tmp_path: Path):
     site.pages["/robots.txt"] = f"Sitemap: {site.url('/s/1.xml')}\nSitemap: /s/2.xml".encode()
     site.pages["/s/1.xml"] = sitemap({A: MONDAY})
     site.pages["/s/2.xml"] = sitemap({B: MONDAY})
@@ -231,8 +202,8 @@ async def test_the_sitemaps_of_a_site_are_found_by_its_robots_txt(
 
 
 async def test_a_sitemap_that_robots_txt_forbids_is_not_read(
-    site: OriginServer, checking: Checking, tmp_path: Path
-) -> None:
+    site: Site, checking: Checking, tmp_path: Path
+):
     site.pages["/robots.txt"] = b"User-agent: *\nDisallow: /sitemap"
     site.pages["/sitemap.xml"] = sitemap({A: MONDAY})
     with pytest.raises(Unavailable, match=r"robots\.txt"):
@@ -243,9 +214,7 @@ async def test_a_sitemap_that_robots_txt_forbids_is_not_read(
         assert await allowed.check() == {A: "created"}
 
 
-async def test_nothing_is_read_while_robots_txt_cannot_be(
-    site: OriginServer, checking: Checking
-) -> None:
+async def test_nothing_is_read_while_robots_txt_cannot_be(site: Site, checking: Checking):
     site.statuses["/robots.txt"] = (503, {"Retry-After": "30"})
     site.pages["/sitemap.xml"] = sitemap({A: MONDAY})
     with pytest.raises(Unavailable) as caught:
@@ -257,7 +226,7 @@ async def test_nothing_is_read_while_robots_txt_cannot_be(
     assert site.requests["/robots.txt"] == 1
 
 
-async def test_requests_say_who_makes_them(site: OriginServer, checking: Checking) -> None:
+async def test_requests_say_who_makes_them(site: Site, checking: Checking):
     site.pages["/sitemap.xml"] = sitemap({A: MONDAY})
     await checking.check()
     agent = site.seen["/sitemap.xml"].headers["User-Agent"]
@@ -265,6 +234,6 @@ async def test_requests_say_who_makes_them(site: OriginServer, checking: Checkin
     assert "mailto:operator@gateway.example" in agent
 
 
-async def test_uris_that_are_not_escaped_are(site: OriginServer, checking: Checking) -> None:
+async def test_uris_that_are_not_escaped_are(site: Site, checking: Checking):
     site.pages["/sitemap.xml"] = sitemap({"https://site.example/ä b?x=1&y": MONDAY})
     assert await checking.check() == {"https://site.example/%C3%A4%20b?x=1&y": "created"}

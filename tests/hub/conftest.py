@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,13 @@ import pytest
 
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
+from rsnotify_hub.log.topic_log import TopicLogs
+from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import ADMIN, Callback, Client, Clock, LogWatch, RunHub, callback_server
+from tests.hub.jetstream.nodes import prefixed
+from tests.hub.storing import Listener, logs
+from tests.nats_servers import NatsCluster, running_nats
 
 #: Long timeouts, so that tests pass on a slow machine; tests of timeouts set their own.
 PATIENT = {
@@ -72,10 +77,35 @@ async def hub(run_hub: RunHub) -> AsyncIterator[Client]:
         yield client
 
 
+@pytest.fixture(scope="session")
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
+    """One server, which all tests share."""
+    with running_nats(tmp_path_factory.mktemp("nats")) as server:
+        yield server
+
+
+@pytest.fixture
+def nats_settings(nats_server: NatsCluster, tmp_path: Path) -> NatsSettings:
+    """A part of the shared server that no other test uses."""
+    name = "".join(char if char.isalnum() else "-" for char in tmp_path.name)
+    return prefixed(nats_server.url, name[-60:])
+
+
 @pytest.fixture
 async def callback() -> AsyncIterator[Callback]:
     async with callback_server() as server:
         yield server
+
+
+@pytest.fixture
+def listener() -> Listener:
+    return Listener()
+
+
+@pytest.fixture
+async def topics(tmp_path: Path, clock: Clock, listener: Listener) -> AsyncIterator[TopicLogs]:
+    async with logs(tmp_path, clock, listener=listener) as (opened, _):
+        yield opened
 
 
 @pytest.fixture

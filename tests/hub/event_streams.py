@@ -86,19 +86,12 @@ class EventReader:
 
 @asynccontextmanager
 async def events(
-    hub: Client,
-    since: float | None = None,
-    *,
-    session: aiohttp.ClientSession | None = None,
-    headers: dict[str, str] | None = None,
-    **query: str,
+    hub: Client, since: float | None = None, *, headers: dict[str, str] | None = None, **query: str
 ) -> AsyncIterator[EventReader]:
     """Open an event stream, before the event `subscribed`."""
     query = {"topic": TOPIC, **query}
     if since is not None:
         query["since"] = format_datetime(at(since))
-    async with (session or hub.session).get(
-        hub.url + "events", params=query, headers=headers
-    ) as response:
+    async with hub.session.get(hub.url + "events", params=query, headers=headers) as response:
         assert response.status == 200, await response.text()
         yield EventReader(response)

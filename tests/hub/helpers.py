@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+import socket as sockets
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from inspect import isawaitable
 from typing import Any
 
 import aiohttp
@@ -64,9 +66,21 @@ def fragment(
     )
 
 
+def chain(*span: int, padding: int = 0) -> list[bytes]:
+    """Fragments that follow on each other, of one change each second of `range(*span)`."""
+    return [fragment(second, second + 1, padding=padding) for second in range(*span)]
+
+
 def seconds_of(body: bytes | str) -> list[float]:
     document = read_document(body.encode() if isinstance(body, str) else body)
     return [(entry.changed_at - START).total_seconds() for entry in document.resources]
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Poll a condition, which may be a coroutine, until it holds."""
+    async with asyncio.timeout(PATIENCE):
+        while not (await found if isawaitable(found := condition()) else found):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
 
 class Clock:
@@ -153,22 +167,31 @@ class Callback:
 
 
 @asynccontextmanager
-async def callback_server() -> AsyncIterator[Callback]:
-    callback = Callback()
+async def serving(**handlers: Callable[[web.Request], Awaitable[Any]]) -> AsyncIterator[str]:
+    """Serve every path, each method by its handler; the URL is without a path."""
     app = web.Application()
-    app.router.add_get("/{tail:.*}", callback.get)
-    app.router.add_post("/{tail:.*}", callback.post)
+    for method, handler in handlers.items():
+        app.router.add_route(method, "/{tail:.*}", handler)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
-        callback.url = f"http://127.0.0.1:{site.port}/callback"
-        yield callback
+        yield f"http://127.0.0.1:{site.port}"
     finally:
-        callback.open.set()
-        callback.confirming.set()
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def callback_server() -> AsyncIterator[Callback]:
+    callback = Callback()
+    async with serving(get=callback.get, post=callback.post) as url:
+        callback.url = f"{url}/callback"
+        try:
+            yield callback
+        finally:
+            callback.open.set()
+            callback.confirming.set()
 
 
 class Client:
@@ -193,8 +216,9 @@ class Client:
         ) as response:
             return response.status, await response.text()
 
-    async def accepted(self, body: bytes, *, topic: str = TOPIC) -> None:
-        assert await self.publish(body, topic=topic) == (202, "")
+    async def accepted(self, *bodies: bytes, topic: str = TOPIC) -> None:
+        for body in bodies:
+            assert await self.publish(body, topic=topic) == (202, "")
 
     async def form(self, **fields: Any) -> tuple[int, str]:
         data = {"hub." + name: str(value) for name, value in fields.items()}
@@ -280,6 +304,33 @@ class Client:
         return socket
 
 
+def _small_buffers(info: aiohttp.AddrInfoType) -> sockets.socket:
+    family, kind, protocol, _, _ = info
+    made = sockets.socket(family, kind, protocol)
+    made.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4096)
+    return made
+
+
+@asynccontextmanager
+async def slow_client(hub: Client, **options: Any) -> AsyncIterator[Client]:
+    """A client whose system takes little of what the client does not read."""
+    connector = aiohttp.TCPConnector(socket_factory=_small_buffers)
+    async with (
+        aiohttp.ClientSession(connector=connector, **options) as session,
+        Client(hub.url, session) as client,
+    ):
+        yield client
+
+
+async def until_status(hub: Client, condition: Callable[[Any], bool]) -> None:
+    """Poll the status of a hub until it fulfils a condition."""
+
+    async def is_fulfilled() -> bool:
+        return condition(await hub.admin("GET", "status"))
+
+    await until(is_fulfilled)
+
+
 #: The type of the fixture `run_hub`.
 RunHub = Callable[..., AbstractAsyncContextManager[Client]]
 
@@ -287,6 +338,11 @@ RunHub = Callable[..., AbstractAsyncContextManager[Client]]
 def up_to_date(rows: Rows) -> bool:
     """Return whether all subscriptions have received everything."""
     return all(row["behind"] == 0 and row["failures"] == 0 for row in rows)
+
+
+async def send(socket: aiohttp.ClientWebSocketResponse, *bodies: bytes) -> None:
+    for body in bodies:
+        await socket.send_str(body.decode())
 
 
 async def heard(socket: aiohttp.ClientWebSocketResponse, until: float) -> list[float]:

@@ -24,7 +24,6 @@ async def hub_process(data: Path, *options: str) -> AsyncIterator[tuple[Client, 
         stdout=asyncio.subprocess.PIPE,
     )
     try:
-        assert process.stdout is not None
         async with asyncio.timeout(PATIENCE):
             line = (await process.stdout.readline()).decode().strip()
         greeting, _, url = line.rpartition(" ")

@@ -18,10 +18,5 @@ def named(from_: int, **entries: int) -> bytes:
     ]
     until = max(entries.values())
     return write_document(
-        Document(
-            Capability.CHANGE_NOTIFICATION,
-            tuple(found),
-            from_=at(from_),
-            until=at(until),
-        )
+        Document(Capability.CHANGE_NOTIFICATION, tuple(found), from_=at(from_), until=at(until))
     )

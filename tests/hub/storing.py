@@ -30,6 +30,11 @@ def made(from_: float, *seconds: float, until: float | None = None, padding: int
     return read_fragment(fragment(from_, *seconds, until=until, padding=padding))
 
 
+async def publish(topics: TopicLogs, *fragments: Fragment) -> None:
+    for each in fragments:
+        await topics.publish(TOPIC, each)
+
+
 class Listener(DeliveryChannel):
     """A channel that remembers."""
 
@@ -91,10 +96,13 @@ async def opened(
 
 @asynccontextmanager
 async def logs(
-    folder: Path, clock: Clock, retention: LogRetention = FOREVER
+    folder: Path,
+    clock: Clock,
+    retention: LogRetention = FOREVER,
+    listener: Listener | None = None,
 ) -> AsyncIterator[tuple[TopicLogs, Listener]]:
     async with opened(folder, clock, retention) as store:
-        listener = Listener()
+        listener = listener or Listener()
         topics = TopicLogs(store)
         await topics.start((listener,))
         yield topics, listener

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from rsnotify_hub.config.loading import load_configuration
 from tests.browser import Browser
-from tests.hub.helpers import PATIENCE, TOPIC, RunHub, fragment
+from tests.hub.helpers import PATIENCE, TOPIC, Client, RunHub, fragment
 from tests.ports import free_port
 from tests.reader import ROOT, fences_of
 
@@ -62,8 +62,7 @@ async def test_the_page_shows_each_change_once_also_over_a_restart_of_the_hub(
             await tab.goto(origin + "/")
             await tab.until(f"({LINES}, stream.readyState === EventSource.OPEN)")
             await hub.topics(lambda rows: rows[0]["event_streams"] == 1)
-            await hub.accepted(fragment(1, 2))
-            await hub.accepted(fragment(2, 3))
+            await hub.accepted(fragment(1, 2), fragment(2, 3))
             await tab.until(shown(2, 3))
             assert tab.problems == []
         async with run_hub(port=port, websocket_origins=[origin]) as hub:
@@ -92,11 +91,7 @@ async def test_a_page_of_an_origin_that_is_not_configured_reads_nothing(
 ):
     port = free_port()
     page = page_of_the_documentation().replace("https://hub.example/", f"http://127.0.0.1:{port}/")
-    async with (
-        site(page) as origin,
-        browser.open("about:blank") as tab,
-        run_hub(port=port) as hub,
-    ):
+    async with site(page) as origin, browser.open("about:blank") as tab, run_hub(port=port) as hub:
         await tab.goto(origin + "/")
         await tab.until("stream.readyState === EventSource.CLOSED")
         assert 'rsnotify_hub_refused_total{code="forbidden"} 1.0' in (await hub.get("metrics"))[1]
@@ -113,17 +108,15 @@ def test_the_setting_of_the_page_is_one(tmp_path: Path):
     assert load_configuration(str(file)).websocket.websocket_origins == ("https://page.example",)
 
 
-async def test_the_command_of_the_page_shows_changes(run_hub: RunHub):
-    async with run_hub() as hub:
-        await hub.accepted(fragment(0, 1))
-        command = shlex.split(block("sh").replace("https://hub.example/", hub.url))
-        assert command[0] == "curl"
-        curl = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-        assert curl.stdout is not None
-        async with asyncio.timeout(PATIENCE):
-            await hub.topics(lambda rows: rows[0]["event_streams"] == 1)
-            await hub.accepted(fragment(400 * 86_400, 400 * 86_400 + 1))
-            while b"<url>" not in await curl.stdout.readline():
-                pass
-        curl.terminate()
-        await curl.wait()
+async def test_the_command_of_the_page_shows_changes(hub: Client):
+    await hub.accepted(fragment(0, 1))
+    command = shlex.split(block("sh").replace("https://hub.example/", hub.url))
+    assert command[0] == "curl"
+    curl = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    async with asyncio.timeout(PATIENCE):
+        await hub.topics(lambda rows: rows[0]["event_streams"] == 1)
+        await hub.accepted(fragment(400 * 86_400, 400 * 86_400 + 1))
+        while b"<url>" not in await curl.stdout.readline():
+            pass
+    curl.terminate()
+    await curl.wait()

@@ -18,7 +18,7 @@ from rsnotify.format.reader import read_document
 from rsnotify_hub.change_memory import UnknownChanges, make_page
 from rsnotify_hub.fragments import read_fragment
 from rsnotify_validation import validate
-from tests.hub.helpers import START, TOPIC, Client, Clock, RunHub, at, fragment
+from tests.hub.helpers import START, TOPIC, Client, Clock, RunHub, at, chain, fragment
 
 UP = "https://source.example/data/capabilitylist.xml"
 
@@ -67,8 +67,7 @@ def seconds(*pages: Document) -> list[float]:
 
 
 async def test_a_page_is_a_change_list_of_later_changes(memory: Memory):
-    for second in range(5):
-        await memory.hub.accepted(fragment(second, second + 1))
+    await memory.hub.accepted(*chain(5))
     page = await memory.page(at(2))
     assert (page.capability, page.from_, page.until) == ("changelist", at(2), at(5))
     assert page.link("up") == UP
@@ -117,7 +116,6 @@ async def test_a_page_ends_at_a_gap_in_the_log(memory: Memory):
     page = await memory.page(at(0))
     assert (page.until, seconds(page)) == (at(2), [1, 2])
     following = page.link(Rel.NEXT)
-    assert following is not None
     status, text = await memory.hub.get(following.removeprefix(memory.hub.url))
     assert (status, format_datetime(at(5)) in text) == (410, True)
     assert seconds(await memory.page(at(5))) == [6]
@@ -132,8 +130,7 @@ async def test_fragments_out_of_order_are_sorted(memory: Memory):
 async def test_a_trimmed_log_names_its_begin(run_hub: RunHub):
     async with run_hub(log_bytes=len(fragment(10, 11)) * 3) as hub:
         memory = Memory(hub)
-        for second in range(10, 20):
-            await hub.accepted(fragment(second, second + 1))
+        await hub.accepted(*chain(10, 20))
         assert (await memory.ask(format_datetime(at(10))))[0] == 410
         assert seconds(*await memory.walk()) == [18, 19, 20]
 

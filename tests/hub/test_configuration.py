@@ -291,7 +291,7 @@ def test_no_secret_shows_in_the_configuration():
 def test_the_example_has_every_setting_with_its_default():
     settings = example()
     assert set(settings) == set(FIELDS) - {
-        *("jwt_key", "mqtt_password", "store_password", "xmpp_password"),
+        *("jwt_key", "mqtt_password", "store_password", "xmpp_password")
     }
     for name, value in settings.items():
         if FIELDS[name].default not in (None, ()):

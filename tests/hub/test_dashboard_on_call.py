@@ -17,6 +17,7 @@ from tests.hub.helpers import (
     Clock,
     RunHub,
     callback_server,
+    chain,
     fragment,
 )
 from tests.ports import free_port
@@ -209,8 +210,7 @@ async def test_a_page_of_the_dashboard_is_no_subscriber(browser: Browser, hub: C
 
 async def test_the_tiles_show_the_last_day(browser: Browser, run_hub: RunHub, clock: Clock):
     async with run_hub() as hub:
-        for second in range(120):
-            await hub.accepted(fragment(second, second + 1))
+        await hub.accepted(*chain(120))
     clock.advance(hours=2)
     async with run_hub() as hub, browser.open(hub.url) as page:
         await page.until("document.querySelector('#in .most').innerText.includes('at most 2.0/s')")

@@ -13,22 +13,12 @@ from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statisti
 from rsnotify_hub.subscriptions import DeliveryState
 from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import Callback, Clock, LogWatch, RunHub, fragment
+from tests.hub.readings import hub_readings
 
 
 def readings(statistics: Statistics, *, websockets: int = 0, retrying: int = 0) -> HubReadings:
-    return HubReadings(
-        version="1.2.3",
-        statistics=statistics,
-        logs=(),
-        subscriptions={DeliveryState.RETRYING: retrying, DeliveryState.ACTIVE: 1},
-        lags=lambda: (),
-        connections=0,
-        websockets=websockets,
-        event_streams=0,
-        live_queue=0,
-        delivery_queue=0,
-        commit_queue=0,
-    )
+    states = {DeliveryState.RETRYING: retrying, DeliveryState.ACTIVE: 1}
+    return hub_readings(statistics=statistics, subscriptions=states, websockets=websockets)
 
 
 def test_each_minute_has_what_happened_in_it(clock: Clock):

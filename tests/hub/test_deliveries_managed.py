@@ -11,15 +11,7 @@ from msgspec.structs import replace
 
 from rsnotify_hub.subscriptions import DeliveryState, Subscription
 from tests.hub.deliveries import Deliveries, opened_channel
-from tests.hub.helpers import (
-    TOPIC,
-    Callback,
-    Clock,
-    LogWatch,
-    at,
-    fragment,
-    seconds_of,
-)
+from tests.hub.helpers import TOPIC, Callback, Clock, LogWatch, at, fragment, seconds_of
 from tests.hub.storing import stored_subscriptions
 
 
@@ -97,7 +89,6 @@ async def test_a_suspended_subscription_waits_also_over_a_restart(
         assert delivery.state is DeliveryState.SUSPENDED
     async with opened_channel(tmp_path, clock) as deliveries:
         found = deliveries.channel.registry.get(delivery.id)
-        assert found is not None
         assert found.state is DeliveryState.SUSPENDED
         assert await deliveries.channel.redeliver(delivery.id)
         assert callback.requests == 0

@@ -45,7 +45,6 @@ async def writes_failing(data: Path) -> AsyncIterator[None]:
 
 def has_arrived(socket: aiohttp.ClientWebSocketResponse) -> bool:
     """Return whether a message waits to be read."""
-    assert socket._reader is not None
     return bool(socket._reader._buffer)
 
 
@@ -100,8 +99,7 @@ async def test_a_fragment_whose_write_failed_is_not_acknowledged_and_may_come_ag
         assert await heard(listener, 2) == [2]
         late = await hub.listen(0)
         assert await heard(late, 1) == [1]  # it is not in the log
-    await hub.accepted(fragment(1, 2))
-    await hub.accepted(fragment(2, 3))
+    await hub.accepted(fragment(1, 2), fragment(2, 3))
     assert await heard(listener, 3) == [2, 3]
     assert [seconds_of(await late.receive_str(timeout=PATIENCE)) for _ in "23"] == [[2], [3]]
     assert await heard(await hub.listen(0), 3) == [1, 2, 3]
@@ -126,8 +124,7 @@ async def test_a_subscriber_ahead_of_a_hub_that_was_killed_gets_no_gap(tmp_path:
             await process.wait()
     async with hub_process(data) as (hub, _):
         listener = await hub.listen(2)
-        await hub.accepted(fragment(1, 2))
-        await hub.accepted(fragment(2, 3))
+        await hub.accepted(fragment(1, 2), fragment(2, 3))
         received = await listener.receive_str(timeout=PATIENCE)
         assert seconds_of(received) == [2]  # again; a Destination ignores it
         assert await heard(listener, 3) == [3]

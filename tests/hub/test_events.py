@@ -6,7 +6,6 @@ import asyncio
 import json
 from pathlib import Path
 
-import aiohttp
 import jsonschema
 import pytest
 from hypothesis import given
@@ -18,9 +17,20 @@ from rsnotify_hub import events as encoding
 from rsnotify_hub.live.connections import KeepAlive
 from tests.hub.conftest import RunHub
 from tests.hub.event_streams import EventReader, events
-from tests.hub.helpers import PATIENCE, TOPIC, Client, LogWatch, at, fragment, heard, seconds_of
+from tests.hub.helpers import (
+    PATIENCE,
+    TOPIC,
+    Client,
+    LogWatch,
+    at,
+    chain,
+    fragment,
+    heard,
+    seconds_of,
+    slow_client,
+    until_status,
+)
 from tests.hub.test_early_delivery import data, writes_waiting  # noqa: F401
-from tests.hub.test_websocket import small_buffers
 
 
 def when(second: float) -> str:
@@ -53,8 +63,7 @@ async def test_each_fragment_is_an_event_with_its_until_as_the_id(hub: Client):
 
 
 async def test_a_stream_resumes_after_since(hub: Client):
-    for number in range(5):
-        await hub.accepted(fragment(number, number + 1))
+    await hub.accepted(*chain(5))
     async with events(hub, 2) as stream:
         assert (await stream.expect("subscribed")).id is None, "it would resume too late"
         assert await stream.heard(5) == [3, 4, 5]
@@ -63,8 +72,7 @@ async def test_a_stream_resumes_after_since(hub: Client):
 
 
 async def test_the_last_event_id_has_precedence_over_the_first_since(hub: Client):
-    for number in range(5):
-        await hub.accepted(fragment(number, number + 1))
+    await hub.accepted(*chain(5))
     async with events(hub, 2, headers={"Last-Event-ID": when(4)}) as stream:
         await stream.expect("subscribed")
         assert await stream.heard(5) == [5]
@@ -132,8 +140,7 @@ async def test_json_conforms_to_the_published_schema(hub: Client):
     schema = await schema_of(hub)
     assert schema["$id"] == hub.url + "events/schema"
     async with events(hub, -5, format="json") as stream:
-        await hub.accepted(fragment(0, 1, 2))
-        await hub.accepted(fragment(2, until=3))
+        await hub.accepted(fragment(0, 1, 2), fragment(2, until=3))
         subscribed = await stream.expect("subscribed")
         first, heartbeat = await stream.expect(), await stream.expect()
     for event, name in [
@@ -208,9 +215,7 @@ async def test_websockets_and_event_streams_have_one_limit(run_hub: RunHub):
             socket = await hub.listen()
             assert (await hub.get(f"events?topic={TOPIC}"))[0] == 429
         await socket.close()
-        async with asyncio.timeout(PATIENCE):
-            while (await hub.admin("GET", "status"))["event_streams"]:  # noqa: ASYNC110 - no event
-                await asyncio.sleep(0.02)
+        await until_status(hub, lambda status: status["event_streams"] == 0)
         async with events(hub) as again:
             await live(again)
 
@@ -219,11 +224,10 @@ async def test_websockets_and_event_streams_have_one_limit(run_hub: RunHub):
 async def test_a_stream_that_is_not_read_is_cut_off_and_the_others_are_not(
     run_hub: RunHub, watch: LogWatch, limit: dict[str, int]
 ):
-    connector = aiohttp.TCPConnector(socket_factory=small_buffers)
     async with (
         run_hub(**{"queue_bytes": 10**9, **limit}) as hub,
-        aiohttp.ClientSession(connector=connector, read_bufsize=2**10) as session,
-        events(hub, session=session) as slow,
+        slow_client(hub, read_bufsize=2**10) as client,
+        events(client) as slow,
         events(hub) as quick,
     ):
         await live(slow)
@@ -345,10 +349,9 @@ async def test_a_client_that_reads_nothing_is_dropped(hub: Client, monkeypatch: 
         for connection in made[0].connections():
             connection.check()
 
-    connector = aiohttp.TCPConnector(socket_factory=small_buffers)
     async with (
-        aiohttp.ClientSession(connector=connector, read_bufsize=2**10) as session,
-        events(hub, session=session) as stream,
+        slow_client(hub, read_bufsize=2**10) as client,
+        events(client) as stream,
         events(hub) as quick,
     ):
         await live(stream)
@@ -358,7 +361,5 @@ async def test_a_client_that_reads_nothing_is_dropped(hub: Client, monkeypatch: 
         check_all()
         assert (await hub.admin("GET", "status"))["event_streams"] == 2
         check_all()
-        async with asyncio.timeout(PATIENCE):
-            while (await hub.admin("GET", "status"))["event_streams"] != 1:  # noqa: ASYNC110 - no event
-                await asyncio.sleep(0.02)
+        await until_status(hub, lambda status: status["event_streams"] == 1)
         quick.response.close()

@@ -124,8 +124,8 @@ async def life(folder: Path, disk: Disk) -> None:
         await again(lambda: store.save(replace(SUBSCRIPTION, callback="https://b.example/")))
         await again(lambda: store.delete(TOPIC, "https://b.example/"))
         await again(topics.trim)
-        assert (await again(lambda: topics.backlogs(TOPIC, [0])))[0].fragments == 5
-        assert len(await again(lambda: topics.changes(TOPIC, since=at(0)))) == 5
+        assert (await again(lambda: topics.store.backlogs(TOPIC, [0])))[0].fragments == 5
+        assert len(await again(lambda: topics.store.changes(TOPIC, since=at(0)))) == 5
         assert len(await again(lambda: store.read(TOPIC, after=0))) == 5
         await again(store.check)
         store.move_cursor(TOPIC, SUBSCRIPTION.callback, 3)

@@ -65,8 +65,6 @@ def left(*fragments: Fragment, select: PushSelection = MAPS) -> list[Fragment]:
 
 def told(fragment: Fragment) -> tuple[float, float, list[str]]:
     found = read_document(fragment.body)
-    assert found.from_ is not None
-    assert found.until is not None
     return (
         (found.from_ - START).total_seconds(),
         (found.until - START).total_seconds(),
@@ -112,10 +110,7 @@ def test_a_heartbeat_that_overlaps_the_next_fragment_is_joined_too() -> None:
 
 
 def test_fragments_are_not_joined_across_a_gap() -> None:
-    fragments = [
-        made(document(0, 1, change(1, "b"))),
-        made(document(5, 6, change(6, "maps/a"))),
-    ]
+    fragments = [made(document(0, 1, change(1, "b"))), made(document(5, 6, change(6, "maps/a")))]
     assert [told(one) for one in left(*fragments)] == [(0, 1, []), (5, 6, ["maps/a"])]
 
 

@@ -13,8 +13,8 @@ import pytest
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.reader import read_document
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_validation.inspect import inspect
-from tests.gateway.origin_server import OriginServer, sitemap
+from rsnotify_validation.inspection import inspect
+from tests.gateway.origin_server import Site, sitemap
 from tests.gateway.test_replay import changes_of, replayed
 from tests.hub.event_streams import events
 from tests.hub.helpers import PATIENCE, Client, RunHub, fragment
@@ -25,8 +25,8 @@ CONTACT = "mailto:operator@hub.example"
 
 
 @pytest.fixture
-async def site() -> AsyncIterator[OriginServer]:
-    async with OriginServer() as server:
+async def site() -> AsyncIterator[Site]:
+    async with Site() as server:
         server.pages["/sitemap.xml"] = sitemap({A: None})
         yield server
 
@@ -50,9 +50,7 @@ async def listed(hub: Client) -> set[str]:
     return {one.uri for one in read_document(body.encode()).resources}
 
 
-async def test_a_hub_serves_and_sends_the_changes_of_what_it_follows(
-    site: OriginServer, run_hub: RunHub
-):
+async def test_a_hub_serves_and_sends_the_changes_of_what_it_follows(site: Site, run_hub: RunHub):
     async with run_hub(**follow(site.url("/sitemap.xml"))) as hub:
         await until(lambda: equals(listed(hub), {A}))
         topic = hub.url + "follow/site/channel.xml"
@@ -68,7 +66,6 @@ async def test_a_hub_serves_and_sends_the_changes_of_what_it_follows(
             found: list[str] = []
             while B not in found:
                 event = await stream.next()
-                assert event is not None
                 if event.type == "message":
                     found += [one["uri"] for one in event.json["changes"]]
         tree = await inspect(hub.url + "follow/site/")
@@ -88,7 +85,7 @@ async def equals(found: Awaitable[set[str]], wanted: set[str]) -> bool:
     return await found == wanted
 
 
-async def test_only_the_hub_publishes_what_it_follows(site: OriginServer, run_hub: RunHub):
+async def test_only_the_hub_publishes_what_it_follows(site: Site, run_hub: RunHub):
     publishers = [{"token": "x" * 20, "topics": ["https://source.example/"]}]
     async with run_hub(publishers=publishers, **follow(site.url("/sitemap.xml"))) as hub:
         topic = hub.url + "follow/site/channel.xml"
@@ -102,7 +99,7 @@ async def test_only_the_hub_publishes_what_it_follows(site: OriginServer, run_hu
         assert (await hub.publish(body, topic=topic, Authorization=token))[0] == 403
 
 
-async def test_a_hub_that_is_killed_goes_on_where_it_was(site: OriginServer, tmp_path: Path):
+async def test_a_hub_that_is_killed_goes_on_where_it_was(site: Site, tmp_path: Path):
     file = tmp_path / "hub.toml"
     file.write_text(f"""
 follow_contact = "{CONTACT}"

@@ -32,12 +32,7 @@ ENTRY = (
 def test_a_fragment_keeps_its_bytes_and_its_interval():
     body = fragment(0, 1, 2, until=3)
     assert read_fragment(body, content_type="text/xml") == Fragment(
-        body=body,
-        content_type="text/xml",
-        from_=at(0),
-        until=at(3),
-        begins=at(0),
-        heartbeat=False,
+        body=body, content_type="text/xml", from_=at(0), until=at(3), begins=at(0), heartbeat=False
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 from rsnotify.errors import StorageError
 from rsnotify_hub.hub import Readiness
 from rsnotify_hub.refusals import Refusal
-from tests.hub.helpers import PATIENCE, Client
+from tests.hub.helpers import PATIENCE
 
 
 class Disk:
@@ -28,11 +28,6 @@ class Disk:
 @pytest.fixture
 def disk() -> Disk:
     return Disk()
-
-
-async def test_a_hub_that_can_write_is_ready(hub: Client):
-    assert await hub.get("healthz") == (200, "ok\n")
-    assert await hub.get("readyz") == (200, "ready\n")
 
 
 async def test_concurrent_requests_share_one_check(disk: Disk):

@@ -9,7 +9,7 @@ import pytest
 
 from rsnotify.format.offer import HUB_DOCUMENT
 from tests.hub.conftest import RunHub
-from tests.hub.helpers import ADMIN
+from tests.hub.helpers import ADMIN, Client
 from tests.mosquitto import Mosquitto
 
 PUBLIC = {
@@ -34,11 +34,10 @@ async def test_a_hub_states_its_endpoints_below_its_public_url(run_hub: RunHub):
     }
 
 
-async def test_a_hub_without_a_public_url_states_where_it_listens(run_hub: RunHub):
-    async with run_hub() as hub:
-        found = json.loads((await hub.get(HUB_DOCUMENT))[1])
-        assert found["websub"] == hub.url + "websub"
-        assert found["websocket"] == hub.url.replace("http:", "ws:") + "ws"
+async def test_a_hub_without_a_public_url_states_where_it_listens(hub: Client):
+    found = json.loads((await hub.get(HUB_DOCUMENT))[1])
+    assert found["websub"] == hub.url + "websub"
+    assert found["websocket"] == hub.url.replace("http:", "ws:") + "ws"
 
 
 @pytest.mark.parametrize("public", [None, "wss+mqtt://broker.example/deep/down/"])

@@ -10,8 +10,9 @@ import pytest
 from rsnotify.errors import WrongDocument
 from rsnotify.format.model import Capability
 from rsnotify_hub.fragments import Fragment, count_chained, read_fragment
+from rsnotify_hub.log.topic_log import TopicLogs
 from tests.hub.helpers import PATIENCE, TOPIC, Client, Clock, fragment
-from tests.hub.storing import kept, logs, made
+from tests.hub.storing import Listener, kept, logs, made
 
 
 def notice(from_: float, *seconds: float, until: float | None = None) -> Fragment:
@@ -25,23 +26,21 @@ def notice_body(from_: float, *seconds: float, until: float | None = None) -> by
 
 @pytest.mark.parametrize("other", [notice(1, 2), notice(1, until=2), notice(0, until=1)])
 async def test_a_topic_with_changes_accepts_no_framework_notification(
-    tmp_path: Path, clock: Clock, other: Fragment
+    topics: TopicLogs, listener: Listener, other: Fragment
 ):
-    async with logs(tmp_path, clock) as (topics, listener):
-        await topics.publish(TOPIC, made(0, 1))
-        with pytest.raises(WrongDocument, match="about changes of resources"):
-            await topics.publish(TOPIC, other)
+    await topics.publish(TOPIC, made(0, 1))
+    with pytest.raises(WrongDocument, match="about changes of resources"):
+        await topics.publish(TOPIC, other)
+    await topics.publish(TOPIC, made(1, 2))
+    assert await kept(topics) == listener.fragments == [made(0, 1), made(1, 2)]
+
+
+async def test_a_topic_about_documents_accepts_no_changes(topics: TopicLogs):
+    await topics.publish(TOPIC, notice(0, 1))
+    with pytest.raises(WrongDocument, match="about documents"):
         await topics.publish(TOPIC, made(1, 2))
-        assert await kept(topics) == listener.fragments == [made(0, 1), made(1, 2)]
-
-
-async def test_a_topic_about_documents_accepts_no_changes(tmp_path: Path, clock: Clock):
-    async with logs(tmp_path, clock) as (topics, _):
-        await topics.publish(TOPIC, notice(0, 1))
-        with pytest.raises(WrongDocument, match="about documents"):
-            await topics.publish(TOPIC, made(1, 2))
-        await topics.publish(TOPIC, notice(1, 2))
-        assert await kept(topics) == [notice(0, 1), notice(1, 2)]
+    await topics.publish(TOPIC, notice(1, 2))
+    assert await kept(topics) == [notice(0, 1), notice(1, 2)]
 
 
 async def test_the_kind_of_a_topic_is_known_after_a_restart(tmp_path: Path, clock: Clock):
@@ -52,24 +51,22 @@ async def test_the_kind_of_a_topic_is_known_after_a_restart(tmp_path: Path, cloc
             await topics.publish(TOPIC, made(1, 2))
 
 
-async def test_a_topic_has_another_kind_after_its_log_was_deleted(tmp_path: Path, clock: Clock):
-    async with logs(tmp_path, clock) as (topics, _):
-        await topics.publish(TOPIC, notice(0, 1))
-        await topics.publish(TOPIC, notice(1, 2))
-        await topics.delete(TOPIC)
-        await topics.publish(TOPIC, made(2, 3))
-        with pytest.raises(WrongDocument, match="about changes of resources"):
-            await topics.publish(TOPIC, notice(3, 4))
+async def test_a_topic_has_another_kind_after_its_log_was_deleted(topics: TopicLogs):
+    await topics.publish(TOPIC, notice(0, 1))
+    await topics.publish(TOPIC, notice(1, 2))
+    await topics.delete(TOPIC)
+    await topics.publish(TOPIC, made(2, 3))
+    with pytest.raises(WrongDocument, match="about changes of resources"):
+        await topics.publish(TOPIC, notice(3, 4))
 
 
-async def test_concurrent_notifications_of_both_kinds_do_not_mix(tmp_path: Path, clock: Clock):
-    async with logs(tmp_path, clock) as (topics, _):
-        results = await asyncio.gather(
-            *[topics.publish(TOPIC, each) for each in (made(0, 1), notice(1, 2), made(1, 3))],
-            return_exceptions=True,
-        )
-        assert [type(each) for each in results] == [type(None), WrongDocument, type(None)]
-        assert await kept(topics) == [made(0, 1), made(1, 3)]
+async def test_concurrent_notifications_of_both_kinds_do_not_mix(topics: TopicLogs):
+    results = await asyncio.gather(
+        *[topics.publish(TOPIC, each) for each in (made(0, 1), notice(1, 2), made(1, 3))],
+        return_exceptions=True,
+    )
+    assert [type(each) for each in results] == [type(None), WrongDocument, type(None)]
+    assert await kept(topics) == [made(0, 1), made(1, 3)]
 
 
 def test_fragments_of_two_kinds_are_never_merged():

@@ -14,8 +14,16 @@ from rsnotify.format.datetimes import format_datetime, parse_datetime
 from rsnotify_hub import filtering as filtered_reader
 from rsnotify_hub.websocket import websocket_handler as many_topics
 from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, Client, LogWatch, at, fragment, seconds_of
-from tests.hub.test_websocket import small_buffers
+from tests.hub.helpers import (
+    PATIENCE,
+    TOPIC,
+    Client,
+    LogWatch,
+    at,
+    fragment,
+    seconds_of,
+    slow_client,
+)
 
 A, B = TOPIC + "/a", TOPIC + "/b"
 TOKEN = "a-token-of-a-source"
@@ -211,14 +219,8 @@ async def test_each_topic_counts_in_the_limit_on_websockets(run_hub: RunHub):
         assert await connection.document() == (B, [1])
 
 
-async def test_a_long_replay_does_not_delay_the_other_topics(run_hub: RunHub):
-    async with (
-        run_hub() as hub,
-        aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(socket_factory=small_buffers)
-        ) as session,
-        Client(hub.url, session) as client,
-    ):
+async def test_a_long_replay_does_not_delay_the_other_topics(hub: Client):
+    async with slow_client(hub) as client:
         total = 12
         for second in range(total):
             await hub.accepted(fragment(second, second + 1) + b"\n" * 1_000_000, topic=A)
@@ -240,13 +242,7 @@ async def test_a_long_replay_does_not_delay_the_other_topics(run_hub: RunHub):
 async def test_one_queue_for_all_topics_closes_the_connection_when_it_overflows(
     run_hub: RunHub, watch: LogWatch
 ):
-    async with (
-        run_hub(queue_bytes=1_000_000) as hub,
-        aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(socket_factory=small_buffers)
-        ) as session,
-        Client(hub.url, session) as client,
-    ):
+    async with run_hub(queue_bytes=1_000_000) as hub, slow_client(hub) as client:
         topics = [f"{TOPIC}/{number}" for number in range(20)]
         slow = await subscribed(client, *topics)
         quick = await subscribed(hub, *topics)
@@ -260,13 +256,7 @@ async def test_one_queue_for_all_topics_closes_the_connection_when_it_overflows(
 
 
 async def test_what_waits_of_an_ended_subscription_precedes_the_next(run_hub: RunHub):
-    async with (
-        run_hub(queue_bytes=10**9) as hub,
-        aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(socket_factory=small_buffers)
-        ) as session,
-        Client(hub.url, session) as client,
-    ):
+    async with run_hub(queue_bytes=10**9) as hub, slow_client(hub) as client:
         slow = await subscribed(client, A)
         quick = await subscribed(hub, A)
         for second in range(30):
@@ -299,16 +289,10 @@ async def test_a_selection_that_waits_does_not_delay_the_other_topics(
 
 
 async def test_who_does_not_read_the_answers_is_cut_off(
-    run_hub: RunHub, monkeypatch: pytest.MonkeyPatch
+    hub: Client, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(many_topics, "_UNREAD", 100_000)
-    async with (
-        run_hub() as hub,
-        aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(socket_factory=small_buffers)
-        ) as session,
-        Client(hub.url, session) as client,
-    ):
+    async with slow_client(hub) as client:
         connection = await connected(client)
         with suppress(ConnectionError):  # the hub closes it
             for number in range(500):

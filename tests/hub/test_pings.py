@@ -83,8 +83,7 @@ async def test_changes_too_large_for_a_fragment_are_announced_as_a_gap(
 
 
 @pytest.mark.parametrize(
-    "document",
-    [b"", b"<html>", fragment(0, 2, 1), b"<!DOCTYPE urlset>" + change_list(0, 1)],
+    "document", [b"", b"<html>", fragment(0, 2, 1), b"<!DOCTYPE urlset>" + change_list(0, 1)]
 )
 async def test_a_channel_that_is_no_change_list_is_refused(
     hub: Client, callback: Callback, document: bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.hub.helpers import TOPIC, Callback, LogWatch, RunHub, fragment
+from tests.hub.helpers import TOPIC, Callback, Client, LogWatch, RunHub, fragment
 
 
 async def test_why_a_callback_is_not_connected_to_is_in_the_log(
@@ -34,10 +34,9 @@ async def test_an_old_subscription_with_a_private_callback_is_not_connected_to(
 
 
 async def test_no_redirect_of_a_callback_is_followed(
-    run_hub: RunHub, callback: Callback, watch: LogWatch
+    hub: Client, callback: Callback, watch: LogWatch
 ):
     callback.redirects = True
-    async with run_hub() as hub:
-        assert await hub.form(mode="subscribe", topic=TOPIC, callback=callback.url) == (202, "")
-        await watch.line("answers 302")
+    assert await hub.form(mode="subscribe", topic=TOPIC, callback=callback.url) == (202, "")
+    await watch.line("answers 302")
     assert set(callback.paths) == {"/callback"}

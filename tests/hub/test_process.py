@@ -18,9 +18,11 @@ from tests.hub.helpers import (
     Callback,
     Client,
     Rows,
+    chain,
     fragment,
     heard,
     seconds_of,
+    send,
     up_to_date,
 )
 from tests.hub.processes import COMMAND, Process, hub_process
@@ -47,8 +49,7 @@ async def test_acknowledged_fragments_survive_kill_9(tmp_path: Path):
     for _ in range(3):
         async with hub_process(tmp_path) as (hub, process):
             source = await hub.source()
-            for second in range(total, total + 300):
-                await source.send_str(fragment(second, second + 1).decode())
+            await send(source, *chain(total, total + 300))
             reading = asyncio.create_task(acknowledged(source))
             await hub.topics(lambda rows, total=total: kept(rows) > total)
             assert await ended(process, signal.SIGKILL) == -signal.SIGKILL

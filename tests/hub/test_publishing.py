@@ -22,15 +22,12 @@ def bodies(folder: Path) -> list[bytes]:
         database.close()
 
 
-async def test_a_fragment_is_durable_before_it_is_accepted(hub: Client, tmp_path: Path):
-    await hub.accepted(fragment(0, 1))
-    assert bodies(tmp_path) == [fragment(0, 1)]
-
-
-async def test_the_same_fragment_twice_is_accepted_and_kept_once(hub: Client, tmp_path: Path):
+async def test_a_fragment_is_durable_before_it_is_accepted_and_kept_once(
+    hub: Client, tmp_path: Path
+):
     for _ in range(2):
         await hub.accepted(fragment(0, 1))
-    assert bodies(tmp_path) == [fragment(0, 1)]
+        assert bodies(tmp_path) == [fragment(0, 1)]
 
 
 async def test_a_log_continues_after_a_restart(run_hub: RunHub):
@@ -71,20 +68,26 @@ async def test_a_fragment_needs_one_topic(hub: Client):
     assert (status, "absolute http" in reason) == (400, True)
 
 
-async def test_headers_of_odd_bytes_are_refused(hub: Client):
-    status, reason = await hub.publish(fragment(0, 1), Content_Type="application/xml; x=\xe9")
-    assert (status, "Content-Type" in reason) == (400, True)
+async def answer_to(hub: Client, rest: bytes) -> bytes:
+    """Send a request that continues like this; return the first line of the answer."""
     host, port = hub.url.split("/")[2].split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(
         b"POST /websub HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/xml\r\n"
-        b"Link: <https://source.example/>; rel=self\r\nAuthorization: Bearer \xff\xfe\r\n"
-        b"Content-Length: 0\r\n\r\n"
+        b'Link: <https://source.example/>; rel="self"\r\n' + rest
     )
     async with asyncio.timeout(PATIENCE):
-        assert b" 403 " in await reader.readline()
+        line = await reader.readline()
     writer.close()
     await writer.wait_closed()
+    return line
+
+
+async def test_headers_of_odd_bytes_are_refused(hub: Client):
+    status, reason = await hub.publish(fragment(0, 1), Content_Type="application/xml; x=\xe9")
+    assert (status, "Content-Type" in reason) == (400, True)
+    odd = b"Authorization: Bearer \xff\xfe\r\nContent-Length: 0\r\n\r\n"
+    assert b" 403 " in await answer_to(hub, odd)
 
 
 async def test_a_fragment_beyond_the_limit_is_refused(run_hub: RunHub, tmp_path: Path):
@@ -97,16 +100,7 @@ async def test_a_fragment_beyond_the_limit_is_refused(run_hub: RunHub, tmp_path:
 
 async def test_a_body_that_does_not_arrive_in_time_is_refused(run_hub: RunHub):
     async with run_hub(request_seconds=0.05) as hub:
-        host, port = hub.url.split("/")[2].split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(
-            b"POST /websub HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/xml\r\n"
-            b'Link: <https://source.example/>; rel="self"\r\nContent-Length: 100\r\n\r\n<urlset'
-        )
-        async with asyncio.timeout(PATIENCE):
-            assert b" 408 " in await reader.readline()
-        writer.close()
-        await writer.wait_closed()
+        assert b" 408 " in await answer_to(hub, b"Content-Length: 100\r\n\r\n<urlset")
 
 
 async def test_publishing_needs_a_token_once_there_are_publishers(run_hub: RunHub, tmp_path: Path):
@@ -123,15 +117,6 @@ async def test_publishing_needs_a_token_once_there_are_publishers(run_hub: RunHu
         assert bodies(tmp_path) == []
         assert await hub.publish(body, Authorization=bearer) == (202, "")
         assert bodies(tmp_path) == [body]
-
-
-@pytest.mark.parametrize(
-    "header",
-    [{"Origin": "https://evil.example"}, {"X_Forwarded_For": "192.0.2.1"}, {"Forwarded": "for=x"}],
-)
-async def test_a_proxy_is_not_a_local_peer(hub: Client, header: dict[str, str]):
-    status, _ = await hub.publish(fragment(0, 1), **header)
-    assert status == 401
 
 
 async def test_no_client_is_local_to_a_hub_with_a_public_address(run_hub: RunHub):

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from rsnotify.format.datetimes import format_datetime
-from tests.hub.helpers import TOPIC, Client, at, fragment, heard, seconds_of
+from tests.hub.helpers import TOPIC, Client, at, chain, fragment, heard, seconds_of
 
 
 async def memory(hub: Client, since: float) -> tuple[int, list[float]]:
@@ -22,8 +22,7 @@ async def memory(hub: Client, since: float) -> tuple[int, list[float]]:
 async def test_changes_that_a_restored_source_lost_are_not_delivered(
     hub: Client, lost: bytes, caplog: pytest.LogCaptureFixture
 ):
-    for number in range(3):
-        await hub.accepted(fragment(number, number + 1))
+    await hub.accepted(*chain(3))
     with caplog.at_level(logging.WARNING):
         await hub.accepted(lost)
     assert "no longer knows changes" in caplog.text
@@ -56,8 +55,7 @@ async def test_changes_of_one_second_may_be_published_one_by_one(hub: Client):
     ],
 )
 async def test_a_repeated_fragment_is_no_contradiction(hub: Client, again: list[bytes]):
-    for number in range(3):
-        await hub.accepted(fragment(number, number + 1))
+    await hub.accepted(*chain(3))
     for one in again:
         await hub.accepted(one)
     assert await memory(hub, 0) == (200, [1, 2, 3, 4])

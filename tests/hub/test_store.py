@@ -1,4 +1,4 @@
-"""The SQLite store, and the logs on it, without HTTP."""
+"""What the SQLite store does beyond the conformance suites, and the logs on it, without HTTP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify_hub.log.topic_log import RECENT_BYTES, TopicLogs, plan_append
-from rsnotify_hub.store.interface import Backlog, LogEntry, LogRetention
+from rsnotify_hub.store.interface import LogEntry, LogRetention
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
 from tests.hub.helpers import TOPIC, Clock, at
@@ -28,72 +28,55 @@ from tests.hub.storing import (
     logs,
     made,
     opened,
+    publish,
     stored_logs,
     stored_subscriptions,
 )
 
 
-async def test_a_log_is_the_same_after_reopening(tmp_path: Path, clock: Clock):
-    parts = [made(0, 1), made(1, 2), made(2, until=3)]
-    async with logs(tmp_path, clock) as (topics, _):
-        for part in parts:
-            await topics.publish(TOPIC, part)
-        before = topics.state(TOPIC)
-    async with logs(tmp_path, clock) as (topics, _):
-        assert topics.state(TOPIC) == before
-        assert await kept(topics) == parts
-        assert before is not None
-        assert (before.begins, before.through, before.kept) == (at(0), at(3), 3)
-        assert before.size == sum(len(part.body) for part in parts)
-
-
 async def test_concurrent_publications_are_committed_together_and_in_order(
-    tmp_path: Path, clock: Clock
+    topics: TopicLogs, listener: Listener
 ):
     parts = [made(second, second + 1) for second in range(50)]
-    async with logs(tmp_path, clock) as (topics, listener):
-        await asyncio.gather(*[topics.publish(TOPIC, part) for part in parts])
-        assert listener.fragments == parts
-        assert len(listener.batches) < 5
+    await asyncio.gather(*[topics.publish(TOPIC, part) for part in parts])
+    assert listener.fragments == parts
+    assert len(listener.batches) < 5
 
 
-async def test_the_same_fragment_is_stored_and_delivered_once(tmp_path: Path, clock: Clock):
-    async with logs(tmp_path, clock) as (topics, listener):
-        for part in (made(0, 1), made(1, 2), made(0, 1)):
-            await topics.publish(TOPIC, part)
-        await asyncio.gather(*[topics.publish(TOPIC, made(2, 3)) for _ in range(3)])
-        assert listener.fragments == [made(0, 1), made(1, 2), made(2, 3)]
-        assert await kept(topics) == listener.fragments
+async def test_the_same_fragment_is_stored_and_delivered_once(
+    topics: TopicLogs, listener: Listener
+):
+    await publish(topics, made(0, 1), made(1, 2), made(0, 1))
+    await asyncio.gather(*[topics.publish(TOPIC, made(2, 3)) for _ in range(3)])
+    assert listener.fragments == [made(0, 1), made(1, 2), made(2, 3)]
+    assert await kept(topics) == listener.fragments
 
 
 async def test_a_heartbeat_replaces_the_heartbeat_before_it(tmp_path: Path, clock: Clock):
     async with logs(tmp_path, clock) as (topics, listener):
         await topics.publish(TOPIC, made(0, 1))
-        for until in range(2, 20):
-            await topics.publish(TOPIC, made(1, until=until))
+        await publish(topics, *(made(1, until=until) for until in range(2, 20)))
         assert await kept(topics) == [made(0, 1), made(1, until=19)]
         assert len(listener.fragments) == 19
         state = topics.state(TOPIC)
-        assert state is not None
         assert (state.kept, state.through) == (2, at(19))
     async with logs(tmp_path, clock) as (topics, _):
+        assert topics.state(TOPIC) == state
         await topics.publish(TOPIC, made(1, 25))
         assert await kept(topics) == [made(0, 1), made(1, 25)]
 
 
-async def test_a_heartbeat_that_does_not_extend_the_log_is_dropped(tmp_path: Path, clock: Clock):
-    async with logs(tmp_path, clock) as (topics, listener):
-        await topics.publish(TOPIC, made(0, 5))
-        await topics.publish(TOPIC, made(0, until=4))
-        assert listener.fragments == [made(0, 5)]
+async def test_a_heartbeat_that_does_not_extend_the_log_is_dropped(
+    topics: TopicLogs, listener: Listener
+):
+    await publish(topics, made(0, 5), made(0, until=4))
+    assert listener.fragments == [made(0, 5)]
 
 
-async def test_a_heartbeat_after_a_loss_does_not_hide_it(tmp_path: Path, clock: Clock):
-    async with logs(tmp_path, clock) as (topics, _):
-        parts = [made(0, 1), made(1, until=3), made(5, until=6)]
-        for part in parts:
-            await topics.publish(TOPIC, part)
-        assert await kept(topics) == parts
+async def test_a_heartbeat_after_a_loss_does_not_hide_it(topics: TopicLogs):
+    parts = [made(0, 1), made(1, until=3), made(5, until=6)]
+    await publish(topics, *parts)
+    assert await kept(topics) == parts
 
 
 def test_heartbeats_of_one_batch_leave_only_the_last():
@@ -102,25 +85,9 @@ def test_heartbeats_of_one_batch_leave_only_the_last():
     assert planned.replacing is None
 
 
-async def test_a_log_is_trimmed_by_size_but_keeps_its_last_fragment(tmp_path: Path, clock: Clock):
-    size = len(made(0, 1).body)
-    small = LogRetention(size=3 * size, age=FOREVER.age)
-    async with logs(tmp_path, clock, small) as (topics, _):
-        for second in range(9):
-            await topics.publish(TOPIC, made(second, second + 1))
-        assert await kept(topics) == [made(6, 7), made(7, 8), made(8, 9)]
-        state = topics.state(TOPIC)
-        assert state is not None
-        assert (state.begins, state.kept, state.size) == (at(6), 3, 3 * size)
-        await topics.publish(TOPIC, large := made(9, 10, padding=9 * size))
-        assert await kept(topics) == [large]
-
-
 async def test_a_log_is_trimmed_by_age(tmp_path: Path, clock: Clock):
-    async with logs(tmp_path, clock, LogRetention(size=10**9, age=timedelta(hours=1))) as (
-        topics,
-        _,
-    ):
+    retention = LogRetention(size=10**9, age=timedelta(hours=1))
+    async with logs(tmp_path, clock, retention) as (topics, _):
         await topics.publish(TOPIC, made(0, 1))
         clock.advance(minutes=40)
         await topics.publish(TOPIC, made(1, 2))
@@ -131,23 +98,20 @@ async def test_a_log_is_trimmed_by_age(tmp_path: Path, clock: Clock):
         await topics.trim()
         assert await kept(topics) == []
         state = topics.state(TOPIC)
-        assert state is not None
         assert (state.kept, state.size, state.begins, state.through) == (0, 0, at(3), at(3))
         await topics.publish(TOPIC, made(3, 4))
         assert await kept(topics) == [made(3, 4)]
 
 
-async def test_reading_from_memory_equals_reading_from_disk(tmp_path: Path, clock: Clock):
+async def test_reading_from_memory_equals_reading_from_disk(topics: TopicLogs, listener: Listener):
     padding = RECENT_BYTES // 10
     parts = [made(second, second + 1, padding=padding) for second in range(30)]
-    async with logs(tmp_path, clock) as (topics, listener):
-        for part in parts:
-            await topics.publish(TOPIC, part)
-        for number, entry in enumerate(listener.batches):
-            assert await kept(topics, after=entry[-1].position) == parts[number + 1 :]
-        for second in range(30):
-            assert await kept(topics, since=second) == parts[second:]
-        assert await kept(topics, since=second + 0.5) == parts[second:]
+    await publish(topics, *parts)
+    for number, entry in enumerate(listener.batches):
+        assert await kept(topics, after=entry[-1].position) == parts[number + 1 :]
+    for second in range(30):
+        assert await kept(topics, since=second) == parts[second:]
+    assert await kept(topics, since=second + 0.5) == parts[second:]
 
 
 async def test_reading_from_memory_is_exact_to_the_microsecond(tmp_path: Path, clock: Clock):
@@ -155,8 +119,7 @@ async def test_reading_from_memory_is_exact_to_the_microsecond(tmp_path: Path, c
     async with logs(tmp_path, clock) as (topics, listener):
         await topics.publish(TOPIC, parts[0])
     async with logs(tmp_path, clock) as (topics, listener):
-        for part in parts[1:]:  # the first is on the disk only
-            await topics.publish(TOPIC, part)
+        await publish(topics, *parts[1:])  # the first is on the disk only
         assert len(listener.fragments) == 3
         for number in range(5):
             assert await kept(topics, since=number / 1e6) == parts[number:]
@@ -167,8 +130,7 @@ async def test_late_changes_of_a_second_are_replayed_from_memory_and_from_the_di
 ):
     parts = [made(0, 1), made(1, 1)]
     async with logs(tmp_path, clock) as (topics, _):
-        for part in parts:
-            await topics.publish(TOPIC, part)
+        await publish(topics, *parts)
         assert await kept(topics, since=1) == [made(1, 1)]
     async with logs(tmp_path, clock) as (topics, _):
         assert await kept(topics, since=1) == [made(1, 1)]
@@ -177,26 +139,10 @@ async def test_late_changes_of_a_second_are_replayed_from_memory_and_from_the_di
 
 async def test_a_late_fragment_is_replayed_too(tmp_path: Path, clock: Clock):
     async with logs(tmp_path, clock) as (topics, _):
-        for part in (made(5, 9), made(0, 5)):
-            await topics.publish(TOPIC, part)
+        await publish(topics, made(5, 9), made(0, 5))
     async with logs(tmp_path, clock) as (topics, _):
         assert await kept(topics, since=2) == [made(5, 9), made(0, 5)]
         assert await kept(topics, since=5) == [made(5, 9)]
-
-
-async def test_subscriptions_and_their_cursors_are_kept(tmp_path: Path, clock: Clock):
-    first = Subscription("t", "https://a.example/", "secret", at(9), 1)
-    second = Subscription("t", "https://b.example/", None, at(9), 2)
-    async with opened(tmp_path, clock) as store:
-        for subscription in (first, second):
-            await store.save(subscription)
-        store.move_cursor("t", first.callback, 5)
-        store.move_cursor("t", first.callback, 6)
-        await store.delete("t", second.callback)
-    async with opened(tmp_path, clock) as store:
-        assert await stored_subscriptions(store) == [
-            Subscription("t", "https://a.example/", "secret", at(9), 6)
-        ]
 
 
 async def test_a_folder_belongs_to_one_hub(tmp_path: Path, clock: Clock):
@@ -294,11 +240,10 @@ async def test_what_is_still_to_be_delivered_is_not_read(tmp_path: Path, clock: 
         assert await kept(late) == [made(0, 1), made(1, 2)]
 
 
-async def test_a_log_may_be_deleted_twice_at_once(tmp_path: Path, clock: Clock):
-    async with logs(tmp_path, clock) as (topics, _):
-        await topics.publish(TOPIC, made(0, 1))
-        await asyncio.gather(topics.delete(TOPIC), topics.delete(TOPIC))
-        assert topics.states() == []
+async def test_a_log_may_be_deleted_twice_at_once(topics: TopicLogs):
+    await topics.publish(TOPIC, made(0, 1))
+    await asyncio.gather(topics.delete(TOPIC), topics.delete(TOPIC))
+    assert topics.states() == []
 
 
 async def test_only_the_owner_of_the_data_reads_it(tmp_path: Path, clock: Clock):
@@ -306,21 +251,6 @@ async def test_only_the_owner_of_the_data_reads_it(tmp_path: Path, clock: Clock)
         await store.save(Subscription("t", "https://a.example/", "secret", at(9), 1))
         for file in tmp_path.glob("hub.sqlite*"):
             assert file.stat().st_mode & 0o077 == 0, file.name
-
-
-async def test_the_backlog_after_each_of_many_positions_is_counted(tmp_path: Path, clock: Clock):
-    async with logs(tmp_path, clock) as (topics, listener):
-        for second in range(10):
-            await topics.publish(TOPIC, made(second, second + 1))
-            await topics.publish(TOPIC + "2", made(second, second + 1))
-        places = [listener.batches[0][0].position, 0, listener.batches[18][0].position, 99, 0]
-        assert await topics.backlogs(TOPIC, places) == [
-            Backlog(9, at(1)),
-            Backlog(10, at(0)),
-            Backlog(0, None),
-            Backlog(0, None),
-            Backlog(10, at(0)),
-        ]
 
 
 FORMAT_1 = """
@@ -364,29 +294,6 @@ async def test_data_of_format_1_is_migrated(tmp_path: Path, clock: Clock):
         assert await stored_subscriptions(store) == [Subscription(TOPIC, "c", "s", at(1), 7)]
 
 
-async def test_one_fragment_across_a_gap_is_found_behind_many_others(tmp_path: Path, clock: Clock):
-    async with logs(tmp_path, clock) as (topics, _):
-        parts = [made(number, number + 0.5) for number in range(300)]
-        await asyncio.gather(*[topics.publish(TOPIC, part) for part in [*parts, made(0, 400)]])
-        first = await topics.changes(TOPIC, since=at(0))
-        assert [entry.fragment for entry in first] == parts[: len(first)]
-        across = await topics.changes(TOPIC, since=at(0.7))
-        assert [entry.fragment for entry in across] == [made(0, 400)]
-        assert await topics.changes(TOPIC, since=at(400)) == []
-
-
-async def test_the_cursors_of_a_broker_are_kept(tmp_path: Path, clock: Clock):
-    async with opened(tmp_path, clock) as store:
-        assert await store.bridged("mqtt://a") == {}
-        await store.bridge("mqtt://a", {"": 0, "one": 3})
-        await store.bridge("mqtt://b", {"": 0})
-        store.move_bridged("mqtt://a", "one", 5)
-        store.move_bridged("mqtt://a", "two", 7)
-    async with opened(tmp_path, clock) as store:
-        assert await store.bridged("mqtt://a") == {"": 0, "one": 5, "two": 7}
-        assert await store.bridged("mqtt://b") == {"": 0}
-
-
 async def test_deleting_a_log_deletes_its_cursors(tmp_path: Path, clock: Clock):
     async with logs(tmp_path, clock) as (topics, _):
         await topics.publish(TOPIC, made(0, 1))
@@ -394,16 +301,6 @@ async def test_deleting_a_log_deletes_its_cursors(tmp_path: Path, clock: Clock):
         await store.bridge("mqtt://a", {"": 0, TOPIC: 1, f"{TOPIC} {{}}": 1, TOPIC + "2": 1})
         await store.forget(TOPIC, after=1)
         assert await store.bridged("mqtt://a") == {"": 0, TOPIC + "2": 1}
-
-
-async def test_one_cursor_of_a_broker_can_be_deleted(tmp_path: Path, clock: Clock):
-    async with opened(tmp_path, clock) as store:
-        await store.bridge("mqtt://a", {"": 0, "one": 3, "two": 4})
-        store.move_bridged("mqtt://a", "one", 5)
-        await store.unbridge("mqtt://a", "one")
-        assert await store.bridged("mqtt://a") == {"": 0, "two": 4}
-    async with opened(tmp_path, clock) as store:
-        assert await store.bridged("mqtt://a") == {"": 0, "two": 4}
 
 
 async def test_data_of_format_2_is_migrated(tmp_path: Path, clock: Clock):

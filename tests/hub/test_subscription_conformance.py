@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -18,9 +18,7 @@ from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
 from rsnotify_jetstream.membership import BRIDGE
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.jetstream.hubs import PACE, until
-from tests.hub.jetstream.nodes import prefixed
 from tests.hub.storing import FOREVER
-from tests.nats_servers import NatsCluster, running_nats
 
 #: There is no other node that a new one has to see first.
 ALONE = replace(PACE, renew_seconds=0.05, settle_seconds=0)
@@ -67,26 +65,20 @@ class Owner:
 OpenStore = Callable[[], AbstractAsyncContextManager[tuple[Store, Owner]]]
 
 
-@pytest.fixture(scope="module")
-def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
-    with running_nats(tmp_path_factory.mktemp("nats")) as server:
-        yield server
-
-
 @pytest.fixture(params=["sqlite", "jetstream"])
 def open_store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> OpenStore:
     """Opens the store of a test, again and again."""
-    url = request.getfixturevalue("nats").url if request.param == "jetstream" else None
-    name = "".join(char if char.isalnum() else "-" for char in tmp_path.name)[-60:]
+    on_nats = request.param == "jetstream"
+    settings = request.getfixturevalue("nats_settings") if on_nats else None
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[tuple[Store, Owner]]:
         store: SqliteStore | JetStreamStore
-        if url is None:
+        if settings is None:
             store = SqliteStore(tmp_path, FOREVER, clock)
         else:
             store = await open_jetstream(
-                prefixed(url, name), FOREVER, clock, NodeRecord(), shards=4, pace=ALONE
+                settings, FOREVER, clock, NodeRecord(), shards=4, pace=ALONE
             )
         owner = Owner()
         try:
@@ -146,6 +138,7 @@ async def test_cursors_are_kept_also_when_they_move_back(open_store: OpenStore):
     async with open_store() as (store, _):
         await store.save(ONE)
         await store.save(TWO)
+        store.move_cursor(ONE.topic, ONE.callback, 16)
         store.move_cursor(ONE.topic, ONE.callback, 17)
         store.move_cursor(TWO.topic, TWO.callback, 2)
     async with open_store() as (store, owner):
@@ -209,6 +202,7 @@ async def test_the_cursors_of_a_broker_are_kept(open_store: OpenStore):
         assert await store.bridged("broker") == {}
         await store.bridge("broker", {"": 0, TOPIC: 4, "gone": 2})
         await store.bridge("other", {"": 0})
+        store.move_bridged("broker", "gone", 3)
         await store.unbridge("broker", "gone")
         store.move_bridged("broker", TOPIC, 9)
         store.move_bridged("broker", "new", 1)

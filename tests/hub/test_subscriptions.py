@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from rsnotify_hub.subscriptions import Subscription, granted_lease, is_expired, subscribed
-from rsnotify_hub.websub.callback_requests import Answer, AnswerVerdict
+from rsnotify_hub.websub.callback_requests import Answer
 from tests.hub.helpers import at
 
 NEW = {"topic": "t", "callback": "c", "secret": None, "lease": 60, "now": at(0), "position": 7}
@@ -39,19 +39,19 @@ def test_leases_are_granted_within_limits(requested: int | None, granted: int):
 
 
 @pytest.mark.parametrize(
-    ("status", "verdict"),
+    ("status", "succeeded", "is_gone"),
     [
-        (200, AnswerVerdict.DELIVERED),
-        (299, AnswerVerdict.DELIVERED),
-        (301, AnswerVerdict.RETRY),
-        (404, AnswerVerdict.RETRY),
-        (410, AnswerVerdict.GONE),
-        (500, AnswerVerdict.RETRY),
-        (None, AnswerVerdict.RETRY),
+        (200, True, False),
+        (299, True, False),
+        (301, False, False),
+        (404, False, False),
+        (410, False, True),
+        (500, False, False),
+        (None, False, False),
     ],
 )
-def test_an_answer_is_judged_by_its_status(status: int, verdict: AnswerVerdict):
-    assert Answer(status, "").verdict is verdict
+def test_an_answer_is_judged_by_its_status(status: int | None, succeeded: bool, is_gone: bool):
+    assert (Answer(status, "").succeeded, Answer(status, "").is_gone) == (succeeded, is_gone)
 
 
 def test_secrets_do_not_show():

@@ -14,7 +14,7 @@ from aiohttp import web
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub.http.topic_requests import open_client
 from rsnotify_hub.log.topic_log import TopicLogs
-from rsnotify_hub.websub.pings import PingHandler
+from rsnotify_hub.websub.pings import TopicFetcher
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, fragment
 from tests.hub.storing import opened
@@ -185,7 +185,7 @@ async def pinging(
     ):
         topics = TopicLogs(store)
         await topics.start(())
-        pings = PingHandler(
+        pings = TopicFetcher(
             topics,
             client,
             configuration.websub,

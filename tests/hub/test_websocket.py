@@ -19,9 +19,12 @@ from tests.hub.helpers import (
     Client,
     LogWatch,
     at,
+    chain,
     fragment,
     heard,
     seconds_of,
+    send,
+    slow_client,
 )
 
 
@@ -53,8 +56,7 @@ async def test_without_since_only_new_fragments_are_sent(hub: Client):
 
 
 async def test_with_since_the_log_after_it_is_sent_first(hub: Client):
-    for second in range(5):
-        await hub.accepted(fragment(second, second + 1))
+    await hub.accepted(*chain(5))
     socket = await hub.listen(3)
     await hub.accepted(fragment(5, 6))
     assert await heard(socket, 6) == [4, 5, 6]
@@ -96,8 +98,7 @@ async def test_a_live_subscriber_receives_every_one_of_many_fragments(hub: Clien
     total = 3_000
     sockets = [await hub.listen() for _ in range(2)]
     source = await hub.source()
-    for second in range(total):
-        await source.send_str(fragment(second, second + 1).decode())
+    await send(source, *chain(total))
     for socket in sockets:
         assert await heard(socket, total) == list(range(1, total + 1))
 
@@ -105,8 +106,7 @@ async def test_a_live_subscriber_receives_every_one_of_many_fragments(hub: Clien
 async def test_a_log_that_does_not_reach_back_to_since_is_announced_as_a_gap(run_hub: RunHub):
     size = len(fragment(0, 1))
     async with run_hub(log_bytes=3 * size) as hub:
-        for second in range(9):
-            await hub.accepted(fragment(second, second + 1))
+        await hub.accepted(*chain(9))
         late = await subscribe(hub, format_datetime(at(2)))
         assert (await late.receive_json())["type"] == "subscribed"
         assert await late.receive_str() == (
@@ -120,8 +120,7 @@ async def test_a_log_that_does_not_reach_back_to_since_is_announced_as_a_gap(run
 async def test_a_replay_of_more_than_a_page_is_whole(run_hub: RunHub):
     async with run_hub() as hub:
         source = await hub.source()
-        for second in range(700):
-            await source.send_str(fragment(second, second + 1, padding=3000).decode())
+        await send(source, *chain(700, padding=3000))
         until = format_datetime(at(700))
         while (await source.receive_json(timeout=PATIENCE))["until"] != until:
             pass
@@ -129,24 +128,11 @@ async def test_a_replay_of_more_than_a_page_is_whole(run_hub: RunHub):
         assert await heard(await hub.listen(0), 700) == list(range(1, 701))
 
 
-def small_buffers(info: aiohttp.AddrInfoType) -> sockets.socket:
-    family, kind, protocol, _, _ = info
-    made = sockets.socket(family, kind, protocol)
-    made.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4096)
-    return made
-
-
 @pytest.mark.parametrize("limit", [{"queue_bytes": 1_000_000}, {"queue_frames": 2}])
 async def test_a_subscriber_that_does_not_read_is_cut_off_and_the_others_are_not(
     run_hub: RunHub, watch: LogWatch, limit: dict[str, int]
 ):
-    async with (
-        run_hub(**{"queue_bytes": 10**9, **limit}) as hub,
-        aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(socket_factory=small_buffers)
-        ) as session,
-        Client(hub.url, session) as client,
-    ):
+    async with run_hub(**{"queue_bytes": 10**9, **limit}) as hub, slow_client(hub) as client:
         slow = await client.listen()
         quick = await hub.listen()
         large = [fragment(n, n + 1) + b"\n" * 500_000 for n in range(20)]
@@ -166,16 +152,10 @@ async def test_a_subscriber_that_does_not_read_is_cut_off_and_the_others_are_not
 
 async def test_what_is_published_while_a_slow_subscriber_replays_reaches_it(hub: Client):
     size, before, total = 500_000, 6, 9
-    connector = aiohttp.TCPConnector(socket_factory=small_buffers)
-    async with (
-        aiohttp.ClientSession(connector=connector) as session,
-        Client(hub.url, session) as client,
-    ):
-        for second in range(before):
-            await hub.accepted(fragment(second, second + 1, padding=size))
+    async with slow_client(hub) as client:
+        await hub.accepted(*chain(before, padding=size))
         slow = await client.listen(0)  # whose replay waits at its first page
-        for second in range(before, total):
-            await hub.accepted(fragment(second, second + 1, padding=size))
+        await hub.accepted(*chain(before, total, padding=size))
         assert await heard(slow, total) == list(range(1, total + 1))
 
 

@@ -17,7 +17,7 @@ from aiohttp.test_utils import make_mocked_request
 from rsnotify.format.datetimes import format_datetime, parse_datetime
 from rsnotify_hub.live.connections import HandedOver, KeepAlive, hand_over
 from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, Client, at, fragment, heard, seconds_of
+from tests.hub.helpers import PATIENCE, TOPIC, Client, at, chain, fragment, heard, seconds_of, send
 from tests.hub.raw_sockets import BINARY, CLOSE, PING, PONG, TEXT, Socket, connect, frame
 
 SUBSCRIBE = frame(TEXT, json.dumps({"type": "subscribe", "topic": TOPIC, "since": None}).encode())
@@ -180,8 +180,7 @@ async def test_a_client_that_reads_nothing_is_dropped_although_it_sends(
 ):
     async with run_hub(queue_bytes=10**9) as hub, connect(hub) as (_, socket):
         await subscribed(socket)
-        for number in range(10):
-            await hub.accepted(fragment(number, number + 1, padding=900_000))
+        await hub.accepted(*chain(10, padding=900_000))
         for _ in range(2):
             assert (await hub.topics())[0]["websockets"] == 1
             rounds()
@@ -241,10 +240,7 @@ async def test_a_client_that_reuses_a_file_descriptor_gets_nothing_of_the_old_to
 
 async def test_a_slow_reader_gets_everything_in_order_once_it_reads(run_hub: RunHub):
     total = 40
-    async with (
-        run_hub(queue_bytes=10**9) as hub,
-        connect(hub) as (_, slow),
-    ):
+    async with run_hub(queue_bytes=10**9) as hub, connect(hub) as (_, slow):
         await subscribed(slow)
         quick = await hub.listen()
         got: list[float] = []
@@ -273,8 +269,7 @@ async def test_a_hub_that_stops_acknowledges_everything_that_it_stored(run_hub: 
     async with aiohttp.ClientSession() as session:
         async with run_hub() as hub:
             source = await Client(hub.url, session).source()
-            for second in range(500):
-                await source.send_str(fragment(second, second + 1).decode())
+            await send(source, *chain(500))
             hearing = asyncio.create_task(acknowledged(source))
             await hub.topics(bool)  # some of it is kept
         until = await hearing

@@ -11,7 +11,7 @@ import pytest
 
 from rsnotify.format.datetimes import format_datetime, parse_datetime
 from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, Client, at, fragment, heard
+from tests.hub.helpers import PATIENCE, TOPIC, Client, at, chain, fragment, heard, send
 
 TOKEN = "a-token-of-a-source"
 PUBLISH = {"type": "publish", "topic": TOPIC}
@@ -47,16 +47,14 @@ async def test_many_fragments_in_flight_are_acknowledged_together(hub: Client):
     listener = await hub.listen()
     socket = await hub.source()
     total = 1000
-    for second in range(total):
-        await socket.send_str(fragment(second, second + 1).decode())
+    await send(socket, *chain(total))
     assert await acknowledged(socket, total) < total / 4
     assert await heard(listener, total) == list(range(1, total + 1))
 
 
 async def test_a_fragment_is_durable_before_it_is_acknowledged(hub: Client, tmp_path: Path):
     socket = await hub.source()
-    for second in range(20):
-        await socket.send_str(fragment(second, second + 1).decode())
+    await send(socket, *chain(20))
     until = parse_datetime((await socket.receive_json(timeout=PATIENCE))["until"])
     database = sqlite3.connect(tmp_path / "hub" / "hub.sqlite")
     (count,) = database.execute("SELECT count(*) FROM fragment").fetchone()
@@ -67,8 +65,7 @@ async def test_a_fragment_is_durable_before_it_is_acknowledged(hub: Client, tmp_
 async def test_repeated_fragments_are_acknowledged_and_stored_once(hub: Client):
     for _ in range(2):
         socket = await hub.source()
-        for second in range(5):
-            await socket.send_str(fragment(second, second + 1).decode())
+        await send(socket, *chain(5))
         await acknowledged(socket, 5)
         await socket.close()
     assert await heard(await hub.listen(0), 5) == [1, 2, 3, 4, 5]
@@ -139,8 +136,7 @@ async def test_a_store_failure_is_reported_and_nothing_after_it_is_acknowledged(
         listener = await hub.listen()
         database.execute("BEGIN IMMEDIATE")
         database.execute("ALTER TABLE fragment RENAME TO hidden")
-        for second in range(1, 4):
-            await socket.send_str(fragment(second, second + 1).decode())
+        await send(socket, *chain(1, 4))
         assert await heard(listener, 4) == [2, 3, 4]  # so all of them wait to be written
         database.execute("COMMIT")
         error = await socket.receive_json(timeout=PATIENCE)

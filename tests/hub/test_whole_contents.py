@@ -11,9 +11,10 @@ import pytest
 from rsnotify.errors import WrongDocument
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import read_content
+from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.store.interface import LogRetention
 from tests.hub.helpers import TOPIC, Clock, at
-from tests.hub.storing import kept, logs, made
+from tests.hub.storing import Listener, kept, logs, made, publish
 
 
 def content(body: bytes, second: float = 100) -> Fragment:
@@ -22,8 +23,7 @@ def content(body: bytes, second: float = 100) -> Fragment:
 
 async def test_a_newer_whole_content_replaces_the_older(tmp_path: Path, clock: Clock):
     async with logs(tmp_path, clock) as (topics, listener):
-        for body in (b"one", b"two", b"two", b"one"):
-            await topics.publish(TOPIC, content(body))
+        await publish(topics, *map(content, (b"one", b"two", b"two", b"one")))
         assert [each.body for each in listener.fragments] == [b"one", b"two", b"one"]
         assert [each.body for each in await kept(topics)] == [b"one"]
         assert [each.body for each in await kept(topics, since=0)] == [b"one"]
@@ -31,28 +31,27 @@ async def test_a_newer_whole_content_replaces_the_older(tmp_path: Path, clock: C
         await topics.publish(TOPIC, content(b"one"))
         assert listener.fragments == []
         state = topics.state(TOPIC)
-        assert state is not None
         assert (state.whole, state.kept, state.size) == (True, 1, 3)
         assert [each.body for each in await kept(topics)] == [b"one"]
 
 
-async def test_of_concurrent_whole_contents_only_the_last_is_kept(tmp_path: Path, clock: Clock):
-    async with logs(tmp_path, clock) as (topics, listener):
-        bodies = [b"%d" % number for number in range(50)]
-        await asyncio.gather(*[topics.publish(TOPIC, content(body)) for body in bodies])
-        assert listener.fragments[-1].body == b"49"
-        assert len(listener.fragments) < 5
+async def test_of_concurrent_whole_contents_only_the_last_is_kept(
+    topics: TopicLogs, listener: Listener
+):
+    bodies = [b"%d" % number for number in range(50)]
+    await asyncio.gather(*[topics.publish(TOPIC, content(body)) for body in bodies])
+    assert listener.fragments[-1].body == b"49"
+    assert len(listener.fragments) < 5
 
 
 async def test_whole_contents_are_in_order_of_arrival_whatever_the_clock(
-    tmp_path: Path, clock: Clock
+    topics: TopicLogs, listener: Listener
 ):
-    async with logs(tmp_path, clock) as (topics, listener):
-        for body, second in ((b"one", 9), (b"two", 9), (b"three", 1)):
-            await topics.publish(TOPIC, content(body, second))
-        times = [each.until for each in listener.fragments]
-        assert times == [at(9), at(9.000001), at(9.000002)]
-        assert [each.body for each in await kept(topics, since=9)] == [b"three"]
+    for body, second in ((b"one", 9), (b"two", 9), (b"three", 1)):
+        await topics.publish(TOPIC, content(body, second))
+    times = [each.until for each in listener.fragments]
+    assert times == [at(9), at(9.000001), at(9.000002)]
+    assert [each.body for each in await kept(topics, since=9)] == [b"three"]
 
 
 async def test_a_whole_content_is_kept_beyond_the_retention_of_changes(
@@ -65,32 +64,31 @@ async def test_a_whole_content_is_kept_beyond_the_retention_of_changes(
         assert [each.body for each in await kept(topics)] == [b"one"]
 
 
-async def test_a_topic_with_changes_accepts_no_whole_content(tmp_path: Path, clock: Clock):
-    async with logs(tmp_path, clock) as (topics, _):
-        await topics.publish(TOPIC, made(0, 1))
-        with pytest.raises(WrongDocument, match="about changes"):
-            await topics.publish(TOPIC, content(b"an error page"))
-        assert await kept(topics) == [made(0, 1)]
+async def test_a_topic_with_changes_accepts_no_whole_content(topics: TopicLogs):
+    await topics.publish(TOPIC, made(0, 1))
+    with pytest.raises(WrongDocument, match="about changes"):
+        await topics.publish(TOPIC, content(b"an error page"))
+    assert await kept(topics) == [made(0, 1)]
 
 
-async def test_concurrent_changes_and_whole_content_do_not_mix(tmp_path: Path, clock: Clock):
+async def test_concurrent_changes_and_whole_content_do_not_mix(
+    topics: TopicLogs, listener: Listener
+):
     page, changes = content(b"an error page"), [made(0, 1), made(1, 2)]
-    async with logs(tmp_path, clock) as (topics, listener):
-        results = await asyncio.gather(
-            *[topics.publish(TOPIC, each) for each in (changes[0], page, changes[1])],
-            return_exceptions=True,
-        )
-        assert [type(each) for each in results] == [type(None), WrongDocument, type(None)]
-        assert await kept(topics) == listener.fragments == changes
+    results = await asyncio.gather(
+        *[topics.publish(TOPIC, each) for each in (changes[0], page, changes[1])],
+        return_exceptions=True,
+    )
+    assert [type(each) for each in results] == [type(None), WrongDocument, type(None)]
+    assert await kept(topics) == listener.fragments == changes
 
 
-async def test_a_topic_with_whole_content_may_change_to_changes(tmp_path: Path, clock: Clock):
-    async with logs(tmp_path, clock) as (topics, listener):
-        await topics.publish(TOPIC, content(b"a page"))
-        for part in (made(0, 1), made(1, 2)):
-            await topics.publish(TOPIC, part)
-        assert await kept(topics) == [made(0, 1), made(1, 2)]
-        assert len(listener.fragments) == 3
-        state = topics.state(TOPIC)
-        assert state is not None
-        assert not state.whole
+async def test_a_topic_with_whole_content_may_change_to_changes(
+    topics: TopicLogs, listener: Listener
+):
+    await topics.publish(TOPIC, content(b"a page"))
+    await publish(topics, made(0, 1), made(1, 2))
+    assert await kept(topics) == [made(0, 1), made(1, 2)]
+    assert len(listener.fragments) == 3
+    state = topics.state(TOPIC)
+    assert not state.whole

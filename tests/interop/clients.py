@@ -13,7 +13,6 @@ PATIENCE = 120
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return what a folder holds, by relative path."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
@@ -26,18 +25,13 @@ def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 class ResyncClient:
-    """`resync-sync`; it keeps its state in the folder it runs in.
-
-    Args:
-        copy: The folder that it keeps in step.
-    """
+    """`resync-sync`; it keeps its state in the folder it runs in."""
 
     def __init__(self, copy: Path) -> None:
         self.copy = copy
         copy.mkdir(parents=True)
 
     def run(self, url: str, *arguments: str) -> str:
-        """Run it, and return all that it said."""
         command = str(Path(sys.executable).with_name("resync-sync"))
         done = _run([command, *arguments, url.rstrip("/"), str(self.copy)], self.copy.parent)
         said = done.stdout + done.stderr
@@ -46,32 +40,24 @@ class ResyncClient:
         return said
 
     def baseline(self, url: str) -> str:
-        """Copy what the Resource List has."""
         return self.run(url, "--baseline", "--hash", "sha-256")
 
     def incremental(self, url: str, *arguments: str) -> str:
-        """Follow the Change List."""
         # Its --hash does not work with --incremental: ChangeList has no hashes().
         return self.run(url, "--incremental", "--delete", *arguments)
 
     def is_in_sync(self, url: str) -> bool:
-        """Tell what its audit says."""
         said = self.run(url, "--audit", "--hash", "sha-256")
         return "IN SYNC" in said and "NOT IN SYNC" not in said
 
 
 class Node:
-    """Runs JavaScript that may import what is installed in a folder.
-
-    Args:
-        folder: Where `npm install` was run.
-    """
+    """Runs JavaScript that may import what is installed in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def run(self, script: str, *arguments: str) -> Any:
-        """Run a script of this folder, and return the JSON that it writes."""
         text = Path(__file__).with_name(script).read_text()
         done = _run(["node", "--input-type=module", "-e", text, *arguments], self._folder)
         assert done.returncode == 0, done.stderr
@@ -84,7 +70,6 @@ def follow(url: str, copy: Path) -> str:
 
 
 def is_in_step(url: str, copy: Path) -> bool:
-    """Tell what `rsnotify audit` says."""
     return _ours("audit", url, str(copy)).splitlines()[-1].startswith("in step")
 
 

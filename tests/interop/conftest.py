@@ -11,12 +11,12 @@ import pytest
 
 from tests.interop.clients import Node, ResyncClient
 from tests.interop.site import Site, served
+from tests.publisher.conftest import hub  # noqa: F401 - a fixture
 from tests.publisher.helpers import SourceProcess
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What our Source publishes."""
     made = tmp_path / "data"
     made.mkdir()
     return made
@@ -24,7 +24,6 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def source(folder: Path) -> Iterator[Callable[..., SourceProcess]]:
-    """Start `rsnotify source` of the folder, with these options."""
     started: list[SourceProcess] = []
 
     def start(*options: str) -> SourceProcess:

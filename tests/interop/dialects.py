@@ -28,12 +28,7 @@ class Happened(Struct, frozen=True):
 
 
 class Dialect:
-    """A folder of resources in `data/`, a clock that goes in seconds, and the documents.
-
-    Args:
-        folder: What the server serves.
-        url: Where it serves it, without a slash at the end.
-    """
+    """A folder of resources in `data/`, a clock that goes in seconds, and the documents."""
 
     #: Whether its documents tell of deletions at all.
     tells_deletions = True
@@ -48,17 +43,14 @@ class Dialect:
 
     @property
     def start(self) -> str:
-        """What a Destination is told to follow."""
         return f"{self.url}/capabilitylist.xml"
 
     def put(self, name: str, content: str) -> None:
-        """Create or update a resource."""
         self._happens(name, "updated" if name in self.modified else "created")
         self.modified[name] = self.now
         (self.folder / "data" / name).write_text(content)
 
     def delete(self, name: str) -> None:
-        """Delete a resource."""
         self._happens(name, "deleted")
         del self.modified[name]
         (self.folder / "data" / name).unlink()
@@ -68,7 +60,6 @@ class Dialect:
         self.changes.append(Happened(name, change, self.now))
 
     def write(self) -> None:
-        """Write all documents anew."""
         self.now += timedelta(seconds=1)
 
     def save(self, name: str, text: str) -> None:
@@ -78,11 +69,9 @@ class Dialect:
         os.utime(path, (self.now.timestamp(), self.now.timestamp()))
 
     def uri(self, name: str) -> str:
-        """Return the URI of a resource."""
         return f"{self.url}/data/{name}"
 
     def md5(self, name: str) -> str:
-        """Return the digest of a resource."""
         return hashlib.md5((self.folder / "data" / name).read_bytes()).hexdigest()
 
 

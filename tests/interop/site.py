@@ -47,11 +47,9 @@ class Site:
 
     @property
     def capability_list(self) -> str:
-        """The URI of the Capability List."""
         return f"{self.url}/capabilitylist.xml"
 
     def build(self, *arguments: str, out: str) -> Path:
-        """Run `resync-build` for one document, and return where it was written."""
         path = self.folder / out
         path.parent.mkdir(exist_ok=True)
         command = [str(Path(sys.executable).with_name("resync-build")), *arguments]
@@ -73,12 +71,10 @@ class Site:
         )
 
     def describe(self) -> None:
-        """Write the Source Description."""
         well_known = ".well-known/resourcesync"
         self.build("--write-sourcedescription", self.capability_list, out=well_known)
 
     def offer(self, *capabilities: str) -> None:
-        """Write the Capability List."""
         offered = ",".join(f"{name}={self.url}/{name}.xml" for name in capabilities)
         self.build("--write-capabilitylist", offered, out="capabilitylist.xml")
 

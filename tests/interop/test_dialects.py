@@ -58,13 +58,13 @@ def mirror(source: Dialect, tmp_path: Path) -> Mirror:
     return Mirror(source, tmp_path / "copy")
 
 
-async def test_what_there_is_is_copied(source: Dialect, mirror: Mirror) -> None:
+async def test_what_there_is_is_copied(source: Dialect, mirror: Mirror):
     await mirror.catch_up()
     assert mirror.is_equal()
     assert await mirror.is_in_step()
 
 
-async def test_changes_are_followed(source: Dialect, mirror: Mirror) -> None:
+async def test_changes_are_followed(source: Dialect, mirror: Mirror):
     await mirror.catch_up()
     source.put("new.ttl", "new")
     source.put("1.ttl", "changed")
@@ -78,7 +78,7 @@ async def test_changes_are_followed(source: Dialect, mirror: Mirror) -> None:
 
 async def test_who_misses_a_whole_list_is_in_step_again_all_the_same(
     source: Dialect, mirror: Mirror
-) -> None:
+):
     await mirror.catch_up()
     source.put("1.ttl", "changed")
     source.write()

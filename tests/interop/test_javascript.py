@@ -15,9 +15,7 @@ from tests.publisher.helpers import Start
 NAMES = ["plain.ttl", "with space.ttl", "ümläut.ttl", "a&b.ttl", "deep/er.ttl"]
 
 
-def test_two_libraries_read_our_resource_list_as_a_sitemap(
-    node: Node, folder: Path, source: Start
-) -> None:
+def test_two_libraries_read_our_resource_list_as_a_sitemap(node: Node, folder: Path, source: Start):
     (folder / "deep").mkdir()
     for name in NAMES:
         (folder / name).write_text("<a> <b> <c> .")
@@ -34,7 +32,7 @@ def test_two_libraries_read_our_resource_list_as_a_sitemap(
 @pytest.mark.parametrize("limit", [100, 2])
 def test_we_follow_a_sitemap_that_a_library_writes_in_one_part_or_several(
     node: Node, site: Site, tmp_path: Path, limit: int
-) -> None:
+):
     copy = tmp_path / "copy"
 
     def write(*names: str) -> None:

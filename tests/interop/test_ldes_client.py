@@ -18,7 +18,7 @@ NAMES = list("abcdefghijkl")
 @pytest.mark.parametrize("order", ["none", "ascending"])
 def test_a_client_follows_while_it_records(
     ldes_node: Node, folder: Path, source: Start, order: str
-) -> None:
+):
     process = source("--views", "ldes", "--rotate", "4 changes")
     stream, changes = process.url + "resourcesync/ldes.ttl", []
     with ThreadPoolExecutor(1) as threads:

@@ -53,7 +53,7 @@ def sequel(site: Site, tmp_path: Path) -> Sequel:
 
 
 @pytest.mark.parametrize("how", ["created updated", "deleted", "created updated deleted"])
-def test_what_was_created_updated_and_deleted_is_followed(sequel: Sequel, how: str) -> None:
+def test_what_was_created_updated_and_deleted_is_followed(sequel: Sequel, how: str):
     data = sequel.site.data
     sequel.first()
     sequel.follow()
@@ -70,7 +70,7 @@ def test_what_was_created_updated_and_deleted_is_followed(sequel: Sequel, how: s
     assert is_in_step(sequel.site.capability_list, sequel.copy)
 
 
-def test_a_resource_that_came_back_stays(sequel: Sequel) -> None:
+def test_a_resource_that_came_back_stays(sequel: Sequel):
     gone = sequel.site.data / "2.ttl"
     sequel.first()
     sequel.follow()
@@ -81,7 +81,7 @@ def test_a_resource_that_came_back_stays(sequel: Sequel) -> None:
     assert sequel.is_equal()
 
 
-def test_a_resource_list_index_of_many_parts_is_followed(sequel: Sequel) -> None:
+def test_a_resource_list_index_of_many_parts_is_followed(sequel: Sequel):
     sequel.first("--max-sitemap-entries", "2")
     sequel.site.describe()
     assert "<sitemapindex" in (sequel.site.folder / "resourcelist.xml").read_text()
@@ -91,7 +91,7 @@ def test_a_resource_list_index_of_many_parts_is_followed(sequel: Sequel) -> None
     assert is_in_step(sequel.site.url, sequel.copy)
 
 
-def test_a_resource_dump_of_several_packages_is_followed(site: Site, tmp_path: Path) -> None:
+def test_a_resource_dump_of_several_packages_is_followed(site: Site, tmp_path: Path):
     for number in range(5):
         (site.data / f"{number}.ttl").write_text(f"{number}")
     mapper = Mapper([f"{site.url}/data={site.data}"])

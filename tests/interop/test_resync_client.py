@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from rsnotify.format.datetimes import Instant
-from rsnotify.format.model import MAX_ENTRIES
+from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.model import MAX_ENTRIES, Capability, Rel
 from rsnotify.format.reader import read_document
 from tests.interop.clients import ResyncClient, contents
-from tests.publisher.helpers import SourceProcess, Start, eventually, put
+from tests.publisher.helpers import FakeHub, SourceProcess, Start, eventually, put
+from tests.subscriber.source import SmallSource, path_of
 
 OFTEN = ("--resource-list-every", "0.1")
 
@@ -24,7 +27,6 @@ def write(folder: Path, *numbers: int, text: str = "first") -> None:
 
 
 def listed_through(process: SourceProcess) -> Instant:
-    """Return what the Resource List is as of."""
     at = read_document(process.get("resourcelist.xml")).at
     assert at is not None
     return at
@@ -37,7 +39,7 @@ def listed_through(process: SourceProcess) -> Instant:
 )
 def test_it_copies_follows_and_audits(
     folder: Path, source: Start, client: ResyncClient, options: tuple[str, ...]
-) -> None:
+):
     write(folder, *range(10))
     process = source(*OFTEN, *options)
     client.baseline(process.url)
@@ -61,7 +63,7 @@ def test_it_copies_follows_and_audits(
 
 def test_rotation_takes_nothing_from_a_client_that_polls_now_and_then(
     folder: Path, source: Start, client: ResyncClient
-) -> None:
+):
     write(folder, 0)
     process = source("--rotate", "8 changes")
     client.baseline(process.url)
@@ -79,7 +81,7 @@ def test_rotation_takes_nothing_from_a_client_that_polls_now_and_then(
 @pytest.mark.slow
 def test_fifty_thousand_resources_are_one_list_and_one_more_makes_an_index(
     folder: Path, source: Start, client: ResyncClient
-) -> None:
+):
     for number in range(MAX_ENTRIES):
         if number % 1_000 == 0:
             (folder / f"{number:05}").mkdir()
@@ -97,3 +99,75 @@ def test_fifty_thousand_resources_are_one_list_and_one_more_makes_an_index(
     eventually(lambda: read_document(process.get("resourcelist.xml")).index)
     assert "same=50000, to create=1, to update=0" in client.baseline(process.url)
     assert (client.copy / "more.ttl").read_text() == "x"
+
+
+# A Source that tells of its documents does no harm to a Destination that only pulls.
+
+
+async def test_it_follows_a_source_that_tells_others_of_its_documents(
+    folder: Path, source: Start, hub: FakeHub, client: ResyncClient
+):
+    rotating = ("--rotate", "10 changes", "--resource-list-every", "0.5")
+    process = await asyncio.to_thread(source, "--hub", hub.url, *rotating)
+    described = read_document(await asyncio.to_thread(process.get, ".well-known/resourcesync"))
+    assert described.link(Rel.MONITOR_GROUP) == process.url + "resourcesync/framework.xml"
+    # It takes a second entry for a second set, and stops.
+    assert len(described.resources) == 1
+    for number in range(12):
+        put(folder / f"file{number}", str(number))
+    await hub.until(lambda: Capability.CHANGE_LIST_ARCHIVE in _kinds(hub))
+    await asyncio.to_thread(eventually, lambda: _listed(process) == 12)
+    await asyncio.to_thread(client.baseline, process.url)
+    put(folder / "last", "1")
+    await asyncio.to_thread(process.wait_for_change, "created", "last")
+    await asyncio.to_thread(client.incremental, process.url)
+    assert contents(client.copy) == contents(folder)
+
+
+def _listed(process: SourceProcess) -> int:
+    return len(read_document(process.get("resourcelist.xml")).resources)
+
+
+def _kinds(hub: FakeHub) -> set[str | None]:
+    return {entry.capability for notice in hub.notices for entry in notice.resources}
+
+
+# Content inside fragments and lists does no harm to a Destination that only pulls.
+
+
+async def test_it_follows_a_change_list_that_carries_content(client: ResyncClient):
+    source = SmallSource()
+    await source.server.start()
+    try:
+        for name in ("b", "a"):
+            source.put(name, name.encode())
+        await asyncio.to_thread(client.baseline, source.base)
+        since = format_datetime(source.last)
+        source.put_inline("a", b"changed")
+        source.put_inline("c", b"new")
+        source.delete("b")
+        # It reads no other time of a change.
+        source.changes = [replace(one, lastmod=one.datetime) for one in source.changes]
+        source.gets.clear()
+        await asyncio.to_thread(client.incremental, source.base, "--from", since)
+        assert contents(client.copy) == {"a": b"changed", "c": b"new"}
+        assert all(source.gets[path_of(name)] == 1 for name in ("a", "c"))
+    finally:
+        await source.server.stop()
+
+
+async def test_it_follows_a_source_that_sends_content_to_others(
+    folder: Path, source: Start, hub: FakeHub, client: ResyncClient
+):
+    put(folder / "a.ttl", "<a> <b> <c> .")
+    process = await asyncio.to_thread(source, "--hub", hub.url)
+    await asyncio.to_thread(client.baseline, process.url)
+    put(folder / "a.ttl", "<a> <b> <changed> .")
+    put(folder / "b.ttl", "<b> <b> <new> .")
+    await hub.has(process.url + "a.ttl", process.url + "b.ttl")
+    entries = [entry for fragment in hub.fragments for entry in fragment.resources]
+    assert any(link.href.startswith("data:") for entry in entries for link in entry.links)
+    await asyncio.to_thread(process.wait_for_change, "updated", "a.ttl")
+    await asyncio.to_thread(process.wait_for_change, "created", "b.ttl")
+    await asyncio.to_thread(client.incremental, process.url)
+    assert contents(client.copy) == contents(folder)

@@ -54,7 +54,6 @@ READERS: dict[str, type[ListBase]] = {
 
 
 def is_valid(url: str) -> bool:
-    """Tell what `rsnotify validate` says of all documents."""
     description = f"{url}.well-known/resourcesync"
     command = [sys.executable, "-m", "rsnotify", "validate", "--deep", description]
     return subprocess.run(command, capture_output=True, timeout=PATIENCE).returncode == 0
@@ -96,7 +95,7 @@ def is_read(capability: str, uri: str) -> bool:
 @pytest.mark.parametrize("options", [(), ("--profile", "1.0", "--gzip")])
 def test_it_reads_what_we_write(
     folder: Path, source: Callable[..., SourceProcess], options: tuple[str, ...]
-) -> None:
+):
     process = source(
         *("--rotate", "2 changes", "--keep", "30 lists", *options),
         *("--resource-list-every", "0.2", "--resource-list-archive"),

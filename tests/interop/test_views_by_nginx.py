@@ -68,7 +68,7 @@ def get(uri: str) -> bytes:
     return body
 
 
-def test_consumers_follow_files_that_nginx_serves(tmp_path: Path) -> None:
+def test_consumers_follow_files_that_nginx_serves(tmp_path: Path):
     port = free_port()
     base = f"http://127.0.0.1:{port}/"
     options = replace(QUICK, views=("iiif", "ldes"), rotate="4 changes")

@@ -68,7 +68,6 @@ class Hub(SmallHub):
         await super()._subscribe(socket, frame)
 
     async def publish(self) -> None:  # type: ignore[override]
-        """Deliver the changes that the Source has recorded since the last time."""
         source = self._run.source
         changes, self._published = source.changes[self._published :], len(source.changes)
         if changes:
@@ -91,7 +90,6 @@ class Hub(SmallHub):
                 await self.send(text)
 
     async def send(self, text: str) -> None:
-        """Send a text to all who are subscribed."""
         machine = self.machine
         if machine is not None:
             await machine.spawn(self._send_all(text))

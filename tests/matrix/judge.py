@@ -63,7 +63,6 @@ class Judge:
         return not self.difference()
 
     def difference(self) -> str:
-        """Return how the copy differs from what the Source has now."""
         return self._problem(self._run.loop.now)
 
     def _problem(self, since: float, claim: Claim | None = None) -> str:
@@ -138,7 +137,6 @@ class Judge:
             run.wrong("ends", f"`--once` ends after {took:.0f} s: {claim.reasons[:1]}")
 
     def check_audit(self, claim: Claim, begun: float, *, was_right: bool) -> None:
-        """Check what the audit says of a copy, which may have changed since it began."""
         run = self._run
         if claim.right and not was_right:
             problem = self._problem(self._since(begun, run.shape.late), claim)

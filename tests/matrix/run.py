@@ -70,7 +70,6 @@ class Run:
         self._last = Claim(False, ("it never ran",))
 
     def wrong(self, rule: str, text: str) -> None:
-        """Note that a rule does not hold."""
         self.problems.setdefault(rule, f"{self.loop.now:.0f} s: {text}")
 
     @property
@@ -181,7 +180,6 @@ class Run:
         await self._audit()
 
     async def until_settled(self) -> None:
-        """Wait until the copy is right."""
         if not await self._until_right(_SETTLES):
             self.wrong("heals", f"not right before the trouble: {self._describe()}")
 
@@ -212,7 +210,6 @@ class Run:
 
 
 def play(run_of: tuple[Shape, Sequence[Trouble], Way], folder: str) -> Run:
-    """Play a run in a folder of its own."""
     os.mkdir(folder)
     os.chdir(folder)
     run = Run(*run_of)
@@ -253,7 +250,6 @@ def fits(shape: Shape, trouble: Trouble, way: Way) -> bool:
 
 
 def every_run() -> list[Chosen]:
-    """Return every shape with every trouble, in every way that fits."""
     return [
         (shape, (trouble,), way)
         for shape, trouble, way in product(SHAPES, TROUBLES, WAYS)

@@ -83,7 +83,6 @@ class Shape:
         return max(changed, regular)
 
     def documents(self, source: Source) -> Documents:
-        """Return all documents by path."""
         written = self.write(source).items()
         found = {name if name[0] == "/" else FOLDER + name: one for name, one in written}
         if self.offers:

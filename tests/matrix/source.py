@@ -36,15 +36,7 @@ _WRITTEN = -86_400.0
 
 @dataclass
 class Listing:
-    """A document before it is written; troubles alter it.
-
-    Args:
-        capability: None for a plain Sitemap.
-        entries: The arguments of `entry`, each.
-        told: `at`, `from_`, `until`.
-        links: Elements as `ln` writes them.
-        root: The root element.
-    """
+    """A document before it is written; troubles alter it."""
 
     capability: str | None
     entries: list[dict[str, Any]]
@@ -67,8 +59,6 @@ class Version:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A change."""
-
     change: str
     name: str
     at: datetime
@@ -77,8 +67,6 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Request:
-    """A request: when, for what, and from which machine."""
-
     at: float
     path: str
     fields: dict[str, str]
@@ -150,7 +138,6 @@ class Source:
 
     @property
     def contents(self) -> dict[str, bytes]:
-        """The present content of each resource."""
         return self.contents_at(self.loop.now)
 
     def contents_at(self, when: float) -> dict[str, bytes]:
@@ -181,7 +168,6 @@ class Source:
         return found
 
     def update(self, name: str, content: bytes | None = None) -> Recorded:
-        """Change a resource, or create one."""
         exists = name in self.contents
         text = f"{name}, changed at {self.loop.now:.3f}\n".encode() * 3
         return self._change("updated" if exists else "created", name, content or text)
@@ -212,14 +198,12 @@ class Source:
         return found
 
     def changed(self, recorded: Recorded) -> dict[str, Any]:
-        """Return the entry of a change."""
         found: dict[str, Any] = {"uri": BASE + recorded.name}
         if recorded.content is not None:
             found = self.described(recorded.name, recorded.content, recorded.at)
         return {**found, "change": recorded.change, "datetime": recorded.at}
 
     def documents(self) -> dict[str, bytes]:
-        """Return the documents by path, as the shape writes and troubles alter them."""
         key = (len(self.changes), self.altered, self.ahead, self.shape.listed_at(self))
         if self._written[0] != key:
             written: dict[str, bytes] = {}
@@ -251,7 +235,6 @@ class Source:
             self.machine = None
 
     def answer(self, request: Request) -> Answer:
-        """Return the answer to a request, and note it."""
         self.log.append(request)
         answer = self._plain(request.path)
         for trouble in self.troubles:

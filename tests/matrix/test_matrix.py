@@ -27,15 +27,13 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_a_copy_is_right_or_in_doubt_whatever_trouble_its_source_or_its_place_is_in(
-    way: object,
-) -> None:
+def test_a_copy_is_right_or_in_doubt_whatever_trouble_its_source_or_its_place_is_in(way: object):
     result = run("--sample", "--way", str(way))
 
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_the_sample_has_every_shape_every_trouble_and_every_way() -> None:
+def test_the_sample_has_every_shape_every_trouble_and_every_way():
     chosen = sample(_SEED)
 
     assert {shape for shape, _, _ in chosen} == set(SHAPES)
@@ -46,16 +44,16 @@ def test_the_sample_has_every_shape_every_trouble_and_every_way() -> None:
     assert set(map(repr, chosen)) <= set(map(repr, every_run()))
 
 
-def test_the_random_runs_depend_on_the_seed_only() -> None:
+def test_the_random_runs_depend_on_the_seed_only():
     assert list(map(repr, triples(3, 20))) == list(map(repr, triples(3, 20)))
 
 
-def test_a_name_that_no_run_has_is_an_error() -> None:
+def test_a_name_that_no_run_has_is_an_error():
     result = run("no such trouble")
 
     assert result.returncode == 2
     assert "no run" in result.stderr
 
 
-def test_the_page_about_reliability_shows_the_matrix_as_it_is() -> None:
+def test_the_page_about_reliability_shows_the_matrix_as_it_is():
     assert tables() in (_ROOT / "docs" / "reliability.md").read_text()

@@ -289,7 +289,6 @@ def _of_another_host(source: Source, listing: Listing) -> None:
 
 
 def _second_list(_: Source, listing: Listing) -> None:
-    """Offer one more document of each kind."""
     for one in [dict(one) for one in listing.entries if one["uri"].endswith("list.xml")]:
         listing.entries.append({**one, "uri": one["uri"].replace("list.xml", "list-2.xml")})
 
@@ -429,7 +428,6 @@ def _delete(*names: str) -> Callable[[Run], None]:
 
 
 async def _add_many(run: Run) -> None:
-    """Add more resources than a sample of the files would have."""
     for name in _MANY:
         run.source.update(name)
     await run.hub.publish()
@@ -483,7 +481,6 @@ def _restore(run: Run) -> None:
 
 
 def _move(run: Run) -> None:
-    """Move the copy, with its state."""
     destination = run.destination
     for name in ("copy", "state"):
         old = destination.root / name

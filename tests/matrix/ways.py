@@ -25,8 +25,8 @@ from rsnotify_subscriber import (
     Subscriber,
     audit,
 )
-from rsnotify_subscriber.events import Via
 from rsnotify_subscriber.mirror.paths import FALLBACKS
+from rsnotify_subscriber.push.terms import Via
 from tests.matrix.source import BASE
 from tests.simulation.loop import Clock, Machine, SimulatedLoop
 
@@ -89,8 +89,6 @@ WAYS = (
 
 @dataclass(frozen=True)
 class Claim:
-    """What a Destination says: that the copy is right, or why it may not be."""
-
     right: bool
     reasons: tuple[str, ...] = ()
     #: Whether it says that the copy is wrong, and does not only doubt it.
@@ -195,7 +193,6 @@ class Destination:
         return Claim(False, ("it is suspended",)) if is_paused else self._status()
 
     async def catch_up(self) -> Claim:
-        """Run `--once`, and return what it says."""
         machine = self._boot()
         ended: asyncio.Future[Claim] = self._loop.create_future()
         machine.on_kill.append(
@@ -218,7 +215,6 @@ class Destination:
         return await ended
 
     async def audit(self) -> Claim:
-        """Run `rsnotify audit`, and return what it says."""
         machine = Machine(self._loop, "auditor", self.clock)
         self._run.network.register(machine)
         found = await machine.spawn(self._audited())
@@ -262,7 +258,6 @@ class Destination:
                     yield path.relative_to(self.copy).as_posix(), path.read_bytes()
 
     def path(self, name: str) -> Path:
-        """Return the file of a resource."""
         return next(iter(self.copy.rglob("a"))).with_name(name)
 
     def back_up(self, *, copy: bool, state: bool) -> None:

@@ -71,10 +71,7 @@ async def test_a_published_message_arrives_and_is_retained(
 
 async def test_many_large_messages_arrive_complete_and_in_order(mosquitto: Mosquitto) -> None:
     bodies = [bytes([number % 256]) * (number * 1000) for number in range(1, 200)]
-    async with (
-        subscribed(mosquitto.url) as inbox,
-        connect(parse_broker(mosquitto.url)) as source,
-    ):
+    async with subscribed(mosquitto.url) as inbox, connect(parse_broker(mosquitto.url)) as source:
         futures = [
             await source.publish("t", body, content_type=XML, channel=CHANNEL) for body in bodies
         ]

@@ -15,11 +15,9 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from rsnotify_hub.admin.schemas import NodeList, StreamInfo
-from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.application import JsonLogFormatter
 from rsnotify_hub.metrics import Metrics
-from rsnotify_hub.statistics import Statistics
+from tests.hub.readings import IN_A_CLUSTER, hub_readings
 from tests.reader import ROOT
 
 RULES = ROOT / "deploy/prometheus/rsnotify-hub.rules.yml"
@@ -44,7 +42,7 @@ FIRING = {
         'rsnotify_hub_deliveries_total{way="websub",outcome="given-up"}': "0x50 1x10"
     },
     "RsnotifyHubSubscribersCutOff": {
-        'rsnotify_hub_deliveries_total{way="websocket",outcome="cut-off"}': "0+1x60",
+        'rsnotify_hub_deliveries_total{way="websocket",outcome="cut-off"}': "0+1x60"
     },
     "RsnotifyHubBrokerBehind": {"rsnotify_hub_mqtt_topics_behind": "1x60"},
     "RsnotifyHubFilesShort": {"process_open_fds": "91x60", "process_max_fds": "100x60"},
@@ -85,24 +83,7 @@ def rules() -> list[dict[str, Any]]:
 
 def exposed() -> set[str]:
     """Return the names of the metrics that a node of a hub with everything exposes."""
-    stream = StreamInfo(
-        name="s", connected=True, trouble=None, records=0, bytes=0, copies=(), warnings=()
-    )
-    readings = HubReadings(
-        version="1",
-        statistics=Statistics(),
-        logs=(),
-        subscriptions={},
-        lags=lambda: (1.0,),
-        connections=0,
-        websockets=0,
-        event_streams=0,
-        live_queue=0,
-        delivery_queue=0,
-        commit_queue=0,
-        nodes=NodeList(rows=(), stream=stream),
-        moved_shards={"lost": 0},
-    )
+    readings = hub_readings(lags=lambda: (1.0,), **IN_A_CLUSTER)
     body = Metrics(lambda: readings).answer().body
     assert isinstance(body, bytes)
     # Refusals have a series once there was one.

@@ -36,7 +36,6 @@ async def cut(name: str, cuts: int, seed: int) -> list[str]:
 
 
 def main() -> int:
-    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cuts", type=int, default=10_000, help="how often the power is cut")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))

@@ -81,15 +81,12 @@ class RememberedSource:
         return change
 
     async def push(self, *make: Callable[[], Resource]) -> None:
-        """Make changes, and push them as one fragment."""
         before = self.source.last
         changes = [each() for each in make]
         fragment = self.source.fragment(changes, before)
         await self._hub.publish(fragment, before, self.source.last)
 
     async def step(self, folder: Path, **changes: bytes | None) -> None:
-        """Push changes, and wait until a mirror has them."""
-
         def change(path: str, content: bytes | None) -> Callable[[], Resource]:
             name = path.replace("_", "/")
             return lambda: self.delete(name) if content is None else self.put(name, content)
@@ -220,7 +217,6 @@ async def _trace(folder: Path, source: RememberedSource) -> list[Call]:
 async def _following(
     folder: Path, source: RememberedSource, end: signal.Signals
 ) -> AsyncIterator[None]:
-    """Follow, until a signal ends that."""
     program = [sys.executable, "-m", "tests.power_cuts.following_destination"]
     disk = folder / "disk"
     arguments = [source.source.url, str(disk / MIRROR), str(disk / STATE)]

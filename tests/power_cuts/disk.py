@@ -81,7 +81,6 @@ class Disk:
         return node
 
     def read(self, path: Sequence[str]) -> bytes:
-        """Return the content of a file as programs see it; empty if there is none."""
         node = self.find(path)
         content = bytearray(node.durable) if isinstance(node, File) else bytearray()
         for write in node.pending if isinstance(node, File) else ():

@@ -180,7 +180,6 @@ async def traced_hub(folder: Path) -> AsyncIterator[Experiment]:
 
 @asynccontextmanager
 async def _hub(folder: Path, *arguments: str) -> AsyncIterator[Running]:
-    """Run a command of the hub, which ends in the context."""
     command = [sys.executable, "-m", "rsnotify", "hub", *arguments]
     data = ["--data", str(folder / "disk" / "above" / "hub")]
     running = traced(folder / "trace", [*command, *data], os.environ)
@@ -190,7 +189,6 @@ async def _hub(folder: Path, *arguments: str) -> AsyncIterator[Running]:
 
 
 async def _check_hub(cut: PowerCut, witness: HubWitness) -> None:
-    """Check what is left of a hub after a power cut."""
     if witness.exported:
         check_export(cut.remains / EXPORT, limits_of(IntakeConfig()))
     folder = cut.remains / "above" / "hub"

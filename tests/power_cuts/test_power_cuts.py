@@ -26,7 +26,7 @@ def disk() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-async def test_nothing_that_was_acknowledged_is_lost_by_a_power_cut(name: str, disk: Path) -> None:
+async def test_nothing_that_was_acknowledged_is_lost_by_a_power_cut(name: str, disk: Path):
     async with EXPERIMENTS[name](disk) as experiment:
         findings = await experiment.run(_CUTS[name], seed=0)
     assert findings.cuts >= _CUTS[name]

@@ -41,7 +41,6 @@ class Call(NamedTuple):
     result: int
 
     def texts(self) -> list[bytes]:
-        """Return all strings among the arguments."""
         return [bytes.fromhex(text.replace("\\x", "")) for text in _TEXT.findall(self.arguments)]
 
     def argument(self, index: int) -> str:
@@ -68,12 +67,7 @@ def traced(to: Path, command: Sequence[str], environment: Mapping[str, str]) -> 
 
 
 def read_calls(trace: Path, *, after: Sequence[Call] = ()) -> list[Call]:
-    """Return the calls that succeeded, in the order in which they ended.
-
-    Args:
-        trace: The file that `traced` has written.
-        after: The calls of an earlier run, which come first.
-    """
+    """Return the calls that succeeded, in the order in which they ended."""
     begun: dict[int, tuple[int, str]] = {}
     calls = list(after)
     first = after[-1].end + 1 if after else 0

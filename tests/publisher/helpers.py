@@ -12,13 +12,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from aiohttp import WSMsgType, web
+from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Capability, Document
 from rsnotify.format.reader import read_document
-from rsnotify_publisher import Options
+from rsnotify_publisher import Hub, Options, Publisher
 from tests.ports import port_for
 
 BASE = "http://source.example/data/"
@@ -27,6 +29,13 @@ QUICK = Options(heartbeat=30, refresh=0.02, resource_list_every=0.05, grace=5)
 PATIENCE = 120.0
 #: Any free port.
 PORT = ("--port", "0")
+
+
+def quick_publisher(folder: Path, *hubs: str | Hub, **settings: Any) -> Publisher:
+    """Return a Publisher that does everything soon; settings are its own, or of its options."""
+    fields = settings.keys() & set(Options.__struct_fields__)
+    options = {name: settings.pop(name) for name in fields}
+    return Publisher(folder, BASE, hubs=hubs, options=replace(QUICK, **options), **settings)
 
 
 class Clock:
@@ -112,7 +121,6 @@ class FakeHub:
             await self._news.wait_for(happened)
 
     async def until_disconnected(self) -> None:
-        """Wait until all that was sent has been read."""
         await self.until(lambda: not self._sockets)
 
     async def has(self, *uris: str) -> None:
@@ -176,10 +184,11 @@ class FakeHub:
 
 
 @asynccontextmanager
-async def serving(app: web.Application) -> AsyncIterator[str]:
+async def serving(app: web.Application, port: int = 0) -> AsyncIterator[str]:
+    """Serve an application on loopback; give the URL, without a slash at the end."""
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()
     try:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
@@ -233,7 +242,6 @@ class SourceProcess:
         return self.url.rstrip("/").rpartition(":")[2]
 
     def next_line(self) -> str:
-        """Wait for a line that it writes, and return it."""
         assert self._process.stdout is not None
         readable, _, _ = select.select([self._process.stdout], [], [], PATIENCE * 2)
         assert readable, "the source did not become ready"
@@ -265,7 +273,6 @@ class SourceProcess:
         ]
 
     def wait_for_change(self, change: str, name: str) -> None:
-        """Wait until a change stands in the open Change List."""
         eventually(lambda: (change, name) in self.changes())
 
 

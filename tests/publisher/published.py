@@ -6,7 +6,7 @@ import gzip
 import hashlib
 from itertools import pairwise
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from msgspec.structs import replace
 
@@ -22,13 +22,15 @@ QUIET = replace(QUICK, resource_list_every=900, grace=0)
 class Published:
     """A Source whose contents are its names, and what it has published."""
 
-    def __init__(self, folder: Path, options: Options = QUIET, *, tracked: bool = True) -> None:
+    def __init__(
+        self, folder: Path, options: Options = QUIET, *, tracked: bool = True, **changed: Any
+    ) -> None:
         self.clock = Clock()
         self.gone: set[str] = set()
         self.publisher = Publisher(
             folder,
             BASE,
-            options=options,
+            options=replace(options, **changed),
             clock=self.clock,
             content=self._content,
             resources=None if tracked else list,
@@ -60,7 +62,6 @@ class Published:
         return (self.folder / name.removeprefix(BASE)).exists()
 
     def parts(self, name: str) -> list[Document]:
-        """Read a document, or in its place what its index lists."""
         top = self.read(name)
         return [self.read(entry.uri) for entry in top.resources] if top.index else [top]
 

@@ -7,21 +7,31 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Resource
-from rsnotify_publisher import Publisher
+from rsnotify_publisher import Options, Publisher
 from rsnotify_publisher.documents.archives import Archives
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.journal import Journal, Recorder
+from rsnotify_publisher.options import (
+    FinishedDocument,
+    MinimumOpen,
+    RetentionPolicy,
+    RotationPolicy,
+    parse_retention,
+    parse_rotation,
+)
 from tests.ports import free_port
 from tests.publisher.helpers import BASE, Clock, eventually
 from tests.publisher.published import QUIET, Published, join, names
 
 
-def test_an_open_period_that_outgrows_a_document_gets_an_index(tmp_path: Path) -> None:
-    source = Published(tmp_path, replace(QUIET, rotate="1000 changes", max_entries=10))
-    with source:
+def test_an_open_period_that_outgrows_a_document_gets_an_index(tmp_path: Path):
+    with Published(tmp_path, rotate="1000 changes", max_entries=10) as source:
         source.update(*range(35))
     top = source.read("changelist.xml")
     assert top.index
@@ -41,9 +51,8 @@ def test_an_open_period_that_outgrows_a_document_gets_an_index(tmp_path: Path) -
     assert source.read("changelist-archive.xml").resources == ()
 
 
-def test_bytes_too_make_the_open_period_outgrow_a_document(tmp_path: Path) -> None:
-    source = Published(tmp_path, replace(QUIET, rotate="1000 changes", max_bytes=4_000))
-    with source:
+def test_bytes_too_make_the_open_period_outgrow_a_document(tmp_path: Path):
+    with Published(tmp_path, rotate="1000 changes", max_bytes=4_000) as source:
         source.update(*range(40))
     assert source.read("changelist.xml").index
     assert names(source.parts("changelist.xml")) == [str(number) for number in range(40)]
@@ -52,9 +61,8 @@ def test_bytes_too_make_the_open_period_outgrow_a_document(tmp_path: Path) -> No
     assert max(sizes) <= 4_000
 
 
-def test_parts_of_an_index_move_to_the_archive_as_they_are(tmp_path: Path) -> None:
-    source = Published(tmp_path, replace(QUIET, rotate="40 changes", max_entries=10))
-    with source:
+def test_parts_of_an_index_move_to_the_archive_as_they_are(tmp_path: Path):
+    with Published(tmp_path, rotate="40 changes", max_entries=10) as source:
         source.update(*range(35))
         source.wait_written()
         top = source.read("changelist.xml")
@@ -75,9 +83,8 @@ def test_parts_of_an_index_move_to_the_archive_as_they_are(tmp_path: Path) -> No
     assert top.from_ == archive.resources[-1].until
 
 
-def test_an_open_period_may_become_one_document_again(tmp_path: Path) -> None:
-    source = Published(tmp_path, replace(QUIET, rotate="30 changes or 1 h", max_entries=10))
-    with source:
+def test_an_open_period_may_become_one_document_again(tmp_path: Path):
+    with Published(tmp_path, rotate="30 changes or 1 h", max_entries=10) as source:
         source.update(*range(15))
         eventually(lambda: source.read("changelist.xml").index)
         source.clock.pass_seconds(3_601)
@@ -88,9 +95,8 @@ def test_an_open_period_may_become_one_document_again(tmp_path: Path) -> None:
     assert source.read("resourcesync/changelist-open.xml") == source.read("changelist.xml")
 
 
-def test_changes_are_closed_by_age(tmp_path: Path) -> None:
-    source = Published(tmp_path, replace(QUIET, rotate="1 h"))
-    with source:
+def test_changes_are_closed_by_age(tmp_path: Path):
+    with Published(tmp_path, rotate="1 h") as source:
         source.update("a", "b")
         source.clock.pass_seconds(2_400)
         source.update("c")
@@ -101,11 +107,10 @@ def test_changes_are_closed_by_age(tmp_path: Path) -> None:
     assert names([source.read("changelist.xml")]) == ["c"]
 
 
-def test_what_was_closed_is_offered_for_the_stated_time_and_lingers_as_a_file(
-    tmp_path: Path,
-) -> None:
-    options = replace(QUIET, rotate="4 changes", keep="1 h", linger=600, resource_list_every=0.05)
-    source = Published(tmp_path, options)
+def test_what_was_closed_is_offered_for_the_stated_time_and_lingers_as_a_file(tmp_path: Path):
+    source = Published(
+        tmp_path, rotate="4 changes", keep="1 h", linger=600, resource_list_every=0.05
+    )
 
     def archived() -> list[str]:
         return [entry.uri for entry in source.read("changelist-archive.xml").resources]
@@ -127,9 +132,8 @@ def test_what_was_closed_is_offered_for_the_stated_time_and_lingers_as_a_file(
         eventually(lambda: not any(source.has(uri) for uri in closed))
 
 
-def test_old_changes_leave_the_open_list_even_if_few_come(tmp_path: Path) -> None:
-    source = Published(tmp_path, replace(QUIET, keep="1 h", linger=0, resource_list_every=0.05))
-    with source:
+def test_old_changes_leave_the_open_list_even_if_few_come(tmp_path: Path):
+    with Published(tmp_path, keep="1 h", linger=0, resource_list_every=0.05) as source:
         source.update("a")
         eventually(lambda: names([source.read("changelist.xml")]) == ["a"])
         source.clock.pass_seconds(3_700)
@@ -139,23 +143,20 @@ def test_old_changes_leave_the_open_list_even_if_few_come(tmp_path: Path) -> Non
     assert names([source.read("changelist.xml")]) == ["b"]
 
 
-def test_changes_that_a_baseline_still_needs_are_not_dropped(tmp_path: Path) -> None:
+def test_changes_that_a_baseline_still_needs_are_not_dropped(tmp_path: Path):
     # The Resource List stays as it was at the start, so each later change is needed.
-    source = Published(tmp_path, replace(QUIET, rotate="4 changes", keep="1 list", refresh=0.01))
-    with source:
+    with Published(tmp_path, rotate="4 changes", keep="1 list", refresh=0.01) as source:
         source.update(*range(40))
         source.clock.pass_seconds(10)
     archive = source.read("changelist-archive.xml").resources
     at = source.read("resourcelist.xml").at
     assert len(archive) > 3
-    assert archive[0].from_ is not None
-    assert at is not None
     assert archive[0].from_ <= at
 
 
 def test_a_hub_that_never_comes_back_does_not_keep_changes_for_ever(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     options = replace(QUIET, rotate="4 changes", keep="1 list", resource_list_every=0.05)
     hub = f"http://127.0.0.1:{free_port()}/"
     with Publisher(tmp_path, BASE, options=options, hubs=[hub]) as publisher:
@@ -172,12 +173,10 @@ def test_a_hub_that_never_comes_back_does_not_keep_changes_for_ever(
 
 
 @pytest.mark.parametrize("max_entries", [50_000, 2])
-def test_former_resource_lists_are_archived(tmp_path: Path, max_entries: int) -> None:
-    options = replace(
-        QUIET, resource_list_archive=True, max_entries=max_entries, resource_list_every=0.05
-    )
-    source = Published(tmp_path, options)
-    with source:
+def test_former_resource_lists_are_archived(tmp_path: Path, max_entries: int):
+    with Published(
+        tmp_path, resource_list_archive=True, max_entries=max_entries, resource_list_every=0.05
+    ) as source:
         seen = []
         for number in range(3):
             source.update(f"{number}a", f"{number}b")
@@ -201,9 +200,8 @@ def test_former_resource_lists_are_archived(tmp_path: Path, max_entries: int) ->
             assert part.link("index") in (None, entry.uri)
 
 
-def test_an_archive_that_outgrows_a_document_gets_an_index(tmp_path: Path) -> None:
-    source = Published(tmp_path, replace(QUIET, rotate="2 changes", max_entries=5))
-    with source:
+def test_an_archive_that_outgrows_a_document_gets_an_index(tmp_path: Path):
+    with Published(tmp_path, rotate="2 changes", max_entries=5) as source:
         source.update(*range(30))
     top = source.read("changelist-archive.xml")
     assert top.index
@@ -218,9 +216,8 @@ def test_an_archive_that_outgrows_a_document_gets_an_index(tmp_path: Path) -> No
     assert names([*lists, source.read("changelist.xml")]) == [str(n) for n in range(30)]
 
 
-def test_readers_never_find_a_gap_between_index_and_archive(tmp_path: Path) -> None:
-    options = replace(QUIET, rotate="60 changes", max_entries=10, refresh=0.001)
-    source = Published(tmp_path, options)
+def test_readers_never_find_a_gap_between_index_and_archive(tmp_path: Path):
+    source = Published(tmp_path, rotate="60 changes", max_entries=10, refresh=0.001)
     gaps: list[object] = []
     done = threading.Event()
 
@@ -252,12 +249,10 @@ def test_readers_never_find_a_gap_between_index_and_archive(tmp_path: Path) -> N
     assert len(source.parts("changelist-archive.xml")) > 1
 
 
-def test_long_documents_may_be_compressed(tmp_path: Path) -> None:
-    options = replace(
-        QUIET, gzip=True, rotate="10 changes", max_entries=12, resource_list_every=0.05
-    )
-    source = Published(tmp_path, options)
-    with source:
+def test_long_documents_may_be_compressed(tmp_path: Path):
+    with Published(
+        tmp_path, gzip=True, rotate="10 changes", max_entries=12, resource_list_every=0.05
+    ) as source:
         source.update(*(f"{number:02}" for number in range(20)))
         eventually(lambda: len(names(source.parts("resourcelist.xml"))) == 20)
     archive = source.read("changelist-archive.xml")
@@ -271,8 +266,8 @@ def test_long_documents_may_be_compressed(tmp_path: Path) -> None:
     assert {part.link("up") for part in closed} == {BASE + "capabilitylist.xml"}
 
 
-def test_a_single_long_document_is_never_compressed(tmp_path: Path) -> None:
-    source = Published(tmp_path, replace(QUIET, gzip=True))
+def test_a_single_long_document_is_never_compressed(tmp_path: Path):
+    source = Published(tmp_path, gzip=True)
     source.publisher.load(Resource(f"{BASE}{number:06}") for number in range(2_000))
     with source:
         pass
@@ -280,9 +275,8 @@ def test_a_single_long_document_is_never_compressed(tmp_path: Path) -> None:
     assert source.read("resourcelist.xml").link("index") is None
 
 
-def test_readers_of_1_0_find_the_datetime_of_changes_in_lastmod_alone(tmp_path: Path) -> None:
-    source = Published(tmp_path, replace(QUIET, profile="1.0", rotate="4 changes"))
-    with source:
+def test_readers_of_1_0_find_the_datetime_of_changes_in_lastmod_alone(tmp_path: Path):
+    with Published(tmp_path, profile="1.0", rotate="4 changes") as source:
         change = source.publisher.updated(BASE + "a", lastmod=Clock.ORIGIN)
         source.update(*range(5))
     archived = source.read("changelist-archive.xml").resources
@@ -292,9 +286,8 @@ def test_readers_of_1_0_find_the_datetime_of_changes_in_lastmod_alone(tmp_path: 
     assert entries[0].lastmod == change.datetime
 
 
-def test_what_is_off_is_not_offered(tmp_path: Path) -> None:
-    source = Published(tmp_path)
-    with source:
+def test_what_is_off_is_not_offered(tmp_path: Path):
+    with Published(tmp_path) as source:
         pass
     # Nor the channel, since there is no hub to hear it at; but it is there, for whoever knows it.
     assert set(source.offered()) == {"resourcelist", "changelist", "changelist-archive"}
@@ -302,21 +295,20 @@ def test_what_is_off_is_not_offered(tmp_path: Path) -> None:
     assert source.read("resourcelist.xml").link("archives") is None
 
 
-def test_an_archive_is_removed_when_it_is_turned_off(tmp_path: Path) -> None:
-    options = replace(QUIET, resource_list_archive=True, resource_list_every=0.05, linger=0)
-    source = Published(tmp_path, options)
-    with source:
+def test_an_archive_is_removed_when_it_is_turned_off(tmp_path: Path):
+    with Published(
+        tmp_path, resource_list_archive=True, resource_list_every=0.05, linger=0
+    ) as source:
         source.update("a")
         eventually(lambda: bool(source.read("resourcelist-archive.xml").resources))
-    without = Published(tmp_path, replace(QUIET, linger=0))
-    with without:
+    with Published(tmp_path, linger=0) as without:
         dated = source.folder / "resourcesync"
         eventually(lambda: not list(dated.glob("resourcelist-*")))
     assert not without.has("resourcelist-archive.xml")
     assert "resourcelist-archive" not in without.offered()
 
 
-def test_temporary_files_that_a_crash_left_go_at_once(tmp_path: Path) -> None:
+def test_temporary_files_that_a_crash_left_go_at_once(tmp_path: Path):
     source = Published(tmp_path)
     names = [".resourcelist.xml.1-1.tmp", "resourcesync/.changedump-1.zip.1-1.tmp"]
     for name in (*names, ".well-known/.resourcesync.1-1.tmp"):
@@ -326,7 +318,7 @@ def test_temporary_files_that_a_crash_left_go_at_once(tmp_path: Path) -> None:
         assert not list(source.folder.rglob(".*.tmp"))
 
 
-def test_a_file_being_deleted_is_rewritten_only_afterwards(tmp_path: Path) -> None:
+def test_a_file_being_deleted_is_rewritten_only_afterwards(tmp_path: Path):
     name = "resourcesync/changedump-20200101T000000000000Z.xml"
     source = Published(tmp_path).publisher.source
     recorder = Recorder(source.open_journal, lambda _: None, ThreadPoolExecutor(1))
@@ -355,7 +347,7 @@ def test_a_file_being_deleted_is_rewritten_only_afterwards(tmp_path: Path) -> No
     assert (source.documents_folder / name).exists()
 
 
-def test_files_that_a_crash_left_behind_go_after_a_while(tmp_path: Path) -> None:
+def test_files_that_a_crash_left_behind_go_after_a_while(tmp_path: Path):
     source = Published(tmp_path)
     lost = (
         source.folder / "resourcesync/changelist-20200101T000000000000Z-20200102T000000000000Z.xml"
@@ -366,3 +358,148 @@ def test_files_that_a_crash_left_behind_go_after_a_while(tmp_path: Path) -> None
         assert lost.exists()
         source.clock.pass_seconds(601)
         eventually(lambda: not lost.exists())
+
+
+# A line of text says when changes are closed and how long what is closed is kept.
+
+
+SECOND = 1_000_000
+HOUR = 3_600 * SECOND
+DAY = 24 * HOUR
+
+
+def volumes(*ends: int, size: int = 100) -> list[FinishedDocument]:
+    return [FinishedDocument("changelist", end - 1, end, 1, size, (f"{end}.xml",)) for end in ends]
+
+
+def ends(of: list[FinishedDocument]) -> list[int]:
+    return [volume.end for volume in of]
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("500 changes or 1 h", RotationPolicy(changes=500, age=HOUR)),
+        ("10,000 changes or 25 MB", RotationPolicy(changes=10_000, size=25_000_000)),
+        ("1 h", RotationPolicy(age=HOUR)),
+        ("1.5kB", RotationPolicy(size=1_500)),
+        ("90 s, 1_000 changes, 2 GB", RotationPolicy(1_000, 2_000_000_000, 90 * SECOND)),
+        ("15 MIN and 1 change", RotationPolicy(changes=1, age=HOUR // 4)),
+    ],
+)
+def test_when_changes_are_closed_is_one_line(text: str, meant: RotationPolicy):
+    assert parse_rotation(text) == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("30 days, 1000 lists, 2 GB", RetentionPolicy(30 * DAY, 1_000, 2_000_000_000)),
+        ("2 GB, 30d", RetentionPolicy(age=30 * DAY, size=2_000_000_000)),
+        ("4 weeks", RetentionPolicy(age=28 * DAY)),
+        ("4 dumps", RetentionPolicy(count=4)),
+        ("1 TB or 3 documents", RetentionPolicy(count=3, size=10**12)),
+    ],
+)
+def test_how_long_documents_are_kept_is_one_line(text: str, meant: RetentionPolicy):
+    assert parse_retention(text) == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "'' is no count, time or size"),
+        ("always", "'always' is no count"),
+        ("30 days, ", "'30 days,' is no count"),
+        ("30 moons", "'30 moons' is no count"),
+        ("-3 days", "'-3 days' is no count"),
+        ("3 days, 2 weeks", "'2 weeks' is a second age"),
+        ("3 lists, 0 MB", "'0 MB' is nothing"),
+        ("30 days 1000 lists", "is no count"),
+    ],
+)
+def test_a_wrong_policy_is_refused_with_an_example(text: str, complaint: str):
+    with pytest.raises(ConfigurationError) as raised:
+        parse_retention(text)
+    assert complaint in str(raised.value)
+    assert 'write it like "30 days, 1000 lists, 2 GB"' in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (Options(rotate="often"), "rotate is 'often'"),
+        (Options(keep="for ever"), "keep is 'for ever'"),
+        (Options(profile="2.0"), "profile '2.0' is unknown; write 1.1 or 1.0"),
+        (Options(change_dump=True), "give `content`"),
+        (Options(resource_dump_every=60), "give `content`"),
+        (Options(resource_dump_archive=True), "resource_dump_archive needs resource_dump_every"),
+        (Options(change_dump_archive=True), "change_dump_archive needs change_dump"),
+    ],
+)
+def test_a_wrong_option_stops_before_the_start(options: Options, complaint: str):
+    with pytest.raises(ConfigurationError, match=complaint):
+        Publisher("never-made", BASE, options=options)
+
+
+def test_with_a_count_alone_the_newest_stay():
+    assert ends(RetentionPolicy(count=2).expired(volumes(1, 2, 3, 4), now=10**9)) == [1, 2]
+    assert RetentionPolicy(count=9).expired(volumes(1, 2), now=10**9) == []
+
+
+def test_with_a_size_alone_the_newest_that_fit_stay():
+    assert ends(RetentionPolicy(size=250).expired(volumes(1, 2, 3, 4), now=10**9)) == [1, 2]
+    assert ends(RetentionPolicy(size=99).expired(volumes(1, 2), now=10**9)) == [1, 2]
+
+
+def test_with_an_age_alone_what_is_older_goes():
+    assert ends(RetentionPolicy(age=10).expired(volumes(80, 90, 91, 99), now=100)) == [80, 90]
+
+
+def test_an_age_wins_over_count_and_size():
+    policy = RetentionPolicy(age=10, count=1, size=100)
+    assert ends(policy.expired(volumes(80, 91, 95, 99), now=100)) == [80]
+
+
+def test_documents_older_than_the_age_stay_within_count_and_size():
+    assert RetentionPolicy(age=10, count=5).expired(volumes(1, 2, 3), now=100) == []
+
+
+@given(
+    st.lists(st.integers(1, 100), unique=True).map(sorted),
+    st.builds(
+        RetentionPolicy,
+        st.none() | st.integers(1, 120),
+        st.none() | st.integers(1, 9),
+        st.none() | st.integers(1, 900),
+    ),
+)
+def test_a_destination_offline_for_less_than_the_age_misses_nothing(
+    at: list[int], policy: RetentionPolicy
+):
+    kept = volumes(*at)
+    gone = policy.expired(kept, now=100)
+    assert gone == kept[: len(gone)], "only the oldest go"
+    if policy.age is not None:
+        assert all(volume.end <= 100 - policy.age for volume in gone)
+
+
+def test_nothing_is_closed_before_a_limit_is_reached():
+    policy = RotationPolicy(changes=10, size=1_000, age=HOUR)
+    assert policy.minimum_open(9, 999, oldest=1, now=HOUR) is None
+    assert policy.minimum_open(0, 0, oldest=0, now=10 * HOUR) is None
+
+
+def test_half_of_the_limit_that_was_reached_stays_open():
+    policy = RotationPolicy(changes=10, size=1_000, age=HOUR)
+    assert policy.minimum_open(10, 0, oldest=1, now=HOUR) == MinimumOpen(5, None, None)
+    assert policy.minimum_open(1, 1_200, oldest=1, now=HOUR) == MinimumOpen(None, 500, None)
+    assert policy.minimum_open(1, 0, oldest=0, now=HOUR) == MinimumOpen(None, None, HOUR // 2)
+    assert policy.minimum_open(10, 1_000, oldest=0, now=HOUR) == MinimumOpen(5, 500, HOUR // 2)
+
+
+def test_any_reached_limit_permits_to_close():
+    floor = MinimumOpen(changes=5, size=None, since=50)
+    assert floor.allows(changes=5, size=0, last_closed=99)
+    assert floor.allows(changes=0, size=0, last_closed=50)
+    assert not floor.allows(changes=4, size=10**9, last_closed=51)

@@ -18,15 +18,13 @@ from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import ChangeType, Document, Rel, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import Options, Publisher, application
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually, serving
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually, quick_publisher, serving
 
 MEMORY = "resourcesync/changes"
 SECOND = timedelta(seconds=1)
 
 
 class Memory:
-    """The change memory of a Source that runs, and the Source."""
-
     def __init__(self, publisher: Publisher, url: str, session: aiohttp.ClientSession) -> None:
         self.publisher = publisher
         self.url = url
@@ -76,7 +74,7 @@ def joined(pages: list[Document]) -> list[Resource]:
     return [entry for page in pages for entry in page.resources]
 
 
-async def test_a_page_is_a_change_list_of_what_is_later(tmp_path: Path) -> None:
+async def test_a_page_is_a_change_list_of_what_is_later(tmp_path: Path):
     async with remembering(tmp_path) as memory:
         first, second, third = await memory.record(3)
         assert first.datetime is not None
@@ -89,9 +87,7 @@ async def test_a_page_is_a_change_list_of_what_is_later(tmp_path: Path) -> None:
     assert [entry.datetime for entry in page.resources] == [second.datetime, third.datetime]
 
 
-async def test_the_last_page_leads_to_one_that_is_empty_until_something_changes(
-    tmp_path: Path,
-) -> None:
+async def test_the_last_page_leads_to_one_that_is_empty_until_something_changes(tmp_path: Path):
     async with remembering(tmp_path) as memory:
         (change,) = await memory.record(1)
         *_, last = await memory.walk(await memory.page())
@@ -103,7 +99,7 @@ async def test_the_last_page_leads_to_one_that_is_empty_until_something_changes(
         assert len((await memory.since(change.datetime)).resources) == 2
 
 
-async def test_full_pages_are_closed_and_join(tmp_path: Path) -> None:
+async def test_full_pages_are_closed_and_join(tmp_path: Path):
     async with remembering(tmp_path) as memory:
         changes = await memory.record(7)
         pages = await memory.walk(await memory.page("?limit=3"))
@@ -112,7 +108,7 @@ async def test_full_pages_are_closed_and_join(tmp_path: Path) -> None:
     assert [entry.datetime for entry in joined(pages)] == [change.datetime for change in changes]
 
 
-async def test_a_page_that_is_just_full_is_the_last(tmp_path: Path) -> None:
+async def test_a_page_that_is_just_full_is_the_last(tmp_path: Path):
     async with remembering(tmp_path) as memory:
         await memory.record(3)
         page = await memory.page("?limit=3")
@@ -125,7 +121,7 @@ async def test_a_page_that_is_just_full_is_the_last(tmp_path: Path) -> None:
 @pytest.mark.parametrize("limit", [4, 1000])
 async def test_what_is_closed_is_remembered_too(
     tmp_path: Path, compressed: bool, profile: str, limit: int
-) -> None:
+):
     options = replace(QUICK, rotate="10 changes", gzip=compressed, profile=profile)
     async with remembering(tmp_path, options) as memory:
         changes = []
@@ -156,12 +152,11 @@ async def pruned(publisher: Publisher) -> None:
     await asyncio.to_thread(eventually, is_pruned)
 
 
-async def test_what_is_no_longer_known_is_gone_with_a_sentence(tmp_path: Path) -> None:
+async def test_what_is_no_longer_known_is_gone_with_a_sentence(tmp_path: Path):
     async with remembering(tmp_path) as memory:
         (change,) = await memory.record(1)
         assert change.datetime is not None
         beginning = (await memory.page()).from_
-        assert beginning is not None
         status, text = await memory.request_page(f"?since={format_datetime(beginning - SECOND)}")
     assert status == 410
     assert f"since {format_datetime(beginning)} only" in text
@@ -169,14 +164,13 @@ async def test_what_is_no_longer_known_is_gone_with_a_sentence(tmp_path: Path) -
     assert text.count("\n") == 1
 
 
-async def test_what_retention_dropped_is_gone(tmp_path: Path) -> None:
+async def test_what_retention_dropped_is_gone(tmp_path: Path):
     options = replace(QUICK, rotate="10 changes", keep="1 lists")
     async with remembering(tmp_path, options) as memory:
         changes = []
         for _ in range(5):
             changes += await memory.record(10)
         await pruned(memory.publisher)
-        assert changes[0].datetime is not None
         query = f"?since={format_datetime(changes[0].datetime)}"
         documents = memory.publisher.source.documents_folder
         await asyncio.to_thread(eventually, lambda: archived(documents) == 1)
@@ -200,7 +194,7 @@ async def test_what_retention_dropped_is_gone(tmp_path: Path) -> None:
 )
 async def test_a_question_that_makes_no_sense_is_answered_by_one_sentence(
     tmp_path: Path, query: str, named: str
-) -> None:
+):
     async with remembering(tmp_path) as memory:
         status, text = await memory.request_page(query)
     assert status == 400
@@ -208,7 +202,7 @@ async def test_a_question_that_makes_no_sense_is_answered_by_one_sentence(
     assert text.count("\n") == 1
 
 
-async def test_every_w3c_datetime_is_understood(tmp_path: Path) -> None:
+async def test_every_w3c_datetime_is_understood(tmp_path: Path):
     async with remembering(tmp_path) as memory:
         (change,) = await memory.record(1)
         for since in ("2100", "2100-01-01", "2100-01-01T00:00:00+01:00", "2100-01-01T00:00Z"):
@@ -219,7 +213,7 @@ async def test_every_w3c_datetime_is_understood(tmp_path: Path) -> None:
         assert [e.uri for e in (await memory.since(begin)).resources] == [change.uri]
 
 
-async def test_a_client_that_has_a_page_gets_a_304(tmp_path: Path) -> None:
+async def test_a_client_that_has_a_page_gets_a_304(tmp_path: Path):
     async with remembering(tmp_path) as memory, aiohttp.ClientSession() as session:
         await memory.record(1)
         url = f"{memory.url}/{MEMORY}"
@@ -234,11 +228,8 @@ async def test_a_client_that_has_a_page_gets_a_304(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("offered", [False, True])
-async def test_the_capability_list_names_it_where_it_is_served(
-    tmp_path: Path, offered: bool
-) -> None:
-    publisher = Publisher(tmp_path, BASE, options=replace(QUICK, change_memory=offered))
-    with publisher:
+async def test_the_capability_list_names_it_where_it_is_served(tmp_path: Path, offered: bool):
+    with quick_publisher(tmp_path, change_memory=offered) as publisher:
         assert publisher.wait_published(PATIENCE)
     body = (publisher.source.documents_folder / "capabilitylist.xml").read_bytes()
     named = read_document(body).link(Rel.CHANGE_SET)

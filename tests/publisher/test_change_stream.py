@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,15 +16,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.model import ChangeType, Resource
+from rsnotify.format.reader import read_document
 from rsnotify_publisher import Publisher, Record
-from rsnotify_publisher.journal import Journal, JournalState, RecordedChanges
+from rsnotify_publisher.documents.document_store import DocumentStore
+from rsnotify_publisher.journal import Journal, JournalState, RecordedChanges, Recorder
+from rsnotify_publisher.options import Options
 from rsnotify_publisher.push import hub_feed as recent_changes
 from rsnotify_publisher.push.hub_feed import ChangeStream
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of
+from rsnotify_publisher.source_context import SourceContext
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of, quick_publisher
 
 HASH = "sha-256:" + "0" * 64
 CONTENT = b"small"
@@ -105,7 +109,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, kept=st.integers(1, 12))
-def test_every_hub_is_fed_what_the_journal_has(steps: list[tuple[str, int]], kept: int) -> None:
+def test_every_hub_is_fed_what_the_journal_has(steps: list[tuple[str, int]], kept: int):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(recent_changes, "_CHANGES", kept)
         world = World(Path(folder), 2)
@@ -124,9 +128,7 @@ def test_every_hub_is_fed_what_the_journal_has(steps: list[tuple[str, int]], kep
 
 async def test_hubs_that_keep_up_are_fed_from_memory(
     tmp_path: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hubs = [hub.url, hub.url + "websub"]
-    options = QUICK
+):
     read = []
     changes = Journal.changes
     loop_thread: list[int] = []
@@ -138,7 +140,7 @@ async def test_hubs_that_keep_up_are_fed_from_memory(
         return found
 
     monkeypatch.setattr(Journal, "changes", spy)
-    async with Publisher(tmp_path, BASE, hubs=hubs, options=options) as publisher:
+    async with quick_publisher(tmp_path, hub.url, hub.url + "websub") as publisher:
         await publisher.aupdated(BASE + "first")
         await hub.until(partial(has_twice, hub, BASE + "first"))
         loop_thread.append(publisher._pool.spawn(identity()).result())
@@ -157,12 +159,10 @@ async def identity() -> int:
     return threading.get_ident()
 
 
-async def test_recorded_content_travels_inline_without_a_callback(
-    tmp_path: Path, hub: FakeHub
-) -> None:
+async def test_recorded_content_travels_inline_without_a_callback(tmp_path: Path, hub: FakeHub):
     # While a feed begins, it reads changes from the journal, which has no content.
     small = [BASE + str(number) for number in range(20)]
-    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=QUICK) as publisher:
+    async with quick_publisher(tmp_path, hub.url) as publisher:
         for uri in small:
             await publisher.aupdated(uri, content=b"small", type="text/plain")
             await hub.has(uri)
@@ -174,9 +174,7 @@ async def test_recorded_content_travels_inline_without_a_callback(
     assert links[BASE + "large"] == ()
 
 
-async def test_a_source_may_hold_the_lock_that_its_callback_needs(
-    tmp_path: Path, hub: FakeHub
-) -> None:
+async def test_a_source_may_hold_the_lock_that_its_callback_needs(tmp_path: Path, hub: FakeHub):
     lock = threading.Lock()
 
     def content(uri: str) -> bytes:
@@ -187,8 +185,7 @@ async def test_a_source_may_hold_the_lock_that_its_callback_needs(
         with lock:
             publisher.updated(BASE + name, hash=HASH)
 
-    publisher = Publisher(tmp_path, BASE, hubs=[hub.url], options=QUICK, content=content)
-    async with publisher:
+    async with quick_publisher(tmp_path, hub.url, content=content) as publisher:
         for name in ("a", "b"):
             await asyncio.to_thread(update, publisher, name)
         await hub.has(BASE + "a", BASE + "b")
@@ -198,12 +195,9 @@ async def test_a_source_may_hold_the_lock_that_its_callback_needs(
 @pytest.mark.parametrize("nonsense", [5, "text"])
 async def test_a_callback_that_returns_nonsense_costs_only_the_content(
     tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture, nonsense: Any
-) -> None:
+):
     publisher = Publisher(
-        *(tmp_path, BASE),
-        hubs=[hub.url],
-        options=QUICK,
-        content=lambda uri: nonsense,
+        *(tmp_path, BASE), hubs=[hub.url], options=QUICK, content=lambda uri: nonsense
     )
     async with publisher:
         for name in ("a", "b"):
@@ -215,7 +209,7 @@ async def test_a_callback_that_returns_nonsense_costs_only_the_content(
 
 async def test_no_heartbeat_passes_a_change_whose_content_is_being_read(
     tmp_path: Path, hub: FakeHub
-) -> None:
+):
     go = threading.Event()
     promises = 0
     promise = Journal.promise
@@ -231,8 +225,9 @@ async def test_no_heartbeat_passes_a_change_whose_content_is_being_read(
             go.set()
         return promise(self)
 
-    options = replace(QUICK, heartbeat=0.05, resource_list_every=900)
-    publisher = Publisher(tmp_path, BASE, hubs=[hub.url], options=options, content=content)
+    publisher = quick_publisher(
+        tmp_path, hub.url, content=content, heartbeat=0.05, resource_list_every=900
+    )
     with pytest.MonkeyPatch.context() as patch:
         async with publisher:
             await publisher.await_published()
@@ -242,3 +237,44 @@ async def test_no_heartbeat_passes_a_change_whose_content_is_being_read(
     chain_of(hub.fragments)
     before = hub.fragments[: hub.fragments.index(next(f for f in hub.fragments if f.resources))]
     assert all(fragment.until < change.datetime for fragment in before)  # type: ignore[operator]
+
+
+# Changes that come as fast as lists are closed.
+
+
+MANY = 50
+
+
+class Flood:
+    """A clock at each of whose looks more has happened, as long as it lasts."""
+
+    def __init__(self) -> None:
+        self.recorder: Recorder | None = None
+        self.reads = 0
+
+    def __call__(self) -> int:
+        if self.recorder is not None and threading.current_thread() is threading.main_thread():
+            self.reads += 1
+            assert self.reads < MANY, "it goes on for ever"
+            self.record(self.recorder)
+        return time.time_ns() // 1000
+
+    def record(self, recorder: Recorder) -> None:
+        change = Record(Resource(f"{BASE}a", change=ChangeType.UPDATED))
+        recorder.submit(lambda journal: journal.record([change] * 4)).result()
+
+
+def test_a_flood_does_not_keep_the_other_documents_from_being_written(tmp_path: Path):
+    flood = Flood()
+    source = SourceContext(tmp_path, BASE, (), Options(rotate="4 changes"), flood)
+    recorder = Recorder(source.open_journal, lambda _: None, ThreadPoolExecutor(1))
+    recorder.start()
+    flood.record(recorder)
+    library = DocumentStore(source, recorder)
+    flood.recorder = recorder
+    library.write_change_lists()
+    flood.recorder = None
+    library.write_change_lists()
+    recorder.close()
+    change_list = read_document((source.documents_folder / "changelist.xml").read_bytes())
+    assert 2 <= len(change_list.resources) < 4

@@ -10,12 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import ChangeType, Link, Rel, Resource
-from rsnotify_publisher import Publisher
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
+from tests.publisher.helpers import BASE, PATIENCE, eventually, quick_publisher
 from tests.publisher.published import read
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "publisher/examples/database.py"
@@ -35,24 +33,22 @@ def peak(count: int) -> float:
     assert done.returncode == 0, done.stderr
     assert f"{count:,} resources and 20 changes published" in done.stdout
     found = re.search(r"peak memory: ([\d.]+) MB", done.stdout)
-    assert found is not None
     return float(found[1])
 
 
-def test_memory_does_not_grow_with_the_database() -> None:
+def test_memory_does_not_grow_with_the_database():
     few, many = peak(2_000), peak(17_000)
     assert many - few < 12
 
 
-def test_the_resource_list_shows_the_set_of_the_source(tmp_path: Path) -> None:
+def test_the_resource_list_shows_the_set_of_the_source(tmp_path: Path):
     held = {"b": 1, "a": 2}
 
     def resources() -> Iterator[Resource]:
         for name, length in held.items():
             yield Resource(BASE + name, length=length)
 
-    publisher = Publisher(tmp_path, BASE, options=QUICK, resources=resources)
-    with publisher:
+    with quick_publisher(tmp_path, resources=resources) as publisher:
         assert publisher.wait_published(PATIENCE)
         entries = read(publisher, "resourcelist.xml").resources
         assert entries == (Resource(BASE + "b", length=1), Resource(BASE + "a", length=2))
@@ -65,11 +61,10 @@ def test_the_resource_list_shows_the_set_of_the_source(tmp_path: Path) -> None:
     assert [(entry.uri, entry.change) for entry in changes] == [(BASE + "c", ChangeType.CREATED)]
 
 
-def test_what_belongs_to_a_change_alone_is_left_out(tmp_path: Path) -> None:
+def test_what_belongs_to_a_change_alone_is_left_out(tmp_path: Path):
     links = (Link(Rel.PATCH, BASE + "diff"), Link(Rel.MEMENTO, BASE + "a/1"))
     reported = Resource(BASE + "a", change=ChangeType.UPDATED, links=links)
-    publisher = Publisher(tmp_path, BASE, options=QUICK, resources=lambda: [reported])
-    with publisher:
+    with quick_publisher(tmp_path, resources=lambda: [reported]) as publisher:
         assert publisher.wait_published(PATIENCE)
     (entry,) = read(publisher, "resourcelist.xml").resources
     assert entry == Resource(BASE + "a", links=links[1:])
@@ -78,7 +73,7 @@ def test_what_belongs_to_a_change_alone_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("failing", ["at once", "in the middle", "with a bad resource"])
 def test_a_database_that_fails_only_delays_the_resource_list(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, failing: str
-) -> None:
+):
     broken = True
 
     def resources() -> Iterator[Resource]:
@@ -89,8 +84,7 @@ def test_a_database_that_fails_only_delays_the_resource_list(
             raise ZeroDivisionError
         yield Resource("no URI" if broken else BASE + "b")
 
-    publisher = Publisher(tmp_path, BASE, options=QUICK, resources=resources)
-    with publisher:
+    with quick_publisher(tmp_path, resources=resources) as publisher:
         publisher.updated(BASE + "a")
         changed = publisher.source.documents_folder / "changelist.xml"
         eventually(lambda: "retrying" in caplog.text)
@@ -104,7 +98,7 @@ def test_a_database_that_fails_only_delays_the_resource_list(
 
 def test_a_resource_whose_content_is_gone_is_not_dumped_once_it_was_deleted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     def resources() -> Iterator[Resource]:
         for name in ("a", "b", "c"):
             yield Resource(BASE + name)
@@ -116,12 +110,8 @@ def test_a_resource_whose_content_is_gone_is_not_dumped_once_it_was_deleted(
     def content(uri: str) -> bytes | None:
         return None if uri.endswith("b") else b"x"
 
-    publisher = Publisher(
-        tmp_path,
-        BASE,
-        options=replace(QUICK, resource_dump_every=3600),
-        resources=resources,
-        content=content,
+    publisher = quick_publisher(
+        tmp_path, resources=resources, content=content, resource_dump_every=3600
     )
     dump = publisher.source.documents_folder / "resourcedump.xml"
     with publisher:
@@ -135,7 +125,7 @@ def test_a_resource_whose_content_is_gone_is_not_dumped_once_it_was_deleted(
     assert [entry.uri for entry in manifest.resources] == [BASE + "a", BASE + "c"]
 
 
-def test_a_callback_may_record_while_the_publisher_closes(tmp_path: Path) -> None:
+def test_a_callback_may_record_while_the_publisher_closes(tmp_path: Path):
     requested, started = threading.Event(), threading.Event()
 
     def resources() -> Iterator[Resource]:
@@ -144,7 +134,7 @@ def test_a_callback_may_record_while_the_publisher_closes(tmp_path: Path) -> Non
         eventually(publisher._lock.locked)  # by `close`, which waits for what is under way
         yield Resource(publisher.updated(BASE + "a").uri)
 
-    publisher = Publisher(tmp_path, BASE, options=QUICK, resources=resources)
+    publisher = quick_publisher(tmp_path, resources=resources)
     publisher.start()
     started.set()
     assert requested.wait(PATIENCE)
@@ -156,14 +146,14 @@ def test_a_callback_may_record_while_the_publisher_closes(tmp_path: Path) -> Non
         assert [change.uri for change in journal.changes(0)] == [BASE + "a"]
 
 
-def test_there_is_nothing_to_load_where_the_source_gives_the_set(tmp_path: Path) -> None:
-    publisher = Publisher(tmp_path, BASE, options=QUICK, resources=list)
+def test_there_is_nothing_to_load_where_the_source_gives_the_set(tmp_path: Path):
+    publisher = quick_publisher(tmp_path, resources=list)
     with pytest.raises(ConfigurationError, match="nothing to load"):
         publisher.load([Resource(BASE + "a")])
 
 
-def test_a_set_that_was_given_before_must_be_given_again(tmp_path: Path) -> None:
-    with Publisher(tmp_path, BASE, options=QUICK, resources=list) as publisher:
+def test_a_set_that_was_given_before_must_be_given_again(tmp_path: Path):
+    with quick_publisher(tmp_path, resources=list) as publisher:
         publisher.created(BASE + "a")
     with pytest.raises(ConfigurationError, match="give it again"):
-        Publisher(tmp_path, BASE, options=QUICK).start()
+        quick_publisher(tmp_path).start()

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Self
@@ -20,11 +21,11 @@ from rsnotify.format.reader import read_document
 from rsnotify_publisher import Publisher, Record
 from rsnotify_publisher.documents.change_list_files import OpenChangeList
 from rsnotify_publisher.source_documents import SourceDocuments
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
-from tests.publisher.published import numbered, publish, read, uris
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, Clock, eventually, quick_publisher
+from tests.publisher.published import QUIET, Published, numbered, publish, read, uris
 
 
-def test_a_new_source_has_every_document_though_all_are_empty(tmp_path: Path) -> None:
+def test_a_new_source_has_every_document_though_all_are_empty(tmp_path: Path):
     publisher = publish(tmp_path)
     for name, capability in {
         "resourcelist.xml": "resourcelist",
@@ -41,13 +42,13 @@ def test_a_new_source_has_every_document_though_all_are_empty(tmp_path: Path) ->
     assert read(publisher, "changelist.xml").until is None
 
 
-def test_the_description_leads_to_the_capability_list_alone(tmp_path: Path) -> None:
+def test_the_description_leads_to_the_capability_list_alone(tmp_path: Path):
     description = read(publish(tmp_path), ".well-known/resourcesync")
     assert description.capability == "description"
     assert [entry.uri for entry in description.resources] == [BASE + "capabilitylist.xml"]
 
 
-def test_the_capability_list_offers_documents_channel_and_hubs(tmp_path: Path) -> None:
+def test_the_capability_list_offers_documents_channel_and_hubs(tmp_path: Path):
     publisher = publish(tmp_path, hubs=("http://hub.invalid/",))
     document = read(publisher, "capabilitylist.xml")
     assert document.link("up") == BASE + ".well-known/resourcesync"
@@ -65,9 +66,8 @@ def test_the_capability_list_offers_documents_channel_and_hubs(tmp_path: Path) -
     ]
 
 
-def test_changes_are_in_the_open_list_with_datetime_and_lastmod(tmp_path: Path) -> None:
-    publisher = Publisher(tmp_path, BASE, options=QUICK)
-    with publisher:
+def test_changes_are_in_the_open_list_with_datetime_and_lastmod(tmp_path: Path):
+    with quick_publisher(tmp_path) as publisher:
         reported = [publisher.created(BASE + "a", length=1), publisher.deleted(BASE + "a")]
     entries = read(publisher, "changelist.xml").resources
     assert [entry.datetime for entry in entries] == [change.datetime for change in reported]
@@ -76,7 +76,7 @@ def test_changes_are_in_the_open_list_with_datetime_and_lastmod(tmp_path: Path) 
     assert read(publisher, "channel.xml") == read(publisher, "changelist.xml")
 
 
-def test_closed_lists_and_the_open_one_join_without_a_gap(tmp_path: Path) -> None:
+def test_closed_lists_and_the_open_one_join_without_a_gap(tmp_path: Path):
     options = replace(QUICK, rotate="10 changes")
     publisher = publish(tmp_path, *numbered(57), options=options)
     archive = read(publisher, "changelist-archive.xml")
@@ -98,9 +98,8 @@ def test_closed_lists_and_the_open_one_join_without_a_gap(tmp_path: Path) -> Non
     assert 5 <= len(opened.resources) < 10
 
 
-def test_a_flood_is_closed_in_lists_of_bounded_length(tmp_path: Path) -> None:
-    publisher = Publisher(tmp_path, BASE, options=replace(QUICK, rotate="10 changes", refresh=30))
-    with publisher:
+def test_a_flood_is_closed_in_lists_of_bounded_length(tmp_path: Path):
+    with quick_publisher(tmp_path, rotate="10 changes", refresh=30) as publisher:
         publisher.record(
             [Resource(BASE + name, change=ChangeType.UPDATED) for name in numbered(95)]
         )
@@ -110,7 +109,7 @@ def test_a_flood_is_closed_in_lists_of_bounded_length(tmp_path: Path) -> None:
     assert sum(lengths) + len(read(publisher, "changelist.xml").resources) == 95
 
 
-def test_closed_lists_are_never_touched_again(tmp_path: Path) -> None:
+def test_closed_lists_are_never_touched_again(tmp_path: Path):
     options = replace(QUICK, rotate="10 changes")
     closed = publish(tmp_path, *numbered(40), options=options)
     files = list((closed.source.documents_folder / "resourcesync").glob("changelist-*"))
@@ -120,9 +119,8 @@ def test_closed_lists_are_never_touched_again(tmp_path: Path) -> None:
     assert {file: (file.stat().st_ino, file.stat().st_mtime_ns) for file in files} == before
 
 
-def test_the_oldest_closed_lists_are_dropped(tmp_path: Path) -> None:
-    options = replace(QUICK, rotate="10 changes", keep="2 lists", linger=0)
-    publisher = Publisher(tmp_path, BASE, options=options)
+def test_the_oldest_closed_lists_are_dropped(tmp_path: Path):
+    publisher = quick_publisher(tmp_path, rotate="10 changes", keep="2 lists", linger=0)
     folder = publisher.source.documents_folder / "resourcesync"
     last = BASE + numbered(60)[-1]
 
@@ -141,7 +139,7 @@ def test_the_oldest_closed_lists_are_dropped(tmp_path: Path) -> None:
     assert archive.resources[-1].until == read(publisher, "changelist.xml").from_
 
 
-def test_the_journal_is_pruned_behind_closed_lists(tmp_path: Path) -> None:
+def test_the_journal_is_pruned_behind_closed_lists(tmp_path: Path):
     options = replace(QUICK, rotate="10 changes")
     publisher = publish(tmp_path, *numbered(60), options=options)
     with publisher.source.open_journal() as journal:
@@ -149,7 +147,7 @@ def test_the_journal_is_pruned_behind_closed_lists(tmp_path: Path) -> None:
     assert len(read(publisher, "changelist.xml").resources) < 10
 
 
-def test_a_restart_goes_on_with_the_same_lists(tmp_path: Path) -> None:
+def test_a_restart_goes_on_with_the_same_lists(tmp_path: Path):
     before = read(publish(tmp_path, "a"), "changelist.xml")
     after = read(publish(tmp_path, "b"), "changelist.xml")
     assert after.from_ == before.from_
@@ -157,9 +155,8 @@ def test_a_restart_goes_on_with_the_same_lists(tmp_path: Path) -> None:
     assert len(after.resources) == 2
 
 
-def test_readers_never_see_a_list_ahead_of_the_archive(tmp_path: Path) -> None:
-    options = replace(QUICK, rotate="10 changes", refresh=0.001)
-    publisher = Publisher(tmp_path, BASE, options=options)
+def test_readers_never_see_a_list_ahead_of_the_archive(tmp_path: Path):
+    publisher = quick_publisher(tmp_path, rotate="10 changes", refresh=0.001)
     gaps: list[tuple[object, object]] = []
     done = threading.Event()
 
@@ -186,8 +183,8 @@ def test_readers_never_see_a_list_ahead_of_the_archive(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    publisher = Publisher(tmp_path, BASE, options=QUICK)
+):
+    publisher = quick_publisher(tmp_path)
     documents = publisher.source.documents_folder
     elsewhere, wall, link = (tmp_path / name for name in ("elsewhere", "wall", "link"))
     elsewhere.mkdir()
@@ -205,20 +202,18 @@ def test_a_folder_that_cannot_be_written_is_tried_again(
 
 
 @pytest.mark.parametrize("in_the_way", ["", "documents", "documents/resourcesync"])
-def test_a_folder_that_cannot_be_written_is_refused_at_the_start(
-    tmp_path: Path, in_the_way: str
-) -> None:
+def test_a_folder_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path, in_the_way: str):
     location = tmp_path / "state" / in_the_way
     location.parent.mkdir(parents=True, exist_ok=True)
     location.write_text("in the way")
-    publisher = Publisher(tmp_path / "state", BASE, options=QUICK)
+    publisher = quick_publisher(tmp_path / "state")
     with pytest.raises(ConfigurationError, match=r"is no folder|cannot be written"):
         publisher.start()
 
 
 def test_the_open_list_is_written_from_entries_it_already_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     written: list[str] = []
     entry = SourceDocuments.entry
 
@@ -227,7 +222,7 @@ def test_the_open_list_is_written_from_entries_it_already_has(
         return entry(documents, resource)
 
     monkeypatch.setattr(SourceDocuments, "entry", count)
-    publisher = Publisher(tmp_path, BASE, options=replace(QUICK, resource_list_every=900))
+    publisher = quick_publisher(tmp_path, resource_list_every=900)
     shown = OpenChangeList(SourceDocuments(BASE, ()))
     # The Resource List, whose entries are others, is written once, while there is none.
     assert publisher.wait_published(PATIENCE)
@@ -242,16 +237,16 @@ def test_the_open_list_is_written_from_entries_it_already_has(
     assert all(written.count(uri) <= 2 for uri in written)
 
 
-async def test_documents_are_there_for_a_second_process_too(tmp_path: Path) -> None:
-    async with Publisher(tmp_path, BASE, options=QUICK) as first:
+async def test_documents_are_there_for_a_second_process_too(tmp_path: Path):
+    async with quick_publisher(tmp_path) as first:
         assert await asyncio.to_thread(first.wait_published, PATIENCE)
-        async with Publisher(tmp_path, BASE, options=QUICK) as second:
+        async with quick_publisher(tmp_path) as second:
             assert await asyncio.to_thread(second.wait_published, PATIENCE)
 
 
 def test_documents_go_on_when_the_clock_is_put_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     back = timedelta(0)
 
     class PutBack(datetime):
@@ -260,7 +255,7 @@ def test_documents_go_on_when_the_clock_is_put_back(
             return super().now(tz) + back
 
     monkeypatch.setattr("apscheduler.schedulers.base.datetime", PutBack)
-    with Publisher(tmp_path, BASE, options=QUICK) as publisher:
+    with quick_publisher(tmp_path) as publisher:
         assert publisher.wait_published(PATIENCE)
         back = timedelta(hours=-1)
         for name in numbered(3):
@@ -268,9 +263,9 @@ def test_documents_go_on_when_the_clock_is_put_back(
             eventually(lambda: uris(read(publisher, "changelist.xml"))[-1:] == [BASE + name])  # noqa: B023
 
 
-def test_a_backlog_is_closed_as_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backlog_is_closed_as_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("rsnotify_publisher.documents.document_store._AT_ONCE", 50)
-    publisher = Publisher(tmp_path, BASE, options=replace(QUICK, rotate="20 changes"))
+    publisher = quick_publisher(tmp_path, rotate="20 changes")
     with publisher.source.open_journal() as journal, journal.transaction():
         journal.record(
             Record(Resource(BASE + name, change=ChangeType.CREATED)) for name in numbered(500)
@@ -286,8 +281,8 @@ def test_a_backlog_is_closed_as_it_is_read(tmp_path: Path, monkeypatch: pytest.M
     assert all(len(one.resources) <= 20 for one in lists)
 
 
-def test_what_ends_as_soon_as_it_has_begun_has_published(tmp_path: Path) -> None:
-    publisher = Publisher(tmp_path, BASE, options=QUICK)
+def test_what_ends_as_soon_as_it_has_begun_has_published(tmp_path: Path):
+    publisher = quick_publisher(tmp_path)
     with publisher.source.open_journal() as journal, journal.transaction():
         journal.record([Record(Resource(BASE + "a", change=ChangeType.CREATED))])
     publisher.start()
@@ -295,7 +290,7 @@ def test_what_ends_as_soon_as_it_has_begun_has_published(tmp_path: Path) -> None
     assert uris(read(publisher, "changelist.xml")) == [BASE + "a"]
 
 
-def test_a_script_that_just_ends_has_published_without_a_word(tmp_path: Path) -> None:
+def test_a_script_that_just_ends_has_published_without_a_word(tmp_path: Path):
     script = (
         "from rsnotify_publisher import Publisher\n"
         f"Publisher({str(tmp_path)!r}, {BASE!r}).updated({BASE + 'a'!r})\n"
@@ -306,3 +301,204 @@ def test_a_script_that_just_ends_has_published_without_a_word(tmp_path: Path) ->
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
     changes = read_document((tmp_path / "documents/changelist.xml").read_bytes())
     assert uris(changes) == [BASE + "a"]
+
+
+# The Resource List in the folder: what it holds, in how many parts, and for how long.
+
+
+def test_the_resource_list_holds_the_current_set(tmp_path: Path):
+    publisher = quick_publisher(tmp_path)
+    publisher.load([Resource(BASE + "base", length=1), Resource(BASE + "gone")])
+    with publisher:
+        change = publisher.created(BASE + "new", hash="md5:00")
+        publisher.deleted(BASE + "gone")
+        listed = publisher.source.documents_folder / "resourcelist.xml"
+        eventually(lambda: listed.exists() and b"/new" in listed.read_bytes())
+        # A list may have been written between the two changes, or have seen only one.
+        eventually(lambda: b"/gone" not in listed.read_bytes())
+    document = read(publisher, "resourcelist.xml")
+    base, new = document.resources
+    assert (base.uri, base.length) == (BASE + "base", 1)
+    assert (new.uri, new.hash, new.lastmod) == (BASE + "new", "md5:00", change.datetime)
+    assert new.change is None
+    assert change.datetime is not None
+    assert document.at <= document.completed
+    assert document.completed >= change.datetime
+
+
+def test_resources_that_another_process_loads_are_listed_at_once(tmp_path: Path):
+    with Publisher(tmp_path, BASE, options=QUIET) as publisher:
+        assert publisher.wait_published(PATIENCE)
+        assert not read(publisher, "resourcelist.xml").resources
+        other = Publisher(tmp_path, BASE)
+        other.load([Resource(BASE + "a")])
+        other.updated(BASE + "b")
+        eventually(lambda: read(publisher, "changelist.xml").resources)
+        eventually(lambda: read(publisher, "resourcelist.xml").resources)
+        other.close()
+    assert read(publisher, "resourcelist.xml").resources[0].uri == BASE + "a"
+
+
+def test_no_later_change_is_at_or_before_the_instant_of_the_resource_list(tmp_path: Path):
+    stopped = 5_000_000
+
+    with quick_publisher(tmp_path, clock=lambda: stopped) as publisher:
+        assert publisher.wait_published(PATIENCE)
+        at = read(publisher, "resourcelist.xml").at
+        change = publisher.updated(BASE + "a")
+    assert change.datetime > at
+
+
+@pytest.mark.parametrize(("entries", "parts"), [(10, 1), (4, 3), (5, 2), (1, 10)])
+def test_a_long_resource_list_gets_an_index(tmp_path: Path, entries: int, parts: int):
+    publisher = quick_publisher(tmp_path, max_entries=entries)
+    publisher.load(Resource(BASE + name) for name in numbered(10))
+    with publisher:
+        assert publisher.wait_published(PATIENCE)
+    top = read(publisher, "resourcelist.xml")
+    assert top.link("up") == BASE + "capabilitylist.xml"
+    if parts == 1:
+        assert not top.index
+        lists = [top]
+    else:
+        assert top.index
+        lists = [read(publisher, entry.uri) for entry in top.resources]
+        assert {part.link("index") for part in lists} == {BASE + "resourcelist.xml"}
+    assert len(lists) == parts
+    assert {document.at for document in lists} == {top.at}
+    names = [entry.uri.removeprefix(BASE) for part in lists for entry in part.resources]
+    assert names == numbered(10)
+
+
+def test_bytes_too_make_a_resource_list_long(tmp_path: Path):
+    publisher = quick_publisher(tmp_path, max_bytes=1_000)
+    publisher.load(Resource(BASE + name) for name in numbered(20))
+    with publisher:
+        assert publisher.wait_published(PATIENCE)
+    folder = publisher.source.documents_folder / "resourcesync"
+    assert read(publisher, "resourcelist.xml").index
+    assert all(part.stat().st_size <= 1_000 for part in folder.glob("resourcelist-*"))
+
+
+def test_parts_of_a_replaced_resource_list_linger_and_then_go(tmp_path: Path):
+    clock = Clock()
+    publisher = quick_publisher(tmp_path, clock=clock, max_entries=1, linger=600)
+    folder = publisher.source.documents_folder / "resourcesync"
+
+    def parts() -> set[str]:
+        return {BASE + "resourcesync/" + part.name for part in folder.glob("resourcelist-*")}
+
+    def listed() -> set[str]:
+        return {entry.uri for entry in read(publisher, "resourcelist.xml").resources}
+
+    publisher.load([Resource(BASE + "a"), Resource(BASE + "b")])
+    with publisher:
+        assert publisher.wait_published(PATIENCE)
+        before = listed()
+        publisher.created(BASE + "c")
+        eventually(lambda: len(listed()) == 3)
+        assert before | listed() <= parts()
+
+        def gone_in_time() -> bool:
+            clock.pass_seconds(601)  # again, as the list may have been written twice
+            return parts() == listed()
+
+        eventually(gone_in_time)
+
+
+# Every document that a Source offers exists: from the first document on, and after the end.
+
+
+SCRIPT = """
+import sys
+from rsnotify_publisher import Publisher
+
+publisher = Publisher(sys.argv[1], "http://source.example/data/")
+publisher.created("http://source.example/data/one")
+"""
+
+
+def offered(documents: Path) -> set[str]:
+    """Return the documents that are named from the well-known URI on."""
+    description = documents / ".well-known/resourcesync"
+    if not description.exists():
+        return set()
+    names = {".well-known/resourcesync"}
+    for one in uris(read_document(description.read_bytes())):
+        names.add(one.removeprefix(BASE))
+    for one in uris(read_document((documents / "capabilitylist.xml").read_bytes())):
+        names.add(one.removeprefix(BASE))
+    return names
+
+
+def missing(documents: Path) -> set[str]:
+    """Return the documents that are named, and are not there."""
+    return {name for name in offered(documents) if not (documents / name).exists()}
+
+
+def test_a_program_that_ends_at_once_has_written_every_document_it_offers(tmp_path: Path):
+    subprocess.run([sys.executable, "-c", SCRIPT, tmp_path], check=True, timeout=PATIENCE)
+    documents = tmp_path / "documents"
+    assert "resourcelist.xml" in offered(documents)
+    assert not missing(documents)
+    assert uris(read_document((documents / "resourcelist.xml").read_bytes())) == [BASE + "one"]
+
+
+def test_closing_finishes_a_first_resource_list_that_was_begun(tmp_path: Path):
+    begun = threading.Event()
+
+    def resources() -> Iterator[Resource]:
+        begun.set()
+        for number in range(20_000):
+            yield Resource(f"{BASE}{number}")
+
+    with Publisher(tmp_path, BASE, resources=resources) as publisher:
+        assert begun.wait(PATIENCE)
+    assert "resourcelist.xml" in offered(publisher.source.documents_folder)
+    assert len(read(publisher, "resourcelist.xml").resources) == 20_000
+
+
+def test_nothing_leads_to_a_source_before_its_first_resource_list_is_written(tmp_path: Path):
+    goes_on = threading.Event()
+
+    def resources() -> Iterator[Resource]:
+        goes_on.wait(PATIENCE)
+        yield Resource(BASE + "one")
+
+    with quick_publisher(tmp_path, resources=resources) as publisher:
+        documents = publisher.source.documents_folder
+        eventually((documents / "changelist.xml").exists)
+        publisher.updated(BASE + "one")
+        eventually(lambda: uris(read(publisher, "changelist.xml")) == [BASE + "one"])
+        assert not (documents / "capabilitylist.xml").exists()
+        assert not offered(documents)
+        goes_on.set()
+        assert publisher.wait_published(PATIENCE)
+        assert "resourcelist.xml" in offered(documents)
+        assert not missing(documents)
+
+
+def test_a_resource_dump_is_offered_once_it_is_written(tmp_path: Path):
+    with Published(tmp_path) as published:
+        published.update("one")
+    with Published(tmp_path, resource_dump_every=1) as published:
+        eventually(lambda: "resourcedump.xml" in offered(published.folder))
+        assert not missing(published.folder)
+
+
+def test_what_is_offered_no_longer_is_named_no_longer(tmp_path: Path):
+    with Published(tmp_path, resource_list_archive=True) as published:
+        assert "resourcelist-archive.xml" in offered(published.folder)
+    with Published(tmp_path) as published:
+        eventually(lambda: "resourcelist-archive.xml" not in offered(published.folder))
+        assert not missing(published.folder)
+
+
+def test_a_process_that_did_not_lead_publishes_what_it_recorded_last(tmp_path: Path):
+    leading, other = (Publisher(tmp_path, BASE) for _ in range(2))
+    with leading:
+        assert leading.wait_published(PATIENCE)
+        other.start()
+    other.updated(BASE + "one")
+    other.close()
+    assert uris(read(other, "changelist.xml")) == [BASE + "one"]

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import subprocess
+import sys
+import zipfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -31,7 +36,7 @@ def faults(folder: Path) -> list[Finding]:
     return [finding for path in folder.rglob("*.xml") for finding in validate(path.read_bytes())]
 
 
-def test_a_package_holds_every_resource_and_a_manifest(tmp_path: Path) -> None:
+def test_a_package_holds_every_resource_and_a_manifest(tmp_path: Path):
     (tmp_path / "b").write_bytes(b"of a file")
     contents = {"a.ttl": b"of the callback", "b": tmp_path / "b", "empty": b""}
     [package] = pack(tmp_path / "out", contents)
@@ -46,7 +51,7 @@ def test_a_package_holds_every_resource_and_a_manifest(tmp_path: Path) -> None:
     assert document.links == (Link("up", UP),)
 
 
-def test_an_entry_keeps_the_metadata_of_the_source(tmp_path: Path) -> None:
+def test_an_entry_keeps_the_metadata_of_the_source(tmp_path: Path):
     links = (Link("describedby", BASE + "about"), Link("collection", BASE + "all"))
     resource = Resource(
         BASE + "a", lastmod=AT, hash=sha256(b"1"), length=1, type="text/csv", links=links
@@ -57,7 +62,7 @@ def test_an_entry_keeps_the_metadata_of_the_source(tmp_path: Path) -> None:
     assert entry.path == "/resources/000001-a.csv"
 
 
-def test_hash_and_length_are_those_of_the_bytes_in_the_package(tmp_path: Path) -> None:
+def test_hash_and_length_are_those_of_the_bytes_in_the_package(tmp_path: Path):
     old = Resource(BASE + "a", lastmod=AT, hash=sha256(b"old"), length=3)
     [package] = pack(tmp_path, {"a": b"newer"}, resources=[old])
     [entry] = manifest(tmp_path, package).resources
@@ -65,7 +70,7 @@ def test_hash_and_length_are_those_of_the_bytes_in_the_package(tmp_path: Path) -
     assert entry.lastmod is None, "nobody knows when it became what it is"
 
 
-def test_the_algorithms_that_the_source_uses_are_kept(tmp_path: Path) -> None:
+def test_the_algorithms_that_the_source_uses_are_kept(tmp_path: Path):
     md5 = hashlib.md5(b"1", usedforsecurity=False).hexdigest()
     resource = Resource(BASE + "a", lastmod=AT, hash=f"md5:{md5.upper()}")
     [package] = pack(tmp_path, {"a": b"1"}, resources=[resource])
@@ -74,14 +79,14 @@ def test_the_algorithms_that_the_source_uses_are_kept(tmp_path: Path) -> None:
     assert entry.lastmod == AT
 
 
-def test_a_hash_that_cannot_be_compared_casts_no_doubt(tmp_path: Path) -> None:
+def test_a_hash_that_cannot_be_compared_casts_no_doubt(tmp_path: Path):
     resource = Resource(BASE + "a", lastmod=AT, hash="tiger:0123")
     [package] = pack(tmp_path, {"a": b"1"}, resources=[resource])
     [entry] = manifest(tmp_path, package).resources
     assert (entry.hash, entry.lastmod) == (sha256(b"1"), AT)
 
 
-def test_a_patch_has_no_place_in_a_resource_dump(tmp_path: Path) -> None:
+def test_a_patch_has_no_place_in_a_resource_dump(tmp_path: Path):
     patch = Link("http://www.openarchives.org/rs/terms/patch", BASE + "p", type="text/x-diff")
     via = Link("via", BASE + "origin")
     [package] = pack(tmp_path, {"a": b"1"}, resources=[Resource(BASE + "a", links=(patch, via))])
@@ -89,13 +94,13 @@ def test_a_patch_has_no_place_in_a_resource_dump(tmp_path: Path) -> None:
     assert entry.links == (via,)
 
 
-def test_a_resource_that_vanished_is_left_out(tmp_path: Path) -> None:
+def test_a_resource_that_vanished_is_left_out(tmp_path: Path):
     contents = {"a": b"1", "told": None, "untold": tmp_path / "removed", "z": b"26"}
     packages = pack(tmp_path, contents)
     assert unpacked(tmp_path, packages) == {BASE + "a": b"1", BASE + "z": b"26"}
 
 
-def test_a_file_that_grows_while_it_is_read_is_packed_in_its_first_size(tmp_path: Path) -> None:
+def test_a_file_that_grows_while_it_is_read_is_packed_in_its_first_size(tmp_path: Path):
     growing = tmp_path / "log"
     growing.write_bytes(b"")
 
@@ -108,9 +113,7 @@ def test_a_file_that_grows_while_it_is_read_is_packed_in_its_first_size(tmp_path
     assert growing.stat().st_size > 300_000
 
 
-def test_a_file_that_shrinks_while_it_is_read_is_packed_as_far_as_it_was_read(
-    tmp_path: Path,
-) -> None:
+def test_a_file_that_shrinks_while_it_is_read_is_packed_as_far_as_it_was_read(tmp_path: Path):
     shrinking = tmp_path / "log"
     shrinking.write_bytes(b"x" * 1_000_000)
     calls = iter(range(1_000))
@@ -124,13 +127,13 @@ def test_a_file_that_shrinks_while_it_is_read_is_packed_as_far_as_it_was_read(
     assert 0 < len(content) < 1_000_000
 
 
-def test_packages_are_split_by_number(tmp_path: Path) -> None:
+def test_packages_are_split_by_number(tmp_path: Path):
     packages = pack(tmp_path, {str(number): b"." for number in range(7)}, max_resources=3)
     assert [package.count for package in packages] == [3, 3, 1]
     assert len(unpacked(tmp_path, packages)) == 7
 
 
-def test_packages_are_split_by_bytes_and_a_large_resource_gets_its_own(tmp_path: Path) -> None:
+def test_packages_are_split_by_bytes_and_a_large_resource_gets_its_own(tmp_path: Path):
     sizes = [4, 4, 4, 25, 0, 10, 1]
     contents = {str(number): b"." * size for number, size in enumerate(sizes)}
     packages = pack(tmp_path, contents, max_content=10)
@@ -138,13 +141,13 @@ def test_packages_are_split_by_bytes_and_a_large_resource_gets_its_own(tmp_path:
     assert unpacked(tmp_path, packages) == {BASE + name: c for name, c in contents.items()}
 
 
-def test_a_set_without_resources_has_one_package_without_any(tmp_path: Path) -> None:
+def test_a_set_without_resources_has_one_package_without_any(tmp_path: Path):
     [package] = pack(tmp_path, {})
     assert package.count == 0
     assert unpacked(tmp_path, [package]) == {}
 
 
-def test_the_dump_lists_the_packages_as_they_are(tmp_path: Path) -> None:
+def test_the_dump_lists_the_packages_as_they_are(tmp_path: Path):
     packages = pack(tmp_path, {"a": b"1", "b": b"2"}, max_resources=1)
     archives = Link("archives", BASE + "resourcedump-archive.xml")
     entries = [package.entry for package in packages]
@@ -167,7 +170,7 @@ def test_the_dump_lists_the_packages_as_they_are(tmp_path: Path) -> None:
         assert entry.links == (Link("contents", BASE + copy, type="application/xml"),)
 
 
-def test_more_packages_than_one_document_may_list_get_an_index(tmp_path: Path) -> None:
+def test_more_packages_than_one_document_may_list_get_an_index(tmp_path: Path):
     packages = pack(tmp_path, {str(number): b"." for number in range(7)}, max_resources=1)
     entries = [package.entry for package in packages]
     parts = writer(tmp_path, max_entries=3).write_resource_dump(
@@ -186,7 +189,7 @@ def test_more_packages_than_one_document_may_list_get_an_index(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("max_entries", [2, 50])
-def test_all_that_is_written_is_valid(tmp_path: Path, max_entries: int) -> None:
+def test_all_that_is_written_is_valid(tmp_path: Path, max_entries: int):
     contents = {"a.ttl": b"1", "b": b"2", "gone": None, "c": b"3"}
     resources = [Resource(BASE + name, type="text/turtle") for name in contents]
     packages = pack(tmp_path, contents, resources=resources, max_resources=1)
@@ -202,7 +205,7 @@ class Stop(Exception):
 
 
 @pytest.mark.parametrize("calls", [1, 3, 5, 8, 13])
-def test_a_dump_that_is_stopped_leaves_no_files_behind(tmp_path: Path, calls: int) -> None:
+def test_a_dump_that_is_stopped_leaves_no_files_behind(tmp_path: Path, calls: int):
     (tmp_path / "large").write_bytes(b"x" * 1_000_000)
     left = [calls]
 
@@ -217,7 +220,7 @@ def test_a_dump_that_is_stopped_leaves_no_files_behind(tmp_path: Path, calls: in
     assert files(tmp_path / "out") == []
 
 
-def test_a_set_that_cannot_be_read_leaves_no_files_behind(tmp_path: Path) -> None:
+def test_a_set_that_cannot_be_read_leaves_no_files_behind(tmp_path: Path):
     def failing() -> Iterator[Resource]:
         yield Resource(BASE + "a")
         yield Resource(BASE + "b")
@@ -230,13 +233,13 @@ def test_a_set_that_cannot_be_read_leaves_no_files_behind(tmp_path: Path) -> Non
     assert files(tmp_path) == []
 
 
-def test_content_that_cannot_be_read_breaks_the_dump_off(tmp_path: Path) -> None:
+def test_content_that_cannot_be_read_breaks_the_dump_off(tmp_path: Path):
     with pytest.raises(IsADirectoryError):
         pack(tmp_path / "out", {"a": b"1", "b": tmp_path})
     assert files(tmp_path / "out") == []
 
 
-def test_readers_see_a_package_only_when_it_is_whole(tmp_path: Path) -> None:
+def test_readers_see_a_package_only_when_it_is_whole(tmp_path: Path):
     seen: list[list[str]] = []
 
     def read_documents() -> None:
@@ -245,3 +248,101 @@ def test_readers_see_a_package_only_when_it_is_whole(tmp_path: Path) -> None:
     pack(tmp_path, {"a": b"1", "b": b"2"}, check=read_documents)
     assert seen
     assert not any(seen)
+
+
+# The packages of dumps as ZIP files: how members are stored and named, and who can read them.
+
+
+def test_what_is_too_large_for_a_zip_makes_it_a_zip64(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1_000)  # bytes; to write 2 GiB takes too long
+    content = os.urandom(2_000)
+    (tmp_path / "large").write_bytes(content)
+    packages = pack(tmp_path, {"large": tmp_path / "large"})
+    assert unpacked(tmp_path, packages) == {BASE + "large": content}
+
+
+def test_equal_contents_give_equal_bytes(tmp_path: Path):
+    (tmp_path / "a").write_bytes(b"1")
+    first = pack(tmp_path / "1", {"a": tmp_path / "a", "b": b"2"})
+    (tmp_path / "a").touch()
+    second = pack(tmp_path / "2", {"a": tmp_path / "a", "b": b"2"})
+    assert first == second
+
+
+def test_members_show_the_instant_of_the_snapshot_and_are_plain_files(tmp_path: Path):
+    [package] = pack(tmp_path, {"a": b"1"})
+    with zipfile.ZipFile(tmp_path / package.files[0]) as zip:
+        for info in zip.infolist():
+            assert datetime(*info.date_time, tzinfo=UTC) == AT.replace(second=0)
+            assert info.external_attr >> 16 == 0o100644
+
+
+@pytest.mark.parametrize("year", [1970, 2200])
+def test_an_instant_that_a_zip_cannot_show_is_no_obstacle(tmp_path: Path, year: int):
+    at = AT.replace(year=year)
+    packages = writer(tmp_path).resource_packages(
+        STEM, at, [Resource(BASE + "a")], lambda resource: b"1", now=lambda: at
+    )
+    assert unpacked(tmp_path, packages) == {BASE + "a": b"1"}
+
+
+def test_what_is_compressed_already_is_stored_as_it_is(tmp_path: Path):
+    text = b"as it was " * 100
+    resources = [
+        Resource(BASE + "a", type="image/jpeg"),
+        Resource(BASE + "b", type="text/plain", encoding="gzip"),
+        Resource(BASE + "c", type="text/plain; charset=utf-8"),
+        Resource(BASE + "d"),
+        Resource(BASE + "e", type="application/epub+zip"),
+        Resource(BASE + "f", type="image/svg+xml", encoding="identity"),
+    ]
+    [package] = pack(tmp_path, dict.fromkeys("abcdef", text), resources=resources)
+    with zipfile.ZipFile(tmp_path / package.files[0]) as zip:
+        stored = {
+            info.filename[-1] if "." not in info.filename else info.filename[17]
+            for info in zip.infolist()
+            if info.compress_type == zipfile.ZIP_STORED
+        }
+    assert stored == {"a", "b", "e"}
+
+
+@pytest.mark.parametrize(
+    ("uri", "kind", "path"),
+    [
+        ("http://x/dir/res1.ttl", None, "000001-res1.ttl"),
+        ("http://x/res1", "text/html; charset=utf-8", "000001-res1.html"),
+        ("http://x/res1", "Text/Turtle", "000001-res1.ttl"),
+        ("http://x/res1", "application/xml", "000001-res1.xml"),
+        ("http://x/", None, "000001"),
+        ("http://x/?q=1", "application/json", "000001.json"),
+        ("http://x/..", None, "000001-_"),
+        ("http://x/%2E%2E%2F%2E%2E%2Fetc%2Fpasswd", None, "000001-_etc_passwd"),
+        ("http://x/con:aux|%00%0a.txt.", None, "000001-con_aux_.txt"),
+        ("http://x/" + "%C3%A4" * 1_000 + ".nt", None, "000001-_.nt"),
+        ("http://x/" + "long" * 2_000 + ".nt", None, "000001-" + ("long" * 25 + ".nt")[-100:]),
+        ("http://[x/a", None, "000001-a"),
+        ("urn:isbn:0-486-27557-4", None, "000001-urn_isbn_0-486-27557-4"),
+    ],
+)
+def test_paths_are_safe_on_any_system(tmp_path: Path, uri: str, kind: str | None, path: str):
+    [package] = writer(tmp_path).resource_packages(
+        STEM, AT, [Resource(uri, type=kind)], lambda resource: b"1", now=lambda: AT
+    )
+    [entry] = manifest(tmp_path, package).resources
+    assert (entry.uri, entry.path) == (uri, "/resources/" + path)
+
+
+@pytest.mark.parametrize(
+    "command", [["unzip", "-tq"], [sys.executable, "-m", "zipfile", "-t"]], ids=["unzip", "python"]
+)
+def test_other_programs_accept_the_packages(tmp_path: Path, command: list[str]):
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    contents = {f"{number}.ttl": b"<a> <b> <c> .\n" * number for number in range(20)}
+    for package in pack(tmp_path, contents, max_resources=8):
+        done = subprocess.run(
+            [*command, str(tmp_path / package.files[0])], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr

@@ -84,7 +84,7 @@ def bitstreams(folder: Path, packages: list[WrittenPackage]) -> list[tuple[str, 
     return found
 
 
-def test_each_change_comes_with_what_it_made_of_the_resource(tmp_path: Path) -> None:
+def test_each_change_comes_with_what_it_made_of_the_resource(tmp_path: Path):
     changes = [
         change("a", 1, b"first", kind=ChangeType.CREATED),
         change("b", 2, b"b"),
@@ -113,7 +113,7 @@ def test_each_change_comes_with_what_it_made_of_the_resource(tmp_path: Path) -> 
     assert package.count == 4
 
 
-def test_packages_join_without_a_gap(tmp_path: Path) -> None:
+def test_packages_join_without_a_gap(tmp_path: Path):
     changes = [change(str(number), number, b".") for number in range(1, 8)]
     packages = pack(tmp_path, changes, lambda change: b".", max_resources=3)
     intervals = [(package.entry.from_, package.entry.until) for package in packages]
@@ -128,19 +128,16 @@ def test_packages_join_without_a_gap(tmp_path: Path) -> None:
         assert begin is not None
         assert end is not None
         for entry in document.resources:
-            assert entry.datetime is not None
             assert begin < entry.datetime <= end
 
 
-def test_an_interval_without_changes_has_a_package_too(tmp_path: Path) -> None:
+def test_an_interval_without_changes_has_a_package_too(tmp_path: Path):
     [package] = pack(tmp_path, [], lambda change: None)
     assert package.count == 0
     assert (package.entry.from_, package.entry.until) == (START, instant(1_000))
 
 
-def test_an_entry_whose_version_is_lost_keeps_its_metadata_without_a_bitstream(
-    tmp_path: Path,
-) -> None:
+def test_an_entry_whose_version_is_lost_keeps_its_metadata_without_a_bitstream(tmp_path: Path):
     changes = [change("a", at, b"version %d" % at) for at in (1, 2, 3)]
     [package] = packages = pack(tmp_path, changes, lambda change: b"version 3")
     assert bitstreams(tmp_path, packages) == [("a", None), ("a", None), ("a", b"version 3")]
@@ -150,13 +147,13 @@ def test_an_entry_whose_version_is_lost_keeps_its_metadata_without_a_bitstream(
         assert len(archive.namelist()) == 2
 
 
-def test_without_a_hash_nothing_proves_which_version_it_is(tmp_path: Path) -> None:
+def test_without_a_hash_nothing_proves_which_version_it_is(tmp_path: Path):
     changes = [replace(change("a", at), hash=None, length=None) for at in (1, 2)]
     packages = pack(tmp_path, changes, lambda change: b"newest")
     assert bitstreams(tmp_path, packages) == [("a", None)] * 2
 
 
-def test_a_file_that_changes_while_it_is_copied_is_in_no_entry(tmp_path: Path) -> None:
+def test_a_file_that_changes_while_it_is_copied_is_in_no_entry(tmp_path: Path):
     file, content = tmp_path / "a", b"1" * 300_000  # copied in two pieces
     file.write_bytes(content)
     checks = iter([False, True])
@@ -169,7 +166,7 @@ def test_a_file_that_changes_while_it_is_copied_is_in_no_entry(tmp_path: Path) -
     assert bitstreams(tmp_path, packages) == [("a", None)]
 
 
-def test_what_was_deleted_since_is_still_in_the_manifest(tmp_path: Path) -> None:
+def test_what_was_deleted_since_is_still_in_the_manifest(tmp_path: Path):
     changes = [change("a", 1, b"a"), change("b", 2, b"b"), change("a", 3, None)]
     packages = pack(tmp_path, changes, {changes[1]: b"b"}.get)
     assert bitstreams(tmp_path, packages) == [("a", None), ("b", b"b"), ("a", None)]
@@ -190,7 +187,7 @@ def links_in_package(tmp_path: Path, entry: Resource, contents: dict[str, bytes]
     return list(document.resources[0].links)
 
 
-def test_a_patch_comes_within_the_package(tmp_path: Path) -> None:
+def test_a_patch_comes_within_the_package(tmp_path: Path):
     patch = Link(Rel.PATCH, BASE + "a-1.diff", hash=sha256(b"+new"), type="text/x-diff")
     via, packed = links_in_package(tmp_path, patched(patch), {"a": b"new", "a-1.diff": b"+new"})
     assert via == Link("via", BASE + "origin")
@@ -200,19 +197,15 @@ def test_a_patch_comes_within_the_package(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "contents",
-    [
-        {"a": b"new"},
-        {"a": b"new", "a-1.diff": b"another"},
-        {"a": b"newer", "a-1.diff": b"+new"},
-    ],
+    [{"a": b"new"}, {"a": b"new", "a-1.diff": b"another"}, {"a": b"newer", "a-1.diff": b"+new"}],
     ids=["the patch is gone", "it is another", "the content is another"],
 )
-def test_a_patch_that_would_not_do_is_left_out(tmp_path: Path, contents: dict[str, bytes]) -> None:
+def test_a_patch_that_would_not_do_is_left_out(tmp_path: Path, contents: dict[str, bytes]):
     patch = Link(Rel.PATCH, BASE + "a-1.diff", hash=sha256(b"+new"), type="text/x-diff")
     assert links_in_package(tmp_path, patched(patch), contents) == [Link("via", BASE + "origin")]
 
 
-def test_no_content_is_requested_for_an_inline_patch(tmp_path: Path) -> None:
+def test_no_content_is_requested_for_an_inline_patch(tmp_path: Path):
     patch = Link(Rel.PATCH, "data:text/x-diff,+new", type="text/x-diff")
     requested: list[str] = []
 
@@ -226,14 +219,14 @@ def test_no_content_is_requested_for_an_inline_patch(tmp_path: Path) -> None:
     assert requested == [BASE + "a"]
 
 
-def test_a_1_0_manifest_has_the_datetime_as_lastmod_alone(tmp_path: Path) -> None:
+def test_a_1_0_manifest_has_the_datetime_as_lastmod_alone(tmp_path: Path):
     packages = pack(tmp_path, [change("a", 1)], lambda change: b"", profile=Profile.V1_0)
     [document] = manifests(tmp_path, packages)
     assert document.resources[0].datetime is None
     assert document.resources[0].lastmod == instant(1)
 
 
-def test_an_open_dump_can_grow_and_a_closed_one_has_an_end(tmp_path: Path) -> None:
+def test_an_open_dump_can_grow_and_a_closed_one_has_an_end(tmp_path: Path):
     writer = DumpWriter(tmp_path, BASE, UP)
     [one] = writer.change_packages("p/1", START, instant(5), [], lambda change: None)
     writer.write_change_dump("changedump.xml", START, None, [one.entry])
@@ -247,7 +240,7 @@ def test_an_open_dump_can_grow_and_a_closed_one_has_an_end(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_only_the_last_part_of_an_indexed_dump_may_be_open(tmp_path: Path, closed: bool) -> None:
+def test_only_the_last_part_of_an_indexed_dump_may_be_open(tmp_path: Path, closed: bool):
     changes = [change(str(number), number, b".") for number in range(1, 6)]
     packages = pack(tmp_path, changes, lambda change: b".", max_resources=1, until=5)
     writer = DumpWriter(tmp_path, BASE, UP, max_entries=2)
@@ -257,11 +250,7 @@ def test_only_the_last_part_of_an_indexed_dump_may_be_open(tmp_path: Path, close
     )
     index = read_document((tmp_path / "changedump.xml").read_bytes())
     assert (index.index, index.from_, index.until) == (True, START, until)
-    intervals = [
-        (START, instant(2)),
-        (instant(2), instant(4)),
-        (instant(4), until),
-    ]
+    intervals = [(START, instant(2)), (instant(2), instant(4)), (instant(4), until)]
     assert [(entry.from_, entry.until) for entry in index.resources] == intervals
     documents = [read_document((tmp_path / name).read_bytes()) for name in parts]
     assert [(document.from_, document.until) for document in documents] == intervals
@@ -270,7 +259,7 @@ def test_only_the_last_part_of_an_indexed_dump_may_be_open(tmp_path: Path, close
 
 @pytest.mark.parametrize("profile", list(Profile))
 @pytest.mark.parametrize("max_entries", [2, 50])
-def test_all_that_is_written_is_valid(tmp_path: Path, profile: Profile, max_entries: int) -> None:
+def test_all_that_is_written_is_valid(tmp_path: Path, profile: Profile, max_entries: int):
     history = [("a", b"1"), ("gone", b"2"), ("a", None), ("b", b"3"), ("gone", None), ("b", b"4")]
     changes = [
         replace(change(name, at, content), type="text/plain" if content else None)
@@ -296,7 +285,7 @@ class Source:
         return self.now.get(uri.removeprefix(BASE))
 
 
-def test_what_is_captured_in_time_survives_further_changes(tmp_path: Path) -> None:
+def test_what_is_captured_in_time_survives_further_changes(tmp_path: Path):
     source = Source()
     captured = Captured(tmp_path / "captured", source.content)
     changes = []
@@ -317,7 +306,7 @@ def test_what_is_captured_in_time_survives_further_changes(tmp_path: Path) -> No
     ]
 
 
-def test_captured_content_is_not_requested_again(tmp_path: Path) -> None:
+def test_captured_content_is_not_requested_again(tmp_path: Path):
     requested: list[str] = []
 
     def content(uri: str) -> bytes:
@@ -330,7 +319,7 @@ def test_captured_content_is_not_requested_again(tmp_path: Path) -> None:
     assert requested == [BASE + "a"]
 
 
-def test_content_with_another_hash_than_the_change_is_not_captured(tmp_path: Path) -> None:
+def test_content_with_another_hash_than_the_change_is_not_captured(tmp_path: Path):
     source = Source()
     captured = Captured(tmp_path / "captured", source.content)
     source.now["a"] = b"newer"
@@ -339,7 +328,7 @@ def test_content_with_another_hash_than_the_change_is_not_captured(tmp_path: Pat
     assert captured.content(change("a", 1, b"older")) is None
 
 
-def test_what_a_crash_damaged_is_not_used(tmp_path: Path) -> None:
+def test_what_a_crash_damaged_is_not_used(tmp_path: Path):
     source = Source()
     captured = Captured(tmp_path / "captured", source.content)
     source.now["a"] = b"first"
@@ -351,7 +340,7 @@ def test_what_a_crash_damaged_is_not_used(tmp_path: Path) -> None:
     assert bitstreams(tmp_path / "out", packages) == [("a", None)]
 
 
-def test_what_was_packed_is_forgotten(tmp_path: Path) -> None:
+def test_what_was_packed_is_forgotten(tmp_path: Path):
     source = Source()
     captured = Captured(tmp_path / "captured", source.content)
     changes = [change(str(at), at, b"%d" % at) for at in (1, 2, 3)]
@@ -365,7 +354,7 @@ def test_what_was_packed_is_forgotten(tmp_path: Path) -> None:
 
 def test_what_cannot_be_captured_costs_no_other_change(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     def content(uri: str) -> bytes:
         if uri.endswith("b"):
             raise StorageError("the database is away")
@@ -378,5 +367,5 @@ def test_what_cannot_be_captured_costs_no_other_change(
     assert "of 1 change could not be kept" in caplog.text
 
 
-def test_nothing_was_captured_and_nothing_is_forgotten(tmp_path: Path) -> None:
+def test_nothing_was_captured_and_nothing_is_forgotten(tmp_path: Path):
     Captured(tmp_path / "never made", lambda uri: None).forget(instant(1))

@@ -46,17 +46,17 @@ def peak_of(folder: Path, count: int, *, size: int, max_resources: int) -> int:
     return peak
 
 
-def test_a_large_file_is_copied_in_pieces(tmp_path: Path) -> None:
+def test_a_large_file_is_copied_in_pieces(tmp_path: Path):
     assert peak_of(tmp_path, 1, size=100 * MB, max_resources=1_000) < 4 * MB
 
 
-def test_many_resources_take_no_more_memory_than_those_of_one_package(tmp_path: Path) -> None:
+def test_many_resources_take_no_more_memory_than_those_of_one_package(tmp_path: Path):
     few = peak_of(tmp_path, 600, size=1, max_resources=200)
     many = peak_of(tmp_path, 2_400, size=1, max_resources=200)
     assert many < 1.3 * few
 
 
-def test_many_changes_take_no_more_memory_than_those_of_one_package(tmp_path: Path) -> None:
+def test_many_changes_take_no_more_memory_than_those_of_one_package(tmp_path: Path):
     def changes(count: int) -> Iterator[Resource]:
         for number in range(count):
             yield Resource(

@@ -55,7 +55,7 @@ def read(
 @given(st.dictionaries(URIS, st.tuples(CONTENTS, TYPES, st.booleans()), max_size=12), BOUNDS)
 def test_a_resource_dump_gives_back_the_set(
     resources: dict[str, tuple[bytes, str | None, bool]], bounds: dict[str, int]
-) -> None:
+):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         files: dict[str, bytes | Path] = {}
@@ -82,7 +82,7 @@ def test_a_resource_dump_gives_back_the_set(
 @given(st.lists(st.tuples(URIS.map(lambda uri: uri[:29]), st.none() | CONTENTS)), BOUNDS)
 def test_a_change_dump_has_every_change_and_no_bitstream_of_another(
     history: list[tuple[str, bytes | None]], bounds: dict[str, int]
-) -> None:
+):
     """Only the newest content can be had, as where nothing was captured."""
     now = dict(history)
     changes = [

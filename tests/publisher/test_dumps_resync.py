@@ -37,7 +37,7 @@ def check_packages(folder: Path, document: ResourceDump, packages: list[WrittenP
         assert (folder / manifest).is_file()
 
 
-def test_a_resource_dump(tmp_path: Path) -> None:
+def test_a_resource_dump(tmp_path: Path):
     writer = DumpWriter(tmp_path, BASE, UP, max_resources=1)
     packages = writer.resource_packages(
         "dump",
@@ -71,7 +71,7 @@ def test_a_resource_dump(tmp_path: Path) -> None:
     assert found == CONTENTS
 
 
-def test_a_change_dump(tmp_path: Path) -> None:
+def test_a_change_dump(tmp_path: Path):
     writer = DumpWriter(tmp_path, BASE, UP)
     changes = [
         Resource(

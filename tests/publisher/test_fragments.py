@@ -52,7 +52,7 @@ def read(fragments: list[OutgoingFragment]) -> list[Document]:
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(300, 3000))
 def test_however_they_are_batched_fragments_chain_and_hold_every_change(
     count: int, entries: int, size: int
-) -> None:
+):
     fragments = written(changes(count), entries=entries, size=size)
     documents = read(fragments)
     assert [entry.uri for d in documents for entry in d.resources] == [
@@ -65,18 +65,18 @@ def test_however_they_are_batched_fragments_chain_and_hold_every_change(
     assert all(len(document.resources) <= entries for document in documents)
 
 
-def test_a_fragment_is_a_change_notification_with_an_up_link() -> None:
+def test_a_fragment_is_a_change_notification_with_an_up_link():
     (document,) = read(written(changes(2)))
     assert document.capability == "change-notification"
     assert document.link("up") == BASE + "capabilitylist.xml"
     assert document.until == document.resources[-1].datetime
 
 
-def test_a_change_larger_than_a_fragment_travels_alone() -> None:
+def test_a_change_larger_than_a_fragment_travels_alone():
     assert [len(document.resources) for document in read(written(changes(3), size=10))] == [1] * 3
 
 
-def test_a_heartbeat_has_no_entries() -> None:
+def test_a_heartbeat_has_no_entries():
     writer = FragmentWriter(BASE, max_entries=1, max_bytes=1)
     document = read_document(writer.heartbeat(ORIGIN, from_microseconds(9)).body)
     assert (document.from_, document.until) == (ORIGIN, from_microseconds(9))
@@ -94,7 +94,7 @@ def with_hash(content: bytes, **fields: object) -> Resource:
     )
 
 
-def test_small_content_travels_inline() -> None:
+def test_small_content_travels_inline():
     change = with_hash(b"<a> <b> 'c' .", type='text/turtle; charset="utf-8"')
     (link,) = with_content(change, b"<a> <b> 'c' .").links
     assert link.rel == "duplicate"
@@ -114,16 +114,16 @@ def test_small_content_travels_inline() -> None:
     ],
     ids=["changed since", "too large", "not to be had", "no hash", "unknown hash"],
 )
-def test_other_content_does_not(change: Resource, content: bytes | None) -> None:
+def test_other_content_does_not(change: Resource, content: bytes | None):
     assert with_content(change, content) == change
 
 
 @pytest.mark.parametrize("size", [0, INLINE_LIMIT])
-def test_content_up_to_the_limit_does(size: int) -> None:
+def test_content_up_to_the_limit_does(size: int):
     assert with_content(with_hash(b"x" * size), b"x" * size).links
 
 
-def test_only_the_last_change_of_a_resource_carries_its_content() -> None:
+def test_only_the_last_change_of_a_resource_carries_its_content():
     first, last = with_hash(b"one"), with_hash(b"one")
     (document,) = read(written([first, last], a=b"one"))
     assert [len(entry.links) for entry in document.resources] == [0, 1]
@@ -138,18 +138,18 @@ def test_only_the_last_change_of_a_resource_carries_its_content() -> None:
         (Resource(BASE, change=ChangeType.DELETED, hash="md5:0"), False),
     ],
 )
-def test_content_is_read_only_if_it_may_be_sent_inline(change: Resource, worth: bool) -> None:
+def test_content_is_read_only_if_it_may_be_sent_inline(change: Resource, worth: bool):
     assert may_be_inline(change) is worth
 
 
-def test_a_hub_named_by_its_host_has_both_urls_and_is_fed_over_its_websocket() -> None:
+def test_a_hub_named_by_its_host_has_both_urls_and_is_fed_over_its_websocket():
     hub = parse_hub("https://hub.example:8443")
     assert hub.uri == "wss://hub.example:8443/ws"
     assert hub.advertised == ("https://hub.example:8443/websub", "wss://hub.example:8443/ws")
     assert parse_hub("http://hub.example/").uri == "ws://hub.example/ws"
 
 
-def test_a_url_that_ends_in_a_slash_is_the_base_of_a_hub() -> None:
+def test_a_url_that_ends_in_a_slash_is_the_base_of_a_hub():
     hub = parse_hub("https://h.example/a/push/", "secret")
     assert hub.uri == "wss://h.example/a/push/ws"
     assert hub.advertised == ("https://h.example/a/push/websub", "wss://h.example/a/push/ws")
@@ -161,7 +161,7 @@ def test_a_url_that_ends_in_a_slash_is_the_base_of_a_hub() -> None:
 @pytest.mark.parametrize(
     "uri", ["https://h.example/", "http://h.example/push/", "https://h.example"]
 )
-def test_a_hub_of_others_is_posted_to_whatever_its_url_ends_in(uri: str) -> None:
+def test_a_hub_of_others_is_posted_to_whatever_its_url_ends_in(uri: str):
     hub = parse_hub(f"websub+{uri}", "secret")
     assert (hub.uri, hub.advertised, hub.token) == (uri, (uri,), "secret")
     for scheme in ("ws", "mqtt", "ftp"):
@@ -170,47 +170,47 @@ def test_a_hub_of_others_is_posted_to_whatever_its_url_ends_in(uri: str) -> None
 
 
 @pytest.mark.parametrize("uri", ["http://h.example/x/publish", "wss://h.example/push"])
-def test_a_hub_with_a_path_is_used_as_given(uri: str) -> None:
+def test_a_hub_with_a_path_is_used_as_given(uri: str):
     assert (parse_hub(uri).uri, parse_hub(uri).advertised) == (uri, (uri,))
 
 
 @pytest.mark.parametrize(
     "url", ["hub.example", "amqp://hub.example/", "http://", "http://h:x/", "http://h/?a=1", ""]
 )
-def test_what_is_no_hub_is_refused(url: str) -> None:
+def test_what_is_no_hub_is_refused(url: str):
     with pytest.raises(ConfigurationError):
         parse_hub(url)
 
 
-def test_a_password_in_a_hub_is_refused_and_not_repeated() -> None:
+def test_a_password_in_a_hub_is_refused_and_not_repeated():
     with pytest.raises(ConfigurationError) as raised:
         parse_hub("https://user:hunter2@hub.example/")
     assert "hunter2" not in str(raised.value)
 
 
 @pytest.mark.parametrize("token", ["secret\n", "sec\rret", "secret\0", "secret\x7f"])
-def test_a_token_that_no_header_can_carry_is_refused_and_not_repeated(token: str) -> None:
+def test_a_token_that_no_header_can_carry_is_refused_and_not_repeated(token: str):
     with pytest.raises(ConfigurationError) as raised:
         parse_hub("https://hub.example/", token)
     assert "sec" not in str(raised.value)
 
 
-def test_a_token_does_not_appear_when_a_hub_is_shown() -> None:
+def test_a_token_does_not_appear_when_a_hub_is_shown():
     assert "secret" not in repr(parse_hub("https://hub.example/", "secret"))
 
 
-def test_nodes_may_be_advertised_by_another_url() -> None:
+def test_nodes_may_be_advertised_by_another_url():
     nodes = "https://hub1.example/,https://hub2.example/"
     (hub,) = parse_hubs([nodes], advertise=["https://hub.example/"])
     assert hub.nodes == ("wss://hub1.example/ws", "wss://hub2.example/ws")
     assert hub.advertised == ("https://hub.example/websub", "wss://hub.example/ws")
 
 
-def test_a_node_that_is_named_twice_is_one() -> None:
+def test_a_node_that_is_named_twice_is_one():
     assert parse_hub("https://h.example,https://h.example/").other_nodes == ()
 
 
-def test_websub_is_advertised_first() -> None:
+def test_websub_is_advertised_first():
     hubs = (parse_hub("wss://a.example/ws"), parse_hub("https://b.example/"))
     assert advertised(hubs) == (
         "https://b.example/websub",
@@ -221,14 +221,7 @@ def test_websub_is_advertised_first() -> None:
 
 @pytest.mark.parametrize(
     ("through", "cursor", "start"),
-    [
-        (None, 50, 50),
-        (60, 50, 60),
-        (40, 50, 40),
-        (5, 50, 10),
-        (None, 5, 10),
-        (999, 50, 90),
-    ],
+    [(None, 50, 50), (60, 50, 60), (40, 50, 40), (5, 50, 10), (None, 5, 10), (999, 50, 90)],
     ids=[
         "an empty hub goes on from the cursor",
         "what was not noted is not sent again",
@@ -238,12 +231,12 @@ def test_websub_is_advertised_first() -> None:
         "a hub ahead of us waits for what is new",
     ],
 )
-def test_where_a_hub_is_fed_from(through: int | None, cursor: int, start: int) -> None:
+def test_where_a_hub_is_fed_from(through: int | None, cursor: int, start: int):
     state = JournalState(80, applied=80, promised=90, pruned=10, closed=10, tracked=1, sum=None)
     assert resume_at(through, cursor, state) == start
 
 
-def test_a_fragment_for_readers_of_1_0_has_the_datetime_in_lastmod() -> None:
+def test_a_fragment_for_readers_of_1_0_has_the_datetime_in_lastmod():
     writer = FragmentWriter(BASE, max_entries=9, max_bytes=10**6, profile=Profile.V1_0)
     (fragment,) = writer.fragments(ORIGIN, changes(1), {})
     (entry,) = read_document(fragment.body).resources

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic_ns
 
@@ -11,9 +15,13 @@ import aiohttp
 import pytest
 from msgspec.structs import replace
 
+from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import Options, Publisher, SourceDescription, parse_hub
+from rsnotify_publisher.changes import Record
+from rsnotify_publisher.journal import Journal
+from rsnotify_publisher.journal.journal import KEPT
 from rsnotify_publisher.web import application
 from tests.publisher.helpers import (
     BASE,
@@ -22,8 +30,10 @@ from tests.publisher.helpers import (
     FakeHub,
     chain_of,
     eventually,
+    quick_publisher,
     serving,
 )
+from tests.publisher.test_journal import VERSION_1
 
 TOPIC = BASE + "resourcesync/framework.xml"
 DESCRIPTION = BASE + ".well-known/resourcesync"
@@ -67,13 +77,13 @@ def links(document: Document | Resource) -> list[tuple[str, str]]:
 CHANNEL = [(Rel.MONITOR_GROUP, TOPIC), (Rel.HUB, HUB)]
 
 
-def test_the_source_description_names_the_channel_beside_the_sets(tmp_path: Path) -> None:
+def test_the_source_description_names_the_channel_beside_the_sets(tmp_path: Path):
     document = described(tmp_path, HUB)
     assert links(document) == CHANNEL
     assert [entry.capability for entry in document.resources] == [Capability.CAPABILITY_LIST]
 
 
-def test_it_names_it_among_the_sets_on_request_only(tmp_path: Path) -> None:
+def test_it_names_it_among_the_sets_on_request_only(tmp_path: Path):
     document = described(tmp_path, HUB, framework_url=True)
     assert links(document) == CHANNEL
     entry = document.resources[-1]
@@ -82,27 +92,24 @@ def test_it_names_it_among_the_sets_on_request_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("hubs", [(), ("mqtts://broker.example/one/topic",)])
-def test_there_is_no_channel_where_no_hub_can_have_it(
-    tmp_path: Path, hubs: tuple[str, ...]
-) -> None:
+def test_there_is_no_channel_where_no_hub_can_have_it(tmp_path: Path, hubs: tuple[str, ...]):
     document = described(tmp_path, *hubs, framework_url=True)
     assert links(document) == []
     assert len(document.resources) == 1
 
 
-def test_there_is_no_channel_if_none_is_wanted(tmp_path: Path) -> None:
+def test_there_is_no_channel_if_none_is_wanted(tmp_path: Path):
     assert links(described(tmp_path, HUB, framework=False)) == []
 
 
-def test_a_broker_has_the_channel_under_a_name_of_its_own(tmp_path: Path) -> None:
+def test_a_broker_has_the_channel_under_a_name_of_its_own(tmp_path: Path):
     publisher = Publisher(tmp_path, BASE, hubs=["mqtts://broker.example"])
     channel = publisher.source.documents.framework
-    assert channel is not None
     assert channel.hubs[0].startswith("mqtts://broker.example/rsnotify/")
     assert channel.hubs != publisher.source.documents.hubs
 
 
-def test_several_sets_have_a_channel_each(tmp_path: Path) -> None:
+def test_several_sets_have_a_channel_each(tmp_path: Path):
     names = ("one", "two")
     sets = [Publisher(tmp_path / name, f"{BASE}{name}/", hubs=[HUB]) for name in names]
     document = SourceDescription(BASE, sets).document()
@@ -115,7 +122,7 @@ def test_several_sets_have_a_channel_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize("transport", ["", "websub"])
 async def test_a_hub_gets_notices_of_the_first_documents(
     tmp_path: Path, hub: FakeHub, transport: str
-) -> None:
+):
     async with Publisher(tmp_path, BASE, hubs=[hub.url + transport], options=CALM):
         await wait_for_notices(
             hub, ".well-known/resourcesync", "capabilitylist.xml", "resourcelist.xml"
@@ -130,22 +137,17 @@ async def test_a_hub_gets_notices_of_the_first_documents(
     chain_of(hub.notices)
 
 
-async def test_a_notice_of_a_resource_list_has_its_instant(tmp_path: Path, hub: FakeHub) -> None:
-    publisher = Publisher(tmp_path, BASE, hubs=[hub.url], options=QUICK)
-    async with publisher:
+async def test_a_notice_of_a_resource_list_has_its_instant(tmp_path: Path, hub: FakeHub):
+    async with quick_publisher(tmp_path, hub.url) as publisher:
         await wait_for_notices(hub, "resourcelist.xml")
         change = await publisher.aupdated(BASE + "a")
         await hub.until(lambda: documents(hub).count("resourcelist.xml") > 1)
     last = [entry for entry in notices_of(hub) if entry.capability == Capability.RESOURCE_LIST][-1]
     assert last.change is ChangeType.UPDATED
-    assert last.at is not None
-    assert change.datetime is not None
     assert last.at >= change.datetime
 
 
-async def test_a_notice_of_a_closed_change_list_has_its_interval(
-    tmp_path: Path, hub: FakeHub
-) -> None:
+async def test_a_notice_of_a_closed_change_list_has_its_interval(tmp_path: Path, hub: FakeHub):
     publisher = Publisher(tmp_path, BASE, hubs=[hub.url], options=ROTATING)
     async with publisher:
         for number in range(12):
@@ -165,7 +167,7 @@ async def test_a_notice_of_a_closed_change_list_has_its_interval(
     assert set(hub.uris()) == {f"{BASE}{number}" for number in range(12)}, "and nothing but that"
 
 
-async def test_dumps_have_notices(tmp_path: Path, hub: FakeHub) -> None:
+async def test_dumps_have_notices(tmp_path: Path, hub: FakeHub):
     options = replace(ROTATING, resource_dump_every=0.2, change_dump=True)
     publisher = Publisher(
         tmp_path, BASE, hubs=[hub.url], options=options, content=lambda uri: uri.encode()
@@ -186,7 +188,7 @@ async def test_dumps_have_notices(tmp_path: Path, hub: FakeHub) -> None:
     }
 
 
-async def test_unsent_notices_are_sent_by_the_next_run(tmp_path: Path, hub: FakeHub) -> None:
+async def test_unsent_notices_are_sent_by_the_next_run(tmp_path: Path, hub: FakeHub):
     hubs = [hub.url]
     async with Publisher(tmp_path, BASE, hubs=hubs, options=CALM):
         await wait_for_notices(hub, "resourcelist.xml")
@@ -202,9 +204,7 @@ async def test_unsent_notices_are_sent_by_the_next_run(tmp_path: Path, hub: Fake
     chain_of(hub.notices)
 
 
-async def test_sent_notices_are_not_sent_again_by_the_next_run(
-    tmp_path: Path, hub: FakeHub
-) -> None:
+async def test_sent_notices_are_not_sent_again_by_the_next_run(tmp_path: Path, hub: FakeHub):
     for _ in range(2):
         async with Publisher(tmp_path, BASE, hubs=[hub.url], options=CALM) as publisher:
             await wait_for_notices(hub, "resourcelist.xml")
@@ -219,7 +219,7 @@ async def test_sent_notices_are_not_sent_again_by_the_next_run(
 
 async def test_a_new_hub_changes_the_capability_list_and_causes_a_notice(
     tmp_path: Path, hub: FakeHub
-) -> None:
+):
     async with Publisher(tmp_path, BASE, hubs=[hub.url], options=CALM) as publisher:
         await wait_for_notices(hub, "resourcelist.xml")
         await took_it_down(publisher)
@@ -229,7 +229,7 @@ async def test_a_new_hub_changes_the_capability_list_and_causes_a_notice(
     assert notices_of(hub)[-1].change is ChangeType.UPDATED
 
 
-async def test_heartbeats_of_notices_are_rare(tmp_path: Path, hub: FakeHub) -> None:
+async def test_heartbeats_of_notices_are_rare(tmp_path: Path, hub: FakeHub):
     options = replace(CALM, heartbeat=0.02)
     async with Publisher(
         tmp_path, BASE, hubs=[hub.url], options=options, clock=lambda: monotonic_ns() // 1_000
@@ -237,13 +237,11 @@ async def test_heartbeats_of_notices_are_rare(tmp_path: Path, hub: FakeHub) -> N
         await wait_for_notices(hub, "resourcelist.xml")
         await hub.until(lambda: not hub.notices[-1].resources)
     quiet = next(notice for notice in hub.notices if not notice.resources)
-    assert quiet.from_ is not None
-    assert quiet.until is not None
     assert quiet.until - quiet.from_ >= timedelta(seconds=30 * options.heartbeat)
     chain_of(hub.notices)
 
 
-async def test_the_channel_can_be_read_and_names_its_hubs(tmp_path: Path, hub: FakeHub) -> None:
+async def test_the_channel_can_be_read_and_names_its_hubs(tmp_path: Path, hub: FakeHub):
     publisher = Publisher(tmp_path, BASE, hubs=[hub.url], options=CALM)
     async with serving(application(publisher)) as url, aiohttp.ClientSession() as session:
         await wait_for_notices(hub, "resourcelist.xml")
@@ -258,7 +256,6 @@ async def test_the_channel_can_be_read_and_names_its_hubs(tmp_path: Path, hub: F
     assert document.from_ is not None
     assert document.until is not None
     for entry in document.resources:
-        assert entry.datetime is not None
         assert document.from_ < entry.datetime <= document.until
 
 
@@ -268,7 +265,7 @@ def _update(number: int) -> Resource:
 
 async def test_a_hub_that_refuses_only_notices_is_reported_and_still_gets_changes(
     tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     hub.refuse_notices = True
     options = replace(CALM, heartbeat=0.05)
     async with Publisher(tmp_path, BASE, hubs=[hub.url + "websub"], options=options) as publisher:
@@ -277,3 +274,109 @@ async def test_a_hub_that_refuses_only_notices_is_reported_and_still_gets_change
         await hub.until(lambda: hub.refused > 2)
     (warning,) = [record for record in caplog.records if record.levelname == "WARNING"]
     assert "notices of new documents wait" in warning.getMessage()
+
+
+# Notices of the Source's own documents in the journal.
+
+
+LIST = Resource(
+    BASE + "resourcelist.xml", change=ChangeType.UPDATED, capability=Capability.RESOURCE_LIST
+)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal(tmp_path / "journal.sqlite3", BASE) as opened:
+        yield opened
+
+
+def add_notices(journal: Journal, *documents: Resource) -> None:
+    with journal.transaction():
+        journal.add_notices(documents)
+
+
+def instants(journal: Journal, after: int = 0) -> list[int]:
+    datetimes = [notice.datetime for notice in journal.notices(after)]
+    return [to_microseconds(at) for at in datetimes if at is not None]
+
+
+def test_notices_have_increasing_datetimes_of_their_own(journal: Journal):
+    add_notices(journal, LIST, LIST)
+    add_notices(journal, LIST)
+    datetimes = instants(journal)
+    assert len(datetimes) == 3
+    assert all(before < after for before, after in pairwise([journal.first_notice(), *datetimes]))
+    assert datetimes[-1] == journal.last_notice()
+
+
+def test_notices_are_later_than_a_promised_heartbeat(journal: Journal):
+    with journal.transaction():
+        promised = journal.promise().reached
+    add_notices(journal, LIST)
+    assert journal.last_notice() > promised
+
+
+def test_a_change_leaves_no_notice_and_a_notice_no_change(journal: Journal):
+    with journal.transaction():
+        journal.record([Record(Resource(BASE + "a", change=ChangeType.CREATED))])
+    before = journal.state()
+    assert journal.notices(0) == []
+    add_notices(journal, LIST)
+    assert journal.state() == before
+
+
+def test_the_beginning_of_an_empty_notice_log_is_known(journal: Journal):
+    begins = journal.first_notice()
+    assert journal.last_notice() == begins
+    assert journal.last_notice_at(begins + 10**15) == begins
+    assert journal.last_notice_at(0) == begins
+
+
+def test_the_notice_before_an_instant_is_found(journal: Journal):
+    add_notices(journal, LIST, LIST)
+    first, second = instants(journal)
+    assert journal.last_notice_at(first) == first
+    assert journal.last_notice_at(second - 1) == first
+    assert [to_microseconds(n.datetime) for n in journal.notices(first) if n.datetime] == [second]
+
+
+def test_no_more_than_a_bound_is_kept_and_where_it_begins_is_known(journal: Journal):
+    add_notices(journal, *[LIST] * (KEPT + 10))
+    datetimes = instants(journal)
+    assert len(datetimes) == KEPT
+    assert journal.first_notice() < datetimes[0]
+    add_notices(journal, LIST)
+    assert instants(journal)[:-1] == datetimes[1:]
+    assert journal.first_notice() == datetimes[0]
+
+
+def test_a_version_has_one_notice(journal: Journal):
+    document = Resource(BASE + "capabilitylist.xml", capability=Capability.CAPABILITY_LIST)
+    for version in ("one", "one", "two"):
+        with journal.transaction():
+            journal.add_version_notice(document, version)
+    notices = [(notice.uri, notice.change) for notice in journal.notices(0)]
+    assert notices == [(document.uri, ChangeType.CREATED), (document.uri, ChangeType.UPDATED)]
+
+
+def test_a_hub_begins_with_the_next_notice_and_keeps_its_place(journal: Journal):
+    add_notices(journal, LIST)
+    with journal.transaction():
+        journal.add_notice_hub("hub")
+    assert journal.notices(journal.notice_cursor("hub")) == []
+    add_notices(journal, LIST)
+    assert len(journal.notices(journal.notice_cursor("hub"))) == 1
+    with journal.transaction():
+        journal.move_notice_cursor("hub", journal.last_notice())
+        journal.add_notice_hub("hub")
+    assert journal.notices(journal.notice_cursor("hub")) == []
+
+
+def test_a_journal_of_an_earlier_version_can_hold_notices(tmp_path: Path):
+    path = tmp_path / "journal.sqlite3"
+    with closing(sqlite3.connect(path)) as old:
+        old.executescript(VERSION_1)
+    with Journal(path, BASE) as journal:
+        assert journal.first_notice() == journal.last_notice() == 3_000_001
+        add_notices(journal, LIST)
+        assert len(instants(journal)) == 1

@@ -16,7 +16,7 @@ from rsnotify.sync.retry import Retry
 from rsnotify_publisher import Publisher, parse_hub
 from rsnotify_publisher.push import http_post, transports
 from rsnotify_publisher.push import hub_push as channel_push
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of, quick_publisher
 from tests.resolving import hanging, not_answering, resolve
 
 NAME = "hub.example"
@@ -53,9 +53,8 @@ pytestmark = pytest.mark.parametrize("transport", ["websub", "ws"])
 @pytest.mark.usefixtures("without_backoff")
 async def test_one_node_is_fed_and_the_next_one_at_once_when_it_dies(
     tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str
-) -> None:
-    hubs = [joined(transport, hub, other)]
-    async with Publisher(tmp_path, BASE, hubs=hubs, options=QUICK) as publisher:
+):
+    async with quick_publisher(tmp_path, joined(transport, hub, other)) as publisher:
         await publisher.aupdated(BASE + "before")
         await hub.has(BASE + "before")
         assert not other.headers, "one connection at a time"
@@ -70,10 +69,9 @@ async def test_one_node_is_fed_and_the_next_one_at_once_when_it_dies(
 @pytest.mark.usefixtures("without_backoff")
 async def test_a_node_that_is_away_from_the_start_is_passed_over(
     tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     await hub.stop()
-    hubs = [joined(transport, hub, other)]
-    async with Publisher(tmp_path, BASE, hubs=hubs, options=QUICK) as publisher:
+    async with quick_publisher(tmp_path, joined(transport, hub, other)) as publisher:
         await publisher.aupdated(BASE + "a")
         await other.has(BASE + "a")
     ours = [one for one in caplog.records if one.name.startswith("rsnotify")]
@@ -86,10 +84,9 @@ async def test_a_node_that_is_away_from_the_start_is_passed_over(
 @pytest.mark.usefixtures("without_backoff")
 async def test_a_node_that_answers_5xx_is_left_at_once_whatever_it_asks_for(
     tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str
-) -> None:
+):
     hub.refuse_with, hub.retry_after = 503, "3000"
-    hubs = [joined(transport, hub, other)]
-    async with Publisher(tmp_path, BASE, hubs=hubs, options=QUICK) as publisher:
+    async with quick_publisher(tmp_path, joined(transport, hub, other)) as publisher:
         await publisher.aupdated(BASE + "a")
         await other.has(BASE + "a")
     assert len([one for one in hub.headers if one]) <= 2, "once on each channel"
@@ -98,23 +95,23 @@ async def test_a_node_that_answers_5xx_is_left_at_once_whatever_it_asks_for(
 @pytest.mark.usefixtures("without_backoff")
 async def test_a_node_that_does_not_answer_is_left(
     tmp_path: Path, hub: FakeHub, transport: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(http_post, "RESPONSE_TIMEOUT", 1.0)
     monkeypatch.setattr(transports, "TIMEOUT", 1.0)
     with hanging("127.0.0.3") as port:
         urls = [f"http://127.0.0.3:{port}/", hub.url]
-        hubs = [",".join(path_of(transport, url) for url in urls)]
-        async with Publisher(tmp_path, BASE, hubs=hubs, options=QUICK) as publisher:
+        async with quick_publisher(
+            tmp_path, ",".join(path_of(transport, url) for url in urls)
+        ) as publisher:
             await publisher.aupdated(BASE + "a")
             await hub.has(BASE + "a")
 
 
 async def test_what_a_node_did_not_acknowledge_is_sent_to_the_next(
     tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str
-) -> None:
+):
     hub.answering.clear()
-    hubs = [joined(transport, hub, other)]
-    async with Publisher(tmp_path, BASE, hubs=hubs, options=QUICK) as publisher:
+    async with quick_publisher(tmp_path, joined(transport, hub, other)) as publisher:
         await publisher.aupdated(BASE + "a")
         await hub.until(lambda: hub.headers if transport == "websub" else hub.fragments)
         hub.refuse_with = 500
@@ -124,9 +121,8 @@ async def test_what_a_node_did_not_acknowledge_is_sent_to_the_next(
 
 async def test_the_feed_resumes_with_any_node_that_is_back(
     tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str
-) -> None:
-    hubs = [joined(transport, hub, other)]
-    async with Publisher(tmp_path, BASE, hubs=hubs, options=QUICK) as publisher:
+):
+    async with quick_publisher(tmp_path, joined(transport, hub, other)) as publisher:
         await hub.stop()
         await other.stop()
         await publisher.aupdated(BASE + "a")
@@ -136,7 +132,7 @@ async def test_the_feed_resumes_with_any_node_that_is_back(
 
 async def test_all_nodes_share_one_cursor(
     tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str
-) -> None:
+):
     options = replace(QUICK, grace=60)
     first = path_of(transport, hub.url)
     async with Publisher(tmp_path, BASE, hubs=[first], options=options) as publisher:
@@ -152,31 +148,25 @@ async def test_all_nodes_share_one_cursor(
 
 @pytest.mark.usefixtures("without_backoff")
 async def test_a_name_with_a_dead_address_does_not_stop_the_feed(
-    tmp_path: Path,
-    hub: FakeHub,
-    other: FakeHub,
-    transport: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str, monkeypatch: pytest.MonkeyPatch
+):
     resolve(monkeypatch, NAME, "127.0.0.3", "127.0.0.1", "127.0.0.2")
     await hub.stop()
-    hubs = [path_of(transport, f"http://{NAME}:{hub.port}/")]
     with not_answering("127.0.0.3", hub.port):
-        async with Publisher(tmp_path, BASE, hubs=hubs, options=QUICK) as publisher:
+        async with quick_publisher(
+            tmp_path, path_of(transport, f"http://{NAME}:{hub.port}/")
+        ) as publisher:
             await publisher.aupdated(BASE + "a")
             await other.has(BASE + "a")
 
 
 async def test_a_node_that_dies_is_replaced_by_another_address_of_its_name(
-    tmp_path: Path,
-    hub: FakeHub,
-    other: FakeHub,
-    transport: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str, monkeypatch: pytest.MonkeyPatch
+):
     resolve(monkeypatch, NAME, "127.0.0.1", "127.0.0.2")
-    hubs = [path_of(transport, f"http://{NAME}:{hub.port}/")]
-    async with Publisher(tmp_path, BASE, hubs=hubs, options=QUICK) as publisher:
+    async with quick_publisher(
+        tmp_path, path_of(transport, f"http://{NAME}:{hub.port}/")
+    ) as publisher:
         await publisher.aupdated(BASE + "a")
         await hub.has(BASE + "a")
         other.through = hub.fragments[-1].until
@@ -187,21 +177,18 @@ async def test_a_node_that_dies_is_replaced_by_another_address_of_its_name(
 
 
 async def test_an_address_that_answers_5xx_comes_last_in_the_next_attempt(
-    tmp_path: Path,
-    hub: FakeHub,
-    other: FakeHub,
-    transport: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str, monkeypatch: pytest.MonkeyPatch
+):
     resolve(monkeypatch, NAME, "127.0.0.1", "127.0.0.2")
     hub.refuse_with = 500
-    hubs = [path_of(transport, f"http://{NAME}:{hub.port}/")]
-    async with Publisher(tmp_path, BASE, hubs=hubs, options=QUICK) as publisher:
+    async with quick_publisher(
+        tmp_path, path_of(transport, f"http://{NAME}:{hub.port}/")
+    ) as publisher:
         await publisher.aupdated(BASE + "a")
         await other.has(BASE + "a")
 
 
-def test_all_nodes_are_advertised_in_their_order(transport: str) -> None:
+def test_all_nodes_are_advertised_in_their_order(transport: str):
     nodes = [path_of(transport, f"http://hub{number}.example/") for number in (2, 1, 3)]
     hub = parse_hub(", ".join(nodes), "secret")
     assert (hub.uri, hub.nodes, hub.advertised) == (nodes[0], tuple(nodes), tuple(nodes))
@@ -212,7 +199,7 @@ def test_all_nodes_are_advertised_in_their_order(transport: str) -> None:
 @pytest.mark.parametrize(
     "second", ["mqtt://hub.example", "hub2.example", "", "http://h/x", "wss://u:p@h/"]
 )
-def test_nodes_that_are_none_or_speak_otherwise_are_refused(transport: str, second: str) -> None:
+def test_nodes_that_are_none_or_speak_otherwise_are_refused(transport: str, second: str):
     if transport == "websub" and second == "http://h/x":
         second = "ws://h/x"
     with pytest.raises(ConfigurationError) as raised:
@@ -222,8 +209,6 @@ def test_nodes_that_are_none_or_speak_otherwise_are_refused(transport: str, seco
 
 
 class Warned(logging.Handler):
-    """Sets an event at the first warning."""
-
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.event = asyncio.Event()
@@ -235,19 +220,13 @@ class Warned(logging.Handler):
 
 @pytest.mark.usefixtures("without_backoff")
 async def test_a_refusal_of_the_source_is_not_taken_to_the_next_node_at_once(
-    tmp_path: Path,
-    hub: FakeHub,
-    other: FakeHub,
-    transport: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str, caplog: pytest.LogCaptureFixture
+):
     hub.refuse_with = 403
-    options = replace(QUICK, grace=0)
-    hubs = [joined(transport, hub, other)]
     warned = Warned()
     logging.getLogger("rsnotify").addHandler(warned)
     try:
-        async with Publisher(tmp_path, BASE, hubs=hubs, options=options) as publisher:
+        async with quick_publisher(tmp_path, joined(transport, hub, other), grace=0) as publisher:
             await publisher.aupdated(BASE + "a")
             async with asyncio.timeout(PATIENCE):
                 await warned.event.wait()

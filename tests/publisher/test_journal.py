@@ -58,13 +58,13 @@ def datetimes(changes: list[Resource]) -> list[object]:
     return [change.datetime for change in changes]
 
 
-def test_changes_of_one_moment_are_a_microsecond_apart(journal: Journal, clock: Clock) -> None:
+def test_changes_of_one_moment_are_a_microsecond_apart(journal: Journal, clock: Clock):
     clock.now += 5
     changes = record(journal, "a", "b")
     assert datetimes(changes) == [from_microseconds(1_000_005), from_microseconds(1_000_006)]
 
 
-def test_datetimes_increase_when_the_clock_jumps_back(journal: Journal, clock: Clock) -> None:
+def test_datetimes_increase_when_the_clock_jumps_back(journal: Journal, clock: Clock):
     clock.now = 9_000_000
     (before,) = record(journal, "a")
     clock.now = 2_000_000
@@ -75,9 +75,7 @@ def test_datetimes_increase_when_the_clock_jumps_back(journal: Journal, clock: C
     )
 
 
-def test_no_change_gets_a_datetime_that_was_promised_to_be_quiet(
-    journal: Journal, clock: Clock
-) -> None:
+def test_no_change_gets_a_datetime_that_was_promised_to_be_quiet(journal: Journal, clock: Clock):
     clock.now = 5_000_000
     with journal.transaction():
         assert journal.promise().promised == 5_000_000
@@ -86,14 +84,14 @@ def test_no_change_gets_a_datetime_that_was_promised_to_be_quiet(
     assert change.datetime == from_microseconds(5_000_001)
 
 
-def test_a_promise_is_never_revoked(journal: Journal, clock: Clock) -> None:
+def test_a_promise_is_never_revoked(journal: Journal, clock: Clock):
     for clock.now in (5_000_000, 4_000_000):
         with journal.transaction():
             state = journal.promise()
     assert state.promised == 5_000_000
 
 
-def test_all_metadata_of_a_change_is_read_back(journal: Journal) -> None:
+def test_all_metadata_of_a_change_is_read_back(journal: Journal):
     reported = Resource(
         BASE + "a",
         change=ChangeType.CREATED,
@@ -109,7 +107,7 @@ def test_all_metadata_of_a_change_is_read_back(journal: Journal) -> None:
     assert recorded[0].links == reported.links
 
 
-def test_the_current_set_follows_the_changes(journal: Journal) -> None:
+def test_the_current_set_follows_the_changes(journal: Journal):
     record(journal, "a", "b", "a")
     with journal.transaction():
         journal.record([Record(Resource(BASE + "b", change=ChangeType.DELETED))])
@@ -119,16 +117,14 @@ def test_the_current_set_follows_the_changes(journal: Journal) -> None:
     assert only.lastmod == journal.changes(0)[2].datetime
 
 
-def test_deleting_what_was_never_there_is_recorded_all_the_same(journal: Journal) -> None:
+def test_deleting_what_was_never_there_is_recorded_all_the_same(journal: Journal):
     with journal.transaction():
         journal.record([Record(Resource(BASE + "x", change=ChangeType.DELETED))])
     assert [change.change for change in journal.changes(0)] == [ChangeType.DELETED]
     assert journal.count() == 0
 
 
-def test_a_snapshot_does_not_see_what_is_recorded_meanwhile(
-    journal: Journal, tmp_path: Path
-) -> None:
+def test_a_snapshot_does_not_see_what_is_recorded_meanwhile(journal: Journal, tmp_path: Path):
     record(journal, "a")
     with Journal(tmp_path / "journal.sqlite3", BASE) as other, other.snapshot() as state:
         record(journal, "b")
@@ -136,7 +132,7 @@ def test_a_snapshot_does_not_see_what_is_recorded_meanwhile(
         assert journal.state().last_change > state.last_change
 
 
-def test_changes_are_applied_to_the_set_before_they_are_pruned(journal: Journal) -> None:
+def test_changes_are_applied_to_the_set_before_they_are_pruned(journal: Journal):
     record(journal, "a", "b")
     with journal.transaction():
         journal.prune(journal.state().last_change)
@@ -144,7 +140,7 @@ def test_changes_are_applied_to_the_set_before_they_are_pruned(journal: Journal)
     assert [resource.uri for resource in journal.resources()] == [BASE + "a", BASE + "b"]
 
 
-def test_the_set_is_current_within_a_transaction_that_records(journal: Journal) -> None:
+def test_the_set_is_current_within_a_transaction_that_records(journal: Journal):
     with journal.transaction():
         journal.record([update("a")])
         assert journal.resource(BASE + "a") is not None
@@ -155,7 +151,7 @@ def test_the_set_is_current_within_a_transaction_that_records(journal: Journal) 
 
 def test_a_program_killed_before_changes_were_applied_has_the_same_set(
     journal: Journal, tmp_path: Path
-) -> None:
+):
     names = [f"{number:04}" for number in range(1_200)]
     record(journal, *names)
     with Journal(tmp_path / "journal.sqlite3", BASE) as other:
@@ -174,16 +170,14 @@ def test_a_program_killed_before_changes_were_applied_has_the_same_set(
         assert again.state().applied == again.state().last_change
 
 
-def test_the_current_set_is_not_read_in_a_snapshot_which_cannot_apply_changes(
-    journal: Journal,
-) -> None:
+def test_the_current_set_is_not_read_in_a_snapshot_which_cannot_apply_changes(journal: Journal):
     record(journal, "a")
     with journal.snapshot(), pytest.raises(RuntimeError, match="outside"):
         journal.count()
     assert journal.count() == 1
 
 
-def test_pruning_applies_no_more_changes_than_it_removes(journal: Journal) -> None:
+def test_pruning_applies_no_more_changes_than_it_removes(journal: Journal):
     record(journal, *map(str, range(2_000)))
     first = journal.changes(0, 1)[0].datetime
     assert first is not None
@@ -194,7 +188,7 @@ def test_pruning_applies_no_more_changes_than_it_removes(journal: Journal) -> No
     assert journal.count() == 2_000
 
 
-def test_nothing_of_a_failed_transaction_stays(journal: Journal) -> None:
+def test_nothing_of_a_failed_transaction_stays(journal: Journal):
     def fail_halfway() -> None:
         with journal.transaction():
             journal.record([update("a")])
@@ -205,7 +199,7 @@ def test_nothing_of_a_failed_transaction_stays(journal: Journal) -> None:
     assert journal.is_empty()
 
 
-def test_a_baseline_makes_no_changes_and_keeps_its_own_lastmod(journal: Journal) -> None:
+def test_a_baseline_makes_no_changes_and_keeps_its_own_lastmod(journal: Journal):
     known = Resource(BASE + "a", lastmod=from_microseconds(5), length=3)
     with journal.transaction():
         assert journal.load([Record(known, "v1"), Record(Resource(BASE + "b"))]) == 2
@@ -215,9 +209,7 @@ def test_a_baseline_makes_no_changes_and_keeps_its_own_lastmod(journal: Journal)
     assert journal.validators(BASE) == {BASE + "a": "v1", BASE + "b": None}
 
 
-def test_a_baseline_ends_what_the_journal_vouched_for_before(
-    journal: Journal, clock: Clock
-) -> None:
+def test_a_baseline_ends_what_the_journal_vouched_for_before(journal: Journal, clock: Clock):
     clock.now += 50
     before = journal.state().closed
     with journal.transaction():
@@ -226,7 +218,7 @@ def test_a_baseline_ends_what_the_journal_vouched_for_before(
 
 
 @pytest.mark.parametrize("first", ["loaded", "recorded"])
-def test_a_baseline_is_loaded_into_an_empty_journal_only(journal: Journal, first: str) -> None:
+def test_a_baseline_is_loaded_into_an_empty_journal_only(journal: Journal, first: str):
     if first == "recorded":
         record(journal, "a")
     else:
@@ -238,7 +230,7 @@ def test_a_baseline_is_loaded_into_an_empty_journal_only(journal: Journal, first
 
 def test_the_last_change_at_an_instant_is_found_even_when_it_was_pruned(
     journal: Journal, clock: Clock
-) -> None:
+):
     origin = journal.last_change_at(clock.now)
     ats = []
     for clock.now in (2_000_000, 3_000_000, 4_000_000):
@@ -254,9 +246,7 @@ def test_the_last_change_at_an_instant_is_found_even_when_it_was_pruned(
     assert len(journal.changes(0)) == 1
 
 
-def test_a_change_is_kept_until_it_is_closed_and_every_hub_has_it(
-    journal: Journal, clock: Clock
-) -> None:
+def test_a_change_is_kept_until_it_is_closed_and_every_hub_has_it(journal: Journal, clock: Clock):
     origin = journal.state().closed
     with journal.transaction():
         journal.add_hub("http://slow.example/")
@@ -274,9 +264,7 @@ def test_a_change_is_kept_until_it_is_closed_and_every_hub_has_it(
     assert journal.prunable(hubs[1:]) == 3_000_000
 
 
-def test_a_new_hub_begins_with_the_next_change_and_a_known_one_keeps_its_place(
-    journal: Journal,
-) -> None:
+def test_a_new_hub_begins_with_the_next_change_and_a_known_one_keeps_its_place(journal: Journal):
     record(journal, "a")
     with journal.transaction():
         journal.add_hub("http://hub.example/")
@@ -290,7 +278,7 @@ def test_a_new_hub_begins_with_the_next_change_and_a_known_one_keeps_its_place(
 
 def test_a_hub_that_never_comes_back_is_not_waited_for_beyond_the_archive(
     journal: Journal, clock: Clock
-) -> None:
+):
     origin = journal.state().closed
     with journal.transaction():
         journal.add_hub("http://gone.example/")
@@ -308,7 +296,7 @@ def test_a_hub_that_never_comes_back_is_not_waited_for_beyond_the_archive(
 
 def test_the_open_list_begins_where_the_last_closed_one_ended_even_when_that_is_gone(
     journal: Journal,
-) -> None:
+):
     volume = closed(journal.state().closed, 3_000_000)
     with journal.transaction():
         journal.close_list(volume)
@@ -317,7 +305,7 @@ def test_the_open_list_begins_where_the_last_closed_one_ended_even_when_that_is_
     assert journal.state().closed == 3_000_000
 
 
-def test_documents_are_catalogued_by_kind_and_place(journal: Journal) -> None:
+def test_documents_are_catalogued_by_kind_and_place(journal: Journal):
     older, newer = closed(1, 2), replace(closed(2, 3), archived=False)
     dump = replace(older, kind="changedump", files=("d.xml", "d.zip"))
     with journal.transaction():
@@ -332,7 +320,7 @@ def test_documents_are_catalogued_by_kind_and_place(journal: Journal) -> None:
     assert journal.files() == {"1-2.xml", "2-3.xml", "d.xml", "d.zip"}
 
 
-def test_files_of_a_dropped_document_linger(journal: Journal, clock: Clock) -> None:
+def test_files_of_a_dropped_document_linger(journal: Journal, clock: Clock):
     volume = closed(1, 2)
     clock.now = 5_000_000
     with journal.transaction():
@@ -346,14 +334,14 @@ def test_files_of_a_dropped_document_linger(journal: Journal, clock: Clock) -> N
     assert journal.files() == set()
 
 
-def test_a_file_that_is_used_again_does_not_linger_any_more(journal: Journal) -> None:
+def test_a_file_that_is_used_again_does_not_linger_any_more(journal: Journal):
     with journal.transaction():
         journal.discard(["1-2.xml"])
         journal.put(closed(1, 2))
     assert journal.discarded(before=2**62) == []
 
 
-def test_the_set_is_read_in_pages_and_not_held_up(journal: Journal, tmp_path: Path) -> None:
+def test_the_set_is_read_in_pages_and_not_held_up(journal: Journal, tmp_path: Path):
     names = [f"{number:05}" for number in range(2_500)]
     with journal.transaction():
         journal.load(Record(Resource(BASE + name)) for name in names)
@@ -367,7 +355,7 @@ def test_the_set_is_read_in_pages_and_not_held_up(journal: Journal, tmp_path: Pa
     assert seen == [BASE + name for name in [*names, "99998", "99999"]]
 
 
-def test_a_set_that_the_source_returns_is_not_kept(journal: Journal) -> None:
+def test_a_set_that_the_source_returns_is_not_kept(journal: Journal):
     record(journal, "a")
     with journal.transaction():
         journal.track(False)
@@ -376,14 +364,14 @@ def test_a_set_that_the_source_returns_is_not_kept(journal: Journal) -> None:
     assert [change.uri for change in journal.changes(0)] == [BASE + "a", BASE + "b"]
 
 
-def test_a_set_that_was_not_kept_cannot_be_kept_later(journal: Journal) -> None:
+def test_a_set_that_was_not_kept_cannot_be_kept_later(journal: Journal):
     with journal.transaction():
         journal.track(False)
     with pytest.raises(ConfigurationError, match="give it again"), journal.transaction():
         journal.track(True)
 
 
-def test_a_patch_is_no_part_of_what_a_resource_is(journal: Journal) -> None:
+def test_a_patch_is_no_part_of_what_a_resource_is(journal: Journal):
     links = (Link(Rel.PATCH, "http://x.example/diff", type="application/json-patch+json"),)
     links += (Link("memento", "http://x.example/2"),)
     change = Resource(BASE + "a", change=ChangeType.UPDATED, links=links)
@@ -417,7 +405,7 @@ ALTER TABLE changes DROP COLUMN validator;
 """
 
 
-def test_a_journal_of_the_version_before_is_brought_along(tmp_path: Path) -> None:
+def test_a_journal_of_the_version_before_is_brought_along(tmp_path: Path):
     path = tmp_path / "journal.sqlite3"
     with closing(sqlite3.connect(path)) as old:
         old.executescript(VERSION_1)
@@ -434,7 +422,7 @@ def test_a_journal_of_the_version_before_is_brought_along(tmp_path: Path) -> Non
         assert again.state() == state
 
 
-def test_a_set_is_read_and_goes_on_as_the_version_before_wrote_it(tmp_path: Path) -> None:
+def test_a_set_is_read_and_goes_on_as_the_version_before_wrote_it(tmp_path: Path):
     path = tmp_path / "journal.sqlite3"
     hashed = Resource(BASE + "a", change=ChangeType.CREATED, hash="sha-256:" + "0" * 64)
     with Journal(path, BASE) as journal, journal.transaction():
@@ -464,7 +452,7 @@ def test_a_set_is_read_and_goes_on_as_the_version_before_wrote_it(tmp_path: Path
 @pytest.mark.parametrize("second", ["~a", "%7ea", "y/../~a", "./a%2F"])
 def test_a_resource_is_in_the_set_once_whatever_its_spelling(
     journal: Journal, first: str, second: str, apart: bool
-) -> None:
+):
     digest = "sha-256:" + "1" * 64
     is_same = normalize(BASE + first) == normalize(BASE + second)
 
@@ -490,7 +478,7 @@ def test_a_resource_is_in_the_set_once_whatever_its_spelling(
     check(*(() if is_same else {first}))
 
 
-def test_of_two_spellings_in_a_set_of_the_version_before_the_later_is_kept(tmp_path: Path) -> None:
+def test_of_two_spellings_in_a_set_of_the_version_before_the_later_is_kept(tmp_path: Path):
     path = tmp_path / "journal.sqlite3"
     digest = "sha-256:" + "1" * 64
     names = ["%7Ea", "b", "%62", "c", "~a", "%7ea"]
@@ -523,7 +511,7 @@ def test_of_two_spellings_in_a_set_of_the_version_before_the_later_is_kept(tmp_p
         assert journal.state().sum == str(SetSum())
 
 
-def test_a_journal_of_a_later_version_is_refused(tmp_path: Path) -> None:
+def test_a_journal_of_a_later_version_is_refused(tmp_path: Path):
     path = tmp_path / "journal.sqlite3"
     with closing(sqlite3.connect(path)) as later:
         later.executescript("CREATE TABLE state (x); PRAGMA user_version = 99;")
@@ -531,18 +519,18 @@ def test_a_journal_of_a_later_version_is_refused(tmp_path: Path) -> None:
         Journal(path, BASE)
 
 
-def test_a_journal_belongs_to_one_base_url(journal: Journal, tmp_path: Path) -> None:
+def test_a_journal_belongs_to_one_base_url(journal: Journal, tmp_path: Path):
     with pytest.raises(ConfigurationError, match="belongs to the Source"):
         Journal(tmp_path / "journal.sqlite3", "http://other.example/")
 
 
-def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_journal_is_refused(tmp_path: Path):
     (tmp_path / "journal.sqlite3").write_text("nothing of the kind" * 100)
     with pytest.raises(StorageError, match=r"journal\.sqlite3"):
         Journal(tmp_path / "journal.sqlite3", BASE)
 
 
-def test_rewritten_files_are_not_deleted(journal: Journal) -> None:
+def test_rewritten_files_are_not_deleted(journal: Journal):
     with journal.transaction():
         journal.discard(["resourcesync/changedump-1-00001.zip", "resourcesync/changedump-2.xml"])
         journal.reclaim("resourcesync/changedump-1")

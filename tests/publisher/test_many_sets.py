@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from threading import Event
 
 import aiohttp
 import pytest
@@ -17,13 +19,14 @@ from watchfiles import Change
 from rsnotify.format.model import Capability, ChangeType, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import Publisher, SourceDescription
-from rsnotify_publisher.background.pool import JournalPoller
+from rsnotify_publisher.background.pool import CommitThreads, JournalPoller
 from rsnotify_publisher.changes import Record
 from rsnotify_publisher.folder.scanner import FileNames, FolderScanner
 from rsnotify_publisher.folder.server import PublishedFolder, server
 from rsnotify_publisher.folder.watcher import SystemWatch
 from rsnotify_publisher.journal import Journal, Recorder
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, put, serving
+from rsnotify_publisher.web.application import SharedThreads
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, put, quick_publisher, serving
 
 HOST = "https://x.example/"
 SETS = 16
@@ -56,7 +59,7 @@ def recorded(publisher: Publisher) -> list[Resource]:
         return journal.changes(0)
 
 
-def test_many_sets_need_no_more_threads_than_a_few(make: Make) -> None:
+def test_many_sets_need_no_more_threads_than_a_few(make: Make):
     before = own_threads()
     with make(SETS) as source:
         for publisher in source.sets:
@@ -78,7 +81,7 @@ def test_many_sets_need_no_more_threads_than_a_few(make: Make) -> None:
     assert own_threads() == before
 
 
-async def test_what_sets_share_begins_again_when_they_do(make: Make) -> None:
+async def test_what_sets_share_begins_again_when_they_do(make: Make):
     source = make(2)
     for name in ("one", "two"):
         async with source:
@@ -88,9 +91,7 @@ async def test_what_sets_share_begins_again_when_they_do(make: Make) -> None:
     assert [len(recorded(publisher)) for publisher in source.sets] == [2, 2]
 
 
-async def test_each_set_has_its_own_chain_of_notices(
-    make: Callable[..., SourceDescription],
-) -> None:
+async def test_each_set_has_its_own_chain_of_notices(make: Callable[..., SourceDescription]):
     hub = FakeHub()
     await hub.start()
     try:
@@ -105,7 +106,7 @@ async def test_each_set_has_its_own_chain_of_notices(
         await hub.stop()
 
 
-def test_a_set_that_cannot_be_listed_keeps_no_other_from_it(tmp_path: Path) -> None:
+def test_a_set_that_cannot_be_listed_keeps_no_other_from_it(tmp_path: Path):
     go = threading.Event()
 
     def resources() -> Iterable[Resource]:
@@ -123,23 +124,20 @@ def test_a_set_that_cannot_be_listed_keeps_no_other_from_it(tmp_path: Path) -> N
         assert stuck.wait_published(PATIENCE)
 
 
-async def test_waiting_for_documents_ends_after_the_timeout(tmp_path: Path) -> None:
+async def test_waiting_for_documents_ends_after_the_timeout(tmp_path: Path):
     go = threading.Event()
 
     def resources() -> Iterable[Resource]:
         go.wait(PATIENCE)
         return ()
 
-    publisher = Publisher(tmp_path, BASE, options=QUICK, resources=resources)
-    async with publisher:
+    async with quick_publisher(tmp_path, resources=resources) as publisher:
         assert not await publisher.await_published(0)
         go.set()
         assert await publisher.await_published(PATIENCE)
 
 
 # Committing in turns
-
-
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(2) as pool:
@@ -156,9 +154,7 @@ def in_turns(folder: Path, pool: ThreadPoolExecutor) -> Recorder:
     return recorder
 
 
-def test_all_that_is_submitted_is_committed_in_order(
-    tmp_path: Path, pool: ThreadPoolExecutor
-) -> None:
+def test_all_that_is_submitted_is_committed_in_order(tmp_path: Path, pool: ThreadPoolExecutor):
     """More at once than one group holds, and the end right behind it."""
     recorder = in_turns(tmp_path, pool)
     begun, go = threading.Event(), threading.Event()
@@ -180,7 +176,7 @@ def test_all_that_is_submitted_is_committed_in_order(
     assert all(a.datetime < b.datetime for a, b in pairwise(changes))  # type: ignore[operator]
 
 
-def test_a_failing_set_harms_no_other(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+def test_a_failing_set_harms_no_other(tmp_path: Path, pool: ThreadPoolExecutor):
     recorder = in_turns(tmp_path, pool)
     go = threading.Event()
     recorder.submit(lambda _: go.wait(PATIENCE) and None)
@@ -195,16 +191,14 @@ def test_a_failing_set_harms_no_other(tmp_path: Path, pool: ThreadPoolExecutor) 
 
 def test_a_journal_that_cannot_be_opened_is_reported_at_once(
     tmp_path: Path, pool: ThreadPoolExecutor
-) -> None:
+):
     (tmp_path / "j.sqlite3").mkdir()
     with pytest.raises(Exception, match=r"j\.sqlite3"):
         in_turns(tmp_path, pool)
 
 
 # Noticing
-
-
-async def test_only_the_set_whose_journal_was_written_is_woken(tmp_path: Path) -> None:
+async def test_only_the_set_whose_journal_was_written_is_woken(tmp_path: Path):
     woken = {name: asyncio.Event() for name in "ab"}
     poller = JournalPoller()
     with (
@@ -223,8 +217,6 @@ async def test_only_the_set_whose_journal_was_written_is_woken(tmp_path: Path) -
 
 
 class Broken(Journal):
-    """A journal on a disk that fails."""
-
     def data_version(self) -> int:
         if self._seen:
             raise sqlite3.OperationalError("disk I/O error")
@@ -234,9 +226,7 @@ class Broken(Journal):
     _seen = False
 
 
-async def test_an_unreadable_journal_does_not_stop_polling_the_others(
-    tmp_path: Path,
-) -> None:
+async def test_an_unreadable_journal_does_not_stop_polling_the_others(tmp_path: Path):
     broken, whole = asyncio.Event(), asyncio.Event()
     poller = JournalPoller()
     with (
@@ -254,8 +244,6 @@ async def test_an_unreadable_journal_does_not_stop_polling_the_others(
 
 
 class RecordingListener:
-    """Keeps the names of reported files."""
-
     def __init__(self) -> None:
         self.names: set[str] = set()
         self.news = asyncio.Event()
@@ -273,7 +261,7 @@ class RecordingListener:
                 await self.news.wait()
 
 
-async def test_one_watch_notifies_each_listener_of_its_own_folder(tmp_path: Path) -> None:
+async def test_one_watch_notifies_each_listener_of_its_own_folder(tmp_path: Path):
     folders = [tmp_path / "a", tmp_path / "b", tmp_path / "a" / ".within"]
     for folder in folders:
         folder.mkdir()
@@ -288,9 +276,7 @@ async def test_one_watch_notifies_each_listener_of_its_own_folder(tmp_path: Path
     listening.cancel()
 
 
-async def test_an_inaccessible_folder_does_not_stop_watching_the_others(
-    tmp_path: Path,
-) -> None:
+async def test_an_inaccessible_folder_does_not_stop_watching_the_others(tmp_path: Path):
     notified = {tmp_path: RecordingListener(), tmp_path / ("x" * 300): RecordingListener()}
     listening = asyncio.create_task(SystemWatch(notified).run())
     await asyncio.sleep(0)
@@ -301,7 +287,7 @@ async def test_an_inaccessible_folder_does_not_stop_watching_the_others(
 
 async def test_a_folder_that_comes_back_is_watched_though_others_are_never_quiet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr("rsnotify_publisher.folder.watcher._CHECK_FOLDERS_EVERY", 50)
     busy, away = tmp_path / "busy", tmp_path / "away"
     busy.mkdir()
@@ -317,18 +303,16 @@ async def test_a_folder_that_comes_back_is_watched_though_others_are_never_quiet
     listening.cancel()
 
 
-def test_an_inaccessible_folder_does_not_end_a_comparison(tmp_path: Path) -> None:
+def test_an_inaccessible_folder_does_not_end_a_comparison(tmp_path: Path):
     names = FileNames(tmp_path / ("x" * 300), BASE)
     with Journal(tmp_path / "journal.sqlite3", BASE) as journal:
         assert list(FolderScanner(names, journal).compare(names.root)) == []
 
 
 # Serving
-
-
 async def test_a_file_is_served_at_once_and_a_document_when_all_are_there(
     tmp_path: Path, folder: Path
-) -> None:
+):
     put(folder / "one", "text")
     publisher = Publisher(tmp_path / "state", f"{HOST}data/", options=QUICK)
     ours = PublishedFolder(FileNames(folder, f"{HOST}data/"), publisher)
@@ -347,3 +331,80 @@ async def test_a_file_is_served_at_once_and_a_document_when_all_are_there(
             status, body = await early
         assert status == 200
         assert read_document(body).capability == Capability.CAPABILITY_LIST
+
+
+# Calls of many requests that are made in threads together.
+
+
+async def test_each_call_has_its_own_result_or_error():
+    threads = SharedThreads()
+    outcomes = await asyncio.gather(
+        *(threads.call(lambda number=number: 6 // number) for number in range(4)),
+        return_exceptions=True,
+    )
+    assert [str(each) for each in outcomes] == ["integer division or modulo by zero", "6", "3", "2"]
+
+
+async def test_calls_that_come_together_share_a_thread():
+    threads = SharedThreads()
+    used = await asyncio.gather(*(threads.call(threading.get_ident) for _ in range(20)))
+    assert len(set(used)) == 1
+    assert used[0] != threading.get_ident()
+
+
+async def test_a_call_that_blocks_does_not_delay_later_ones():
+    threads, release = SharedThreads(), threading.Event()
+    blocked = asyncio.create_task(threads.call(release.wait))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # its thread has begun
+    try:
+        assert await threads.call(lambda: 1) == 1
+        assert not blocked.done()
+    finally:
+        release.set()
+    await blocked
+
+
+async def test_calls_wait_while_all_threads_are_busy():
+    threads, release = SharedThreads(), threading.Event()
+    tasks = []
+    for _ in range(6):
+        tasks.append(asyncio.create_task(threads.call(release.wait)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    last = asyncio.create_task(threads.call(lambda: 1))
+    release.set()
+    assert await last == 1
+    assert await asyncio.gather(*tasks) == [True] * 6
+
+
+async def test_a_cancelled_call_leaves_the_others():
+    threads, release = SharedThreads(), threading.Event()
+    first, second = (asyncio.create_task(threads.call(release.wait)) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    release.set()
+    assert await second
+
+
+# The threads that commit for callers that cannot.
+
+
+def test_a_function_that_fails_ends_no_thread(caplog: pytest.LogCaptureFixture):
+    threads, done = CommitThreads(1), Event()
+    with caplog.at_level(logging.ERROR):
+        threads.submit(lambda: 1 / 0)
+        threads.submit(done.set)
+        assert done.wait(PATIENCE)
+    threads.shutdown()
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_all_that_was_submitted_runs_before_the_threads_end():
+    threads, numbers = CommitThreads(2), list[int]()
+    for number in range(100):
+        threads.submit(lambda number=number: numbers.append(number))  # type: ignore[misc]
+    threads.shutdown()
+    assert sorted(numbers) == list(range(100))

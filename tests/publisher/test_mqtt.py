@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Document
@@ -19,15 +18,13 @@ from rsnotify.runtime.mqtt_broker import BrokerLogin, MqttMessage, channel_topic
 from rsnotify.runtime.mqtt_connection import BrokerSession, connect
 from rsnotify_publisher import Publisher, parse_hub
 from tests.mosquitto import Mosquitto
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, chain_of
+from tests.publisher.helpers import BASE, PATIENCE, chain_of, quick_publisher
 
 CHANNEL = BASE + "channel.xml"
 AWAY = BrokerSession("a-destination", 3600)
 
 
 class Ear:
-    """Hears fragments, across connections."""
-
     def __init__(self, broker: Mosquitto) -> None:
         self._broker = parse_broker(broker.url)
         self._heard = asyncio.Event()
@@ -44,7 +41,6 @@ class Ear:
         self._heard.set()
 
     def fragments(self) -> list[Document]:
-        """Return what came, each once, in the order of the stream."""
         bodies = dict.fromkeys(message.payload for message in self.messages)
         found = [read_document(body) for body in bodies]
         return sorted(found, key=lambda fragment: fragment.until)  # type: ignore[arg-type,return-value]
@@ -64,13 +60,8 @@ def ear(mosquitto: Mosquitto) -> Ear:
     return Ear(mosquitto)
 
 
-async def test_a_change_reaches_the_broker_at_once(
-    tmp_path: Path, mosquitto: Mosquitto, ear: Ear
-) -> None:
-    async with (
-        ear.listening(),
-        Publisher(tmp_path / "state", BASE, hubs=[mosquitto.url], options=QUICK) as publisher,
-    ):
+async def test_a_change_reaches_the_broker_at_once(tmp_path: Path, mosquitto: Mosquitto, ear: Ear):
+    async with ear.listening(), quick_publisher(tmp_path / "state", mosquitto.url) as publisher:
         change = await publisher.acreated(BASE + "a", length=3)
         await ear.until(lambda: ear.messages)
     (message,) = ear.messages
@@ -81,11 +72,12 @@ async def test_a_change_reaches_the_broker_at_once(
 
 async def test_many_changes_chain_without_a_gap_and_heartbeats_follow(
     tmp_path: Path, mosquitto: Mosquitto, ear: Ear
-) -> None:
-    options = replace(QUICK, fragment_entries=7, heartbeat=0.1)
+):
     async with (
         ear.listening(),
-        Publisher(tmp_path / "state", BASE, hubs=[mosquitto.url], options=options) as publisher,
+        quick_publisher(
+            tmp_path / "state", mosquitto.url, fragment_entries=7, heartbeat=0.1
+        ) as publisher,
     ):
         for number in range(100):
             await publisher.aupdated(BASE + str(number))
@@ -98,9 +90,9 @@ async def test_many_changes_chain_without_a_gap_and_heartbeats_follow(
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_broker_that_was_away_misses_nothing(
     tmp_path: Path, mosquitto: Mosquitto, ear: Ear, how: signal.Signals, version: str
-) -> None:
+):
     hub = parse_hub(mosquitto.url, version=version)
-    async with Publisher(tmp_path / "state", BASE, hubs=[hub], options=QUICK) as publisher:
+    async with quick_publisher(tmp_path / "state", hub) as publisher:
         async with ear.listening():
             for number in range(20):
                 await publisher.aupdated(BASE + str(number))
@@ -118,8 +110,7 @@ async def test_a_broker_that_was_away_misses_nothing(
 
 async def test_a_source_that_comes_back_sends_what_the_broker_has_not(
     tmp_path: Path, mosquitto: Mosquitto, ear: Ear
-) -> None:
-    options = replace(QUICK, grace=0)
+):
     async with (
         ear.listening(),
         Publisher(tmp_path / "state", BASE, hubs=[mosquitto.url]) as publisher,
@@ -127,9 +118,7 @@ async def test_a_source_that_comes_back_sends_what_the_broker_has_not(
         await publisher.aupdated(BASE + "a")
         await ear.until(lambda: ear.messages)
     await mosquitto.stop()
-    async with Publisher(
-        tmp_path / "state", BASE, hubs=[mosquitto.url], options=options
-    ) as publisher:
+    async with quick_publisher(tmp_path / "state", mosquitto.url, grace=0) as publisher:
         await publisher.aupdated(BASE + "b")
     await mosquitto.start()
     async with ear.listening(), Publisher(tmp_path / "state", BASE, hubs=[mosquitto.url]):
@@ -139,13 +128,12 @@ async def test_a_source_that_comes_back_sends_what_the_broker_has_not(
 
 async def test_what_is_too_large_for_the_broker_is_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    options = replace(QUICK, fragment_entries=1)
+):
     async with Mosquitto(tmp_path / "small", settings="max_packet_size 2000") as broker:
         ear = Ear(broker)
         async with (
             ear.listening(),
-            Publisher(tmp_path / "state", BASE, hubs=[broker.url], options=options) as publisher,
+            quick_publisher(tmp_path / "state", broker.url, fragment_entries=1) as publisher,
         ):
             await publisher.aupdated(BASE + "x" * 1500)
             await publisher.aupdated(BASE + "y")
@@ -156,13 +144,12 @@ async def test_what_is_too_large_for_the_broker_is_left_out(
 
 async def test_a_refusing_broker_is_reported_once_and_without_the_password(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     caplog.set_level(logging.INFO)
     async with Mosquitto(tmp_path / "strict", users={"source": "right"}) as broker:
         ear = Ear(broker)
         hub = parse_hub(broker.url, login=BrokerLogin(user="source", password="canary"))
-        options = replace(QUICK, grace=0)
-        async with Publisher(tmp_path / "state", BASE, hubs=[hub], options=options) as publisher:
+        async with quick_publisher(tmp_path / "state", hub, grace=0) as publisher:
             publisher.updated(BASE + "a")
             async with asyncio.timeout(PATIENCE):
                 while caplog.text.count("changes wait") < 2:  # it has heard of two refusals
@@ -178,7 +165,7 @@ async def test_a_refusing_broker_is_reported_once_and_without_the_password(
     assert not ear.messages
 
 
-def test_the_capability_list_names_the_channel(tmp_path: Path) -> None:
+def test_the_capability_list_names_the_channel(tmp_path: Path):
     hubs = ["wss+mqtt://broker.example", "mqtts://other.example/own/"]
     documents = Publisher(tmp_path, BASE, hubs=hubs).source.documents
     assert documents.hubs == (
@@ -196,7 +183,7 @@ def test_the_capability_list_names_the_channel(tmp_path: Path) -> None:
         {"url": "mqtts://broker", "login": BrokerLogin(ca="not-there.pem")},
     ],
 )
-def test_what_is_no_broker_is_refused(wrong: dict[str, object]) -> None:
+def test_what_is_no_broker_is_refused(wrong: dict[str, object]):
     with pytest.raises(ConfigurationError) as error:
         parse_hub(**wrong)  # type: ignore[arg-type]
     assert "canary" not in str(error.value)

@@ -22,7 +22,7 @@ def rotation(*nodes: str) -> NodeRotation:
     return NodeRotation(nodes, RETRY, Random(1))
 
 
-def test_the_next_node_is_tried_at_once_and_the_first_again_after_the_backoff() -> None:
+def test_the_next_node_is_tried_at_once_and_the_first_again_after_the_backoff():
     nodes = rotation("a", "b", "c")
     assert (nodes.failed(0.0, progressed=False), nodes.current) == (0.0, "b")
     assert (nodes.failed(0.0, progressed=False), nodes.current) == (0.0, "c")
@@ -30,13 +30,13 @@ def test_the_next_node_is_tried_at_once_and_the_first_again_after_the_backoff() 
     assert nodes.current == "a"
 
 
-def test_a_node_that_had_worked_gives_way_to_one_that_failed_long_ago() -> None:
+def test_a_node_that_had_worked_gives_way_to_one_that_failed_long_ago():
     nodes = rotation("a", "b")
     nodes.failed(0.0, progressed=False)
     assert (nodes.failed(3600.0, progressed=True), nodes.current) == (0.0, "a")
 
 
-def test_a_node_that_requested_to_wait_is_left_out_until_then() -> None:
+def test_a_node_that_requested_to_wait_is_left_out_until_then():
     nodes = rotation("a", "b")
     assert (nodes.failed(0.0, progressed=False, retry_after=60.0), nodes.current) == (0.0, "b")
     wait = nodes.failed(10.0, progressed=True)
@@ -45,7 +45,7 @@ def test_a_node_that_requested_to_wait_is_left_out_until_then() -> None:
     assert (nodes.failed(61.0, progressed=True), nodes.current) == (0.0, "a")
 
 
-def test_what_every_node_would_refuse_is_not_asked_of_the_next_one_at_once() -> None:
+def test_what_every_node_would_refuse_is_not_asked_of_the_next_one_at_once():
     nodes = rotation("a", "b")
     assert nodes.failed(0.0, progressed=False, retry_after=7.0, everywhere=True) == 7.0
     assert nodes.current == "b"
@@ -54,7 +54,7 @@ def test_what_every_node_would_refuse_is_not_asked_of_the_next_one_at_once() -> 
 @given(FAILURES)
 def test_one_node_alone_is_tried_after_a_backoff_that_doubles(
     failures: list[tuple[bool, float, bool]],
-) -> None:
+):
     nodes, expected, row, now = rotation("a"), Random(1), 0, 0.0
     for progressed, retry_after, everywhere in failures:
         row = 1 if progressed else row + 1
@@ -68,7 +68,7 @@ def test_one_node_alone_is_tried_after_a_backoff_that_doubles(
 @given(FAILURES, st.integers(2, 5))
 def test_no_node_is_tried_twice_without_a_wait_nor_before_it_may_be(
     failures: list[tuple[bool, float, bool]], count: int
-) -> None:
+):
     names = [str(number) for number in range(count)]
     nodes, now = rotation(*names), 0.0
     allowed = dict.fromkeys(names, 0.0)
@@ -92,7 +92,7 @@ def test_no_node_is_tried_twice_without_a_wait_nor_before_it_may_be(
 
 
 @given(st.integers(2, 5), st.data())
-def test_a_living_node_is_reached_before_the_first_wait(count: int, data: st.DataObject) -> None:
+def test_a_living_node_is_reached_before_the_first_wait(count: int, data: st.DataObject):
     names = [str(number) for number in range(count)]
     living = data.draw(st.sampled_from(names))
     nodes, waits = rotation(*names), 0.0

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Self
 
 import pytest
 from aiohttp import web
@@ -14,7 +16,7 @@ from msgspec.structs import replace
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.hubs import parse_hub
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, quick_publisher, serving
 
 CHANNEL = BASE + "channel.xml"
 
@@ -37,15 +39,13 @@ class PingedHub:
         self.url = ""
         self._news = asyncio.Condition()
 
-    async def run(self) -> AsyncIterator[None]:
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
         app = web.Application()
         app.router.add_post("/hub", self._answer)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hub"
-        yield
-        await runner.cleanup()
+        async with serving(app) as url:
+            self.url = url + "/hub"
+            yield self
 
     async def _answer(self, request: web.Request) -> web.Response:
         form = await request.post()
@@ -71,18 +71,14 @@ class PingedHub:
 
 @pytest.fixture
 async def pinged(tmp_path: Path) -> AsyncIterator[PingedHub]:
-    hub = PingedHub(tmp_path / "state/documents")
-    running = hub.run()
-    await anext(running)
-    yield hub
-    await anext(running, None)
+    async with PingedHub(tmp_path / "state/documents").running() as hub:
+        yield hub
 
 
 async def test_a_hub_that_accepts_only_the_ping_fetches_every_change(
     tmp_path: Path, pinged: PingedHub, caplog: pytest.LogCaptureFixture
-) -> None:
-    options = replace(QUICK, refresh=0.2)
-    async with Publisher(tmp_path / "state", BASE, hubs=[pinged.url], options=options) as publisher:
+):
+    async with quick_publisher(tmp_path / "state", pinged.url, refresh=0.2) as publisher:
         for name in ("a", "b", "c"):
             await publisher.aupdated(BASE + name)
             await pinged.until(lambda uri=BASE + name: uri in pinged.seen)
@@ -94,9 +90,8 @@ async def test_a_hub_that_accepts_only_the_ping_fetches_every_change(
 
 async def test_a_program_that_ends_has_pinged_for_its_last_change(
     tmp_path: Path, pinged: PingedHub
-) -> None:
-    options = replace(QUICK, refresh=60)
-    async with Publisher(tmp_path / "state", BASE, hubs=[pinged.url], options=options) as publisher:
+):
+    async with quick_publisher(tmp_path / "state", pinged.url, refresh=60) as publisher:
         assert await publisher.await_published(PATIENCE)
         await publisher.aupdated(BASE + "last")
     assert BASE + "last" in pinged.seen
@@ -104,8 +99,8 @@ async def test_a_program_that_ends_has_pinged_for_its_last_change(
         assert journal.cursor(pinged.url) >= journal.state().last_change
 
 
-async def test_a_ping_that_fails_is_repeated(tmp_path: Path, pinged: PingedHub) -> None:
-    async with Publisher(tmp_path / "state", BASE, hubs=[pinged.url], options=QUICK) as publisher:
+async def test_a_ping_that_fails_is_repeated(tmp_path: Path, pinged: PingedHub):
+    async with quick_publisher(tmp_path / "state", pinged.url) as publisher:
         await publisher.aupdated(BASE + "a")
         await pinged.until(lambda: BASE + "a" in pinged.seen)
         pinged.answers_pings_with = 503
@@ -121,9 +116,9 @@ async def first_warning(
 ) -> str:
     """Return what is logged of a hub that refuses."""
     token = "secret" if "token" in tmp_path.name else None
-    options = replace(QUICK, grace=0, framework=False)
-    hubs = [parse_hub(url, token)]
-    async with Publisher(tmp_path / "state", BASE, hubs=hubs, options=options) as publisher:
+    async with quick_publisher(
+        tmp_path / "state", parse_hub(url, token), grace=0, framework=False
+    ) as publisher:
         await publisher.aupdated(BASE + "a")
         await hub.until(lambda: len(hub.headers) > 2)
     (warning,) = [each.getMessage() for each in log.records if each.levelno >= logging.WARNING]
@@ -143,7 +138,7 @@ async def first_warning(
 )
 async def test_a_permanent_refusal_names_the_remedy(
     tmp_path: Path, hub: FakeHub, status: int, remedy: str, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     hub.refuse_with = status
     warning = await first_warning(tmp_path, hub, hub.url + "websub", caplog)
     assert f"it answered {status} " in warning
@@ -152,7 +147,7 @@ async def test_a_permanent_refusal_names_the_remedy(
 
 async def test_a_token_that_is_refused_is_to_be_replaced_granted_or_omitted(
     tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     hub.refuse_with = 403
     warning = await first_warning(tmp_path, hub, hub.url + "websub", caplog)
     assert f"the hub does not accept this token for {CHANNEL}: replace it" in warning
@@ -161,7 +156,7 @@ async def test_a_token_that_is_refused_is_to_be_replaced_granted_or_omitted(
 
 async def test_an_overloaded_hub_is_reported_as_temporary(
     tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     hub.refuse_with = 503
     warning = await first_warning(tmp_path, hub, hub.url + "websub", caplog)
     assert warning.endswith("changes wait in the journal until it accepts them")
@@ -170,7 +165,7 @@ async def test_an_overloaded_hub_is_reported_as_temporary(
 @pytest.mark.parametrize("status", [401, 403])
 async def test_a_refused_websocket_names_the_remedy(
     tmp_path: Path, hub: FakeHub, status: int, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     hub.refuse_with = status
     warning = await first_warning(tmp_path, hub, hub.url, caplog)
     assert f"it answered {status} " in warning
@@ -179,7 +174,7 @@ async def test_a_refused_websocket_names_the_remedy(
 
 async def test_a_hub_that_comes_back_and_refuses_says_what_to_change(
     tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     hubs, options = [parse_hub(hub.url)], replace(QUICK, grace=0)
     async with Publisher(tmp_path / "state", BASE, hubs=hubs, options=options) as publisher:
         await publisher.aupdated(BASE + "a")

@@ -16,16 +16,15 @@ from typing import Any, cast
 
 import pytest
 from aiohttp import web
-from msgspec.structs import replace
 
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify.format.model import ChangeType, Resource
-from rsnotify_publisher import Publisher, parse_hub
+from rsnotify_publisher import parse_hub
 from rsnotify_publisher.journal import Recorder
 from rsnotify_publisher.push.hub_feed import HubFeed, OutgoingFragment
 from rsnotify_publisher.push.hub_push import ChannelPush, HubPush, NodeRotation
 from rsnotify_publisher.push.transports import HubConnections
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of
+from tests.publisher.helpers import BASE, PATIENCE, FakeHub, chain_of, quick_publisher, serving
 
 TRANSPORTS = ["websub", "ws"]
 
@@ -34,13 +33,17 @@ def url_of(hub: FakeHub, transport: str) -> str:
     return hub.url + "websub" if transport == "websub" else hub.url.replace("http", "ws") + "ws"
 
 
+@pytest.fixture(params=TRANSPORTS)
+def url(hub: FakeHub, request: pytest.FixtureRequest) -> str:
+    return url_of(hub, request.param)
+
+
 def update(name: str) -> Resource:
     return Resource(BASE + name, change=ChangeType.UPDATED)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_change_is_sent_at_once(tmp_path: Path, hub: FakeHub, transport: str) -> None:
-    async with Publisher(tmp_path, BASE, hubs=[url_of(hub, transport)], options=QUICK) as publisher:
+async def test_a_change_is_sent_at_once(tmp_path: Path, hub: FakeHub, url: str):
+    async with quick_publisher(tmp_path, url) as publisher:
         change = await publisher.acreated(BASE + "a", length=3, type="text/turtle")
         await hub.has(BASE + "a")
     (fragment,) = hub.fragments
@@ -49,14 +52,8 @@ async def test_a_change_is_sent_at_once(tmp_path: Path, hub: FakeHub, transport:
     assert (entry.uri, entry.datetime, entry.length) == (BASE + "a", change.datetime, 3)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_many_changes_chain_without_a_gap(
-    tmp_path: Path, hub: FakeHub, transport: str
-) -> None:
-    options = replace(QUICK, fragment_entries=7)
-    async with Publisher(
-        tmp_path, BASE, hubs=[url_of(hub, transport)], options=options
-    ) as publisher:
+async def test_many_changes_chain_without_a_gap(tmp_path: Path, hub: FakeHub, url: str):
+    async with quick_publisher(tmp_path, url, fragment_entries=7) as publisher:
         names = [BASE + str(number) for number in range(100)]
         await publisher.arecord([update(str(number)) for number in range(50)])
         for number in range(50, 100):
@@ -67,10 +64,8 @@ async def test_many_changes_chain_without_a_gap(
     assert all(len(fragment.resources) <= 7 for fragment in hub.fragments)
 
 
-async def test_what_gathers_while_a_hub_is_busy_is_sent_together(
-    tmp_path: Path, hub: FakeHub
-) -> None:
-    async with Publisher(tmp_path, BASE, hubs=[hub.url + "websub"], options=QUICK) as publisher:
+async def test_what_gathers_while_a_hub_is_busy_is_sent_together(tmp_path: Path, hub: FakeHub):
+    async with quick_publisher(tmp_path, hub.url + "websub") as publisher:
         hub.answering.clear()
         for number in range(30):
             await publisher.aupdated(BASE + str(number))
@@ -80,10 +75,9 @@ async def test_what_gathers_while_a_hub_is_busy_is_sent_together(
     assert len(hub.fragments) <= 3
 
 
-async def test_a_websocket_does_not_wait_for_acknowledgements(tmp_path: Path, hub: FakeHub) -> None:
+async def test_a_websocket_does_not_wait_for_acknowledgements(tmp_path: Path, hub: FakeHub):
     hub.answering.clear()
-    options = replace(QUICK, grace=0)
-    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=options) as publisher:
+    async with quick_publisher(tmp_path, hub.url, grace=0) as publisher:
         for name in ("a", "b", "c"):
             await publisher.aupdated(BASE + name)
             await hub.has(BASE + name)
@@ -92,11 +86,9 @@ async def test_a_websocket_does_not_wait_for_acknowledgements(tmp_path: Path, hu
         assert journal.cursor(known.uri) < journal.state().last_change, "nothing was accepted"
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_quiet_source_sends_heartbeats_that_it_keeps(
-    tmp_path: Path, hub: FakeHub, transport: str
-) -> None:
-    options = replace(QUICK, heartbeat=0.05)
+    tmp_path: Path, hub: FakeHub, url: str
+):
     clock_is_back = False
 
     ticks = count(2_000_000)
@@ -104,24 +96,18 @@ async def test_a_quiet_source_sends_heartbeats_that_it_keeps(
     def clock() -> int:
         return 1_000_000 if clock_is_back else next(ticks)
 
-    publisher = Publisher(
-        tmp_path, BASE, hubs=[url_of(hub, transport)], options=options, clock=clock
-    )
-    async with publisher:
+    async with quick_publisher(tmp_path, url, clock=clock, heartbeat=0.05) as publisher:
         await publisher.aupdated(BASE + "a")
         await hub.until(lambda: sum(not f.resources for f in hub.fragments) >= 2)
         promised = hub.fragments[-1].until
         clock_is_back = True
         change = await publisher.aupdated(BASE + "b")
         await hub.has(BASE + "b")
-    assert promised is not None
-    assert change.datetime is not None
     assert change.datetime > promised
     chain_of(hub.fragments)
 
 
-async def test_no_heartbeat_is_sent_while_the_clock_stands(tmp_path: Path, hub: FakeHub) -> None:
-    options = replace(QUICK, heartbeat=0.01)
+async def test_no_heartbeat_is_sent_while_the_clock_stands(tmp_path: Path, hub: FakeHub):
     now, calls, read_often = 2_000_000, 0, asyncio.Event()
 
     def clock() -> int:
@@ -133,8 +119,9 @@ async def test_no_heartbeat_is_sent_while_the_clock_stands(tmp_path: Path, hub: 
 
     loop = asyncio.get_running_loop()
 
-    publisher = Publisher(tmp_path, BASE, hubs=[hub.url + "websub"], options=options, clock=clock)
-    async with publisher:
+    async with quick_publisher(
+        tmp_path, hub.url + "websub", clock=clock, heartbeat=0.01
+    ) as publisher:
         await publisher.aupdated(BASE + "a")
         await hub.has(BASE + "a")
         calls = 0
@@ -147,23 +134,17 @@ async def test_no_heartbeat_is_sent_while_the_clock_stands(tmp_path: Path, hub: 
     assert hub.fragments[1].until == from_microseconds(3_000_000)
 
 
-async def test_a_heartbeat_is_durable_before_it_is_sent(tmp_path: Path, hub: FakeHub) -> None:
-    options = replace(QUICK, heartbeat=0.05)
-    publisher = Publisher(tmp_path, BASE, hubs=[hub.url + "websub"], options=options)
-    async with publisher:
+async def test_a_heartbeat_is_durable_before_it_is_sent(tmp_path: Path, hub: FakeHub):
+    async with quick_publisher(tmp_path, hub.url + "websub", heartbeat=0.05) as publisher:
         await hub.until(lambda: hub.fragments)
         with publisher.source.open_journal() as journal:
             state = journal.state()
     last = hub.fragments[0].until
-    assert last is not None
     assert state.promised >= to_microseconds(last)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_hub_that_was_down_misses_nothing(
-    tmp_path: Path, hub: FakeHub, transport: str
-) -> None:
-    async with Publisher(tmp_path, BASE, hubs=[url_of(hub, transport)], options=QUICK) as publisher:
+async def test_a_hub_that_was_down_misses_nothing(tmp_path: Path, hub: FakeHub, url: str):
+    async with quick_publisher(tmp_path, url) as publisher:
         await publisher.aupdated(BASE + "before")
         await hub.has(BASE + "before")
         await hub.stop()
@@ -177,35 +158,28 @@ async def test_a_hub_that_was_down_misses_nothing(
     chain_of(hub.fragments)
 
 
-async def test_a_source_starts_while_its_hub_is_down(tmp_path: Path, hub: FakeHub) -> None:
+async def test_a_source_starts_while_its_hub_is_down(tmp_path: Path, hub: FakeHub):
     await hub.stop()
-    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=QUICK) as publisher:
+    async with quick_publisher(tmp_path, hub.url) as publisher:
         await publisher.aupdated(BASE + "a")
         await hub.start()
         await hub.has(BASE + "a")
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_what_one_run_could_not_send_the_next_one_does(
-    tmp_path: Path, hub: FakeHub, transport: str
-) -> None:
+    tmp_path: Path, hub: FakeHub, url: str
+):
     await hub.stop()
-    options = replace(QUICK, grace=0)
-    async with Publisher(
-        tmp_path, BASE, hubs=[url_of(hub, transport)], options=options
-    ) as publisher:
+    async with quick_publisher(tmp_path, url, grace=0) as publisher:
         await publisher.aupdated(BASE + "a")
     await hub.start()
     async with publisher:
         await hub.has(BASE + "a")
 
 
-async def test_what_was_accepted_is_not_sent_again_by_the_next_run(
-    tmp_path: Path, hub: FakeHub
-) -> None:
+async def test_what_was_accepted_is_not_sent_again_by_the_next_run(tmp_path: Path, hub: FakeHub):
     # What was accepted at the last moment must have been heard before it ends.
-    options = replace(QUICK, grace=PATIENCE)
-    publisher = Publisher(tmp_path, BASE, hubs=[hub.url + "websub"], options=options)
+    publisher = quick_publisher(tmp_path, hub.url + "websub", grace=PATIENCE)
     for name in ("a", "b"):
         async with publisher:
             await publisher.aupdated(BASE + name)
@@ -213,12 +187,9 @@ async def test_what_was_accepted_is_not_sent_again_by_the_next_run(
     assert hub.uris() == [BASE + "a", BASE + "b"]
 
 
-async def test_a_hub_that_reports_more_than_was_saved_is_trusted(
-    tmp_path: Path, hub: FakeHub
-) -> None:
+async def test_a_hub_that_reports_more_than_was_saved_is_trusted(tmp_path: Path, hub: FakeHub):
     await hub.stop()
-    options = replace(QUICK, grace=0)
-    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=options) as publisher:
+    async with quick_publisher(tmp_path, hub.url, grace=0) as publisher:
         hub.through = (await publisher.aupdated(BASE + "known")).datetime
         await publisher.aupdated(BASE + "new")
     await hub.start()
@@ -228,11 +199,9 @@ async def test_a_hub_that_reports_more_than_was_saved_is_trusted(
     assert hub.fragments[0].from_ == hub.through
 
 
-async def test_a_hub_that_has_a_part_of_a_batch_gets_the_rest(tmp_path: Path, hub: FakeHub) -> None:
+async def test_a_hub_that_has_a_part_of_a_batch_gets_the_rest(tmp_path: Path, hub: FakeHub):
     await hub.stop()
-    async with Publisher(
-        tmp_path, BASE, hubs=[hub.url], options=replace(QUICK, grace=0), clock=lambda: 1_000_000
-    ) as publisher:
+    async with quick_publisher(tmp_path, hub.url, clock=lambda: 1_000_000, grace=0) as publisher:
         # Their datetimes follow each other by a microsecond.
         changes = await publisher.arecord([update("a"), update("b"), update("c")])
     hub.through = changes[0].datetime
@@ -243,19 +212,18 @@ async def test_a_hub_that_has_a_part_of_a_batch_gets_the_rest(tmp_path: Path, hu
     assert hub.fragments[0].from_ == hub.through
 
 
-async def test_a_hub_that_refuses_is_retried(tmp_path: Path, hub: FakeHub) -> None:
+async def test_a_hub_that_refuses_is_retried(tmp_path: Path, hub: FakeHub):
     hub.refuse_with = 503
-    async with Publisher(tmp_path, BASE, hubs=[hub.url + "websub"], options=QUICK) as publisher:
+    async with quick_publisher(tmp_path, hub.url + "websub") as publisher:
         await publisher.aupdated(BASE + "a")
         await hub.until(lambda: len(hub.headers) >= 3)
         hub.refuse_with = None
         await hub.has(BASE + "a")
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_hub_gets_no_requests_for_as_long_as_it_asks(
-    tmp_path: Path, hub: FakeHub, transport: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path: Path, hub: FakeHub, url: str, monkeypatch: pytest.MonkeyPatch
+):
     hub.refuse_with, hub.retry_after = 503, "3000"
     waits, has_failed = list[float](), threading.Event()
     failed = NodeRotation.failed
@@ -266,52 +234,43 @@ async def test_a_hub_gets_no_requests_for_as_long_as_it_asks(
         return waits[-1]
 
     monkeypatch.setattr(NodeRotation, "failed", noting)
-    options = replace(QUICK, grace=0)
-    async with Publisher(
-        tmp_path, BASE, hubs=[url_of(hub, transport)], options=options
-    ) as publisher:
+    async with quick_publisher(tmp_path, url, grace=0) as publisher:
         await publisher.aupdated(BASE + "a")
         assert await asyncio.to_thread(has_failed.wait, PATIENCE)
     assert round(waits[0]) >= 3000
 
 
-async def test_a_hub_that_redirects_the_handshake_is_followed(tmp_path: Path, hub: FakeHub) -> None:
+async def test_a_hub_that_redirects_the_handshake_is_followed(tmp_path: Path, hub: FakeHub):
     async def redirect(request: web.Request) -> web.StreamResponse:
         raise web.HTTPTemporaryRedirect(url_of(hub, "ws"))
 
     app = web.Application()
     app.router.add_get("/ws", redirect)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        hubs = [f"ws://127.0.0.1:{runner.addresses[0][1]}/ws"]
-        async with Publisher(tmp_path, BASE, hubs=hubs, options=QUICK) as publisher:
-            await publisher.aupdated(BASE + "a")
-            await hub.has(BASE + "a")
-    finally:
-        await runner.cleanup()
+    async with (
+        serving(app) as url,
+        quick_publisher(tmp_path, url.replace("http", "ws") + "/ws") as publisher,
+    ):
+        await publisher.aupdated(BASE + "a")
+        await hub.has(BASE + "a")
 
 
 async def test_a_hub_that_is_down_does_not_delay_another(
     tmp_path: Path, hub: FakeHub, unused_tcp_port: int
-) -> None:
-    hubs = [f"http://127.0.0.1:{unused_tcp_port}/", hub.url]
-    options = replace(QUICK, grace=0)
-    async with Publisher(tmp_path, BASE, hubs=hubs, options=options) as publisher:
+):
+    async with quick_publisher(
+        tmp_path, f"http://127.0.0.1:{unused_tcp_port}/", hub.url, grace=0
+    ) as publisher:
         for number in range(10):
             await publisher.aupdated(BASE + str(number))
             await hub.has(BASE + str(number))
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_the_token_goes_into_a_header_and_nowhere_else(
-    tmp_path: Path, hub: FakeHub, transport: str, caplog: pytest.LogCaptureFixture
-) -> None:
+    tmp_path: Path, hub: FakeHub, url: str, caplog: pytest.LogCaptureFixture
+):
     caplog.set_level(logging.DEBUG, "rsnotify")
     await hub.stop()
-    known = [parse_hub(url_of(hub, transport), "hunter2")]
-    async with Publisher(tmp_path, BASE, hubs=known, options=QUICK) as publisher:
+    async with quick_publisher(tmp_path, parse_hub(url, "hunter2")) as publisher:
         await publisher.aupdated(BASE + "a")
         await asyncio.to_thread(publisher.wait_published, PATIENCE)
         await hub.start()
@@ -322,9 +281,9 @@ async def test_the_token_goes_into_a_header_and_nowhere_else(
         assert path.is_dir() or b"hunter2" not in path.read_bytes()
 
 
-async def test_a_post_names_topic_and_hub(tmp_path: Path, hub: FakeHub) -> None:
+async def test_a_post_names_topic_and_hub(tmp_path: Path, hub: FakeHub):
     uri = hub.url + "websub"
-    async with Publisher(tmp_path, BASE, hubs=[uri], options=QUICK) as publisher:
+    async with quick_publisher(tmp_path, uri) as publisher:
         await publisher.aupdated(BASE + "a")
         await hub.has(BASE + "a")
     headers = hub.headers[0]
@@ -332,18 +291,11 @@ async def test_a_post_names_topic_and_hub(tmp_path: Path, hub: FakeHub) -> None:
     assert headers["Link"] == f'<{BASE}channel.xml>; rel="self", <{uri}>; rel="hub"'
 
 
-async def test_content_travels_inline_and_stays_out_of_the_lists(
-    tmp_path: Path, hub: FakeHub
-) -> None:
+async def test_content_travels_inline_and_stays_out_of_the_lists(tmp_path: Path, hub: FakeHub):
     content = b"small"
-    publisher = Publisher(
-        tmp_path,
-        BASE,
-        hubs=[hub.url],
-        options=QUICK,
-        content=lambda uri: content if uri == BASE + "a" else None,
-    )
-    async with publisher:
+    async with quick_publisher(
+        tmp_path, hub.url, content=lambda uri: content if uri == BASE + "a" else None
+    ) as publisher:
         digest = hashlib.sha256(content).hexdigest()
         await publisher.aupdated(BASE + "a", hash=f"sha-256:{digest}", length=5)
         await publisher.aupdated(BASE + "b", hash=f"sha-256:{digest}", length=5)
@@ -357,11 +309,11 @@ async def test_content_travels_inline_and_stays_out_of_the_lists(
 
 async def test_a_content_callback_that_fails_costs_only_the_content(
     tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     def fail(uri: str) -> bytes:
         raise ZeroDivisionError(uri)
 
-    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=QUICK, content=fail) as publisher:
+    async with quick_publisher(tmp_path, hub.url, content=fail) as publisher:
         await publisher.aupdated(BASE + "a", hash="md5:00")
         await hub.has(BASE + "a")
     assert "not sent inline" in caplog.text
@@ -384,8 +336,6 @@ with publisher:
 
 
 class Other:
-    """Another process of the same Source."""
-
     def __init__(self, folder: Path, hub: FakeHub) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-c", OTHER, str(folder), hub.url],
@@ -400,7 +350,6 @@ class Other:
             return await asyncio.to_thread(self._process.stdout.readline)
 
     async def updates(self, uri: str) -> None:
-        assert self._process.stdin is not None
         self._process.stdin.write(uri + "\n")
         self._process.stdin.flush()
         assert await self.read_line() == "done\n"
@@ -408,17 +357,16 @@ class Other:
     def kill(self) -> None:
         self._process.kill()
         for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
             pipe.close()
         self._process.wait(PATIENCE)
 
 
 async def test_one_process_pushes_for_all_and_another_takes_over_when_it_is_killed(
     tmp_path: Path, hub: FakeHub
-) -> None:
+):
     leader = Other(tmp_path, hub)
     assert await leader.read_line() == "ready\n"
-    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=QUICK) as publisher:
+    async with quick_publisher(tmp_path, hub.url) as publisher:
         await leader.updates(BASE + "by-leader")
         await publisher.aupdated(BASE + "by-other")
         await hub.has(BASE + "by-leader", BASE + "by-other")
@@ -434,10 +382,9 @@ async def test_one_process_pushes_for_all_and_another_takes_over_when_it_is_kill
 
 async def test_the_leader_notices_at_once_what_another_process_records(
     tmp_path: Path, hub: FakeHub
-) -> None:
+):
     # So that nothing of the leader's own makes it look into the journal, no heartbeat either.
-    options = replace(QUICK, resource_list_every=900, heartbeat=900)
-    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=options):
+    async with quick_publisher(tmp_path, hub.url, resource_list_every=900, heartbeat=900):
         other = Other(tmp_path, hub)
         assert await other.read_line() == "ready\n"
         await other.updates(BASE + "a")
@@ -446,9 +393,7 @@ async def test_the_leader_notices_at_once_what_another_process_records(
     assert hub.connections == 1
 
 
-async def test_a_connection_lost_while_it_is_cancelled_does_not_keep_it_going(
-    hub: FakeHub,
-) -> None:
+async def test_a_connection_lost_while_it_is_cancelled_does_not_keep_it_going(hub: FakeHub):
     class Breaking:
         cursor = 0
         requested, broken = asyncio.Event(), asyncio.Event()
@@ -472,13 +417,8 @@ async def test_a_connection_lost_while_it_is_cancelled_does_not_keep_it_going(
     assert pushing.cancelled()
 
 
-async def test_the_grace_of_hubs_is_not_longer_on_a_slow_machine(
-    tmp_path: Path,
-) -> None:
-    publisher = Publisher(
-        tmp_path, BASE, hubs=["http://127.0.0.1:1/"], options=replace(QUICK, grace=0.2)
-    )
-    async with publisher:
+async def test_the_grace_of_hubs_is_not_longer_on_a_slow_machine(tmp_path: Path):
+    async with quick_publisher(tmp_path, "http://127.0.0.1:1/", grace=0.2) as publisher:
         await publisher.aupdated(BASE + "a")
     iterations = 0
 

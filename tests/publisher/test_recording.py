@@ -20,9 +20,9 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import ChangeType, Link, Resource
-from rsnotify_publisher import Publisher, Record
+from rsnotify_publisher import Publisher, Record, SourceDescription
 from rsnotify_publisher.journal import Journal, Recorder
-from tests.publisher.helpers import BASE, PATIENCE, QUICK
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, quick_publisher
 
 WRITER = """
 import sys
@@ -45,9 +45,9 @@ def assert_ordered(changes: list[Resource]) -> None:
     assert all(a < b for a, b in pairwise(datetimes))  # type: ignore[operator]
 
 
-def test_a_change_comes_back_with_its_datetime(tmp_path: Path) -> None:
+def test_a_change_comes_back_with_its_datetime(tmp_path: Path):
     link = Link("describedby", "http://source.example/about")
-    with Publisher(tmp_path, BASE, options=QUICK) as publisher:
+    with quick_publisher(tmp_path) as publisher:
         change = publisher.created(
             BASE + "a", length=3, type="text/turtle", hash="md5:00", links=[link]
         )
@@ -56,8 +56,8 @@ def test_a_change_comes_back_with_its_datetime(tmp_path: Path) -> None:
     assert (change.length, change.type, change.links) == (3, "text/turtle", (link,))
 
 
-def test_the_first_change_starts_the_publisher(tmp_path: Path) -> None:
-    publisher = Publisher(tmp_path, BASE, options=QUICK)
+def test_the_first_change_starts_the_publisher(tmp_path: Path):
+    publisher = quick_publisher(tmp_path)
     try:
         publisher.deleted(BASE + "a")
         assert publisher.wait_published(PATIENCE)
@@ -65,16 +65,16 @@ def test_the_first_change_starts_the_publisher(tmp_path: Path) -> None:
         publisher.close()
 
 
-def test_a_closed_publisher_can_be_started_again(tmp_path: Path) -> None:
-    publisher = Publisher(tmp_path, BASE, options=QUICK)
+def test_a_closed_publisher_can_be_started_again(tmp_path: Path):
+    publisher = quick_publisher(tmp_path)
     for name in ("a", "b"):
         with publisher:
             publisher.updated(BASE + name)
     assert [change.uri for change in recorded(publisher)] == [BASE + "a", BASE + "b"]
 
 
-def test_threads_record_at_once_and_nothing_is_lost_or_twice(tmp_path: Path) -> None:
-    with Publisher(tmp_path, BASE, options=QUICK) as publisher:
+def test_threads_record_at_once_and_nothing_is_lost_or_twice(tmp_path: Path):
+    with quick_publisher(tmp_path) as publisher:
 
         def record(thread: int) -> list[Resource]:
             return [publisher.updated(f"{BASE}{thread}-{number}") for number in range(50)]
@@ -86,8 +86,8 @@ def test_threads_record_at_once_and_nothing_is_lost_or_twice(tmp_path: Path) -> 
     assert sorted(kept, key=lambda change: change.uri) == sorted(reported, key=lambda c: c.uri)
 
 
-async def test_asyncio_records_at_once(tmp_path: Path) -> None:
-    async with Publisher(tmp_path, BASE, options=QUICK) as publisher:
+async def test_asyncio_records_at_once(tmp_path: Path):
+    async with quick_publisher(tmp_path) as publisher:
         reported = await asyncio.gather(*(publisher.aupdated(f"{BASE}{n}") for n in range(200)))
         assert await publisher.acreated(BASE + "x")
         assert await publisher.adeleted(BASE + "x")
@@ -97,7 +97,7 @@ async def test_asyncio_records_at_once(tmp_path: Path) -> None:
     assert len(kept) == 202
 
 
-def test_several_processes_record_at_once(tmp_path: Path) -> None:
+def test_several_processes_record_at_once(tmp_path: Path):
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
     writers = [
         subprocess.Popen([*command, name, "60"], stdout=subprocess.DEVNULL)
@@ -111,7 +111,7 @@ def test_several_processes_record_at_once(tmp_path: Path) -> None:
     assert len(kept) == 180
 
 
-def test_what_was_acknowledged_is_there_after_kill_9(tmp_path: Path) -> None:
+def test_what_was_acknowledged_is_there_after_kill_9(tmp_path: Path):
     command = [sys.executable, "-c", WRITER, str(tmp_path), "x", "1000000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
@@ -124,9 +124,9 @@ def test_what_was_acknowledged_is_there_after_kill_9(tmp_path: Path) -> None:
     assert len(kept) <= len(reported) + 1
 
 
-def test_a_batch_is_recorded_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_batch_is_recorded_whole_or_not_at_all(tmp_path: Path):
     good = Resource(BASE + "a", change=ChangeType.UPDATED)
-    with Publisher(tmp_path, BASE, options=QUICK) as publisher:
+    with quick_publisher(tmp_path) as publisher:
         with pytest.raises(ConfigurationError, match="b c"):
             publisher.record([good, Resource(BASE + "b c", change=ChangeType.UPDATED)])
         assert recorded(publisher) == []
@@ -155,7 +155,7 @@ def test_a_batch_is_recorded_whole_or_not_at_all(tmp_path: Path) -> None:
 )
 def test_what_could_not_be_published_is_refused_in_one_sentence(
     tmp_path: Path, uri: str, metadata: dict[str, object], complaint: str
-) -> None:
+):
     publisher = Publisher(tmp_path, BASE)
     with pytest.raises(ConfigurationError, match=complaint) as raised:
         publisher.updated(uri, **metadata)  # type: ignore[arg-type]
@@ -163,8 +163,8 @@ def test_what_could_not_be_published_is_refused_in_one_sentence(
     assert publisher.is_empty()
 
 
-def test_a_closed_recorder_refuses_changes(tmp_path: Path) -> None:
-    publisher = Publisher(tmp_path, BASE, options=QUICK)
+def test_a_closed_recorder_refuses_changes(tmp_path: Path):
+    publisher = quick_publisher(tmp_path)
     publisher.start()
     recorder = publisher._recorder
     publisher.close()
@@ -172,9 +172,9 @@ def test_a_closed_recorder_refuses_changes(tmp_path: Path) -> None:
         recorder.submit(lambda journal: journal.state())
 
 
-def test_a_failing_operation_does_not_fail_the_others_of_its_group(tmp_path: Path) -> None:
+def test_a_failing_operation_does_not_fail_the_others_of_its_group(tmp_path: Path):
     started, go = threading.Event(), threading.Event()
-    with Publisher(tmp_path, BASE, options=QUICK) as publisher:
+    with quick_publisher(tmp_path) as publisher:
 
         def hold(_: object) -> None:
             started.set()
@@ -196,13 +196,13 @@ def test_a_failing_operation_does_not_fail_the_others_of_its_group(tmp_path: Pat
         assert len(recorded(publisher)) == 1
 
 
-def test_a_thread_that_records_while_nobody_does_commits_itself(tmp_path: Path) -> None:
+def test_a_thread_that_records_while_nobody_does_commits_itself(tmp_path: Path):
     committed_in: list[threading.Thread] = []
 
     def note(_: object) -> None:
         committed_in.append(threading.current_thread())
 
-    with Publisher(tmp_path, BASE, options=QUICK) as publisher:
+    with quick_publisher(tmp_path) as publisher:
         recorder = publisher._recorder
         caller = threading.Thread(target=recorder.run, args=(note,))
         caller.start()
@@ -226,7 +226,7 @@ class InterruptedExecutor(ThreadPoolExecutor):
 
 
 @pytest.mark.parametrize("is_last", [False, True])
-def test_an_interrupted_caller_holds_nobody_up(tmp_path: Path, is_last: bool) -> None:
+def test_an_interrupted_caller_holds_nobody_up(tmp_path: Path, is_last: bool):
     with Journal(tmp_path / "journal.sqlite3", BASE) as reader, InterruptedExecutor(1) as executor:
         recorder = Recorder(
             lambda: Journal(tmp_path / "journal.sqlite3", BASE), lambda _: None, executor
@@ -249,9 +249,9 @@ def test_an_interrupted_caller_holds_nobody_up(tmp_path: Path, is_last: bool) ->
         assert names == (["a"] if is_last else ["a", "b"])
 
 
-def test_changes_that_could_not_be_flushed_are_not_passed_on(tmp_path: Path) -> None:
+def test_changes_that_could_not_be_flushed_are_not_passed_on(tmp_path: Path):
     passed_on: list[str] = []
-    with Publisher(tmp_path, BASE, options=QUICK) as publisher:
+    with quick_publisher(tmp_path) as publisher:
         recorder = publisher._recorder
         recorder.on_recorded = lambda recorded: passed_on.extend(
             change.uri for each in recorded for change in each.changes
@@ -274,8 +274,6 @@ def test_changes_that_could_not_be_flushed_are_not_passed_on(tmp_path: Path) -> 
 
 
 class UnreliableConnection(sqlite3.Connection):
-    """Its first rollback fails."""
-
     failed = False
 
     def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
@@ -287,7 +285,7 @@ class UnreliableConnection(sqlite3.Connection):
 
 def test_a_failed_rollback_is_repeated_before_the_next_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=UnreliableConnection))
     with Journal(tmp_path / "journal.sqlite3", BASE) as journal:
         changes = [
@@ -301,8 +299,8 @@ def test_a_failed_rollback_is_repeated_before_the_next_transaction(
         assert [change.uri for change in journal.changes(0)] == [BASE + "kept"]
 
 
-async def test_a_caller_that_gives_up_leaves_the_others_of_its_group(tmp_path: Path) -> None:
-    async with Publisher(tmp_path, BASE, options=QUICK) as publisher:
+async def test_a_caller_that_gives_up_leaves_the_others_of_its_group(tmp_path: Path):
+    async with quick_publisher(tmp_path) as publisher:
         started, go = threading.Event(), threading.Event()
 
         def hold(_: object) -> None:
@@ -322,7 +320,7 @@ async def test_a_caller_that_gives_up_leaves_the_others_of_its_group(tmp_path: P
         assert BASE + "b" in [change.uri for change in recorded(publisher)]
 
 
-def test_a_baseline_is_all_or_nothing(tmp_path: Path) -> None:
+def test_a_baseline_is_all_or_nothing(tmp_path: Path):
     publisher = Publisher(tmp_path, BASE)
     with pytest.raises(ConfigurationError):
         publisher.load([Resource(BASE + "a"), Resource("nonsense")])
@@ -331,7 +329,7 @@ def test_a_baseline_is_all_or_nothing(tmp_path: Path) -> None:
     assert not publisher.is_empty()
 
 
-def test_a_publisher_started_before_a_fork_is_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_a_publisher_started_before_a_fork_is_refused_with_the_remedy(tmp_path: Path):
     script = """
 import os, sys
 from rsnotify_publisher import Publisher
@@ -360,7 +358,7 @@ publisher.close()
         *("http://x/?q=1", "http://x/../y/", "http://x/y/.", "http://x/%2E%2e/y/"),
     ],
 )
-def test_an_unusable_base_url_is_refused(tmp_path: Path, base_url: str) -> None:
+def test_an_unusable_base_url_is_refused(tmp_path: Path, base_url: str):
     with pytest.raises(ConfigurationError):
         Publisher(tmp_path, base_url)
 
@@ -368,16 +366,65 @@ def test_an_unusable_base_url_is_refused(tmp_path: Path, base_url: str) -> None:
 @pytest.mark.parametrize(
     ("option", "value"), [("max_entries", 50_001), ("max_bytes", 50_000_001), ("heartbeat", 0)]
 )
-def test_options_beyond_their_bounds_are_refused(tmp_path: Path, option: str, value: int) -> None:
+def test_options_beyond_their_bounds_are_refused(tmp_path: Path, option: str, value: int):
     with pytest.raises(ConfigurationError, match=option):
         Publisher(tmp_path, BASE, options=replace(QUICK, **{option: value}))
 
 
-def test_a_base_url_gets_the_slash_it_lacks(tmp_path: Path) -> None:
+def test_a_base_url_gets_the_slash_it_lacks(tmp_path: Path):
     assert Publisher(tmp_path, "http://x.example/d").source.base_url == "http://x.example/d/"
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="file is no folder"):
         Publisher(tmp_path / "file", BASE).start()
+
+
+# What a Publisher is given is checked at once, with one sentence.
+
+
+async def fetched(_: str) -> bytes:
+    return b""
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"folder": None}, "folder is of type NoneType; give the path of a folder"),
+        ({"base_url": Path("source")}, "base_url is of type PosixPath; give a URL"),
+        ({"hubs": "https://hub.example/"}, "hubs is of type str; give a list of URLs"),
+        ({"hubs": [5]}, "a hub is of type int"),
+        ({"options": {"rotate": "1 h"}}, "options is of type dict; give Options"),
+        ({"content": b"text"}, "content is of type bytes; give a function"),
+        ({"content": fetched}, "content is an async function, and is not awaited"),
+        ({"resources": []}, "resources is of type list; give a function"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_refused(given: dict[str, Any], expected: str):
+    arguments: dict[str, Any] = {"folder": "state", "base_url": BASE} | given
+    with pytest.raises(ConfigurationError) as caught:
+        Publisher(arguments.pop("folder"), arguments.pop("base_url"), **arguments)
+    assert expected in str(caught.value)
+
+
+def test_so_are_the_sets_of_a_source_description(tmp_path: Path):
+    sets: Any
+    for sets in (Publisher(tmp_path, BASE), ["state"]):
+        with pytest.raises(ConfigurationError, match="give a"):
+            SourceDescription(BASE, sets)
+
+
+def test_a_change_may_be_named_by_its_word(tmp_path: Path):
+    with Publisher(str(tmp_path), BASE) as publisher:
+        change: Any = "created"
+        (recorded,) = publisher.record([Resource(BASE + "one", change=change)])
+        assert recorded.change is ChangeType.CREATED
+
+
+@pytest.mark.parametrize("change", ["made", None, 5])
+def test_a_change_that_is_none_is_refused_with_those_that_there_are(tmp_path: Path, change: Any):
+    one = Resource(BASE + "one", change=change)
+    expected = "give one of created, updated, deleted"
+    with Publisher(tmp_path, BASE) as publisher, pytest.raises(ConfigurationError, match=expected):
+        publisher.record([one])

@@ -16,7 +16,7 @@ from rsnotify.format.reader import read_document
 from rsnotify.format.writer import Profile
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.push.hub_feed import FragmentWriter
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
+from tests.publisher.helpers import BASE, PATIENCE, eventually, quick_publisher
 
 HTTP = "http://example.com/"
 MD5 = "md5:1584abdf8ebdc9802ac0c6a7402c03b6"
@@ -187,12 +187,15 @@ def manifest(publisher: Publisher, dump: Document) -> tuple[Resource, ...]:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_links_are_in_every_document_as_given(tmp_path: Path, example: str) -> None:
+def test_links_are_in_every_document_as_given(tmp_path: Path, example: str):
     resources = EXAMPLES[example]
-    options = replace(
-        QUICK, change_dump=True, resource_dump_every=0.05, rotate=f"{len(resources) + 1} changes"
+    publisher = quick_publisher(
+        tmp_path,
+        content=lambda uri: uri.encode(),
+        change_dump=True,
+        resource_dump_every=0.05,
+        rotate=f"{len(resources) + 1} changes",
     )
-    publisher = Publisher(tmp_path, BASE, options=options, content=lambda uri: uri.encode())
 
     def read(name: str) -> Document:
         return read_document((publisher.source.documents_folder / name).read_bytes())
@@ -223,8 +226,8 @@ def test_links_are_in_every_document_as_given(tmp_path: Path, example: str) -> N
     assert [recorded(entry) for entry in read_document(fragment.body).resources] == resources
 
 
-def test_what_exists_already_keeps_its_links(tmp_path: Path) -> None:
-    publisher = Publisher(tmp_path, BASE, options=QUICK)
+def test_what_exists_already_keeps_its_links(tmp_path: Path):
+    publisher = quick_publisher(tmp_path)
     links = (Link("duplicate", "http://mirror.example/a", pri=1), Link("via", "http://x.example/"))
     publisher.load([Resource(BASE + "a", lastmod=at(1, 1), links=links)])
     with publisher:
@@ -235,9 +238,9 @@ def test_what_exists_already_keeps_its_links(tmp_path: Path) -> None:
     assert entry.links == links
 
 
-def test_what_was_deleted_may_still_lead_to_what_it_was(tmp_path: Path) -> None:
+def test_what_was_deleted_may_still_lead_to_what_it_was(tmp_path: Path):
     link = Link("memento", HTTP + "2013/res1")
-    with Publisher(tmp_path, BASE, options=QUICK) as publisher:
+    with quick_publisher(tmp_path) as publisher:
         publisher.deleted(HTTP + "res1", links=[link])
     (entry,) = read_document(
         (publisher.source.documents_folder / "changelist.xml").read_bytes()
@@ -258,10 +261,8 @@ def test_what_was_deleted_may_still_lead_to_what_it_was(tmp_path: Path) -> None:
         (Link("via", HTTP, modified=datetime(2013, 1, 1)), "modified is"),
     ],
 )
-def test_a_link_that_no_document_could_carry_is_refused(
-    tmp_path: Path, link: Link, complaint: str
-) -> None:
-    publisher = Publisher(tmp_path, BASE, options=QUICK)
+def test_a_link_that_no_document_could_carry_is_refused(tmp_path: Path, link: Link, complaint: str):
+    publisher = quick_publisher(tmp_path)
     with pytest.raises(ConfigurationError, match=re.escape(complaint)):
         publisher.updated(HTTP + "res1", links=[link])
     with pytest.raises(ConfigurationError, match=re.escape(complaint)):

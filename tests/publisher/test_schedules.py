@@ -59,9 +59,7 @@ def times(expression: str, count: int = 3) -> list[str]:
         ("0 0 2 * 5", ["Tue 02 00:00", "Fri 05 00:00", "Fri 12 00:00"]),
     ],
 )
-def test_a_cron_expression_means_what_it_means_to_cron(
-    expression: str, expected: list[str]
-) -> None:
+def test_a_cron_expression_means_what_it_means_to_cron(expression: str, expected: list[str]):
     assert times(expression) == expected
 
 
@@ -78,18 +76,18 @@ def test_a_cron_expression_means_what_it_means_to_cron(
         ("inf", "give seconds above 0"),
     ],
 )
-def test_what_is_no_schedule_is_refused(tmp_path: Path, value: str, reason: str) -> None:
+def test_what_is_no_schedule_is_refused(tmp_path: Path, value: str, reason: str):
     with pytest.raises(ConfigurationError) as caught:
         Publisher(tmp_path, BASE, options=Options(resource_list_every=value))
     assert "resource_list_every" in str(caught.value)
     assert reason in str(caught.value)
 
 
-def test_seconds_may_be_a_text_as_in_an_environment_variable() -> None:
+def test_seconds_may_be_a_text_as_in_an_environment_variable():
     assert parse_schedule("it", "1.5") == parse_schedule("it", 1.5) == JobSchedule(1.5)
 
 
-def test_a_cron_expression_is_one_of_the_limits_of_rotation_and_retention() -> None:
+def test_a_cron_expression_is_one_of_the_limits_of_rotation_and_retention():
     rotation = parse_rotation("500 changes or cron: 0 3,15 * * mon-fri")
     assert (rotation.changes, rotation.schedule) == (500, JobSchedule(cron="0 3,15 * * mon-fri"))
     retention = parse_retention("cron: 0 4 * * sun, 2 GB")
@@ -111,12 +109,12 @@ def test_a_cron_expression_is_one_of_the_limits_of_rotation_and_retention() -> N
         (MONDAY + 2 * HOUR, None),
     ],
 )
-def test_a_missed_time_counts_for_an_hour(now: datetime, last: datetime | None) -> None:
+def test_a_missed_time_counts_for_an_hour(now: datetime, last: datetime | None):
     found = JobSchedule(cron="0 3 * * *").last_time(to_microseconds(now))
     assert (None if found is None else from_microseconds(found)) == last
 
 
-def test_of_many_missed_times_the_last_counts() -> None:
+def test_of_many_missed_times_the_last_counts():
     now = to_microseconds(MONDAY) + 500_000
     assert EVERY_SECOND.last_time(now) == to_microseconds(MONDAY)
     assert JobSchedule(cron="*/7 * * * *").last_time(now) == to_microseconds(MONDAY)
@@ -153,8 +151,6 @@ class Job:
 
 
 class Scheduled:
-    """A job scheduler that runs one job."""
-
     def __init__(self, schedule: JobSchedule) -> None:
         self.job = Job()
         self.scheduler = JobScheduler()
@@ -187,14 +183,12 @@ class Scheduled:
 
 
 @pytest.mark.parametrize("schedule", [JobSchedule(0.02), EVERY_SECOND])
-async def test_a_job_runs_again_and_again(schedule: JobSchedule) -> None:
+async def test_a_job_runs_again_and_again(schedule: JobSchedule):
     async with Scheduled(schedule) as scheduled:
         await scheduled.job.has_run(2)
 
 
-async def test_a_job_that_takes_long_does_not_run_twice_at_a_time(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_job_that_takes_long_does_not_run_twice_at_a_time(caplog: pytest.LogCaptureFixture):
     interval = 0.01
     async with Scheduled(JobSchedule(interval)) as scheduled:
         scheduled.job.release.clear()
@@ -214,7 +208,7 @@ async def test_a_job_that_takes_long_does_not_run_twice_at_a_time(
 )
 async def test_times_that_passed_unnoticed_make_one_run_within_the_grace(
     late: timedelta, runs: int
-) -> None:
+):
     # Once a year, so that no other time comes during the test.
     at = datetime.now(UTC) - late
     schedule = JobSchedule(cron=f"{at:%S %M %H %d %m} *")
@@ -225,7 +219,7 @@ async def test_times_that_passed_unnoticed_make_one_run_within_the_grace(
         assert scheduled.job.runs == runs
 
 
-async def test_many_missed_times_make_one_run() -> None:
+async def test_many_missed_times_make_one_run():
     async with Scheduled(JobSchedule(cron="0 * * * *")) as scheduled:
         scheduled.entry.modify(next_run_time=datetime.now(UTC) - 5 * HOUR)
         await scheduled.job.has_run(1)
@@ -236,14 +230,14 @@ async def test_many_missed_times_make_one_run() -> None:
         assert scheduled.job.runs == 1
 
 
-async def test_a_clock_that_is_set_back_does_not_stretch_an_interval() -> None:
+async def test_a_clock_that_is_set_back_does_not_stretch_an_interval():
     async with Scheduled(JobSchedule(0.5)) as scheduled:
         scheduled.entry.modify(next_run_time=datetime.now(UTC) + 5 * HOUR)
         scheduled.scheduler.check_clock()
         await scheduled.job.has_run(1)
 
 
-async def test_an_error_of_a_job_ends_it_and_is_raised() -> None:
+async def test_an_error_of_a_job_ends_it_and_is_raised():
     async with Scheduled(JobSchedule(0.01)) as scheduled:
         scheduled.job.error = ZeroDivisionError()
         with pytest.raises(ZeroDivisionError):
@@ -251,7 +245,7 @@ async def test_an_error_of_a_job_ends_it_and_is_raised() -> None:
         assert scheduled.scheduler._scheduler.get_jobs() == []
 
 
-async def test_a_job_that_runs_is_cancelled_with_its_schedule() -> None:
+async def test_a_job_that_runs_is_cancelled_with_its_schedule():
     async with Scheduled(JobSchedule(0.01)) as scheduled:
         scheduled.job.release.clear()
         await scheduled.job.has_run(1)
@@ -270,7 +264,7 @@ class At(Published):
         self.clock._ahead = target - time.time_ns() // 1000
 
 
-def test_at_a_cron_time_all_changes_before_it_are_closed(tmp_path: Path) -> None:
+def test_at_a_cron_time_all_changes_before_it_are_closed(tmp_path: Path):
     options = replace(QUIET, rotate="cron: 0 3 * * *")
     with At(tmp_path, options, 1.0) as source:
         source.update("a", "b")
@@ -288,9 +282,7 @@ def test_at_a_cron_time_all_changes_before_it_are_closed(tmp_path: Path) -> None
     assert names([source.read("changelist.xml")]) == ["c"]
 
 
-def test_a_rotation_that_was_missed_by_more_than_an_hour_waits_for_the_next(
-    tmp_path: Path,
-) -> None:
+def test_a_rotation_that_was_missed_by_more_than_an_hour_waits_for_the_next(tmp_path: Path):
     options = replace(QUIET, rotate="cron: 0 3 * * *")
     with At(tmp_path, options, 1.0) as source:
         source.update("a")
@@ -302,15 +294,15 @@ def test_a_rotation_that_was_missed_by_more_than_an_hour_waits_for_the_next(
     assert names([source.read("changelist.xml")]) == ["a", "b"]
 
 
-def test_a_running_source_rotates_at_cron_times(tmp_path: Path) -> None:
-    with Published(tmp_path, replace(QUIET, rotate="cron: * * * * * *")) as source:
+def test_a_running_source_rotates_at_cron_times(tmp_path: Path):
+    with Published(tmp_path, rotate="cron: * * * * * *") as source:
         for count in (1, 2):
             source.update(count)
             eventually(lambda: len(source.read("changelist-archive.xml").resources) == count)  # noqa: B023
         eventually(lambda: source.read("changelist.xml").resources == ())
 
 
-def test_a_resource_dump_is_written_at_the_start_and_at_cron_times(tmp_path: Path) -> None:
+def test_a_resource_dump_is_written_at_the_start_and_at_cron_times(tmp_path: Path):
     options = replace(QUIET, resource_dump_every="cron: 0 3 * * *")
     with At(tmp_path, options, 1.0) as source:
         source.update("a")
@@ -329,7 +321,7 @@ def test_a_resource_dump_is_written_at_the_start_and_at_cron_times(tmp_path: Pat
         eventually(lambda: source.read("resourcedump.xml").at != first)
 
 
-def test_archives_are_thinned_out_only_at_cron_times(tmp_path: Path) -> None:
+def test_archives_are_thinned_out_only_at_cron_times(tmp_path: Path):
     options = replace(QUIET, rotate="2 changes", keep=f"1 list, {NEVER_DURING_A_TEST}")
     archive = lambda source: source.read("changelist-archive.xml").resources  # noqa: E731
     with Published(tmp_path, options) as source:
@@ -340,33 +332,32 @@ def test_archives_are_thinned_out_only_at_cron_times(tmp_path: Path) -> None:
         eventually(lambda: len(archive(source)) == 1)
 
 
-def test_the_resource_list_is_written_at_the_start_and_at_cron_times(tmp_path: Path) -> None:
-    with Published(tmp_path, replace(QUIET, resource_list_every=NEVER_DURING_A_TEST)) as source:
+def test_the_resource_list_is_written_at_the_start_and_at_cron_times(tmp_path: Path):
+    with Published(tmp_path, resource_list_every=NEVER_DURING_A_TEST) as source:
         source.update("a")
         source.wait_written()
         assert source.read("resourcelist.xml").resources == ()
-    with Published(tmp_path, replace(QUIET, resource_list_every="cron: * * * * * *")) as source:
+    with Published(tmp_path, resource_list_every="cron: * * * * * *") as source:
         source.update("b")
         source.wait_listed()
         assert sorted(names([source.read("resourcelist.xml")])) == ["a", "b"]
 
 
-def test_changes_up_to_the_schedule_may_be_closed_whatever_the_limits() -> None:
+def test_changes_up_to_the_schedule_may_be_closed_whatever_the_limits():
     policy = parse_rotation("10 changes or cron: 0 3 * * *")
     assert policy.minimum_open(1, 10, oldest=50, now=99, scheduled=None) is None
     assert policy.minimum_open(1, 10, oldest=50, now=99, scheduled=49) is None
     minimum = policy.minimum_open(10, 10, oldest=50, now=99, scheduled=60)
-    assert minimum is not None
     assert (minimum.changes, minimum.since) == (5, 60)
 
 
-def test_a_document_expires_by_the_limits_beside_the_schedule() -> None:
+def test_a_document_expires_by_the_limits_beside_the_schedule():
     policy = parse_retention("1 list, cron: 0 3 * * *")
     documents = [FinishedDocument("changelist", at, at + 1, 1, 1, ()) for at in (1, 2)]
     assert policy.expired(documents, now=9) == documents[:1]
 
 
-def test_the_command_accepts_cron_expressions(folder: Path, source: Start) -> None:
+def test_the_command_accepts_cron_expressions(folder: Path, source: Start):
     every_second = "cron: * * * * * *"
     options = {"--rotate": every_second, "--resource-dump-every": every_second}
     options |= {"--resource-list-every": every_second, "--keep": f"9 lists, {every_second}"}

@@ -43,7 +43,7 @@ async def published(source: SourceDescription) -> None:
         assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
 
 
-def test_the_source_description_lists_every_capability_list(make: Make) -> None:
+def test_the_source_description_lists_every_capability_list(make: Make):
     source = SourceDescription(HOST, [make("a"), make("b")], described_by=ABOUT)
     document = source.document()
     assert document.capability == Capability.DESCRIPTION
@@ -59,7 +59,7 @@ def test_the_source_description_lists_every_capability_list(make: Make) -> None:
     ]
 
 
-async def test_one_application_serves_all_sets(make: Make) -> None:
+async def test_one_application_serves_all_sets(make: Make):
     source = SourceDescription(HOST, [make("a"), make("b")])
     async with serving(application(source)) as url:
         await published(source)
@@ -75,7 +75,7 @@ async def test_one_application_serves_all_sets(make: Make) -> None:
             assert [entry.uri for entry in changes.resources] == [f"{HOST}{name}/one"]
 
 
-async def test_each_set_has_a_channel_of_its_own(make: Make, hub: FakeHub) -> None:
+async def test_each_set_has_a_channel_of_its_own(make: Make, hub: FakeHub):
     source = SourceDescription(HOST, [make("a", hubs=[hub.url]), make("b", hubs=[hub.url])])
     async with source:
         for publisher in source.sets:
@@ -86,7 +86,7 @@ async def test_each_set_has_a_channel_of_its_own(make: Make, hub: FakeHub) -> No
             assert fragment.link("up") == entry.uri[:-1] + "capabilitylist.xml"
 
 
-async def test_a_source_below_a_path_is_mounted_there(make: Make) -> None:
+async def test_a_source_below_a_path_is_mounted_there(make: Make):
     base = f"{HOST}data/"
     sets = [make("a", base_url=f"{base}a/"), make("b", base_url=f"{base}deep/b/")]
     source = SourceDescription(base, sets)
@@ -103,7 +103,7 @@ async def test_a_source_below_a_path_is_mounted_there(make: Make) -> None:
             assert (await get(f"{other}/data/a/changelist.xml")).resources == ()
 
 
-def test_a_set_alone_has_a_source_description_of_its_own(make: Make, tmp_path: Path) -> None:
+def test_a_set_alone_has_a_source_description_of_its_own(make: Make, tmp_path: Path):
     publisher = make("a")
     with publisher:
         assert publisher.wait_published(PATIENCE)
@@ -115,9 +115,7 @@ def test_a_set_alone_has_a_source_description_of_its_own(make: Make, tmp_path: P
     assert entry.links[0].href == description.link("describedby") == f"{HOST}about-a"
 
 
-def test_the_source_description_can_be_written_for_any_web_server(
-    make: Make, tmp_path: Path
-) -> None:
+def test_the_source_description_can_be_written_for_any_web_server(make: Make, tmp_path: Path):
     sets = [make("a"), make("b")]
     source = SourceDescription(HOST, sets)
     with pytest.raises(ConfigurationError, match="a/ has no documents yet; start it"):
@@ -131,58 +129,48 @@ def test_the_source_description_can_be_written_for_any_web_server(
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [
-        ("a/", "a/"),
-        ("a/", "a"),
-        ("a/", "a/b/"),
-        ("a/b/", "a/"),
-        ("", "a/"),
-        ("a%62/", "ab/"),
-    ],
+    [("a/", "a/"), ("a/", "a"), ("a/", "a/b/"), ("a/b/", "a/"), ("", "a/"), ("a%62/", "ab/")],
 )
-def test_sets_that_overlap_are_refused(make: Make, one: str, other: str) -> None:
+def test_sets_that_overlap_are_refused(make: Make, one: str, other: str):
     sets = [make("one", base_url=HOST + one), make("other", base_url=HOST + other)]
     with pytest.raises(ConfigurationError, match="overlap") as raised:
         SourceDescription(HOST, sets)
     assert "\n" not in str(raised.value)
 
 
-def test_hosts_are_compared_as_they_are_meant(make: Make) -> None:
+def test_hosts_are_compared_as_they_are_meant(make: Make):
     same = ["https://x.example/a/", "https://X.example:443/a/b/"]
     with pytest.raises(ConfigurationError, match="overlap"):
         SourceDescription(HOST, [make(str(at), base_url=url) for at, url in enumerate(same)])
 
 
-def test_sets_beside_each_other_are_no_overlap(make: Make) -> None:
+def test_sets_beside_each_other_are_no_overlap(make: Make):
     bases = ["a/", "a-b/", "ab/", "b/a/"]
     sets = [make(str(at), base_url=HOST + base) for at, base in enumerate(bases)]
     assert len(SourceDescription(HOST, sets).document().resources) == 4
 
 
 @pytest.mark.parametrize("elsewhere", ["https://y.example/a/", "http://x.example/a/"])
-def test_a_set_elsewhere_is_refused(make: Make, elsewhere: str) -> None:
+def test_a_set_elsewhere_is_refused(make: Make, elsewhere: str):
     with pytest.raises(ConfigurationError, match=r"is not below https://x\.example/"):
         SourceDescription(HOST, [make("a", base_url=elsewhere)])
 
 
-def test_a_folder_of_state_for_two_sets_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_state_for_two_sets_is_refused(tmp_path: Path):
     (tmp_path / "link").symlink_to(tmp_path / "state", target_is_directory=True)
-    sets = [
-        Publisher(tmp_path / "state", f"{HOST}a/"),
-        Publisher(tmp_path / "link", f"{HOST}b/"),
-    ]
+    sets = [Publisher(tmp_path / "state", f"{HOST}a/"), Publisher(tmp_path / "link", f"{HOST}b/")]
     with pytest.raises(ConfigurationError, match="keep their state in"):
         SourceDescription(HOST, sets)
 
 
-def test_a_publisher_that_runs_is_refused(make: Make) -> None:
+def test_a_publisher_that_runs_is_refused(make: Make):
     publisher = make("a")
     with publisher, pytest.raises(ConfigurationError, match="before it starts"):
         SourceDescription(HOST, [publisher])
     SourceDescription(HOST, [publisher])
 
 
-def test_what_starts_ends_if_a_set_cannot_start(make: Make, tmp_path: Path) -> None:
+def test_what_starts_ends_if_a_set_cannot_start(make: Make, tmp_path: Path):
     (tmp_path / "b").mkdir()
     (tmp_path / "b/journal.sqlite3").write_text("no database")
     sets = [make("a", options=replace(QUICK, grace=0)), make("b")]
@@ -193,7 +181,7 @@ def test_what_starts_ends_if_a_set_cannot_start(make: Make, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("about", ["about.html", "https://x.example/a b"])
-def test_a_description_that_is_no_uri_is_refused(make: Make, about: str) -> None:
+def test_a_description_that_is_no_uri_is_refused(make: Make, about: str):
     with pytest.raises(ConfigurationError, match="absolute URI"):
         SourceDescription(HOST, [make("a")], described_by=about)
     with pytest.raises(ConfigurationError, match="absolute URI"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import shutil
@@ -12,13 +13,25 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from rsnotify.format.model import Resource
 from rsnotify.format.reader import read_document
+from rsnotify_publisher.commands.source_run import (
+    HubStatus,
+    SourceLineReport,
+    SourceStatus,
+    StatusReader,
+    hub_line,
+    totals,
+)
+from rsnotify_publisher.journal import system_clock
 from tests.publisher.helpers import (
+    BASE,
     PATIENCE,
     PORT,
     FakeHub,
@@ -26,6 +39,7 @@ from tests.publisher.helpers import (
     Start,
     eventually,
     put,
+    quick_publisher,
 )
 
 
@@ -49,7 +63,7 @@ def status(process: SourceProcess, name: str, **headers: str) -> int:
             return error.code
 
 
-def test_the_first_start_loads_the_folder_as_the_baseline(folder: Path, source: Start) -> None:
+def test_the_first_start_loads_the_folder_as_the_baseline(folder: Path, source: Start):
     (folder / "a.ttl").write_text("<a> <b> <c> .")
     (folder / "deep" / "er").mkdir(parents=True)
     (folder / "deep" / "er" / "b.bin").write_bytes(b"\0\1")
@@ -66,7 +80,7 @@ def test_the_first_start_loads_the_folder_as_the_baseline(folder: Path, source: 
     assert process.get("deep/er/b.bin") == b"\0\1"
 
 
-def test_what_happens_to_files_is_published(folder: Path, source: Start) -> None:
+def test_what_happens_to_files_is_published(folder: Path, source: Start):
     (folder / "old.txt").write_text("old")
     (folder / "moved.txt").write_text("moved")
     process = source(folder, *PORT)
@@ -84,7 +98,7 @@ def test_what_happens_to_files_is_published(folder: Path, source: Start) -> None
     assert (change.length, change.type) == (5, "text/plain")
 
 
-def test_a_file_replaced_by_renaming_is_an_update(folder: Path, source: Start) -> None:
+def test_a_file_replaced_by_renaming_is_an_update(folder: Path, source: Start):
     (folder / "a").write_text("1")
     process = source(folder, *PORT)
     (folder / ".a.tmp").write_text("2")
@@ -93,7 +107,7 @@ def test_a_file_replaced_by_renaming_is_an_update(folder: Path, source: Start) -
     assert process.changes() == [("updated", "a")]
 
 
-def test_a_file_written_with_what_it_holds_is_no_change(folder: Path, source: Start) -> None:
+def test_a_file_written_with_what_it_holds_is_no_change(folder: Path, source: Start):
     (folder / "a").write_text("same")
     process = source(folder, *PORT)
     with (folder / "a").open("r+") as file:  # without making it empty first
@@ -103,7 +117,7 @@ def test_a_file_written_with_what_it_holds_is_no_change(folder: Path, source: St
     assert process.changes() == [("created", "b")]
 
 
-def test_new_folders_are_published_with_all_they_hold(folder: Path, source: Start) -> None:
+def test_new_folders_are_published_with_all_they_hold(folder: Path, source: Start):
     process = source(folder, *PORT)
     for number in range(20):
         location = folder / f"n{number}" / "x" / "y"
@@ -114,7 +128,7 @@ def test_new_folders_are_published_with_all_they_hold(folder: Path, source: Star
     assert len(process.changes()) == 20
 
 
-def test_a_moved_folder_moves_its_files(folder: Path, source: Start) -> None:
+def test_a_moved_folder_moves_its_files(folder: Path, source: Start):
     (folder / "a" / "b").mkdir(parents=True)
     (folder / "a" / "b" / "f").write_text("1")
     (folder / "a" / "g").write_text("2")
@@ -130,7 +144,7 @@ def test_a_moved_folder_moves_its_files(folder: Path, source: Start) -> None:
     assert len(process.changes()) == 4
 
 
-def test_a_file_that_becomes_a_folder_is_deleted(folder: Path, source: Start) -> None:
+def test_a_file_that_becomes_a_folder_is_deleted(folder: Path, source: Start):
     (folder / "a").write_text("1")
     process = source(folder, *PORT)
     (folder / "a").unlink()
@@ -142,7 +156,7 @@ def test_a_file_that_becomes_a_folder_is_deleted(folder: Path, source: Start) ->
 
 def test_what_changed_while_it_was_stopped_is_found_at_the_next_start(
     folder: Path, source: Start, unused_tcp_port: int
-) -> None:
+):
     for name in ("same", "changed", "gone"):
         (folder / name).write_text(name)
     port = ("--port", str(unused_tcp_port))
@@ -162,9 +176,7 @@ def test_what_changed_while_it_was_stopped_is_found_at_the_next_start(
     assert "(3 resources)" in process.ready
 
 
-def test_a_killed_source_goes_on_where_it_was(
-    folder: Path, source: Start, unused_tcp_port: int
-) -> None:
+def test_a_killed_source_goes_on_where_it_was(folder: Path, source: Start, unused_tcp_port: int):
     port = ("--port", str(unused_tcp_port))
     process = source(folder, *port)
     put(folder / "a", "1")
@@ -178,7 +190,7 @@ def test_a_killed_source_goes_on_where_it_was(
 ODD = ["a b", "100%", "ä€", "#", "?", "a+b&c=d", "%41", "new\nline", "quote'\"<>", "~-._!*();@,$[]"]
 
 
-def test_odd_names_lead_to_their_files(folder: Path, source: Start) -> None:
+def test_odd_names_lead_to_their_files(folder: Path, source: Start):
     for name in ODD:
         (folder / name).mkdir()
         (folder / name / name).write_text(name)
@@ -190,7 +202,7 @@ def test_odd_names_lead_to_their_files(folder: Path, source: Start) -> None:
         process.wait_for_change("updated", held[name])
 
 
-def test_names_that_are_no_text_are_published_too(folder: Path, source: Start) -> None:
+def test_names_that_are_no_text_are_published_too(folder: Path, source: Start):
     raw = os.fsencode(folder)
     (folder / os.fsdecode(b"\xff")).write_bytes(b"raw")
     process = source(folder, *PORT)
@@ -203,7 +215,7 @@ def test_names_that_are_no_text_are_published_too(folder: Path, source: Start) -
     process.wait_for_change("created", "later")
 
 
-def test_hidden_files_are_neither_listed_nor_served(folder: Path, source: Start) -> None:
+def test_hidden_files_are_neither_listed_nor_served(folder: Path, source: Start):
     (folder / ".secret").write_text("1")
     (folder / ".git").mkdir()
     (folder / ".git" / "config").write_text("2")
@@ -216,7 +228,7 @@ def test_hidden_files_are_neither_listed_nor_served(folder: Path, source: Start)
     assert status(process, ".secret") == status(process, ".git/config") == 404
 
 
-def test_links_lead_to_published_files_only(folder: Path, tmp_path: Path, source: Start) -> None:
+def test_links_lead_to_published_files_only(folder: Path, tmp_path: Path, source: Start):
     (tmp_path / "outside").write_text("secret")
     (folder / ".hidden").write_text("secret")
     (folder / "real").write_text("real")
@@ -238,7 +250,7 @@ def test_links_lead_to_published_files_only(folder: Path, tmp_path: Path, source
 ESCAPES = ["/../outside", "/%2e%2e/outside", "/..%2foutside", "//etc/passwd", "/a%00b", "/sub%2ff"]
 
 
-def test_no_request_leads_out_of_the_folder(folder: Path, tmp_path: Path, source: Start) -> None:
+def test_no_request_leads_out_of_the_folder(folder: Path, tmp_path: Path, source: Start):
     (tmp_path / "outside").write_text("secret")
     (folder / "sub").mkdir()
     (folder / "sub" / "f").write_text("secret")
@@ -252,7 +264,7 @@ def test_no_request_leads_out_of_the_folder(folder: Path, tmp_path: Path, source
         assert b"secret" not in answer
 
 
-def test_files_are_served_as_http_wants_it(folder: Path, source: Start) -> None:
+def test_files_are_served_as_http_wants_it(folder: Path, source: Start):
     (folder / "a.nt").write_bytes(b"0123456789")
     os.utime(folder / "a.nt", (10**9, 10**9))
     (folder / "a.nt.gz").write_bytes(b"not what it seems")
@@ -274,7 +286,7 @@ def test_files_are_served_as_http_wants_it(folder: Path, source: Start) -> None:
 
 def test_a_file_that_changes_twice_within_a_clock_tick_is_recorded_twice(
     folder: Path, source: Start
-) -> None:
+):
     # A minute ahead, so that it is the present for as long as the process takes to answer.
     file, now = folder / "a", time.time_ns() + 60_000_000_000
     file.write_bytes(b"first")
@@ -297,14 +309,14 @@ def without_privilege() -> list[str]:
     return ["setpriv", f"--bounding-set={less}", f"--inh-caps={less}"]
 
 
-def test_an_unreadable_file_is_passed_over(folder: Path, source: Start) -> None:
+def test_an_unreadable_file_is_passed_over(folder: Path, source: Start):
     (folder / "no").write_text("x")
     (folder / "no").chmod(0)
     (folder / "yes").write_text("y")
     assert set(listed(source(folder, *PORT, by=without_privilege()))) == {"yes"}
 
 
-def test_changes_reach_a_hub_with_their_content(folder: Path, source: Start) -> None:
+def test_changes_reach_a_hub_with_their_content(folder: Path, source: Start):
     import asyncio
 
     async def scenario() -> None:
@@ -327,7 +339,7 @@ def test_changes_reach_a_hub_with_their_content(folder: Path, source: Start) -> 
 
 def test_below_a_path_only_the_well_known_document_is_at_the_host(
     folder: Path, source: Start, unused_tcp_port: int
-) -> None:
+):
     (folder / "a").write_text("1")
     base = f"http://127.0.0.1:{unused_tcp_port}/some/data"
     process = source(folder, "--port", str(unused_tcp_port), "--base-url", base)
@@ -341,9 +353,7 @@ def test_below_a_path_only_the_well_known_document_is_at_the_host(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_command_ends_in_order_on_a_signal(
-    number: signal.Signals, folder: Path, source: Start
-) -> None:
+def test_the_command_ends_in_order_on_a_signal(number: signal.Signals, folder: Path, source: Start):
     process = source(folder, *PORT)
     (folder / "a").write_text("1")
     process.wait_for_change("created", "a")
@@ -356,25 +366,24 @@ def test_the_command_ends_in_order_on_a_signal(
 
 STUCK = """
 import threading
-from rsnotify_publisher.folder import publishing
+from rsnotify_publisher.folder import folders
 from rsnotify.runtime.command_line import main
 
 def close(publishers):
     print("closing", flush=True)
     threading.Event().wait()
 
-publishing.close_all = close
+folders.close_all = close
 main()
 """
 
 
-def test_the_second_signal_ends_what_does_not_end_by_itself(folder: Path) -> None:
+def test_the_second_signal_ends_what_does_not_end_by_itself(folder: Path):
     command = [sys.executable, "-c", STUCK, "source", str(folder), *PORT]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
-            assert process.stdout is not None
             assert "serving" in process.stdout.readline()
             process.terminate()
             assert process.stdout.readline() == "closing\n"
@@ -386,7 +395,7 @@ def test_the_second_signal_ends_what_does_not_end_by_itself(folder: Path) -> Non
     assert errors.splitlines()[-1].startswith("rsnotify: the Source has not ended")
 
 
-def test_destinations_get_the_advertised_url_of_the_hub(folder: Path, source: Start) -> None:
+def test_destinations_get_the_advertised_url_of_the_hub(folder: Path, source: Start):
     hub = ("--hub", "http://127.0.0.1:1/", "--advertise", "https://hub.example/")
     process = source(folder, *PORT, *hub)
     document = read_document(process.get("capabilitylist.xml"))
@@ -395,3 +404,84 @@ def test_destinations_get_the_advertised_url_of_the_hub(folder: Path, source: St
         "https://hub.example/websub",
         "wss://hub.example/ws",
     ]
+
+
+# What `rsnotify source` shows: the number of recorded changes, and the status of each hub.
+
+
+NOWHERE = "http://127.0.0.1:1/"
+AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+WELL = HubStatus("https://hub.example/", 0, AT, reached=True, reached_before=True)
+AWAY = replace(WELL, reached=False)
+
+
+async def test_the_status_has_the_number_of_changes_and_each_hub(tmp_path: Path, hub: FakeHub):
+    later = 0
+    clock = lambda: system_clock() + later  # noqa: E731
+    async with quick_publisher(
+        tmp_path, hub.url + "websub", NOWHERE, clock=clock, grace=0
+    ) as publisher:
+        reader = StatusReader([publisher])
+        first = reader.read()
+        assert (first.resources, first.changes) == (0, 0)
+        assert [one.reached for one in first.hubs] == [None, None]
+        await publisher.acreated(BASE + "a")
+        await publisher.aupdated(BASE + "a")
+        assert reader.read().resources == 1
+        await hub.has(BASE + "a")
+        async with asyncio.timeout(PATIENCE):
+            while not (status := reader.read()).hubs[0].reached:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert (status.resources, status.changes) == (1, 2)
+        assert [(one.waiting, one.reached) for one in status.hubs] == [(0, True), (2, None)]
+        later = 600_000_000  # µs: long after the last heartbeat that a hub can have accepted
+        away = reader.read().hubs[1]
+        assert (away.waiting, away.reached, away.reached_before) == (2, False, False)
+        reader.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (WELL, "up to date"),
+        (replace(WELL, waiting=1), "1 change on the way"),
+        (replace(WELL, reached=None), "connecting"),
+        (AWAY, "not reached since 2026-01-02T03:04:05Z"),
+        (replace(AWAY, waiting=3), "not reached since 2026-01-02T03:04:05Z, lacks 3 changes"),
+        (replace(AWAY, waiting=10_000), "lacks more than 10,000 changes"),
+        (replace(AWAY, reached_before=False), "not reached yet"),
+    ],
+)
+def test_a_hub_has_a_line(status: HubStatus, expected: str):
+    assert hub_line(status).startswith("hub https://hub.example/: ")
+    assert hub_line(status).endswith(expected)
+
+
+def test_a_count_of_one_is_written_as_one():
+    assert totals(SourceStatus(1, 1, ())) == "1 resource, 1 change recorded since the start"
+    assert totals(SourceStatus(5_000, 0, ())).startswith("5,000 resources, 0 changes")
+
+
+def test_nothing_is_written_while_nothing_changes(capsys: pytest.CaptureFixture[str]):
+    report = SourceLineReport()
+    for _ in range(200):
+        report.show(SourceStatus(3, 0, (replace(WELL, reached=None),)))
+    assert capsys.readouterr().out == ""
+    for hub in (WELL, AWAY, WELL):
+        for _ in range(100):
+            report.show(SourceStatus(3, 0, (hub,)))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [hub_line(WELL), hub_line(AWAY), hub_line(WELL)]
+    for _ in range(100):
+        report.show(SourceStatus(3, 7, (WELL,)))
+    assert capsys.readouterr().out.splitlines() == [totals(SourceStatus(3, 7, ()))]
+
+
+async def test_the_command_prints_when_a_hub_has_everything(
+    folder: Path, source: Start, hub: FakeHub
+):
+    options = ("--hub", hub.url, "--heartbeat", "0.1")
+    process = await asyncio.to_thread(source, folder, *PORT, *options)
+    line = await asyncio.to_thread(process.next_line)
+    assert line.startswith("hub ws://127.0.0.1:")
+    assert line.endswith(": up to date")

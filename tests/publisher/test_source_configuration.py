@@ -5,16 +5,19 @@ from __future__ import annotations
 import socket
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.model import Document
 from rsnotify.format.reader import read_document
+from rsnotify_publisher import Publisher
 from rsnotify_publisher.commands.source import source as command
 from rsnotify_publisher.config import load_configuration
 from rsnotify_publisher.folder.folders import several_folders
-from tests.publisher.helpers import Start, eventually, put
+from rsnotify_publisher.source_documents import RESERVED
+from tests.publisher.helpers import PORT, Start, eventually, put
 
 TWO_SETS = """
 data = "state"
@@ -60,9 +63,7 @@ def read(url: str) -> Document:
         return read_document(answer.read())
 
 
-def test_a_file_names_several_sets(
-    folder_of_sets: Path, source: Start, unused_tcp_port: int
-) -> None:
+def test_a_file_names_several_sets(folder_of_sets: Path, source: Start, unused_tcp_port: int):
     process = source(
         None, "--config", str(configure(folder_of_sets)), "--port", str(unused_tcp_port)
     )
@@ -93,7 +94,6 @@ def test_a_file_names_several_sets(
 
 
 def refused(folder_of_sets: Path, text: str) -> str:
-    """Return the sentence with which the command refuses a file."""
     port = None if "port = " in text else 0
     with pytest.raises(RsnotifyError) as raised:
         command(None, config=configure(folder_of_sets, text), port=port)
@@ -161,42 +161,42 @@ SET = '[[set]]\nname = "{}"\nfolder = "{}"\n'
         ('token = "a\\nb"\n' + SET.format("a", "t"), "token"),
     ],
 )
-def test_what_cannot_work_is_one_sentence(folder_of_sets: Path, text: str, expected: str) -> None:
+def test_what_cannot_work_is_one_sentence(folder_of_sets: Path, text: str, expected: str):
     message = refused(folder_of_sets, text)
     assert any(part in message for part in expected.split("|")), message
 
 
-def test_a_folder_within_another_of_which_it_is_no_part_is_a_set(folder_of_sets: Path) -> None:
+def test_a_folder_within_another_of_which_it_is_no_part_is_a_set(folder_of_sets: Path):
     (folder_of_sets / "t" / ".hidden").mkdir()
     file = configure(folder_of_sets, SET.format("a", "t") + SET.format("b", "t/.hidden"))
     _, folders = several_folders("http://127.0.0.1:1/", load_configuration(file))
     assert [folder.names.root.name for folder in folders] == ["t", ".hidden"]
 
 
-def test_sets_of_which_one_is_below_another_are_refused(folder_of_sets: Path) -> None:
+def test_sets_of_which_one_is_below_another_are_refused(folder_of_sets: Path):
     inner = 'base_url = "https://x.example/a/b/"\n'
     text = 'base_url = "https://x.example/"\n' + SET.format("a", "t") + SET.format("b", "i") + inner
     assert "overlap" in refused(folder_of_sets, text)
 
 
-def test_a_state_that_cannot_be_written_is_refused(folder_of_sets: Path) -> None:
+def test_a_state_that_cannot_be_written_is_refused(folder_of_sets: Path):
     (folder_of_sets / "state").write_text("in the way")
     assert "state" in refused(folder_of_sets, 'data = "state"\n' + SET.format("a", "t"))
 
 
-def test_documents_that_cannot_be_written_are_refused(folder_of_sets: Path) -> None:
+def test_documents_that_cannot_be_written_are_refused(folder_of_sets: Path):
     (folder_of_sets / "state").mkdir()
     (folder_of_sets / "state" / "documents").write_text("in the way")
     with pytest.raises(RsnotifyError, match="documents is no folder"):
         command(folder_of_sets / "t", data=folder_of_sets / "state", port=0)
 
 
-def test_a_file_that_cannot_be_read_is_refused(folder_of_sets: Path) -> None:
+def test_a_file_that_cannot_be_read_is_refused(folder_of_sets: Path):
     with pytest.raises(RsnotifyError, match="cannot read"):
         command(None, config=folder_of_sets / "none.toml", port=0)
 
 
-def test_a_folder_and_a_file_at_once_or_neither_are_refused(folder_of_sets: Path) -> None:
+def test_a_folder_and_a_file_at_once_or_neither_are_refused(folder_of_sets: Path):
     with pytest.raises(RsnotifyError, match="either a folder"):
         command(folder_of_sets / "t", config=configure(folder_of_sets), port=0)
     with pytest.raises(RsnotifyError, match="either a folder"):
@@ -205,7 +205,7 @@ def test_a_folder_and_a_file_at_once_or_neither_are_refused(folder_of_sets: Path
 
 def test_options_of_the_command_go_over_the_file_and_those_of_a_set_over_the_source(
     folder_of_sets: Path,
-) -> None:
+):
     file = configure(folder_of_sets, TWO_SETS + 'keep = "5 lists"\nheartbeat = 5')
     settings = load_configuration(file, port=1, options={"heartbeat": 7.0, "rotate": None})
     texts, images = map(settings.options_of, settings.sets)
@@ -216,14 +216,14 @@ def test_options_of_the_command_go_over_the_file_and_those_of_a_set_over_the_sou
     assert texts.rotate == images.rotate == "500 changes or 1 h"
 
 
-def test_a_token_is_not_shown(folder_of_sets: Path) -> None:
+def test_a_token_is_not_shown(folder_of_sets: Path):
     text = 'token = "a secret"\nprot = 1\n' + SET.format("a", "t")
     assert "secret" not in refused(folder_of_sets, text)
 
 
 def test_the_options_of_one_folder_are_options_of_the_command(
     folder_of_sets: Path, source: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setenv("RSNOTIFY_SOURCE_DESCRIBED_BY", "https://about.example/")
     process = source(folder_of_sets / "t", "--port", "0", "--rotate", "4 changes", "--gzip")
     offered = read(process.url + "capabilitylist.xml")
@@ -241,10 +241,113 @@ def test_the_options_of_one_folder_are_options_of_the_command(
     assert read(closed()[0]).resources[0].uri == process.url + "0"
 
 
-def test_the_port_of_a_file_may_be_in_use(folder_of_sets: Path) -> None:
+def test_the_port_of_a_file_may_be_in_use(folder_of_sets: Path):
     with socket.create_server(("127.0.0.1", 0)) as occupied:
         port = occupied.getsockname()[1]
         with pytest.raises(RsnotifyError, match=f"port {port}"):
             command(
                 None, config=configure(folder_of_sets, f"port = {port}\n{SET.format('a', 't')}")
             )
+
+
+# What `rsnotify source` cannot work with: one sentence, and exit code 2.
+
+
+def test_what_cannot_work_is_one_sentence_and_exit_code_2(folder: Path, source: Start):
+    (folder / "changelist.xml").touch()
+    code, errors = source(folder, *PORT).end()
+    assert code == 2
+    assert errors.startswith("rsnotify: ")
+    assert errors.endswith(
+        "changelist.xml has the name of a ResourceSync document; move or rename it\n"
+    )
+
+
+def refusal(folder: Path, **options: Any) -> str:
+    with pytest.raises(RsnotifyError) as raised:
+        command(folder, **{"port": 0, **options})
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def test_a_second_process_for_the_same_folder_is_refused(folder: Path, source: Start):
+    base = ("--base-url", "https://source.example/")
+    first = source(folder, *PORT, *base)
+    code, errors = source(folder, *PORT, *base).end()
+    assert code == 2
+    assert errors == (
+        f"rsnotify: {folder} is being published by another rsnotify source, whose state is in "
+        f"{folder}.rsnotify/source; stop that one first\n"
+    )
+    first.kill()
+    assert source(folder, *PORT, *base).ready, "the next one was refused after a crash"
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED))
+def test_a_name_that_a_document_has_is_refused(name: str, folder: Path):
+    (folder / name).mkdir()
+    assert f"{name} has the name of a ResourceSync document" in refusal(folder)
+
+
+def test_a_missing_folder_is_refused(folder: Path):
+    assert "is not a folder" in refusal(folder / "none")
+
+
+@pytest.mark.parametrize("url", ["ftp://x/", "example.org", "http://x/?q"])
+def test_a_bad_base_url_is_refused(url: str, folder: Path):
+    assert url in refusal(folder, base_url=url)
+
+
+def test_a_base_url_with_a_password_is_refused_without_showing_it(folder: Path):
+    message = refusal(folder, base_url="http://user:secret@x/")
+    assert "password" in message
+    assert "secret" not in message
+
+
+def test_a_bad_hub_is_refused(folder: Path):
+    assert "is no hub" in refusal(folder, hub=["amqp://x"])
+
+
+def test_a_port_in_use_is_refused(folder: Path):
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        port = occupied.getsockname()[1]
+        assert f"port {port}: Address already in use" in refusal(folder, port=port)
+
+
+def test_a_state_inside_the_folder_is_refused(folder: Path):
+    assert "--data" in refusal(folder, data=folder / "state")
+
+
+def test_a_state_in_a_file_is_refused(folder: Path, tmp_path: Path):
+    (tmp_path / "file").touch()
+    assert "file" in refusal(folder, data=tmp_path / "file")
+
+
+def test_a_state_of_another_base_url_is_refused(folder: Path, tmp_path: Path):
+    Publisher(tmp_path / "state", "http://one.example/").is_empty()
+    message = refusal(folder, data=tmp_path / "state", base_url="http://two.example/")
+    assert "belongs to the Source http://one.example/" in message
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "reason"),
+    [
+        ("resource_list_every", "often", "give seconds above 0, or a cron expression"),
+        ("resource_dump_every", "0", "give seconds above 0"),
+        ("resource_dump_every", "cron: 0 3 * *", "it has 4 fields instead of 5"),
+        ("rotate", "500 changes or cron: 0 25 * * *", "higher than the maximum value (23)"),
+        ("keep", "cron: 0 4 * * sun", "add a limit to it"),
+    ],
+)
+def test_a_wrong_schedule_is_refused(folder: Path, option: str, value: str, reason: str):
+    message = refusal(folder, **{option: value})
+    assert message.startswith(option)
+    assert reason in message
+
+
+def test_a_schedule_of_a_wrong_type_is_refused(folder: Path, tmp_path: Path):
+    config = tmp_path / "source.toml"
+    config.write_text("[options]\nresource_dump_every = 0\n")
+    with pytest.raises(RsnotifyError) as raised:
+        command(config=config)
+    assert 'a number above 0 or a cron expression such as "cron: 0 3 * * *"' in str(raised.value)

@@ -18,15 +18,13 @@ from rsnotify.sync.retry import Retry
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.hubs import parse_hub, parse_hubs
 from rsnotify_publisher.push import mqtt as stated_brokers
-from tests.publisher.helpers import PATIENCE, QUICK
+from tests.publisher.helpers import PATIENCE, QUICK, serving
 
 BROKER = "mqtts://broker.example"
 WEBSUB = {"websub": "https://hub.example/websub"}
 
 
 class StatingHub:
-    """A hub that has nothing but the document."""
-
     def __init__(self) -> None:
         self.status = 200
         self.document: Any = {**WEBSUB, "mqtt": BROKER}
@@ -43,7 +41,6 @@ class StatingHub:
         return web.json_response(self.document, status=self.status)
 
     async def read(self) -> None:
-        """Wait for the next request of the Source."""
         self.asked.clear()
         async with asyncio.timeout(PATIENCE):
             await self.asked.wait()
@@ -54,13 +51,10 @@ async def hub() -> AsyncIterator[StatingHub]:
     found = StatingHub()
     app = web.Application()
     app.router.add_get("/" + HUB_DOCUMENT, found.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    found.url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
-    yield found
-    found.answering.set()
-    await runner.cleanup()
+    async with serving(app) as url:
+        found.url = url + "/"
+        yield found
+        found.answering.set()
 
 
 @pytest.fixture(autouse=True)
@@ -185,7 +179,7 @@ async def test_a_pubsub_service_is_advertised_with_the_node_of_the_channel(
         assert topic_at(BROKER) in advertised(publisher)
 
 
-def test_only_hubs_that_are_named_by_their_base_url_have_a_document() -> None:
+def test_only_hubs_that_are_named_by_their_base_url_have_a_document():
     several = parse_hub("https://one.example/,https://two.example/push/")
     assert several.documents == (
         "https://one.example/" + HUB_DOCUMENT,

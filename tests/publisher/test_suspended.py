@@ -6,8 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
-from rsnotify_publisher import Publisher
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
+from tests.publisher.helpers import BASE, PATIENCE, eventually, quick_publisher
 from tests.publisher.published import read, uris
 from tests.suspending import suspended
 
@@ -42,10 +41,9 @@ with Publisher(sys.argv[1], "http://source.example/data/", clock=clock) as publi
 """
 
 
-def test_documents_that_a_suspended_leader_holds_up_never_go_back(tmp_path: Path) -> None:
+def test_documents_that_a_suspended_leader_holds_up_never_go_back(tmp_path: Path):
     with suspended(LEAD, str(tmp_path)) as leader:
-        publisher = Publisher(tmp_path, BASE, options=QUICK, resources=list)
-        with publisher:
+        with quick_publisher(tmp_path, resources=list) as publisher:
             publisher.updated(BASE + "new")
             # It may not lead: the suspended process could write its documents over newer ones.
             assert not publisher.wait_published(0.5)
@@ -57,8 +55,8 @@ def test_documents_that_a_suspended_leader_holds_up_never_go_back(tmp_path: Path
         assert uris(read(publisher, "changelist.xml")) == both
 
 
-def test_a_process_suspended_while_it_records_holds_up_the_others(tmp_path: Path) -> None:
-    with Publisher(tmp_path, BASE, options=QUICK) as publisher, ThreadPoolExecutor(1) as thread:
+def test_a_process_suspended_while_it_records_holds_up_the_others(tmp_path: Path):
+    with quick_publisher(tmp_path) as publisher, ThreadPoolExecutor(1) as thread:
         with suspended(RECORD, str(tmp_path)) as recording:
             waiting = thread.submit(publisher.updated, BASE + "second")
             assert recording.resume() == 0

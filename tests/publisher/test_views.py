@@ -151,7 +151,7 @@ _STEPS = st.lists(
 @given(_STEPS, st.sampled_from(["2 lists", "1000 lists"]), st.booleans())
 def test_every_history_reads_back_as_it_was(
     steps: list[list[Resource] | str], keep: str, gzip: bool
-) -> None:
+):
     with tempfile.TemporaryDirectory() as name:
         source = Steps(Path(name), replace(VIEWS, keep=keep, gzip=gzip, linger=0))
         try:
@@ -164,11 +164,8 @@ def test_every_history_reads_back_as_it_was(
             source.stop()
 
 
-def test_views_are_written_for_what_was_closed_before_and_removed_when_turned_off(
-    tmp_path: Path,
-) -> None:
-    source = Published(tmp_path, replace(VIEWS, views=(), linger=0))
-    with source:
+def test_views_are_written_for_what_was_closed_before_and_removed_when_turned_off(tmp_path: Path):
+    with Published(tmp_path, replace(VIEWS, views=(), linger=0)) as source:
         source.update(*range(20))
         source.wait_written()
     folder = source.folder / "resourcesync"
@@ -185,22 +182,20 @@ def test_views_are_written_for_what_was_closed_before_and_removed_when_turned_of
         eventually(lambda: not [*folder.glob("*.json"), *folder.glob("*.ttl")])
 
 
-def test_the_change_list_names_the_views_that_are_on(tmp_path: Path) -> None:
-    source = Published(tmp_path, replace(VIEWS, views=("ldes",)))
-    with source:
+def test_the_change_list_names_the_views_that_are_on(tmp_path: Path):
+    with Published(tmp_path, replace(VIEWS, views=("ldes",))) as source:
         (entry,) = (
             entry
             for entry in source.read("capabilitylist.xml").resources
             if entry.capability == "changelist"
         )
     assert entry.links == (Link("alternate", BASE + ROOT, type="text/turtle"),)
-    with Published(tmp_path, QUIET) as source:
+    with Published(tmp_path) as source:
         assert not any(entry.links for entry in source.read("capabilitylist.xml").resources)
 
 
-def test_a_size_that_is_kept_counts_the_pages(tmp_path: Path) -> None:
-    source = Published(tmp_path, VIEWS)
-    with source:
+def test_a_size_that_is_kept_counts_the_pages(tmp_path: Path):
+    with Published(tmp_path, VIEWS) as source:
         source.update(*range(5))
         source.wait_written()
     with source.publisher.source.open_journal() as journal:
@@ -209,7 +204,7 @@ def test_a_size_that_is_kept_counts_the_pages(tmp_path: Path) -> None:
     assert closed.size == sum((source.folder / name).stat().st_size for name in closed.files)
 
 
-def test_a_collection_whose_pages_were_all_dropped_comes_back(tmp_path: Path) -> None:
+def test_a_collection_whose_pages_were_all_dropped_comes_back(tmp_path: Path):
     source = Steps(tmp_path, replace(VIEWS, rotate="1 changes", keep="1 s", linger=0))
     try:
         for name in "ab":
@@ -225,7 +220,7 @@ def test_a_collection_whose_pages_were_all_dropped_comes_back(tmp_path: Path) ->
 
 def test_a_write_that_failed_after_a_list_was_closed_leaves_no_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     source = Steps(tmp_path, VIEWS)
     refresh = OpenChangeList.refresh
 
@@ -251,9 +246,8 @@ def test_a_write_that_failed_after_a_list_was_closed_leaves_no_gap(
         source.stop()
 
 
-def test_an_object_has_the_class_that_a_link_names(tmp_path: Path) -> None:
-    source = Published(tmp_path, VIEWS)
-    with source:
+def test_an_object_has_the_class_that_a_link_names(tmp_path: Path):
+    with Published(tmp_path, VIEWS) as source:
         for href in ("http://iiif.io/api/presentation/3#Manifest", "http://schema.org/Book"):
             source.publisher.updated(BASE + "a", links=[Link("type", href)], type="text/turtle")
         source.publisher.deleted(BASE + "b")
@@ -264,9 +258,7 @@ def test_an_object_has_the_class_that_a_link_names(tmp_path: Path) -> None:
     assert '{"id":"http://source.example/data/b","type":"Document"}' in text
 
 
-async def test_views_are_served_with_their_types_and_pages_of_members_for_ever(
-    tmp_path: Path,
-) -> None:
+async def test_views_are_served_with_their_types_and_pages_of_members_for_ever(tmp_path: Path):
     source = Published(tmp_path, VIEWS)
     types = {
         COLLECTION: 'application/ld+json;profile="http://iiif.io/api/discovery/1/context.json"',
@@ -302,12 +294,12 @@ async def test_views_are_served_with_their_types_and_pages_of_members_for_ever(
         assert "immutable" in caching[".ttl"]
 
 
-def test_a_view_that_is_unknown_is_refused(tmp_path: Path) -> None:
+def test_a_view_that_is_unknown_is_refused(tmp_path: Path):
     with pytest.raises(ConfigurationError, match="views"):
         Publisher(tmp_path, BASE, options=Options(views=("atom",)))  # type: ignore[arg-type]
 
 
-def test_consumers_that_poll_while_it_records_end_with_the_set(folder: Path, source: Start) -> None:
+def test_consumers_that_poll_while_it_records_end_with_the_set(folder: Path, source: Start):
     options = ("--views", "iiif", "--views", "ldes", "--rotate", "4 changes")
     process = source(folder, *PORT, *options)
     base = process.url
@@ -350,7 +342,7 @@ with Publisher(sys.argv[1], {BASE!r}, options=options) as publisher:
 """
 
 
-def test_what_a_killed_source_leaves_reads_correctly(tmp_path: Path) -> None:
+def test_what_a_killed_source_leaves_reads_correctly(tmp_path: Path):
     script = RECORDING.replace("{BASE!r}", repr(BASE)).replace("{BASE}", BASE)
     count = 0
     for lines in (20, 3, 31, 8):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
+from html.parser import HTMLParser
 from io import BytesIO
 from pathlib import Path
 from random import Random
@@ -21,12 +24,24 @@ from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import (
     Publisher,
+    SourceDescription,
     application,
     asgi_application,
+    html_link,
+    link_header,
+    robots_lines,
     routes,
     wsgi_application,
 )
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually, serving
+from tests.publisher.helpers import (
+    BASE,
+    PATIENCE,
+    QUICK,
+    Start,
+    eventually,
+    quick_publisher,
+    serving,
+)
 from tests.web_servers import KINDS, serving_asgi, serving_wsgi
 
 NAMES = [
@@ -37,6 +52,7 @@ NAMES = [
     "channel.xml",
     ".well-known/resourcesync",
 ]
+
 # The folder is written once, so that what is fresh can only come from the journal.
 SLOW = replace(QUICK, refresh=900, resource_list_every=900, grace=0)
 
@@ -47,7 +63,6 @@ def publisher(tmp_path: Path) -> Publisher:
 
 
 def served(publisher: Publisher, kind: str) -> AbstractAsyncContextManager[str]:
-    """Serve the documents in one of the three ways."""
     if kind == "asgi":
         return serving_asgi(asgi_application(publisher))
     if kind == "wsgi":
@@ -77,7 +92,7 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
 @pytest.mark.parametrize("name", NAMES)
 async def test_every_document_is_xml_and_answers_get_head_and_conditions(
     site: str, client: aiohttp.ClientSession, name: str
-) -> None:
+):
     async with client.get(site + name) as answer:
         assert answer.status == 200
         assert answer.content_type == "application/xml"
@@ -95,7 +110,7 @@ async def test_every_document_is_xml_and_answers_get_head_and_conditions(
 @pytest.mark.parametrize("name", ["changelist.xml", "channel.xml"])
 async def test_the_open_list_shows_every_durable_change(
     publisher: Publisher, site: str, client: aiohttp.ClientSession, name: str
-) -> None:
+):
     tags = set()
     for number in range(5):
         await publisher.aupdated(BASE + str(number))
@@ -109,7 +124,7 @@ async def test_the_open_list_shows_every_durable_change(
 
 async def test_a_change_makes_a_known_list_be_sent_again(
     publisher: Publisher, site: str, client: aiohttp.ClientSession
-) -> None:
+):
     async with client.get(site + "channel.xml") as answer:
         tag = answer.headers["ETag"]
     await publisher.aupdated(BASE + "a")
@@ -117,9 +132,7 @@ async def test_a_change_makes_a_known_list_be_sent_again(
         assert answer.status == 200
 
 
-async def test_the_channel_names_itself_and_its_hubs(
-    site: str, client: aiohttp.ClientSession
-) -> None:
+async def test_the_channel_names_itself_and_its_hubs(site: str, client: aiohttp.ClientSession):
     for method in ("GET", "HEAD"):
         async with client.request(method, site + "channel.xml") as answer:
             assert parse_links(answer.headers.getall("Link")) == [
@@ -131,10 +144,8 @@ async def test_the_channel_names_itself_and_its_hubs(
 
 async def test_closed_lists_are_served_and_join_the_fresh_open_one(
     tmp_path: Path, client: aiohttp.ClientSession
-) -> None:
-    options = replace(QUICK, rotate="4 changes")
-    publisher = Publisher(tmp_path, BASE, options=options)
-    with publisher:
+):
+    with quick_publisher(tmp_path, rotate="4 changes") as publisher:
         for number in range(20):
             publisher.updated(BASE + str(number))
     async with serving(application(publisher)) as url:
@@ -153,7 +164,7 @@ async def test_closed_lists_are_served_and_join_the_fresh_open_one(
 
 async def test_a_document_that_is_not_written_yet_gets_a_503(
     tmp_path: Path, client: aiohttp.ClientSession
-) -> None:
+):
     go = threading.Event()
 
     def resources() -> Iterator[Resource]:
@@ -174,7 +185,7 @@ async def test_a_document_that_is_not_written_yet_gets_a_503(
 
 async def test_the_application_can_be_mounted_at_the_base_url(
     publisher: Publisher, client: aiohttp.ClientSession
-) -> None:
+):
     app = web.Application()
     app.add_subapp("/data/", application(publisher))
     async with serving(app) as url:
@@ -185,7 +196,7 @@ async def test_the_application_can_be_mounted_at_the_base_url(
 
 async def test_the_routes_include_the_well_known_uri_of_the_host(
     publisher: Publisher, client: aiohttp.ClientSession
-) -> None:
+):
     app = web.Application()
     app.add_routes(routes(publisher, "/data/"))
     async with publisher, serving(app) as url:
@@ -197,9 +208,8 @@ async def test_the_routes_include_the_well_known_uri_of_the_host(
 
 async def test_closed_documents_are_cached_and_live_ones_revalidated(
     tmp_path: Path, client: aiohttp.ClientSession
-) -> None:
-    options = replace(QUICK, rotate="4 changes", max_entries=5)
-    publisher = Publisher(tmp_path, BASE, options=options)
+):
+    publisher = quick_publisher(tmp_path, rotate="4 changes", max_entries=5)
     publisher.load(Resource(f"{BASE}base{number}") for number in range(20))
     with publisher:
         for number in range(20):
@@ -220,10 +230,9 @@ async def test_closed_documents_are_cached_and_live_ones_revalidated(
 
 async def test_a_package_is_resumed_where_it_broke_off(
     tmp_path: Path, client: aiohttp.ClientSession
-) -> None:
+):
     held = {f"{BASE}{number}": Random(number).randbytes(100_000) for number in range(5)}
-    options = replace(QUICK, resource_dump_every=900)
-    publisher = Publisher(tmp_path, BASE, options=options, content=held.get)
+    publisher = quick_publisher(tmp_path, content=held.get, resource_dump_every=900)
     publisher.load(Resource(uri, length=len(body)) for uri, body in held.items())
     async with serving(application(publisher)) as url:
         assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
@@ -247,7 +256,7 @@ async def test_a_package_is_resumed_where_it_broke_off(
 
 async def test_a_long_list_is_compressed_for_clients_that_accept_it(
     publisher: Publisher, site: str, client: aiohttp.ClientSession
-) -> None:
+):
     changes = [Resource(f"{BASE}{number}", change=ChangeType.UPDATED) for number in range(500)]
     await publisher.arecord(changes)
     for name in ("changelist.xml", "channel.xml"):
@@ -264,9 +273,7 @@ async def test_a_long_list_is_compressed_for_clients_that_accept_it(
             assert answer.status == 304
 
 
-async def test_a_304_of_the_channel_names_its_hubs(
-    site: str, client: aiohttp.ClientSession
-) -> None:
+async def test_a_304_of_the_channel_names_its_hubs(site: str, client: aiohttp.ClientSession):
     async with client.get(site + "channel.xml") as answer:
         tag = answer.headers["ETag"]
         date = answer.headers["Last-Modified"]
@@ -282,10 +289,112 @@ async def test_a_304_of_the_channel_names_its_hubs(
 
 async def test_a_journal_that_cannot_be_read_is_no_crash(
     publisher: Publisher, site: str, client: aiohttp.ClientSession
-) -> None:
+):
     publisher.close()
     (publisher.source.folder / "journal.sqlite3").write_bytes(b"no database" * 1000)
     for name in ("changelist.xml", "resourcesync/changes"):
         async with client.get(site + name) as answer:
             assert answer.status == 503
             assert "sqlite" not in await answer.text()
+
+
+# How a Source is discovered: the well-known URI, links of resources, robots.txt (core §6.3).
+
+
+async def leads_of(url: str, method: str = "GET", **headers: str) -> list[tuple[str, str]]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, url, headers=headers) as answer,
+    ):
+        assert answer.status == (304 if headers else 200)
+        return parse_links(answer.headers.getall("Link", []))
+
+
+def text_of(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+        assert answer.headers.get_content_type() == "text/plain"
+        text: str = answer.read().decode()
+    return text
+
+
+def sitemaps(robots: str) -> list[str]:
+    lines = (line.partition(":") for line in robots.splitlines())
+    return [value.strip() for name, _, value in lines if name == "Sitemap"]
+
+
+async def test_every_resource_of_a_folder_leads_to_its_capability_list(folder: Path, source: Start):
+    (folder / "page.html").write_text("<html></html>")
+    os.utime(folder / "page.html", (10**9, 10**9))
+    process = await asyncio.to_thread(source, folder, "--port", "0")
+    leads = [("resourcesync", process.url + "capabilitylist.xml")]
+    async with aiohttp.ClientSession() as session, session.get(process.url + "page.html") as answer:
+        tag = answer.headers["ETag"]
+    assert await leads_of(process.url + "page.html") == leads
+    assert await leads_of(process.url + "page.html", "HEAD") == leads
+    assert await leads_of(process.url + "page.html", **{"If-None-Match": tag}) == leads
+    # A document is no resource of the set, which the Capability List would describe.
+    assert await leads_of(process.url + "resourcelist.xml") == []
+    capabilities = read_document(process.get("capabilitylist.xml"))
+    assert capabilities.link("up") == process.url + ".well-known/resourcesync"
+
+
+def test_robots_txt_leads_to_the_resource_list(folder: Path, source: Start):
+    process = source(folder, "--port", "0")
+    assert sitemaps(text_of(process.url + "robots.txt")) == [process.url + "resourcelist.xml"]
+    listed = read_document(process.get("resourcelist.xml"))
+    assert listed.link("up") == process.url + "capabilitylist.xml"
+
+
+def test_a_robots_txt_of_the_folder_is_a_resource_like_any_other(folder: Path, source: Start):
+    (folder / "robots.txt").write_text("User-agent: *\nDisallow:\n")
+    process = source(folder, "--port", "0")
+    assert text_of(process.url + "robots.txt") == "User-agent: *\nDisallow:\n"
+    (entry,) = read_document(process.get("resourcelist.xml")).resources
+    assert entry.uri == process.url + "robots.txt"
+
+
+def test_robots_txt_is_at_the_host_whatever_the_base_url(
+    folder: Path, source: Start, unused_tcp_port: int
+):
+    (folder / "robots.txt").write_text("no robots.txt, as it is not at the host")
+    host = f"http://127.0.0.1:{unused_tcp_port}"
+    source(folder, "--port", str(unused_tcp_port), "--base-url", f"{host}/data/")
+    assert sitemaps(text_of(f"{host}/robots.txt")) == [f"{host}/data/resourcelist.xml"]
+
+
+def test_the_header_and_the_element_lead_to_the_capability_list(tmp_path: Path):
+    publisher = Publisher(tmp_path, "https://source.example/a&b/")
+    there = "https://source.example/a&b/capabilitylist.xml"
+    assert parse_links([link_header(publisher)]) == [("resourcesync", there)]
+    found: list[dict[str, str | None]] = []
+
+    class Finder(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            assert tag == "link"
+            found.append(dict(attrs))
+
+    Finder().feed(html_link(publisher))
+    assert found == [{"rel": "resourcesync", "href": there}]
+
+
+def test_robots_lines_name_every_set(tmp_path: Path):
+    sets = [Publisher(tmp_path / name, f"https://x.example/{name}/") for name in "ab"]
+    assert sitemaps(robots_lines(sets)) == [
+        "https://x.example/a/resourcelist.xml",
+        "https://x.example/b/resourcelist.xml",
+    ]
+
+
+@pytest.mark.parametrize(("base", "served"), [("https://x.example/", True), (BASE, False)])
+async def test_the_application_serves_robots_txt_where_it_is_the_hosts(
+    tmp_path: Path, base: str, served: bool
+):
+    sets = [Publisher(tmp_path / name, f"{base}{name}/") for name in "ab"]
+    app = application(SourceDescription(base, sets))
+    async with (
+        serving(app) as url,
+        aiohttp.ClientSession() as session,
+        session.get(f"{url}/robots.txt") as answer,
+    ):
+        assert answer.status == (200 if served else 404)
+        assert len(sitemaps(await answer.text())) == (2 if served else 0)

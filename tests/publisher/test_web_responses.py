@@ -9,7 +9,7 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -54,52 +54,45 @@ async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
         yield url + "/"
 
 
-@pytest.fixture
-async def client() -> AsyncIterator[aiohttp.ClientSession]:
-    session = aiohttp.ClientSession(auto_decompress=False, skip_auto_headers=["Accept-Encoding"])
-    async with session:
-        yield session
-
-
 class Got:
-    """An answer, read to its end."""
-
     def __init__(self, respond: aiohttp.ClientResponse, body: bytes) -> None:
         self.status = respond.status
         self.headers = respond.headers
         self.body = body
 
 
-async def get(
-    client: aiohttp.ClientSession, url: str, *, method: str = "GET", **headers: str
-) -> Got:
-    """Ask; `if_range` is the header If-Range."""
-    names = {name.replace("_", "-"): value for name, value in headers.items()}
-    async with client.request(method, url, headers=names) as answered:
-        return Got(answered, await answered.read())
+Get = Callable[..., Awaitable[Got]]
+
+
+@pytest.fixture
+async def get(site: str) -> AsyncIterator[Get]:
+    async def get(name: str, *, method: str = "GET", **headers: str) -> Got:
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with session.request(method, site + name, headers=names) as answered:
+            return Got(answered, await answered.read())
+
+    session = aiohttp.ClientSession(auto_decompress=False, skip_auto_headers=["Accept-Encoding"])
+    async with session:
+        yield get
 
 
 @pytest.mark.parametrize("name", ["digits", "long", "chunks"])
-async def test_a_version_is_known_by_a_strong_tag_and_a_date(
-    site: str, client: aiohttp.ClientSession, name: str
-) -> None:
-    first = await get(client, site + name)
+async def test_a_version_is_known_by_a_strong_tag_and_a_date(get: Get, name: str):
+    first = await get(name)
     assert first.status == 200
     assert first.body in (DIGITS, LONG)
     assert first.headers["ETag"].startswith('"')
     assert first.headers["Last-Modified"] == "Sun, 09 Sep 2001 01:46:40 GMT"
     assert int(first.headers["Content-Length"]) == len(first.body)
-    head = await get(client, site + name, method="HEAD")
+    head = await get(name, method="HEAD")
     assert (head.status, head.body) == (200, b"")
     for header in ("ETag", "Last-Modified", "Content-Length", "Accept-Ranges"):
         assert head.headers[header] == first.headers[header]
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_a_client_with_the_same_version_gets_a_304(
-    site: str, client: aiohttp.ClientSession, method: str
-) -> None:
-    first = await get(client, site + "digits")
+async def test_a_client_with_the_same_version_gets_a_304(get: Get, method: str):
+    first = await get("digits")
     tag, date = first.headers["ETag"], first.headers["Last-Modified"]
     for conditions in (
         {"if_none_match": tag},
@@ -108,7 +101,7 @@ async def test_a_client_with_the_same_version_gets_a_304(
         {"if_modified_since": date},
         {"if_none_match": tag, "if_modified_since": "Sun, 09 Sep 2001 01:46:39 GMT"},
     ):
-        known = await get(client, site + "digits", method=method, **conditions)
+        known = await get("digits", method=method, **conditions)
         assert (known.status, known.body) == (304, b""), conditions
         assert known.headers["ETag"] == tag
         assert known.headers["Cache-Control"] == "no-cache"
@@ -124,10 +117,8 @@ async def test_a_client_with_the_same_version_gets_a_304(
         {"if_unmodified_since": "Sun, 09 Sep 2001 01:46:40 GMT"},
     ],
 )
-async def test_a_client_with_another_version_gets_this_one(
-    site: str, client: aiohttp.ClientSession, conditions: dict[str, str]
-) -> None:
-    assert (await get(client, site + "digits", **conditions)).body == DIGITS
+async def test_a_client_with_another_version_gets_this_one(get: Get, conditions: dict[str, str]):
+    assert (await get("digits", **conditions)).body == DIGITS
 
 
 @pytest.mark.parametrize(
@@ -135,32 +126,28 @@ async def test_a_client_with_another_version_gets_this_one(
     [{"if_match": '"other"'}, {"if_unmodified_since": "Sun, 09 Sep 2001 01:46:39 GMT"}],
 )
 async def test_a_client_that_requires_another_version_gets_a_412(
-    site: str, client: aiohttp.ClientSession, conditions: dict[str, str]
-) -> None:
-    assert (await get(client, site + "digits", **conditions)).status == 412
+    get: Get, conditions: dict[str, str]
+):
+    assert (await get("digits", **conditions)).status == 412
 
 
-async def test_a_weak_tag_is_not_enough_where_bytes_must_match(
-    site: str, client: aiohttp.ClientSession
-) -> None:
-    tag = (await get(client, site + "digits")).headers["ETag"]
-    assert (await get(client, site + "digits", if_match=tag)).status == 200
-    assert (await get(client, site + "digits", if_match=f"W/{tag}")).status == 412
-    part = await get(client, site + "digits", range="bytes=1-2", if_range=f"W/{tag}")
+async def test_a_weak_tag_is_not_enough_where_bytes_must_match(get: Get):
+    tag = (await get("digits")).headers["ETag"]
+    assert (await get("digits", if_match=tag)).status == 200
+    assert (await get("digits", if_match=f"W/{tag}")).status == 412
+    part = await get("digits", range="bytes=1-2", if_range=f"W/{tag}")
     assert part.status == 200
 
 
-async def test_a_date_within_this_second_does_not_hide_a_second_change(
-    site: str, client: aiohttp.ClientSession, tmp_path: Path
-) -> None:
+async def test_a_date_within_this_second_does_not_hide_a_second_change(get: Get, tmp_path: Path):
     (tmp_path / "new").write_bytes(b"one")
     # So that it is certain that the second has not passed when it is looked at.
     os.utime(tmp_path / "new", (time.time() + 3600,) * 2)
-    date = (await get(client, site + "new")).headers["Last-Modified"]
+    date = (await get("new")).headers["Last-Modified"]
     status = (tmp_path / "new").stat()
     (tmp_path / "new").write_bytes(b"two")
     os.utime(tmp_path / "new", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    assert (await get(client, site + "new", if_modified_since=date)).body == b"two"
+    assert (await get("new", if_modified_since=date)).body == b"two"
 
 
 @pytest.mark.parametrize(
@@ -175,17 +162,15 @@ async def test_a_date_within_this_second_does_not_hide_a_second_change(
         ("Bytes = 1 - 1", 1, 2),
     ],
 )
-async def test_a_byte_range_is_a_part(
-    site: str, client: aiohttp.ClientSession, requested: str, start: int, stop: int
-) -> None:
-    part = await get(client, site + "digits", range=requested)
+async def test_a_byte_range_is_a_part(get: Get, requested: str, start: int, stop: int):
+    part = await get("digits", range=requested)
     assert (part.status, part.body) == (206, DIGITS[start:stop])
     assert part.headers["Content-Range"] == f"bytes {start}-{stop - 1}/10"
 
 
 @pytest.mark.parametrize("name", ["long", "chunks"])
-async def test_long_parts_are_whole(site: str, client: aiohttp.ClientSession, name: str) -> None:
-    part = await get(client, site + name, range="bytes=1001-900000")
+async def test_long_parts_are_whole(get: Get, name: str):
+    part = await get(name, range="bytes=1001-900000")
     assert part.body == LONG[1001:900_001]
     assert int(part.headers["Content-Length"]) == 899_000
 
@@ -199,10 +184,8 @@ async def test_long_parts_are_whole(site: str, client: aiohttp.ClientSession, na
         ("long", "bytes=1000000-1000001"),
     ],
 )
-async def test_a_range_beyond_the_end_is_refused(
-    site: str, client: aiohttp.ClientSession, name: str, requested: str
-) -> None:
-    refused = await get(client, site + name, range=requested)
+async def test_a_range_beyond_the_end_is_refused(get: Get, name: str, requested: str):
+    refused = await get(name, range=requested)
     assert (refused.status, refused.body) == (416, b"")
     size = {"digits": 10, "empty": 0, "long": 10**6}[name]
     assert refused.headers["Content-Range"] == f"bytes */{size}"
@@ -212,31 +195,25 @@ async def test_a_range_beyond_the_end_is_refused(
     "requested",
     ["bytes=4-2", "bytes=0-1,3-4", "lines=1-2", "bytes=-", "bytes", f"bytes={'9' * 5000}-"],
 )
-async def test_a_range_that_makes_no_sense_is_passed_over(
-    site: str, client: aiohttp.ClientSession, requested: str
-) -> None:
-    assert (await get(client, site + "digits", range=requested)).body == DIGITS
+async def test_a_range_that_makes_no_sense_is_passed_over(get: Get, requested: str):
+    assert (await get("digits", range=requested)).body == DIGITS
 
 
-async def test_a_part_of_another_version_is_not_mixed_in(
-    site: str, client: aiohttp.ClientSession
-) -> None:
-    first = await get(client, site + "digits")
+async def test_a_part_of_another_version_is_not_mixed_in(get: Get):
+    first = await get("digits")
     tag, date = first.headers["ETag"], first.headers["Last-Modified"]
     for same in (tag, date):
-        assert (await get(client, site + "digits", range="bytes=1-2", if_range=same)).status == 206
+        assert (await get("digits", range="bytes=1-2", if_range=same)).status == 206
     for other in ('"other"', "Sun, 09 Sep 2001 01:46:41 GMT", "garbage"):
-        whole = await get(client, site + "digits", range="bytes=1-2", if_range=other)
+        whole = await get("digits", range="bytes=1-2", if_range=other)
         assert (whole.status, whole.body) == (200, DIGITS)
 
 
 @pytest.mark.parametrize("name", ["long", "chunks"])
-async def test_a_compressed_form_has_a_tag_of_its_own(
-    site: str, client: aiohttp.ClientSession, name: str
-) -> None:
-    url = f"{site}{name}?packed"
-    plain = await get(client, url)
-    packed = await get(client, url, accept_encoding="br, gzip;q=0.5")
+async def test_a_compressed_form_has_a_tag_of_its_own(get: Get, name: str):
+    url = f"{name}?packed"
+    plain = await get(url)
+    packed = await get(url, accept_encoding="br, gzip;q=0.5")
     assert "Content-Encoding" not in plain.headers
     assert packed.headers["Content-Encoding"] == "gzip"
     assert plain.body == gzip.decompress(packed.body) == LONG
@@ -244,81 +221,71 @@ async def test_a_compressed_form_has_a_tag_of_its_own(
     assert plain.headers["Vary"] == packed.headers["Vary"] == "Accept-Encoding"
     for form, accepted in ((plain, "identity"), (packed, "gzip")):
         tag = form.headers["ETag"]
-        known = await get(client, url, if_none_match=tag, accept_encoding=accepted)
+        known = await get(url, if_none_match=tag, accept_encoding=accepted)
         assert known.status == 304
         assert known.headers["Vary"] == "Accept-Encoding"
-    other = await get(client, url, if_none_match=packed.headers["ETag"])
+    other = await get(url, if_none_match=packed.headers["ETag"])
     assert other.status == 200
 
 
-async def test_the_same_version_is_compressed_to_the_same_bytes(
-    site: str, client: aiohttp.ClientSession
-) -> None:
-    url = f"{site}long?packed"
-    one, two = [await get(client, url, accept_encoding="gzip") for _ in range(2)]
+async def test_the_same_version_is_compressed_to_the_same_bytes(get: Get):
+    url = "long?packed"
+    one, two = [await get(url, accept_encoding="gzip") for _ in range(2)]
     assert one.body == two.body
 
 
 @pytest.mark.parametrize("accepted", ["identity", "gzip;q=0", "*;q=0", "br", "gzip;q=0.0, *"])
-async def test_nothing_is_compressed_for_clients_that_do_not_accept_it(
-    site: str, client: aiohttp.ClientSession, accepted: str
-) -> None:
-    got = await get(client, f"{site}long?packed", accept_encoding=accepted)
+async def test_nothing_is_compressed_for_clients_that_do_not_accept_it(get: Get, accepted: str):
+    got = await get("long?packed", accept_encoding=accepted)
     assert got.body == LONG
 
 
-async def test_ranges_are_of_the_plain_form(site: str, client: aiohttp.ClientSession) -> None:
-    url = f"{site}long?packed"
-    part = await get(client, url, accept_encoding="gzip", range="bytes=0-9")
+async def test_ranges_are_of_the_plain_form(get: Get):
+    url = "long?packed"
+    part = await get(url, accept_encoding="gzip", range="bytes=0-9")
     assert (part.status, part.body) == (206, LONG[:10])
     assert "Content-Encoding" not in part.headers
 
 
-async def test_what_is_kept_compressed_is_read_by_every_client(
-    site: str, client: aiohttp.ClientSession
-) -> None:
-    url = site + "long.gz"
-    packed = await get(client, url, accept_encoding="gzip")
-    plain = await get(client, url, accept_encoding="identity")
+async def test_what_is_kept_compressed_is_read_by_every_client(get: Get):
+    url = "long.gz"
+    packed = await get(url, accept_encoding="gzip")
+    plain = await get(url, accept_encoding="identity")
     assert packed.headers["Content-Encoding"] == "gzip"
     assert int(packed.headers["Content-Length"]) == len(packed.body)
     assert gzip.decompress(packed.body) == plain.body == LONG
     assert packed.headers["ETag"] != plain.headers["ETag"]
     assert "Accept-Ranges" not in plain.headers
-    assert (await get(client, url, accept_encoding="identity", range="bytes=0-9")).body == LONG
+    assert (await get(url, accept_encoding="identity", range="bytes=0-9")).body == LONG
 
 
-async def test_what_is_kept_compressed_can_be_resumed_as_it_is_sent(
-    site: str, client: aiohttp.ClientSession
-) -> None:
-    url = site + "long.gz"
-    packed = await get(client, url, accept_encoding="gzip")
+async def test_what_is_kept_compressed_can_be_resumed_as_it_is_sent(get: Get):
+    url = "long.gz"
+    packed = await get(url, accept_encoding="gzip")
     assert packed.headers["Accept-Ranges"] == "bytes"
     tag, size = packed.headers["ETag"], len(packed.body)
-    rest = await get(client, url, accept_encoding="gzip", range="bytes=10-", if_range=tag)
+    rest = await get(url, accept_encoding="gzip", range="bytes=10-", if_range=tag)
     assert (rest.status, packed.body[:10] + rest.body) == (206, packed.body)
     assert rest.headers["Content-Range"] == f"bytes 10-{size - 1}/{size}"
     assert (rest.headers["Content-Encoding"], rest.headers["ETag"]) == ("gzip", tag)
-    refused = await get(client, url, accept_encoding="gzip", range=f"bytes={size}-")
+    refused = await get(url, accept_encoding="gzip", range=f"bytes={size}-")
     assert refused.status == 416
     assert refused.headers["Content-Range"] == f"bytes */{size}"
 
 
-async def test_a_head_of_a_compressed_form_sends_no_body(
-    site: str, client: aiohttp.ClientSession
-) -> None:
+async def test_a_head_of_a_compressed_form_sends_no_body(get: Get):
     for name in ("long?packed", "long.gz"):
-        head = await get(client, site + name, method="HEAD", accept_encoding="gzip")
+        head = await get(name, method="HEAD", accept_encoding="gzip")
         assert (head.status, head.body) == (200, b"")
         assert head.headers["Content-Encoding"] == "gzip"
 
 
-async def test_what_is_not_there_is_not_found(site: str, client: aiohttp.ClientSession) -> None:
-    assert (await get(client, site + "none")).status == 404
+async def test_what_is_not_there_is_not_found(get: Get):
+    assert (await get("none")).status == 404
 
 
 @pytest.mark.parametrize("kind", ["aiohttp", "asgi"])
-async def test_a_long_response_is_compressed_as_it_is_read(tmp_path: Path, kind: str) -> None:
+async def test_a_long_response_is_compressed_as_it_is_read(tmp_path: Path, kind: str):
     # 50 MB of a file without blocks: too many to be compressed at once.
     size = 50_000_000
     (tmp_path / "sparse").touch()
@@ -354,7 +321,7 @@ async def test_a_long_response_is_compressed_as_it_is_read(tmp_path: Path, kind:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_client_that_hangs_up_is_no_error(
     tmp_path: Path, kind: str, packed: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     # More than any buffer between the two holds.
     (tmp_path / "long").write_bytes(Random(1).randbytes(30_000_000))
     closed = threading.Event()

@@ -23,7 +23,7 @@ from rsnotify_publisher import (
     wsgi_application,
 )
 from rsnotify_publisher.web.responses import file_representation, respond
-from tests.publisher.helpers import BASE, PATIENCE, QUICK
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, quick_publisher
 from tests.web_servers import KINDS, serving_answers, serving_asgi, serving_wsgi
 
 
@@ -60,8 +60,8 @@ async def status_of(client: aiohttp.ClientSession, url: str, method: str = "GET"
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
 async def test_every_other_path_is_one_of_the_application(
     tmp_path: Path, client: aiohttp.ClientSession, kind: str
-) -> None:
-    publisher = Publisher(tmp_path, BASE, options=QUICK)
+):
+    publisher = quick_publisher(tmp_path)
     publisher.start()
     async with wrapped(publisher, kind) as url:
         assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
@@ -76,7 +76,7 @@ async def test_every_other_path_is_one_of_the_application(
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
 async def test_alone_it_answers_404_and_has_the_robots_txt_of_its_host(
     tmp_path: Path, client: aiohttp.ClientSession, kind: str
-) -> None:
+):
     publisher = Publisher(tmp_path, "https://source.example/", options=QUICK)
     async with wrapped(publisher, kind, page=False) as url:
         assert await status_of(client, url + "/data") == 404
@@ -86,8 +86,8 @@ async def test_alone_it_answers_404_and_has_the_robots_txt_of_its_host(
             assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD")
 
 
-async def test_the_publisher_runs_around_the_lifespan_of_the_application(tmp_path: Path) -> None:
-    publisher = Publisher(tmp_path, BASE, options=QUICK)
+async def test_the_publisher_runs_around_the_lifespan_of_the_application(tmp_path: Path):
+    publisher = quick_publisher(tmp_path)
     order: list[str] = []
 
     @asynccontextmanager
@@ -116,8 +116,8 @@ async def no_lifespan_after_reading(scope: Any, receive: Any, send: Any) -> None
 @pytest.mark.parametrize("app", [no_lifespan, no_lifespan_after_reading])
 async def test_the_publisher_runs_with_the_server_though_the_application_has_no_lifespan(
     tmp_path: Path, app: Any
-) -> None:
-    publisher = Publisher(tmp_path, BASE, options=QUICK)
+):
+    publisher = quick_publisher(tmp_path)
     messages = ["lifespan.startup", "lifespan.shutdown"]
     sent: list[str] = []
 
@@ -135,7 +135,7 @@ async def test_the_publisher_runs_with_the_server_though_the_application_has_no_
     assert (tmp_path / "documents/changelist.xml").read_text().count("<loc>") == 1
 
 
-async def test_a_failed_start_of_the_application_is_sent_once(tmp_path: Path) -> None:
+async def test_a_failed_start_of_the_application_is_sent_once(tmp_path: Path):
     sent: list[str] = []
 
     async def fails(scope: Any, receive: Any, send: Any) -> None:
@@ -148,17 +148,15 @@ async def test_a_failed_start_of_the_application_is_sent_once(tmp_path: Path) ->
     async def send(message: dict[str, Any]) -> None:
         sent.append(message["type"])
 
-    app = asgi_application(Publisher(tmp_path, BASE, options=QUICK), fails)
+    app = asgi_application(quick_publisher(tmp_path), fails)
     await app({"type": "lifespan"}, receive, send)
     assert sent == ["lifespan.startup.failed"]
 
 
-async def test_a_publisher_that_cannot_start_keeps_the_server_from_starting(
-    tmp_path: Path,
-) -> None:
+async def test_a_publisher_that_cannot_start_keeps_the_server_from_starting(tmp_path: Path):
     with Publisher(tmp_path, "https://other.example/", options=QUICK) as other:
         other.updated("https://other.example/1")
-    app = asgi_application(Publisher(tmp_path, BASE, options=QUICK), asgi_page)
+    app = asgi_application(quick_publisher(tmp_path), asgi_page)
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, str]:
@@ -174,21 +172,21 @@ async def test_a_publisher_that_cannot_start_keeps_the_server_from_starting(
 
 async def test_a_publisher_that_cannot_start_leaves_the_other_pages_of_a_wsgi_application(
     tmp_path: Path, client: aiohttp.ClientSession
-) -> None:
+):
     with Publisher(tmp_path, "https://other.example/", options=QUICK) as other:
         other.updated("https://other.example/1")
-    async with wrapped(Publisher(tmp_path, BASE, options=QUICK), "wsgi") as url:
+    async with wrapped(quick_publisher(tmp_path), "wsgi") as url:
         assert await status_of(client, url + "/data/changelist.xml") == 503
         assert await status_of(client, url + "/page") == 200
 
 
 async def test_it_can_be_mounted_at_the_path_of_the_base_url(
     tmp_path: Path, client: aiohttp.ClientSession
-) -> None:
+):
     async def home(request: Request) -> PlainTextResponse:
         return PlainTextResponse("home")
 
-    with Publisher(tmp_path, BASE, options=QUICK) as publisher:
+    with quick_publisher(tmp_path) as publisher:
         documents = Mount("/data", app=asgi_application(publisher))
         assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
         async with serving_asgi(Starlette(routes=[Route("/", home), documents])) as url:
@@ -199,7 +197,7 @@ async def test_it_can_be_mounted_at_the_path_of_the_base_url(
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
 async def test_several_sets_are_served_together(
     tmp_path: Path, client: aiohttp.ClientSession, kind: str
-) -> None:
+):
     base = "https://source.example/"
     sets = [Publisher(tmp_path / name[0], base + name, options=QUICK) for name in ("a%20b/", "c/")]
     source = SourceDescription(base, sets)
@@ -219,7 +217,7 @@ async def test_several_sets_are_served_together(
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_file_that_is_truncated_while_it_is_sent_breaks_the_connection(
     tmp_path: Path, client: aiohttp.ClientSession, kind: str
-) -> None:
+):
     path = tmp_path / "long"
 
     def answer(asked: WebRequest) -> WebResponse:
@@ -234,7 +232,7 @@ async def test_a_file_that_is_truncated_while_it_is_sent_breaks_the_connection(
             await response.read()
 
 
-async def test_a_client_that_went_away_ends_the_reading(tmp_path: Path) -> None:
+async def test_a_client_that_went_away_ends_the_reading(tmp_path: Path):
     path = tmp_path / "long"
     path.write_bytes(b"x" * 10_000_000)
     sent = 0

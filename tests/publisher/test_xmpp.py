@@ -8,17 +8,16 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, Unavailable
 from rsnotify.format.model import Document
 from rsnotify.format.reader import read_document
-from rsnotify_publisher import Publisher, parse_hub
+from rsnotify_publisher import parse_hub
 from rsnotify_publisher.hubs import parse_hubs
 from rsnotify_xmpp.xmpp_connection import connect
 from rsnotify_xmpp.xmpp_service import XmppLogin, parse_service
 from tests.prosody import DOMAIN, SERVICE, Prosody
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, chain_of
+from tests.publisher.helpers import BASE, PATIENCE, chain_of, quick_publisher
 
 CHANNEL = BASE + "channel.xml"
 PLACE = parse_service(f"xmpp:{SERVICE}")
@@ -35,10 +34,7 @@ async def newest(server: Prosody, uri: str) -> Document:
                     return found
 
 
-async def test_changes_reach_the_node_in_a_chain_without_a_gap(
-    tmp_path: Path, prosody: Prosody
-) -> None:
-    options = replace(QUICK, fragment_entries=7, heartbeat=3600.0)
+async def test_changes_reach_the_node_in_a_chain_without_a_gap(tmp_path: Path, prosody: Prosody):
     hub = parse_hub(prosody.url, xmpp=prosody.login("hub"))
     seen: list[Document] = []
     complete = asyncio.Event()
@@ -48,7 +44,9 @@ async def test_changes_reach_the_node_in_a_chain_without_a_gap(
         if seen[-1].resources and seen[-1].resources[-1].uri == BASE + "99":
             complete.set()
 
-    async with Publisher(tmp_path / "state", BASE, hubs=[hub], options=options) as publisher:
+    async with quick_publisher(
+        tmp_path / "state", hub, fragment_entries=7, heartbeat=3600.0
+    ) as publisher:
         await publisher.aupdated(BASE + "first")
         await newest(prosody, BASE + "first")
         async with connect(prosody.login("reader"), receive) as reader:
@@ -66,9 +64,9 @@ async def test_changes_reach_the_node_in_a_chain_without_a_gap(
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 async def test_what_a_service_missed_is_sent_when_it_is_back(
     tmp_path: Path, prosody: Prosody, how: signal.Signals
-) -> None:
+):
     hub = parse_hub(prosody.url, xmpp=prosody.login("hub"))
-    async with Publisher(tmp_path / "state", BASE, hubs=[hub], options=QUICK) as publisher:
+    async with quick_publisher(tmp_path / "state", hub) as publisher:
         await publisher.aupdated(BASE + "before")
         first = await newest(prosody, BASE + "before")
         await prosody.stop(how)
@@ -79,16 +77,16 @@ async def test_what_a_service_missed_is_sent_when_it_is_back(
 
 async def test_a_login_that_is_refused_is_a_warning(
     tmp_path: Path, prosody: Prosody, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     hub = parse_hub(prosody.url, xmpp=prosody.login("hub", "wrong"))
-    async with Publisher(tmp_path / "state", BASE, hubs=[hub], options=QUICK):
+    async with quick_publisher(tmp_path / "state", hub):
         async with asyncio.timeout(PATIENCE):
             while "Client disconnected" not in "".join(prosody.lines) or not caplog.records:
                 await prosody.news()
     assert f"it refuses the login of 'hub@{DOMAIN}'" in caplog.text
 
 
-def test_what_cannot_work_is_refused_at_once() -> None:
+def test_what_cannot_work_is_refused_at_once():
     with pytest.raises(ConfigurationError, match="name an account"):
         parse_hubs([PLACE.url])
     with pytest.raises(ConfigurationError, match="needs its password"):

@@ -35,8 +35,8 @@ from rsnotify_subscriber.fetching.sessions import Connections, Sessions
 from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttTransport
 from rsnotify_subscriber.push.websocket_transport import WebSocketTransport
 from rsnotify_subscriber.push.websub_transport import WebSubTransport
-from rsnotify_validation.inspect import inspect
-from rsnotify_validation.validate import validate
+from rsnotify_validation.inspection import inspect
+from rsnotify_validation.validation_walk import validate
 from tests.hub.helpers import START, TOPIC, LogWatch, RunHub
 from tests.security.corpus import vectors
 from tests.security.network import PORTS, SITE, Network
@@ -59,7 +59,6 @@ class AddressVector(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def name(self) -> str:
-        """The name that `answers` are about."""
         host = "public.test" if "public.test" in self.host else self.host
         return host.lower().removesuffix(".")
 
@@ -86,7 +85,6 @@ class World(Struct):
     watch: LogWatch
 
     def site(self, path: str = "") -> str:
-        """Return the URL of what the test serves, at a public address."""
         return self.source.site.replace("127.0.0.1", SITE) + path
 
     def serve(self, pages: Mapping[str, bytes], content_type: str = "application/xml") -> None:
@@ -96,8 +94,6 @@ class World(Struct):
 
 
 async def attempted(*attempts: Awaitable[object]) -> None:
-    """Fail all attempts."""
-
     async def one(attempt: Awaitable[object]) -> None:
         with suppress(RsnotifyError):
             await attempt
@@ -144,8 +140,6 @@ async def redirects(world: World, urls: list[str], anywhere: bool) -> None:
 
 
 class Silent:
-    """A `TransportListener`."""
-
     def up(self, hub: str | None = None) -> None: ...
 
     def audience(self, listeners: int) -> None: ...
@@ -172,8 +166,6 @@ async def mqtt_brokers(world: World, urls: list[str], anywhere: bool) -> None:
 
 
 async def websub_hubs(world: World, urls: list[str], anywhere: bool) -> None:
-    """Hubs that a topic names in its Link header."""
-
     async def topic(request: web.Request) -> web.StreamResponse:
         hub = urls[int(request.query_string)]
         link = f'<{hub}>; rel="hub", <{request.url}>; rel="self"'
@@ -270,7 +262,6 @@ async def robots(world: World, urls: list[str], anywhere: bool) -> None:
 
 
 async def hub_callbacks(world: World, urls: list[str], anywhere: bool) -> None:
-    """Verification of intent."""
     async with world.run_hub(allow_private_addresses=anywhere, subscription_rate=1000) as hub:
         for number, url in enumerate(urls):
             topic = f"{TOPIC}?{number}!"
@@ -289,8 +280,6 @@ async def hub_topics(world: World, urls: list[str], anywhere: bool) -> None:
 
 
 async def hub_redirects(world: World, urls: list[str], anywhere: bool) -> None:
-    """Redirects of a topic."""
-
     async def redirect(request: web.Request) -> web.StreamResponse:
         return web.Response(status=302, headers={"Location": urls[int(request.query_string)]})
 
@@ -350,11 +339,7 @@ async def world(
 
 
 @pytest.mark.parametrize("name", WAYS)
-async def test_only_public_addresses_are_dialled(
-    name: str,
-    world: World,
-    network: Network,
-) -> None:
+async def test_only_public_addresses_are_dialled(name: str, world: World, network: Network):
     network.answers |= {vector.name: vector.answers for vector in VECTORS if vector.answers}
     # Once more for each further answer of the name server.
     urls = [
@@ -374,10 +359,8 @@ async def test_only_public_addresses_are_dialled(
 
 @pytest.mark.parametrize("name", WAYS)
 async def test_without_the_check_other_addresses_would_be_dialled(
-    name: str,
-    world: World,
-    network: Network,
-) -> None:
+    name: str, world: World, network: Network
+):
     network.answers["private.test"] = [CONTROL["private.test"]]
     urls = [f"http://{host}:{PORTS + number}/" for number, host in enumerate(CONTROL)]
     await WAYS[name](world, urls, True)

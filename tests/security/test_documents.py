@@ -73,7 +73,6 @@ class DocumentVector(Struct, frozen=True, forbid_unknown_fields=True):
         for name, value in parts.items():
             text = text.replace(f"{{{name}}}", value)
         root = re.search("<([A-Za-z-]+)", template)
-        assert root is not None
         text = text.replace("{root}", root[1]).replace("{file}", file.as_uri())
         text = text.replace("{url}", f"http://127.0.0.1:{PORTS}/dtd")
         data = bytes.fromhex(self.raw) + text.encode(self.encoding)
@@ -145,7 +144,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_every_document_is_read_or_refused(name: str, file: Path, network: Network) -> None:
+def test_every_document_is_read_or_refused(name: str, file: Path, network: Network):
     read, template, refusals = READERS[name]
     wrong = {}
     for vector in VECTORS:
@@ -162,7 +161,7 @@ def test_every_document_is_read_or_refused(name: str, file: Path, network: Netwo
     assert not network.dialled
 
 
-async def test_a_hub_accepts_what_is_read_and_refuses_the_rest(run_hub: RunHub, file: Path) -> None:
+async def test_a_hub_accepts_what_is_read_and_refuses_the_rest(run_hub: RunHub, file: Path):
     async with run_hub() as hub, callback_server() as source:
         source.headers = {"Content-Type": "application/xml"}
         for number, vector in enumerate(VECTORS):

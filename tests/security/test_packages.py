@@ -14,7 +14,7 @@ from rsnotify.format.model import Capability, Document, Resource
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import audit
 from rsnotify_subscriber.content.packages import ZipPackage
-from rsnotify_validation.validate import validate
+from rsnotify_validation.validation_walk import validate
 from tests.security.corpus import vectors
 from tests.security.zip_recipes import PackageVector
 from tests.subscriber.destination import Destination
@@ -56,7 +56,7 @@ def serve(source: PackedSource, vector: PackageVector, name: str) -> None:
             source.documents[dump] = replace(old, resources=packages)
 
 
-def test_every_package_is_read_within_bounds(tmp_path: Path) -> None:
+def test_every_package_is_read_within_bounds(tmp_path: Path):
     entry = Resource("http://source.example/a", hash=sha256(GOOD), length=len(GOOD))
     document = Document(Capability.RESOURCE_DUMP_MANIFEST, (entry,))
     path = tmp_path / "package"
@@ -95,7 +95,7 @@ def read(path: Path, member: str) -> str:
 @each
 async def test_a_first_copy_is_right_and_its_audit_says_so(
     vector: PackageVector, source: PackedSource, destination: Destination
-) -> None:
+):
     source.offered = (Capability.RESOURCE_DUMP, Capability.RESOURCE_LIST)
     source.pack_resources()
     serve(source, vector, "resources-0.zip")
@@ -114,7 +114,7 @@ async def test_a_first_copy_is_right_and_its_audit_says_so(
 @each
 async def test_what_changed_is_right(
     vector: PackageVector, source: PackedSource, destination: Destination
-) -> None:
+):
     source.offered = (Capability.RESOURCE_LIST, Capability.CHANGE_DUMP)
     source.put("a", b"old content")
     source.pack_changes()
@@ -129,7 +129,7 @@ async def test_what_changed_is_right(
     assert bool(source.gets["/data/a"]) == (vector.outcome != "used")
 
 
-async def test_every_wrong_package_is_reported(source: PackedSource, tmp_path: Path) -> None:
+async def test_every_wrong_package_is_reported(source: PackedSource, tmp_path: Path):
     source.pack_resources()
     described = source.documents["resources-0.zip.xml"]
     wrong = {}

@@ -55,7 +55,7 @@ URIS = vectors("uris", UriVector)
 
 
 @pytest.mark.parametrize("is_portable", [False, True])
-def test_every_uri_has_its_path(is_portable: bool) -> None:
+def test_every_uri_has_its_path(is_portable: bool):
     layout, wrong = MirrorLayout(BASE, is_portable), {}
     for vector in URIS:
         expected = vector.path
@@ -74,7 +74,7 @@ def folded(names: PathNames) -> PathNames:
 
 
 @pytest.mark.parametrize("is_portable", [False, True])
-def test_no_two_uris_share_a_path(is_portable: bool) -> None:
+def test_no_two_uris_share_a_path(is_portable: bool):
     layout = MirrorLayout(BASE, is_portable)
     found: dict[PathNames, str] = {}
     for uri in {vector.whole for vector in URIS}:
@@ -84,14 +84,14 @@ def test_no_two_uris_share_a_path(is_portable: bool) -> None:
                 assert found.setdefault(key, uri) == uri, (uri, found[key])
 
 
-def test_the_spellings_of_one_uri_are_those_with_one_normal_form() -> None:
+def test_the_spellings_of_one_uri_are_those_with_one_normal_form():
     found: dict[str, str] = {}
     for vector in URIS:
         first = found.setdefault(normalize(vector.whole), vector.uri)
         assert vector.spelling_of == (None if first == vector.uri else first), vector
 
 
-def test_a_relay_names_each_uri_in_one_way() -> None:
+def test_a_relay_names_each_uri_in_one_way():
     naming = RelayNaming(BASE, "https://relay.example/r/")
     ours = {naming.at_relay(vector.whole): vector.whole for vector in URIS}
     assert len(ours) == len({vector.whole for vector in URIS})
@@ -117,7 +117,7 @@ def received(uri: str, content: Path | None) -> Received:
     return Received(change, uri, datetime.now(UTC), Resource(uri), content)
 
 
-async def test_all_are_in_one_copy_and_nothing_is_outside_of_it(tmp_path: Path) -> None:
+async def test_all_are_in_one_copy_and_nothing_is_outside_of_it(tmp_path: Path):
     copy, incoming, outside = (tmp_path / name for name in ("copy", "incoming", "outside"))
     incoming.mkdir()
     plant(copy, outside)
@@ -146,11 +146,11 @@ async def test_all_are_in_one_copy_and_nothing_is_outside_of_it(tmp_path: Path) 
 class AnySource(SmallSource):
     """A Source whose resources are at any targets, which are compared as they are sent."""
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def answer(self, request: web.Request) -> web.StreamResponse:
         name = request.raw_path.removeprefix("/data/")
         if name in self.contents:
             return web.Response(body=self.contents[name])
-        return await super()._answer(request)
+        return await super().answer(request)
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def put_all(source: AnySource) -> None:
 
 async def test_a_copy_of_all_of_them_is_right(
     source: AnySource, destination: Destination, tmp_path: Path
-) -> None:
+):
     await destination.catch_up()
     plant(destination.folder, tmp_path / "outside")
     put_all(source)
@@ -192,7 +192,7 @@ async def test_a_copy_of_all_of_them_is_right(
     assert found.deleted == found.foreign == ("link", "sub/link"), "the links are no part of it"
 
 
-async def test_a_relay_of_all_of_them_serves_each(listed: AnySource, tmp_path: Path) -> None:
+async def test_a_relay_of_all_of_them_serves_each(listed: AnySource, tmp_path: Path):
     relay = Running(listed.url, tmp_path / "copy")
     await relay.start()
     try:
@@ -226,7 +226,6 @@ FILES = ("a.txt", "a b.txt", "é.txt", "100%.txt", "sub/b.txt", ".hidden", ".git
 
 @pytest.fixture
 async def sites(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
-    """The URLs of all servers of a Source, by kind."""
     folder = tmp_path / "folder"
     for name in (*FILES, "sub/.hidden", "../secret"):
         path = folder / name
@@ -264,7 +263,7 @@ async def answer_to(site: str, target: str) -> tuple[int, bytes]:
     return int(head.split()[1]), body
 
 
-async def test_a_request_leads_to_a_published_file_or_to_none(sites: dict[str, str]) -> None:
+async def test_a_request_leads_to_a_published_file_or_to_none(sites: dict[str, str]):
     for kind, site in sites.items():
         for vector in TARGETS:
             status, body = await answer_to(site, vector.target)

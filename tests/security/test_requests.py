@@ -99,7 +99,7 @@ async def sites(tmp_path: Path, run_hub: RunHub) -> AsyncIterator[dict[str, Site
 
 async def test_what_is_ambiguous_is_refused_and_nothing_after_it_is_answered(
     sites: dict[str, Site],
-) -> None:
+):
     wrong = {}
     for name, site in sites.items():
         for vector in VECTORS:
@@ -123,7 +123,7 @@ SLOW = {
 @pytest.mark.parametrize("name", ["source", "callbacks"])
 async def test_a_client_that_is_slow_from_the_beginning_is_disconnected(
     name: str, sites: dict[str, Site], monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     """The hub's own timeouts are in `tests/hub/test_connection_guard.py`."""
     monkeypatch.setattr(runtime_serving, "_HEAD", 0.1)
     for sent in SLOW.values():
@@ -135,7 +135,7 @@ async def test_a_client_that_is_slow_from_the_beginning_is_disconnected(
 
 async def test_a_client_that_stops_reading_a_download_is_disconnected(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     monkeypatch.setattr(runtime_serving, "_STALLED", 0.1)
 
     ended = asyncio.Event()
@@ -161,7 +161,7 @@ async def test_a_client_that_stops_reading_a_download_is_disconnected(
         writer.close()
 
 
-async def test_beyond_the_most_connections_a_new_one_is_closed() -> None:
+async def test_beyond_the_most_connections_a_new_one_is_closed():
     async def answer(_: web.Request) -> web.Response:
         return web.Response(text="answered")
 

@@ -48,7 +48,6 @@ class SimulatedDisk:
             self._note(path)
 
     def flush(self, path: str, *, with_name: bool = False) -> None:
-        """Note that a file or folder was flushed; `with_name`, also the folder that has it."""
         self._step()
         if not self.is_cut:
             self._note(Path(path))

@@ -228,7 +228,6 @@ def act(run: Run) -> None:
 
 
 def end(run: Run) -> None:
-    """End all faults."""
     run.note("the faults end")
     run.wire.is_faulty = False
     run.app.dead.clear()

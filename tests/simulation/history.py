@@ -54,7 +54,6 @@ class History:
         self.recorded.append((at, uri, digest))
 
     def restored(self, count: int) -> None:
-        """Note that only the first changes are left."""
         self.close()
         self.lost.append(list(self.recorded))
         del self.recorded[count:]
@@ -86,7 +85,6 @@ class History:
             return journal.state().pruned, [_recorded(each) for each in journal.changes(0)]
 
     def close(self) -> None:
-        """Close the journal, whose file may be replaced now."""
         if self._journal is not None:
             self._journal.close()
             self._journal = None
@@ -204,7 +202,6 @@ def _has_tables(path: Path) -> bool:
 
 
 def set_at(recorded: Sequence[Recorded], instant: int) -> dict[str, str]:
-    """Return the hash of each resource that existed at an instant."""
     found: dict[str, str] = {}
     for at, uri, digest in recorded:
         if at > instant:

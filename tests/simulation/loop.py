@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from tests.simulation.wire import Wire
 
 T = TypeVar("T")
-
 #: The machine that runs the current callback; None for the simulation itself.
 _machine: contextvars.ContextVar[Machine | None] = contextvars.ContextVar("machine", default=None)
 
@@ -174,7 +173,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     @property
     def timers(self) -> int:
-        """Return how many timers are set; those that were cancelled stay until they are due."""
         return sum(not timer._cancelled for _, _, timer in self._scheduled)
 
     def _make_task(self, _: object, work: Any, **options: Any) -> Any:
@@ -241,8 +239,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
 
 class _Call:
-    """A call of an executor."""
-
     def __init__(self, function: Callable[[], Any], future: Any) -> None:
         self._function = function
         self.future = future

@@ -212,7 +212,6 @@ class Network:
             each()
 
     def reset_one(self) -> None:
-        """Reset a connection."""
         ends = sorted(self._ends, key=lambda end: end.serial)
         if ends:
             chosen = self.loop.random.choice(ends)
@@ -285,7 +284,6 @@ class Network:
             self._ends.discard(sender)
 
     def break_off(self, end: SimulatedTransport) -> None:
-        """Close the connection of the other end."""
         other = end.peer
         self._ends -= {end, other}
 

@@ -191,7 +191,6 @@ class Run:
         return all(each.is_level and self._has_all(each) for each in self.destinations)
 
     def _has_all(self, destination: DestinationMachine) -> bool:
-        """Return whether a copy is what the Source has."""
         history = self.app.history
         return destination.content() == destination.selected(set_at(history.recorded, history.last))
 
@@ -204,7 +203,6 @@ class Run:
 
 
 def run(seed: int) -> str | None:
-    """Run a seed in a folder of its own; return what went wrong, or None."""
     folder = f"seed-{seed}"
     os.mkdir(folder)
     os.chdir(folder)  # so that all paths are the same in each run

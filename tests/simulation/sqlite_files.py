@@ -16,12 +16,7 @@ from tests.simulation.loop import current_machine
 
 _SYNC = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
 _OPEN = ctypes.CFUNCTYPE(
-    ctypes.c_int,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_int,
-    ctypes.c_void_p,
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p
 )
 _CREATE, _MAIN, _WAL = 0x4, 0x100, 0x80000
 
@@ -41,8 +36,6 @@ class _Vfs(ctypes.Structure):
 
 
 class _Methods(ctypes.Structure):
-    """`sqlite3_io_methods`."""
-
     _fields_ = (
         ("version", ctypes.c_int),
         ("close", ctypes.c_void_p),
@@ -55,8 +48,6 @@ class _Methods(ctypes.Structure):
 
 
 class _File(ctypes.Structure):
-    """`sqlite3_file`."""
-
     _fields_ = (("methods", ctypes.POINTER(_Methods)),)
 
 

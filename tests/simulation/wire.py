@@ -124,7 +124,6 @@ class Wire:
 
 
 def short(instant: Instant) -> str:
-    """Return an instant for the trace."""
     return f"{instant:%d %H:%M:%S.%f}"
 
 

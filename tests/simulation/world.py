@@ -27,7 +27,7 @@ from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Options, Publisher, routes
 from rsnotify_publisher.journal import RecordedChanges
 from rsnotify_subscriber import Callbacks, FolderMirror, FollowOptions, Subscriber
-from rsnotify_subscriber.events import Via
+from rsnotify_subscriber.push.terms import Via
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.history import History, Wrong
 from tests.simulation.intermediary import delaying, rewriting
@@ -86,7 +86,6 @@ class World(NamedTuple):
 
 
 def make_world(random: Random, rare: Random) -> World:
-    """Return a world; the rare properties leave those of other worlds as they are."""
     hubs = random.choice((0, 1, 1, 1, 1, 1, 2, 2))
     is_rewritten = hubs == 0 and random.random() < 0.5
     is_tight = random.random() < 0.5
@@ -415,7 +414,6 @@ class DestinationMachine(Simulated):
         return {uri: digest for uri, digest in found.items() if uri in _ONLY}
 
     def content(self) -> dict[str, str]:
-        """Return the hash of each file of the copy, by URI."""
         found = {}
         with suppress(FileNotFoundError), os.scandir(self.copy / "r") as files:
             for file in files:

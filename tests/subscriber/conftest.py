@@ -12,18 +12,26 @@ from tests.subscriber.source import SmallSource
 
 @pytest.fixture
 async def source() -> AsyncIterator[SmallSource]:
-    source = SmallSource()
-    await source.server.start()
-    yield source
-    await source.server.stop()
+    async with SmallSource() as source:
+        yield source
+
+
+@pytest.fixture
+async def other_source() -> AsyncIterator[SmallSource]:
+    """A server at another port, with other resources."""
+    async with SmallSource() as other:
+        yield other
+
+
+@pytest.fixture
+def some_content(source: SmallSource) -> None:
+    source.put_some()
 
 
 @pytest.fixture
 async def hub() -> AsyncIterator[SmallHub]:
-    hub = SmallHub()
-    await hub.server.start()
-    yield hub
-    await hub.stop()
+    async with SmallHub() as hub:
+        yield hub
 
 
 @pytest.fixture

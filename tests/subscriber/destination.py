@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rsnotify.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify.sync.retry import Retry
-from rsnotify_subscriber import FolderMirror, PushState, Subscriber, default_state
+from rsnotify_subscriber import FolderMirror, PushState, Subscriber, Via, default_state
+from rsnotify_subscriber.events import Event
 from tests.subscriber.options import gathered
 from tests.subscriber.source import SmallSource
 
+E = TypeVar("E")
 #: As in production, but with short intervals.
 PACE = Pace(
     poll=0.1,
@@ -43,29 +45,51 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 class Destination:
-    """A mirror, and the subscriber that follows into it."""
+    """A mirror, the subscriber that follows into it, and the events of all its subscribers."""
 
     def __init__(self, folder: Path, source: SmallSource) -> None:
         self.folder = folder
         self.source = source
         self.current: Subscriber
+        self.events: list[Event] = []
 
     def subscriber(self, url: str | None = None, **options: Any) -> Subscriber:
-        options.setdefault("pace", PACE)
-        options.setdefault("state", default_state(self.folder))
+        defaults = {
+            "pace": PACE,
+            "state": default_state(self.folder),
+            "on_event": self.events.append,
+        }
         mirror = FolderMirror(self.folder)
-        self.current = Subscriber(url or self.source.url, mirror, **gathered(options))
+        self.current = Subscriber(url or self.source.url, mirror, **gathered(defaults | options))
         return self.current
+
+    @asynccontextmanager
+    async def following(self, **options: Any) -> AsyncIterator[Subscriber]:
+        """Follow; enter once the copy is level and a hub, if there is one, is joined."""
+        async with self.subscriber(**options) as subscriber:
+            await self.until(lambda: subscriber.status.level)
+            named = any(name in options for name in ("mqtt", "hubs"))
+            if (self.source.hubs or named) and options.get("via") is not Via.POLL:
+                await self.until(lambda: subscriber.status.push is PushState.UP)
+            yield subscriber
 
     async def catch_up(self, url: str | None = None, **options: Any) -> None:
         async with asyncio.timeout(PATIENCE):
             await self.subscriber(url, **options).catch_up()
+
+    async def become_equal(self, url: str | None = None, **options: Any) -> None:
+        """Catch up, and check that the copy equals the Source."""
+        await self.catch_up(url, **options)
+        assert self.equals_source()
 
     def files(self) -> dict[str, bytes]:
         return files_of(self.folder)
 
     def equals_source(self) -> bool:
         return self.files() == self.source.contents
+
+    def events_of(self, kind: type[E]) -> list[E]:
+        return [event for event in self.events if isinstance(event, kind)]
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition holds that the last subscriber brings about."""
@@ -87,3 +111,7 @@ class Destination:
 
     async def until_equal(self) -> None:
         await self.until(self.equals_source)
+
+    async def until_by(self, *hubs: str) -> None:
+        """Wait until changes come by just these hubs."""
+        await self.until(lambda: self.current.status.way == hubs)

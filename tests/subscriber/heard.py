@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
+from rsnotify_subscriber.push.transport import Transport
 from tests.mosquitto import PATIENCE
 
 
@@ -41,3 +44,14 @@ class Heard:
             while len(self.events) <= count:
                 self._news.clear()
                 await self._news.wait()
+
+
+@asynccontextmanager
+async def receiving(transport: Transport) -> AsyncIterator[Heard]:
+    heard = Heard()
+    task = asyncio.create_task(transport.receive(None, heard))
+    try:
+        yield heard
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

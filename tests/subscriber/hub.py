@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
+from typing import Self
 
 import aiohttp
 from aiohttp import web
 
 from rsnotify.format.datetimes import Instant, format_datetime, parse_datetime
-from tests.subscriber.source import Server
+from tests.subscriber.source import Server, SmallSource
 
 
 class SmallHub:
@@ -25,6 +26,13 @@ class SmallHub:
         application = web.Application()
         application.router.add_get("/ws", self._serve)
         self.server = Server(application, host, port)
+
+    async def __aenter__(self) -> Self:
+        await self.server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
 
     @property
     def url(self) -> str:
@@ -80,6 +88,12 @@ class SmallHub:
         for _, until, text in self.log:
             if until > since:
                 await socket.send_str(text)
+
+
+async def push(source: SmallSource, *hubs: SmallHub, count: int = 1) -> None:
+    """Push the last changes as one fragment through each of these hubs."""
+    for hub in hubs:
+        await hub.publish(*source.latest(count))
 
 
 async def anywhere(host: str | None) -> bool:

@@ -52,16 +52,16 @@ class PackedSource(SmallSource):
         self._versions[entry.hash or ""] = content
         return entry
 
-    def _capability_list(self) -> Document:
+    def capability_list(self) -> Document:
         offered = [Resource(self.base + NAMES[one], capability=one) for one in self.offered]
-        return replace(super()._capability_list(), resources=tuple(offered))
+        return replace(super().capability_list(), resources=tuple(offered))
 
-    def _document(self, name: str) -> Document | None:
-        return self.documents.get(name) or super()._document(name)
+    def document(self, name: str) -> Document | None:
+        return self.documents.get(name) or super().document(name)
 
     def pack_resources(self, per_package: int = 4) -> None:
         """Publish a Resource Dump of what there is."""
-        listed = self._resource_list()
+        listed = self.resource_list()
         packages = [
             self._package(
                 f"resources-{n}.zip",

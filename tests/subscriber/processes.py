@@ -27,6 +27,11 @@ async def outcome(process: Process) -> tuple[int | None, str, str]:
     return process.returncode, output.decode(), errors.decode()
 
 
+async def run(*arguments: object) -> tuple[int | None, str, str]:
+    """Run a command to its end; return its exit code, output and errors."""
+    return await outcome(await rsnotify(*arguments))
+
+
 async def ended(process: Process) -> None:
     """See to it that a process has ended, and leaves no pipe open to a later test."""
     if process.returncode is None:

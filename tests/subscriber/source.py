@@ -8,7 +8,7 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 from aiohttp import web
@@ -44,6 +44,13 @@ class Server:
             await self._runner.cleanup()
             self._runner = None
 
+    async def __aenter__(self) -> Server:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
 
 def sha256(content: bytes) -> str:
     return f"sha-256:{hashlib.sha256(content).hexdigest()}"
@@ -71,8 +78,15 @@ class SmallSource:
         self.in_flight = 0
         self.most_in_flight = 0
         application = web.Application(middlewares=[self._count])
-        application.router.add_get(r"/{path:[\s\S]*}", self._answer)
+        application.router.add_get(r"/{path:[\s\S]*}", self.answer)
         self.server = Server(application)
+
+    async def __aenter__(self) -> Self:
+        await self.server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.server.stop()
 
     @property
     def site(self) -> str:
@@ -93,6 +107,11 @@ class SmallSource:
         change = ChangeType.UPDATED if name in self.contents else ChangeType.CREATED
         self.contents[name] = content
         return self._note(name, change, hash=sha256(content), length=len(content), **fields)
+
+    def put_some(self, count: int = 5) -> None:
+        """Create the resources r0, r1 and so on."""
+        for n in range(count):
+            self.put(f"r{n}", b"%d" % n)
 
     def put_inline(self, name: str, content: bytes) -> Resource:
         data = b64encode(content).decode()
@@ -117,8 +136,19 @@ class SmallSource:
 
     def list_only(self, *entries: Resource) -> None:
         """Let the Resource List have these entries."""
-        document = replace(self._resource_list(), resources=entries)
-        self.answers["/data/resourcelist.xml"] = body(write_document(document))
+        self.publish("resourcelist.xml", replace(self.resource_list(), resources=entries))
+
+    def publish(self, name: str, document: Document, **options: Any) -> str:
+        """Answer with this document below `base`, and return its URI."""
+        self.answers["/data/" + name] = body(write_document(document), **options)
+        return self.base + name
+
+    def describe(self, *capability_lists: str, links: Sequence[Link] = (), below: str = "") -> None:
+        """Let the Source Description of the site, or of a folder, list these Capability Lists."""
+        kind = Capability.CAPABILITY_LIST
+        listed = tuple(Resource(uri, capability=kind) for uri in capability_lists)
+        description = Document(Capability.DESCRIPTION, listed, links=tuple(links))
+        self.answers[f"/{below}.well-known/resourcesync"] = body(write_document(description))
 
     def rotate(self) -> None:
         """Close the open Change List, into the archive."""
@@ -141,25 +171,25 @@ class SmallSource:
             Capability.CHANGE_LIST,
             tuple(self.changes),
             from_=self.begins,
-            links=(self._up(), *(archive if self.archive and self.closed else ())),
+            links=(self.up(), *(archive if self.archive and self.closed else ())),
         )
 
     def fragment(self, changes: Sequence[Resource], from_: Instant, until: Any = None) -> bytes:
-        last = changes[-1].changed_at if changes else None
-        return write_document(
-            Document(
-                Capability.CHANGE_NOTIFICATION,
-                tuple(changes),
-                from_=from_,
-                until=until or last,
-                links=(self._up(),),
-            )
-        )
+        until = until or (changes[-1].changed_at if changes else None)
+        kind, links = Capability.CHANGE_NOTIFICATION, (self.up(),)
+        return write_document(Document(kind, tuple(changes), from_=from_, until=until, links=links))
 
-    def _up(self) -> Link:
+    def latest(self, count: int = 1) -> tuple[bytes, Instant, Instant]:
+        """Return the last changes as one fragment, and its `from` and `until`."""
+        earlier = self.changes[:-count]
+        from_ = (earlier[-1].changed_at if earlier else None) or self.begins
+        changes = self.changes[-count:]
+        return self.fragment(changes, from_), from_, changes[-1].changed_at or self.last
+
+    def up(self) -> Link:
         return Link(Rel.UP, self.url)
 
-    def _capability_list(self) -> Document:
+    def capability_list(self) -> Document:
         offered = [
             Resource(self.base + "resourcelist.xml", capability=Capability.RESOURCE_LIST),
             Resource(self.base + "changelist.xml", capability=Capability.CHANGE_LIST),
@@ -175,7 +205,7 @@ class SmallSource:
         up = Link(Rel.UP, self.site + ".well-known/resourcesync")
         return Document(Capability.CAPABILITY_LIST, tuple(offered), links=(up,))
 
-    def _resource_list(self, part: int | None = None) -> Document:
+    def resource_list(self, part: int | None = None) -> Document:
         at = self.listed_at or self._date()
         names = list(self.contents)
         if self.per_list is not None and part is None:
@@ -196,18 +226,18 @@ class SmallSource:
             )
             for name in names
         ]
-        return Document(Capability.RESOURCE_LIST, tuple(entries), at=at, links=(self._up(),))
+        return Document(Capability.RESOURCE_LIST, tuple(entries), at=at, links=(self.up(),))
 
-    def _document(self, name: str) -> Document | None:
+    def document(self, name: str) -> Document | None:
         if name.startswith("resourcelist-"):
-            return self._resource_list(int(name[len("resourcelist-") : -len(".xml")]))
+            return self.resource_list(int(name[len("resourcelist-") : -len(".xml")]))
         if name.startswith("changelist-") and name != "changelist-archive.xml":
             return self.closed[int(name[len("changelist-") : -len(".xml")])]
         match name:
             case "capabilitylist.xml":
-                return self._capability_list()
+                return self.capability_list()
             case "resourcelist.xml":
-                return self._resource_list()
+                return self.resource_list()
             case "changelist.xml":
                 return self.change_list()
             case "changelist-archive.xml" if self.archive:
@@ -230,7 +260,7 @@ class SmallSource:
         finally:
             self.in_flight -= 1
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def answer(self, request: web.Request) -> web.StreamResponse:
         answer = self.answers.get(request.rel_url.raw_path, self.own)
         return await answer(request)
 
@@ -239,17 +269,17 @@ class SmallSource:
         path = request.rel_url.raw_path
         if path == "/.well-known/resourcesync":
             listed = Resource(self.url, capability=Capability.CAPABILITY_LIST)
-            return _xml(Document(Capability.DESCRIPTION, (listed,)))
+            return xml(Document(Capability.DESCRIPTION, (listed,)))
         name = path.removeprefix("/data/")
-        document = self._document(name)
+        document = self.document(name)
         if document is not None:
-            return _xml(document)
+            return xml(document)
         if name not in self.contents:
             raise web.HTTPNotFound
         return web.Response(body=self.contents[name])
 
 
-def _xml(document: Document) -> web.Response:
+def xml(document: Document) -> web.Response:
     return web.Response(body=write_document(document), content_type="application/xml")
 
 
@@ -273,6 +303,16 @@ def status(code: int, **options: Any) -> Answer:
         return web.Response(status=code, **options)
 
     return answer
+
+
+def redirect(uri: str, code: int = 302) -> Answer:
+    """Answer with a redirect."""
+    return status(code, headers={"Location": uri})
+
+
+def page(text: str, content_type: str = "text/html", **options: Any) -> Answer:
+    """Answer with this text."""
+    return body(text.encode(), content_type, **options)
 
 
 def held_back(gate: asyncio.Event, then: Answer) -> Answer:

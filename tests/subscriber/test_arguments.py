@@ -22,7 +22,7 @@ from rsnotify_subscriber import (
     WebSubTerms,
     default_state,
 )
-from rsnotify_subscriber.handlers import as_handler
+from rsnotify_subscriber.handlers import as_handler, in_thread
 from tests.subscriber.options import gathered
 
 SOURCE = "http://source.example/"
@@ -50,6 +50,10 @@ class AsyncWithin:
     async def apply_within(self, connection: Any, changes: Sequence[Received]) -> None: ...
 
 
+class Blocking(Indexer):
+    def apply_blocking(self, changes: Sequence[Received]) -> None: ...
+
+
 class AsyncBlocking(Indexer):
     async def apply_blocking(self, changes: Sequence[Received]) -> None: ...
 
@@ -64,11 +68,6 @@ def refused(**given: Any) -> str:
 @pytest.mark.parametrize(
     ("handler", "said"),
     [
-        (plain, "the handler plain is not async; write it with `async def`"),
-        (functools.partial(plain), "is not async"),
-        (Indexer().one_at_once, "the handler one_at_once is not async"),
-        (print, "the handler print is not async"),
-        (PlainApply(), "PlainApply.apply is not async"),
         (AsyncWithin(), "AsyncWithin.apply_within is called in a thread and not awaited"),
         (AsyncBlocking(), "AsyncBlocking.apply_blocking is called in a thread and not awaited"),
         (Indexer, "the handler Indexer is a class; give an instance"),
@@ -87,12 +86,38 @@ def test_a_handler_that_cannot_work_is_refused(handler: object, said: str) -> No
 )
 def test_a_handler_that_can_be_awaited_is_accepted(handler: Any) -> None:
     Subscriber(SOURCE, handler, state="state")
+    assert in_thread(as_handler(handler)) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [plain, functools.partial(plain), Indexer().one_at_once, print, PlainApply()],
+)
+def test_a_plain_function_is_called_in_a_thread(handler: Any) -> None:
+    Subscriber(SOURCE, handler, state="state")
+    assert in_thread(as_handler(handler)) is not None  # type: ignore[arg-type]
+
+
+def test_apply_blocking_is_still_called_and_says_what_to_write_instead() -> None:
+    handler = Blocking()
+    with pytest.warns(DeprecationWarning, match="Blocking.apply_blocking is deprecated; write"):
+        assert in_thread(as_handler(handler)) == handler.apply_blocking  # type: ignore[arg-type]
+
+
+def test_a_plain_function_that_returns_a_coroutine_applies_nothing_and_says_so() -> None:
+    def forgotten(change: Received) -> Any:
+        return ignore(change)
+
+    change: Any = None
+    handler: Any = as_handler(forgotten)
+    with pytest.raises(TypeError, match="write it with `async def`"):
+        handler.apply([change])
 
 
 async def test_a_callable_that_returns_nothing_to_await_fails_with_a_sentence() -> None:
     change: Any = None
     handler: Any = as_handler(lambda _: None)  # type: ignore[arg-type, return-value]
-    with pytest.raises(TypeError, match="write it with `async def`"):
+    with pytest.raises(TypeError, match="write it with `def` or `async def`"):
         await handler.apply([change])
 
 
@@ -129,20 +154,16 @@ def test_folders_and_transports_may_be_strings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("made", "given", "said"),
     [
-        (("https://me.example/", {"lease": 60}), "terms is of type dict; give a WebSubTerms"),
-        (("https://me.example/", WebSubTerms(signatures="sha256")), "terms: signatures: "),  # type: ignore[arg-type]
-        ((5,), "url is of type int"),
+        (Callbacks, ("https://me.example/", {"lease": 60}), "terms is of type dict; give a WebSub"),
+        (Callbacks, ("https://me.example/", WebSubTerms(signatures="x")), "terms: signatures: "),  # type: ignore[arg-type]
+        (Callbacks, (5,), "url is of type int"),
+        (FolderMirror, (5,), "folder is of type int"),
     ],
 )
-def test_an_argument_of_callbacks_of_a_wrong_type_is_refused(
-    given: tuple[Any, ...], said: str
+def test_another_argument_of_a_wrong_type_is_refused(
+    made: Any, given: tuple[Any, ...], said: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        Callbacks(*given)
-
-
-def test_a_folder_of_a_wrong_type_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="folder is of type int"):
-        FolderMirror(5)  # type: ignore[arg-type]
+        made(*given)

@@ -16,8 +16,7 @@ from tests.test_terminal import terminal
 
 @pytest.fixture(autouse=True)
 async def mirrored(source: SmallSource, destination: Destination) -> None:
-    for n in range(3):
-        source.put(f"r{n}", b"%d" % n)
+    source.put_some(3)
     await destination.catch_up()
 
 
@@ -29,7 +28,7 @@ async def test_changes_after_the_resource_list_count(
     source: SmallSource, destination: Destination
 ) -> None:
     source.listed_at = source.last
-    listed = write_document(source._resource_list())
+    listed = write_document(source.resource_list())
     source.answers["/data/resourcelist.xml"] = body(listed)
     source.put("r0", b"new")
     source.delete("r1")
@@ -46,11 +45,11 @@ async def test_changes_after_the_resource_list_count(
 async def test_what_differs_is_looked_at_again(
     source: SmallSource, destination: Destination
 ) -> None:
-    before = body(write_document(source._resource_list()))
+    before = body(write_document(source.resource_list()))
     source.put("r0", b"new")
     await destination.catch_up()
     source.changes.clear()
-    now = body(write_document(source._resource_list()))
+    now = body(write_document(source.resource_list()))
     source.answers["/data/resourcelist.xml"] = first(2, before, now)
     assert (await audited(source, destination)).in_step is True
 
@@ -68,7 +67,7 @@ async def test_what_is_told_after_a_hole_counts_and_what_is_not_told_is_unknown(
     source: SmallSource, destination: Destination
 ) -> None:
     source.listed_at = source.begins - timedelta(hours=1)
-    listed = write_document(source._resource_list())
+    listed = write_document(source.resource_list())
     source.answers["/data/resourcelist.xml"] = body(listed)
     source.changes.clear()
     source.put("r3", b"3")

@@ -18,12 +18,9 @@ DUMPS = (Capability.RESOURCE_DUMP, Capability.CHANGE_DUMP)
 
 @pytest.fixture
 async def source() -> AsyncIterator[PackedSource]:
-    source = PackedSource()
-    await source.server.start()
-    for n in range(6):
-        source.put(f"r{n}", b"%d" % n)
-    yield source
-    await source.server.stop()
+    async with PackedSource() as source:
+        source.put_some(6)
+        yield source
 
 
 async def audited(source: PackedSource, destination: Destination) -> Audit:

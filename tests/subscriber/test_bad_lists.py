@@ -31,24 +31,20 @@ SPOILS: dict[str, Spoil] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def some_content(source: SmallSource) -> None:
-    for n in range(5):
-        source.put(f"r{n}", b"%d" % n)
+pytestmark = pytest.mark.usefixtures("some_content")
 
 
 @pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
 async def test_nothing_of_an_unusable_resource_list_is_applied(
     spoil: Spoil, source: SmallSource, destination: Destination
 ) -> None:
-    whole = write_document(source._resource_list())
+    whole = write_document(source.resource_list())
     source.answers["/data/resourcelist.xml"] = body(spoil(whole))
     with pytest.raises(DocumentError, match=r"data/resourcelist\.xml"):
         await destination.catch_up()
     assert destination.files() == {}
     source.answers.clear()
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
 
 
 @pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
@@ -62,8 +58,7 @@ async def test_an_unusable_change_list_is_read_again_and_nothing_of_it_is_applie
     whole = write_document(source.change_list())
     source.answers["/data/changelist.xml"] = first(2, body(spoil(whole)), body(whole))
     source.answers["/data/resourcelist.xml"] = status(503)
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
 
 
 async def test_a_change_list_that_stays_unusable_is_replaced_by_the_resource_list(
@@ -86,10 +81,8 @@ async def test_a_change_list_out_of_order_is_followed(
     source.put("a", b"2")
     source.delete("r0")
     document = source.change_list()
-    reverse = replace(document, resources=document.resources[::-1])
-    source.answers["/data/changelist.xml"] = body(write_document(reverse))
-    await destination.catch_up()
-    assert destination.equals_source()
+    source.publish("changelist.xml", replace(document, resources=document.resources[::-1]))
+    await destination.become_equal()
 
 
 async def test_a_change_without_a_type_makes_the_list_unusable(
@@ -99,8 +92,7 @@ async def test_a_change_without_a_type_makes_the_list_unusable(
     source.put("a", b"1")
     document = source.change_list()
     untold = tuple(replace(one, change=None) for one in document.resources)
-    bad = write_document(replace(document, resources=untold))
-    source.answers["/data/changelist.xml"] = body(bad)
+    source.publish("changelist.xml", replace(document, resources=untold))
     source.answers["/data/resourcelist.xml"] = status(503)
     with pytest.raises(RsnotifyError):
         await destination.catch_up()
@@ -110,19 +102,18 @@ async def test_a_change_without_a_type_makes_the_list_unusable(
 async def test_a_list_may_be_gzip_on_the_wire_and_as_a_file(
     source: SmallSource, destination: Destination
 ) -> None:
-    listed = write_document(source._resource_list())
+    listed = write_document(source.resource_list())
     source.answers["/data/resourcelist.xml"] = body(gzip.compress(listed))
     changes = gzip.compress(write_document(source.change_list()))
     source.answers["/data/changelist.xml"] = body(changes, headers={"Content-Encoding": "gzip"})
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
 
 
 async def test_a_source_that_offers_nothing_to_follow_gets_one_sentence(
     source: SmallSource, destination: Destination
 ) -> None:
-    document = source._capability_list()
+    document = source.capability_list()
     nothing = replace(document, resources=(Resource(source.base + "x", capability="wishlist"),))
-    source.answers["/data/capabilitylist.xml"] = body(write_document(nothing))
+    source.publish("capabilitylist.xml", nothing)
     with pytest.raises(ConfigurationError, match="neither a Resource List nor a Change List"):
         await destination.catch_up()

@@ -18,18 +18,15 @@ async def test_a_baseline_copies_every_resource(
 ) -> None:
     for n in range(200):
         source.put(f"folder{n % 7}/r{n}.ttl", b"content %d" % n)
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
 
 
 async def test_a_baseline_reads_every_list_of_an_index(
     source: SmallSource, destination: Destination
 ) -> None:
     source.per_list = 30
-    for n in range(100):
-        source.put(f"r{n}", b"%d" % n)
-    await destination.catch_up()
-    assert destination.equals_source()
+    source.put_some(100)
+    await destination.become_equal()
     assert source.gets["/data/resourcelist-3.xml"] == 1
 
 
@@ -45,8 +42,7 @@ async def test_many_gets_are_in_flight_at_once(
     for n in range(40):
         source.put(f"r{n}", b"x")
         source.answers[path_of(f"r{n}")] = answer
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
 
 
 async def test_resources_that_are_no_longer_listed_are_deleted(
@@ -59,8 +55,7 @@ async def test_resources_that_are_no_longer_listed_are_deleted(
     source.delete("b/goes")
     source.put("c/comes", b"3")
     source.rotate()  # and with no archive, nothing tells of the time before
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
     assert not (destination.folder / "b").exists()
 
 
@@ -68,36 +63,36 @@ async def test_a_second_baseline_fetches_only_differences(
     source: SmallSource, destination: Destination
 ) -> None:
     source.archive = False
-    for n in range(10):
-        source.put(f"r{n}", b"%d" % n)
+    source.put_some(10)
     await destination.catch_up()
     source.put("r3", b"changed")
     source.rotate()
     source.gets.clear()
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
     fetched = {path for path in source.gets if path.startswith("/data/r") and ".xml" not in path}
     assert fetched == {"/data/r3"}
+
+
+async def interrupt(source: SmallSource, destination: Destination, *, after: int) -> None:
+    """Interrupt the first copy once so many changes are applied and committed."""
+    subscriber = destination.subscriber()
+    catching_up = asyncio.create_task(subscriber.catch_up())
+    await destination.until(lambda: subscriber.status.applied == after)
+    catching_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await catching_up
+    source.answers.clear()
 
 
 async def test_an_interrupted_baseline_continues_where_it_stopped(
     source: SmallSource, destination: Destination
 ) -> None:
-    gate = asyncio.Event()
-    for n in range(30):
-        source.put(f"r{n}", b"%d" % n)
-        if n >= 20:
-            source.answers[path_of(f"r{n}")] = held_back(gate, body(b"%d" % n))
-    subscriber = destination.subscriber()
-    catching_up = asyncio.create_task(subscriber.catch_up())
-    await destination.until(lambda: subscriber.status.applied == 20)  # and committed
-    catching_up.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await catching_up
-    source.answers.clear()
+    source.put_some(30)
+    for n in range(20, 30):
+        source.hold(path_of(f"r{n}"))
+    await interrupt(source, destination, after=20)
     before = source.gets[path_of("r0")]
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
     assert source.gets[path_of("r0")] == before
 
 
@@ -118,22 +113,19 @@ async def test_what_is_deleted_while_a_first_copy_is_interrupted_is_removed_from
     source.answers.clear()
     source.delete("goes")
     source.rotate()  # no list tells of the deletion
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
 
 
 async def test_a_resource_that_cannot_be_fetched_does_not_stop_the_others(
     source: SmallSource, destination: Destination
 ) -> None:
-    for n in range(150):
-        source.put(f"r{n}", b"%d" % n)
+    source.put_some(150)
     source.answers[path_of("r7")] = status(403)
     with pytest.raises(Unavailable, match=r"data/r7: the server says 403"):
         await destination.catch_up()
     assert set(source.contents) - set(destination.files()) == {"r7"}
     del source.answers[path_of("r7")]
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
 
 
 async def test_the_change_list_corrects_a_list_that_is_older_than_the_resources(
@@ -142,12 +134,11 @@ async def test_the_change_list_corrects_a_list_that_is_older_than_the_resources(
     """More resources than may be in flight no longer have the hash that is listed."""
     for n in range(2 * PACE.in_flight):
         source.put(f"r{n}", b"old")
-    listed = source._resource_list()
+    listed = source.resource_list()
     for n in range(2 * PACE.in_flight):
         source.put(f"r{n}", b"new %d" % n)
-    source.answers["/data/resourcelist.xml"] = body(write_document(listed))
-    await destination.catch_up()
-    assert destination.equals_source()
+    source.publish("resourcelist.xml", listed)
+    await destination.become_equal()
 
 
 async def test_an_interval_without_a_list_is_reported_and_made_up_for_later(
@@ -157,7 +148,7 @@ async def test_an_interval_without_a_list_is_reported_and_made_up_for_later(
     source.put("a", b"1")
     await destination.catch_up()
     source.listed_at = source.last
-    old = write_document(source._resource_list())
+    old = write_document(source.resource_list())
     source.delete("a")
     source.put("b", b"2")
     source.rotate()
@@ -167,8 +158,7 @@ async def test_an_interval_without_a_list_is_reported_and_made_up_for_later(
         await destination.catch_up()
     source.listed_at = None
     source.answers.clear()
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
 
 
 async def test_a_custom_handler_receives_each_resource_with_its_content(
@@ -180,11 +170,10 @@ async def test_a_custom_handler_receives_each_resource_with_its_content(
     async def take(received: Received) -> None:
         seen[received.uri] = received.content.read_bytes() if received.content else None
 
-    state = destination.folder / "state"
-    await Subscriber(source.url, take, state=state, options=FollowOptions(pace=PACE)).catch_up()
+    state, options = destination.folder / "state", FollowOptions(pace=PACE)
+    await Subscriber(source.url, take, state=state, options=options).catch_up()
     source.delete("a")
-    await Subscriber(
-        source.url, PerChangeHandler(take), state=state, options=FollowOptions(pace=PACE)
-    ).catch_up()
+    handler = PerChangeHandler(take)
+    await Subscriber(source.url, handler, state=state, options=options).catch_up()
     assert seen == {source.base + "a": None}
     assert list((state / "incoming").iterdir()) == []

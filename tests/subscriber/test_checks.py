@@ -29,7 +29,7 @@ from rsnotify_subscriber.storage.resource_state import ResourceState
 from tests.subscriber.destination import PATIENCE
 from tests.wild.documents import sha256
 from tests.wild.running import Recorder
-from tests.wild.source import WildSource
+from tests.wild.source import Source as WildSource
 
 CREATED, UPDATED, DELETED = ChangeType.CREATED, ChangeType.UPDATED, ChangeType.DELETED
 
@@ -90,6 +90,15 @@ class Copy:
         assert held is not None
         return held
 
+    async def check(
+        self, change: Change, *calls: str, at: float | None = None, gets: int | None = None
+    ) -> None:
+        """Apply a change; check what the handler received, and the instant and GETs it took."""
+        assert await self.apply(change) is None
+        assert self.handler.calls == [(call, "a") for call in calls]
+        assert at is None or self.at == self.source.t(at)
+        assert gets is None or len(self.source.log) == gets
+
     @property
     def at(self) -> datetime:
         return from_microseconds(self.held().changed_at)
@@ -123,9 +132,8 @@ async def copy(source: WildSource, tmp_path: Path) -> AsyncIterator[Copy]:
 @pytest.fixture
 async def source() -> AsyncIterator[WildSource]:
     source = WildSource()
-    await source.server.start()
-    yield source
-    await source.server.stop()
+    async with source.server:
+        yield source
 
 
 # Compare
@@ -153,17 +161,13 @@ async def test_an_entry_that_agrees_with_the_copy_has_no_effect(
 ) -> None:
     await copy.have(held)
     kind = entry.pop("kind", UPDATED)
-    assert await copy.apply(change(source, kind, 50, CheckMethod.COMPARE, **entry)) is None
-    assert source.log == []
-    assert copy.handler.calls == []
-    assert copy.at == source.t(100)
+    await copy.check(change(source, kind, 50, CheckMethod.COMPARE, **entry), at=100, gets=0)
 
 
 async def test_a_deletion_of_an_unknown_resource_has_no_effect(
     copy: Copy, source: WildSource
 ) -> None:
-    assert await copy.apply(change(source, DELETED, 50, CheckMethod.COMPARE)) is None
-    assert copy.handler.calls == []
+    await copy.check(change(source, DELETED, 50, CheckMethod.COMPARE))
 
 
 @pytest.mark.parametrize(
@@ -212,10 +216,8 @@ async def test_the_version_of_the_source_wins_whatever_the_dates(
     await copy.have(b"invented", at=3600)
     source.file("a", b"genuine")
     genuine = change(source, UPDATED, 50, CheckMethod.FETCH, hash=sha256(b"genuine"))
-    assert await copy.apply(genuine) is None
-    assert copy.handler.calls == [("updated", "a")]
+    await copy.check(genuine, "updated", at=50)
     assert copy.handler.held == {"a": b"genuine"}
-    assert copy.at == source.t(50)
     (request,) = source.log
     assert request.past_caches
     assert request.headers["Pragma"] == "no-cache"
@@ -226,9 +228,7 @@ async def test_a_verification_uses_neither_mirrors_nor_inline_content(
     copy: Copy, source: WildSource
 ) -> None:
     source.file("a", b"genuine")
-    forged = change(source, UPDATED, 50, CheckMethod.FETCH, b"forged")
-    assert await copy.apply(forged) is None
-    assert copy.handler.calls == [("created", "a")]
+    await copy.check(change(source, UPDATED, 50, CheckMethod.FETCH, b"forged"), "created")
     assert copy.handler.held == {"a": b"genuine"}
 
 
@@ -236,10 +236,8 @@ async def test_an_unchanged_resource_is_only_recorded(copy: Copy, source: WildSo
     await copy.have(b"1")
     source.file("a", b"1")
     for kind in (UPDATED, DELETED):
-        assert await copy.apply(change(source, kind, 50, CheckMethod.FETCH)) is None
-        assert copy.handler.calls == []
+        await copy.check(change(source, kind, 50, CheckMethod.FETCH), at=50)
         assert copy.held().exists
-        assert copy.at == source.t(50)
         assert copy.held().fetched_at
 
 
@@ -259,12 +257,9 @@ async def test_a_deletion_is_applied_if_the_source_answers_404(
 ) -> None:
     await copy.have(b"1", at=3600)
     source.put("a", b"", status=status)
-    assert await copy.apply(change(source, DELETED, 50, CheckMethod.FETCH)) is None
-    assert copy.handler.calls == [("deleted", "a")]
+    await copy.check(change(source, DELETED, 50, CheckMethod.FETCH), "deleted", at=50)
     assert not copy.held().exists
-    assert copy.at == source.t(50)
-    assert await copy.apply(change(source, DELETED, 40, CheckMethod.FETCH)) is None
-    assert copy.handler.calls == []
+    await copy.check(change(source, DELETED, 40, CheckMethod.FETCH))
 
 
 @pytest.mark.parametrize(("held", "called"), [(None, "created"), (b"1", "updated")])
@@ -273,8 +268,7 @@ async def test_a_deletion_of_a_resource_that_exists_fetches_it(
 ) -> None:
     await copy.have(held)
     source.file("a", b"2")
-    assert await copy.apply(change(source, DELETED, 50, CheckMethod.FETCH)) is None
-    assert copy.handler.calls == [(called, "a")]
+    await copy.check(change(source, DELETED, 50, CheckMethod.FETCH), called)
     assert copy.handler.held == {"a": b"2"}
 
 
@@ -300,27 +294,22 @@ async def test_resources_that_are_not_selected_are_not_fetched(
 # Equal content
 
 
-@pytest.mark.parametrize("inline", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "announced", "gets"),
+    [
+        (CREATED, {"content": b"1", "hash": sha256(b"1")}, 0),
+        (CREATED, {"hash": sha256(b"1")}, 0),
+        (UPDATED, {}, 1),
+    ],
+    ids=["inline", "by its hash", "by a GET"],
+)
 async def test_content_that_is_held_is_not_handed_over_again(
-    copy: Copy, source: WildSource, inline: bool
-) -> None:
-    await copy.have(b"1")
-    again = change(source, CREATED, 101, content=b"1" if inline else None, hash=sha256(b"1"))
-    assert await copy.apply(again) is None
-    assert copy.handler.calls == []
-    assert source.log == []
-    assert copy.at == source.t(101)
-
-
-async def test_content_that_turns_out_to_be_held_is_not_handed_over_again(
-    copy: Copy, source: WildSource
+    copy: Copy, source: WildSource, kind: ChangeType, announced: dict[str, Any], gets: int
 ) -> None:
     await copy.have(b"1")
     source.file("a", b"1", source.t(101))
-    assert await copy.apply(change(source, UPDATED, 101)) is None
-    assert copy.handler.calls == []
-    assert copy.at == source.t(101)
-    assert copy.held().fetched_at
+    await copy.check(change(source, kind, 101, **announced), at=101, gets=gets)
+    assert bool(copy.held().fetched_at) == bool(gets)
 
 
 # Inline content

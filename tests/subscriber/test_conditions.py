@@ -2,60 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
+import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.format.model import Link, Rel, Resource
+from rsnotify.selection import Selection
 from tests.subscriber.destination import ANEW, Destination
 from tests.subscriber.source import SmallSource, path_of
 
 
-async def test_what_is_listed_without_a_hash_is_asked_for_with_a_condition(
-    source: SmallSource, destination: Destination
-) -> None:
-    conditions = []
+class Conditional:
+    """Answers requests for content, and keeps the condition of each."""
 
-    async def answer(request: web.Request) -> web.StreamResponse:
-        conditions.append(request.headers.get("If-None-Match"))
-        if conditions[-1] == '"1"':
-            return web.Response(status=304)
-        return web.Response(body=b"content", headers={"ETag": '"1"'})
+    def __init__(self, field: str, answer: Callable[[str | None], web.Response]) -> None:
+        self.conditions: list[str | None] = []
+        self._field = field
+        self._answer = answer
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        self.conditions.append(request.headers.get(self._field))
+        return self._answer(self.conditions[-1])
+
+
+@pytest.fixture
+def listed(source: SmallSource) -> Callable[[int], None]:
+    """List a resource without a hash, as modified on a day of January."""
+    source.put("a", b"content")
+    source.changes.clear()
 
     def list_at(day: int) -> None:
         source.list_only(Resource(source.base + "a", lastmod=datetime(2026, 1, day, tzinfo=UTC)))
 
-    source.put("a", b"content")
-    source.changes.clear()
-    source.answers[path_of("a")] = answer
-    list_at(1)
+    return list_at
+
+
+async def test_what_is_listed_without_a_hash_is_asked_for_with_a_condition(
+    source: SmallSource, destination: Destination, listed: Callable[[int], None]
+) -> None:
+    def answer(condition: str | None) -> web.Response:
+        if condition == '"1"':
+            return web.Response(status=304)
+        return web.Response(body=b"content", headers={"ETag": '"1"'})
+
+    source.answers[path_of("a")] = asked = Conditional("If-None-Match", answer)
+    listed(1)
     await destination.catch_up()
-    list_at(2)
+    listed(2)
     await destination.catch_up(selection=ANEW)
-    assert conditions == [None, '"1"']
+    assert asked.conditions == [None, '"1"']
     await destination.catch_up()  # and then it is held as it is listed now
-    assert conditions == [None, '"1"']
+    assert asked.conditions == [None, '"1"']
     assert destination.equals_source()
 
 
-async def test_what_a_hash_tells_apart_is_asked_for_without_a_condition(
-    source: SmallSource, destination: Destination
+@pytest.mark.parametrize(
+    ("validator", "has_hash"), [('"the same"', True), ('W/"1"', False)], ids=["hash", "weak"]
+)
+async def test_what_a_hash_tells_apart_or_a_weak_validator_names_is_asked_for_without_a_condition(
+    validator: str, has_hash: bool, source: SmallSource, destination: Destination
 ) -> None:
-    conditions = []
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        conditions.append(request.headers.get("If-None-Match"))
-        return web.Response(body=source.contents["a"], headers={"ETag": '"the same"'})
+    def answer(_: str | None) -> web.Response:
+        return web.Response(body=source.contents["a"], headers={"ETag": validator})
 
     await destination.catch_up()
-    source.answers[path_of("a")] = answer
-    source.put("a", b"one")
-    source.changes[-1] = replace(source.changes[-1], hash=None, length=None)
-    await destination.catch_up()
-    source.put("a", b"two")
-    await destination.catch_up()
-    assert conditions == [None, None]
+    source.answers[path_of("a")] = asked = Conditional("If-None-Match", answer)
+    for number in (1, 2):
+        source.put("a", b"%d" % number)
+        if number == 1 or not has_hash:
+            source.changes[-1] = replace(source.changes[-1], hash=None, length=None)
+        await destination.catch_up()
+    assert asked.conditions == [None, None]
     assert destination.equals_source()
 
 
@@ -82,50 +102,20 @@ async def test_a_validator_counts_for_the_representation_that_it_came_with(
     assert conditions == [None, None]
 
 
-async def test_a_weak_validator_says_nothing_of_bytes(
-    source: SmallSource, destination: Destination
-) -> None:
-    conditions = []
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        conditions.append(request.headers.get("If-None-Match"))
-        return web.Response(body=b"%d" % len(conditions), headers={"ETag": 'W/"1"'})
-
-    await destination.catch_up()
-    source.answers[path_of("a")] = answer
-    for number in (1, 2):
-        source.put("a", b"%d" % number)
-        source.changes[-1] = replace(source.changes[-1], hash=None, length=None)
-        await destination.catch_up()
-    assert conditions == [None, None]
-    assert destination.equals_source()
-
-
 async def test_what_is_listed_as_modified_earlier_than_what_is_held_is_asked_for_without_one(
-    source: SmallSource, destination: Destination
+    source: SmallSource, destination: Destination, listed: Callable[[int], None]
 ) -> None:
     """A server may answer 304 to all that is no later than the date it is asked with."""
-    days = [2, 1]  # it is restored from a copy
+    modified = {1: "Thu, 01 Jan 2026 00:00:00 GMT", 2: "Fri, 02 Jan 2026 00:00:00 GMT"}
+    for day in (2, 1):  # it is restored from a copy
+        source.contents["a"] = b"of day %d" % day
 
-    async def answer(request: web.Request) -> web.StreamResponse:
-        if "If-Modified-Since" in request.headers:
-            return web.Response(status=304)
-        modified = "Fri, 02" if days[0] == 2 else "Thu, 01"
-        headers = {"Last-Modified": f"{modified} Jan 2026 00:00:00 GMT"}
-        return web.Response(body=b"of day %d" % days[0], headers=headers)
+        def answer(condition: str | None, day: int = day) -> web.Response:
+            if condition is not None:
+                return web.Response(status=304)
+            headers = {"Last-Modified": modified[day]}
+            return web.Response(body=b"of day %d" % day, headers=headers)
 
-    def list_it() -> None:
-        modified = datetime(2026, 1, days[0], tzinfo=UTC)
-        source.list_only(Resource(source.base + "a", lastmod=modified))
-        source.contents["a"] = b"of day %d" % days[0]
-
-    source.put("a", b"")
-    source.changes.clear()
-    source.answers[path_of("a")] = answer
-    list_it()
-    await destination.catch_up()
-    assert destination.equals_source()
-    days.pop(0)
-    list_it()
-    await destination.catch_up(selection=ANEW)
-    assert destination.equals_source()
+        source.answers[path_of("a")] = Conditional("If-Modified-Since", answer)
+        listed(day)
+        await destination.become_equal(selection=Selection() if day == 2 else ANEW)

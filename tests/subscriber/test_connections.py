@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
 
 import pytest
 from aiohttp import web
@@ -62,12 +61,16 @@ def ask(sessions: Sessions, uri: str) -> asyncio.Task[None]:
 async def test_no_more_is_asked_at_once_than_all_together_may(
     source: SmallSource, crowd: Crowd
 ) -> None:
-    async with AsyncExitStack() as stack:
-        shared = await stack.enter_async_context(Connections(most=3))
-        tasks = []
-        for name in "ab":
-            one = await stack.enter_async_context(Sessions(source.url, shared=shared))
-            tasks += [ask(one, f"{source.site}{name}{number}") for number in range(8)]
+    async with (
+        Connections(most=3) as shared,
+        Sessions(source.url, shared=shared) as a,
+        Sessions(source.url, shared=shared) as b,
+    ):
+        tasks = [
+            ask(one, f"{source.site}{name}{number}")
+            for name, one in (("a", a), ("b", b))
+            for number in range(8)
+        ]
         # Which three is not determined: each resolves the host in a thread before its turn.
         await crowd.until_there_are(3)
         crowd.open.set()
@@ -78,12 +81,11 @@ async def test_no_more_is_asked_at_once_than_all_together_may(
 async def test_who_asks_for_much_leaves_room_for_the_others(
     source: SmallSource, crowd: Crowd
 ) -> None:
-    async with AsyncExitStack() as stack:
-        shared = await stack.enter_async_context(Connections(most=3))
-        greedy, other = [
-            await stack.enter_async_context(Sessions(source.url, per_host=2, shared=shared))
-            for _ in range(2)
-        ]
+    async with (
+        Connections(most=3) as shared,
+        Sessions(source.url, per_host=2, shared=shared) as greedy,
+        Sessions(source.url, per_host=2, shared=shared) as other,
+    ):
         tasks = [ask(greedy, f"{source.site}a{number}") for number in range(8)]
         await crowd.until("/a0", "/a1")
         tasks.append(ask(other, f"{source.site}b0"))
@@ -93,21 +95,17 @@ async def test_who_asks_for_much_leaves_room_for_the_others(
 
 
 async def test_a_host_that_does_not_answer_holds_up_no_other(
-    source: SmallSource, crowd: Crowd
+    source: SmallSource, other_source: SmallSource, crowd: Crowd
 ) -> None:
     slow = Crowd()
-    other = SmallSource()
-    await other.server.start()
-    other.answers["/b0"] = slow.answer
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(other.server.stop)
-        shared = await stack.enter_async_context(Connections(most=4, per_host=2))
-        sessions = await stack.enter_async_context(
-            Sessions(source.url, per_host=100, shared=shared, allow_private_addresses=True)
-        )
+    other_source.answers["/b0"] = slow.answer
+    async with (
+        Connections(most=4, per_host=2) as shared,
+        Sessions(source.url, per_host=100, shared=shared, allow_private_addresses=True) as sessions,
+    ):
         tasks = [ask(sessions, f"{source.site}a{number}") for number in range(8)]
         await crowd.until("/a0", "/a1")
-        tasks.append(ask(sessions, f"{other.site}b0"))
+        tasks.append(ask(sessions, f"{other_source.site}b0"))
         await slow.until("/b0")
         assert crowd.most == 2
         slow.open.set()
@@ -116,10 +114,11 @@ async def test_a_host_that_does_not_answer_holds_up_no_other(
 
 
 async def test_a_connection_to_a_private_address_is_nobody_elses(source: SmallSource) -> None:
-    async with AsyncExitStack() as stack:
-        shared = await stack.enter_async_context(Connections())
-        own = await stack.enter_async_context(Sessions(source.url, shared=shared))
-        stranger = await stack.enter_async_context(Sessions("http://a.example/", shared=shared))
+    async with (
+        Connections() as shared,
+        Sessions(source.url, shared=shared) as own,
+        Sessions("http://a.example/", shared=shared) as stranger,
+    ):
         await ask(own, source.url)
         with pytest.raises(RefusedAddress):
             await ask(stranger, source.url)
@@ -127,11 +126,11 @@ async def test_a_connection_to_a_private_address_is_nobody_elses(source: SmallSo
 
 async def test_a_host_that_asked_one_to_wait_is_left_alone_by_all(source: SmallSource) -> None:
     source.answers["/busy"] = status(503, headers={"Retry-After": "60"})
-    async with AsyncExitStack() as stack:
-        shared = await stack.enter_async_context(Connections())
-        one, other = [
-            await stack.enter_async_context(Sessions(source.url, shared=shared)) for _ in range(2)
-        ]
+    async with (
+        Connections() as shared,
+        Sessions(source.url, shared=shared) as one,
+        Sessions(source.url, shared=shared) as other,
+    ):
         await ask(one, source.site + "busy")
         with pytest.raises(Unavailable, match="asked for no requests"):
             await ask(other, source.url)

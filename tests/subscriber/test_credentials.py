@@ -7,25 +7,23 @@ import logging
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError, Unavailable, without_credentials
-from rsnotify.format.writer import write_document
 from rsnotify_relay import Relay
 from rsnotify_subscriber import Credentials, Fleet, audit
 from rsnotify_subscriber.fetching.credentials import split_login
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import load
-from rsnotify_validation.inspect import inspect
-from rsnotify_validation.validate import validate
+from rsnotify_validation.inspection import inspect
+from rsnotify_validation.validation_walk import validate
 from tests.subscriber.destination import PATIENCE, Destination, files_of
-from tests.subscriber.processes import outcome, rsnotify
-from tests.subscriber.source import SmallSource, body, path_of
+from tests.subscriber.processes import run
+from tests.subscriber.source import SmallSource, body, path_of, redirect
 
 SECRET = "c@nary/1:2"
 IN_URL = "me:c%40nary%2F1%3A2@"
@@ -40,11 +38,11 @@ class LockedSource(SmallSource):
         self.wanted: dict[str, str] = {}
         self.received: list[tuple[str, dict[str, str]]] = []
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def answer(self, request: web.Request) -> web.StreamResponse:
         self.received.append((request.path, dict(request.headers)))
         if any(request.headers.get(name) != value for name, value in self.wanted.items()):
             return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="here"'})
-        return await super()._answer(request)
+        return await super().answer(request)
 
     @property
     def with_login(self) -> str:
@@ -58,23 +56,19 @@ class LockedSource(SmallSource):
 
 @pytest.fixture
 async def source() -> AsyncIterator[LockedSource]:
-    source = LockedSource()
-    await source.server.start()
-    source.wanted = {"Authorization": BASIC}
-    source.put("a", b"1")
-    source.put("folder/b", b"2")
-    yield source
-    await source.server.stop()
+    async with LockedSource() as source:
+        source.wanted = {"Authorization": BASIC}
+        source.put("a", b"1")
+        source.put("folder/b", b"2")
+        yield source
 
 
 @pytest.fixture
 async def other() -> AsyncIterator[LockedSource]:
     """Another origin: another port of the same host."""
-    other = LockedSource()
-    await other.server.start()
-    other.contents["a"] = b"1"
-    yield other
-    await other.server.stop()
+    async with LockedSource() as other:
+        other.contents["a"] = b"1"
+        yield other
 
 
 @pytest.fixture(autouse=True)
@@ -83,13 +77,6 @@ def netrc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "a netrc file"
     monkeypatch.setenv("NETRC", str(file))
     return file
-
-
-def redirect(to: str) -> Any:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        raise web.HTTPFound(to)
-
-    return answer
 
 
 @pytest.mark.parametrize(
@@ -112,8 +99,7 @@ async def test_credentials_are_sent_with_every_request(
     wanted: dict[str, str],
 ) -> None:
     source.wanted = wanted
-    await destination.catch_up(source.site, credentials=credentials)
-    assert destination.equals_source()
+    await destination.become_equal(source.site, credentials=credentials)
     assert (await audit(source.site, destination.folder, credentials=credentials)).in_step
 
 
@@ -122,8 +108,7 @@ async def test_a_user_and_password_in_the_url_are_used_for_all_and_shown_nowhere
 ) -> None:
     caplog.set_level(logging.DEBUG)
     url = source.with_login
-    await destination.catch_up(url)
-    assert destination.equals_source()
+    await destination.become_equal(url)
     assert (await audit(url, destination.folder)).in_step
     found = await inspect(url)
     checked = await validate(f"{url}.well-known/resourcesync", deep=True)
@@ -136,12 +121,14 @@ async def test_a_user_and_password_in_the_url_are_used_for_all_and_shown_nowhere
         assert secret.encode() not in kept
 
 
-async def test_a_netrc_file_is_used_for_the_host_of_the_source(
-    source: LockedSource, destination: Destination, netrc: Path
+@pytest.mark.parametrize(
+    ("login", "is_given"), [(f"me password {SECRET}", False), ("somebody password else", True)]
+)
+async def test_a_netrc_file_is_used_for_the_host_of_the_source_unless_credentials_are_given(
+    source: LockedSource, destination: Destination, netrc: Path, login: str, is_given: bool
 ) -> None:
-    netrc.write_text(f"machine 127.0.0.1 login me password {SECRET}\n")
-    await destination.catch_up(source.site)
-    assert destination.equals_source()
+    netrc.write_text(f"machine 127.0.0.1 login {login}\n")
+    await destination.become_equal(source.with_login if is_given else source.site)
 
 
 @pytest.mark.parametrize("text", [f"default login me password {SECRET}\n", "machine\n", ""])
@@ -152,14 +139,6 @@ async def test_a_netrc_file_without_the_host_or_that_is_broken_is_not_used(
     with pytest.raises(Unavailable, match="401: it asks for credentials, and none were sent"):
         await destination.catch_up(source.site)
     assert source.sent("/") == [None]
-
-
-async def test_credentials_that_are_given_are_used_instead_of_a_netrc_file(
-    source: LockedSource, destination: Destination, netrc: Path
-) -> None:
-    netrc.write_text("machine 127.0.0.1 login somebody password else\n")
-    await destination.catch_up(source.with_login)
-    assert destination.equals_source()
 
 
 async def test_credentials_that_are_refused_are_told_from_none(
@@ -177,12 +156,10 @@ async def test_another_origin_gets_no_credentials(
 ) -> None:
     source.put("a", b"1" * size)
     other.contents["a"] = b"1" * size
-    listed = source._resource_list()
+    listed = source.resource_list()
     (entry,) = [each for each in listed.resources if each.uri == source.base + "a"]
     elsewhere = replace(entry, uri=other.base + "a")
-    source.answers["/data/resourcelist.xml"] = body(
-        write_document(replace(listed, resources=(elsewhere,)))
-    )
+    source.publish("resourcelist.xml", replace(listed, resources=(elsewhere,)))
     source.changes.clear()
     source.wanted |= {"X-Key": "k"}
     credentials = Credentials(login=f"me:{SECRET}", headers={"X-Key": "k"})
@@ -209,8 +186,7 @@ async def test_a_redirect_within_the_origin_keeps_the_credentials(
 ) -> None:
     source.answers[path_of("a")] = redirect("/data/elsewhere")
     source.answers[path_of("elsewhere")] = body(b"1")
-    await destination.catch_up(source.with_login)
-    assert destination.equals_source()
+    await destination.become_equal(source.with_login)
 
 
 async def test_a_hub_at_the_origin_of_the_source_gets_the_credentials_too() -> None:
@@ -255,7 +231,7 @@ async def test_each_command_takes_them_as_options_or_from_the_environment(
     source.wanted = {"Authorization": "Bearer t0ken", "X-Key": "a b"}
     options = ("--bearer", "t0ken", "--header", "X-Key: a b")
     follow = ("follow", source.site, destination.folder, "--once")
-    done = await outcome(await rsnotify(*follow, *options))
+    done = await run(*follow, *options)
     assert done[0] == 0, done
     monkeypatch.setenv("RSNOTIFY_HEADER", "Authorization: Bearer t0ken\nX-Key: a b\n")
     for arguments in (
@@ -263,12 +239,12 @@ async def test_each_command_takes_them_as_options_or_from_the_environment(
         ("inspect", source.site),
         ("validate", source.url),
     ):
-        done = await outcome(await rsnotify(*arguments))
+        done = await run(*arguments)
         assert done[0] == 0, done
     monkeypatch.delenv("RSNOTIFY_HEADER")
     monkeypatch.setenv("RSNOTIFY_LOGIN", f"me:{SECRET}")
     source.wanted = {"Authorization": BASIC}
-    done = await outcome(await rsnotify(*follow))
+    done = await run(*follow)
     assert done[0] == 0, done
 
 

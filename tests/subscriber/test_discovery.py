@@ -17,7 +17,9 @@ from rsnotify_subscriber.discovery.discovery import OfferDiscovery, base_of, dis
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.storage.identity import DescriptionMemory
-from tests.subscriber.source import Answer, SmallSource, body, status
+from tests.subscriber.source import Answer, SmallSource, body, page, redirect, status
+
+WELL_KNOWN = "/.well-known/resourcesync"
 
 
 @pytest.fixture
@@ -27,11 +29,15 @@ async def fetcher(source: SmallSource, tmp_path: Path) -> AsyncIterator[Fetcher]
         yield Fetcher(sessions, tmp_path)
 
 
-def page(text: str, **headers: str) -> Answer:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        return web.Response(text=text, content_type="text/html", headers=headers)
+@pytest.fixture
+def offers(source: SmallSource, fetcher: Fetcher) -> OfferDiscovery:
+    """Discover from the Capability List."""
+    return OfferDiscovery(DescriptionReader(fetcher), source.url)
 
-    return answer
+
+@pytest.fixture
+def offers_of_site(source: SmallSource, fetcher: Fetcher) -> OfferDiscovery:
+    return OfferDiscovery(DescriptionReader(fetcher), source.site)
 
 
 @pytest.mark.parametrize(
@@ -59,35 +65,36 @@ async def test_every_way_in_leads_to_the_same_offer(
 async def test_a_well_known_uri_below_the_path_comes_before_that_of_the_host(
     source: SmallSource, fetcher: Fetcher
 ) -> None:
-    here = Document("description", (Resource(source.url, capability="capabilitylist"),))
-    source.answers["/data/.well-known/resourcesync"] = body(write_document(here))
-    source.answers["/.well-known/resourcesync"] = status(500)
+    source.describe(source.url, below="data/")
+    source.answers[WELL_KNOWN] = status(500)
     assert (await discover(fetcher, source.base)).capability_list == source.url
 
 
-async def test_a_link_header_leads_there(source: SmallSource, fetcher: Fetcher) -> None:
-    link = '</data/capabilitylist.xml>; rel="resourcesync"'
-    source.answers["/home"] = page("hello", Link=link)
-    source.answers["/.well-known/resourcesync"] = status(404)
-    assert (await discover(fetcher, source.site + "home")).capability_list == source.url
-
-
-async def test_a_link_element_leads_there(source: SmallSource, fetcher: Fetcher) -> None:
-    source.answers["/home"] = page(
-        '<html><head><link rel="resourcesync" href="data/capabilitylist.xml"></head></html>'
-    )
-    source.answers["/.well-known/resourcesync"] = status(404)
-    assert (await discover(fetcher, source.site + "home")).capability_list == source.url
-
-
-async def test_a_sitemap_of_robots_txt_leads_there(source: SmallSource, fetcher: Fetcher) -> None:
-    text = f"User-agent: *\nsitemap: {source.base}resourcelist.xml\n"
-
-    async def robots(request: web.Request) -> web.StreamResponse:
-        return web.Response(text=text, content_type="text/plain")
-
-    source.answers["/robots.txt"] = robots
-    source.answers["/.well-known/resourcesync"] = status(404)
+@pytest.mark.parametrize(
+    ("path", "content_type", "text", "headers"),
+    [
+        ("", "text/html", "hello", {"Link": '</data/capabilitylist.xml>; rel="resourcesync"'}),
+        (
+            "",
+            "text/html",
+            '<html><head><link rel="resourcesync" href="data/capabilitylist.xml"></head></html>',
+            {},
+        ),
+        ("robots.txt", "text/plain", "User-agent: *\nsitemap: {}data/resourcelist.xml\n", {}),
+    ],
+    ids=["Link header", "link element", "sitemap of robots.txt"],
+)
+async def test_a_page_of_the_site_leads_there(
+    path: str,
+    content_type: str,
+    text: str,
+    headers: dict[str, str],
+    source: SmallSource,
+    fetcher: Fetcher,
+) -> None:
+    text = text.replace("{}", source.site)
+    source.answers["/" + path] = page(text, content_type, headers=headers)
+    source.answers[WELL_KNOWN] = status(404)
     assert (await discover(fetcher, source.site)).capability_list == source.url
 
 
@@ -107,51 +114,37 @@ async def test_a_link_up_that_is_broken_does_no_harm(
     assert await discover(fetcher, uri) == Offer(change_list=uri)
 
 
-async def test_a_link_up_that_cannot_be_followed_just_now_is_waited_for(
+async def test_a_list_that_its_capability_list_forgot_is_taken_into_the_offer_and_stays_there(
     source: SmallSource, fetcher: Fetcher
 ) -> None:
-    source.answers["/data/capabilitylist.xml"] = status(503)
-    with pytest.raises(Unavailable, match=r"data/capabilitylist\.xml"):
-        await discover(fetcher, source.base + "changelist.xml")
-
-
-async def test_a_list_that_its_capability_list_forgot_is_taken_into_the_offer(
-    source: SmallSource, fetcher: Fetcher
-) -> None:
-    listed = source._capability_list()
+    listed, named = source.capability_list(), source.base + "resourcelist.xml"
     without = tuple(one for one in listed.resources if one.capability != "resourcelist")
-    source.answers["/data/capabilitylist.xml"] = body(
-        write_document(replace(listed, resources=without))
-    )
-    offer = await discover(fetcher, source.base + "resourcelist.xml")
-    assert offer.resource_list == source.base + "resourcelist.xml"
+    source.publish("capabilitylist.xml", replace(listed, resources=without))
+    offers = OfferDiscovery(DescriptionReader(fetcher), named)
+    offer = await offers.find()
+    assert offer.resource_list == named
     assert offer.change_list == source.base + "changelist.xml"
+    assert (await offers.revalidate(offer)).resource_list == named
 
 
 async def test_several_sets_of_resources_are_listed_so_that_one_can_be_named(
     source: SmallSource, fetcher: Fetcher
 ) -> None:
-    sets = tuple(
-        Resource(f"{source.site}{name}/capabilitylist.xml", capability="capabilitylist")
-        for name in ("books", "maps")
-    )
-    source.answers["/.well-known/resourcesync"] = body(
-        write_document(Document("description", sets))
-    )
+    sets = [f"{source.site}{name}/capabilitylist.xml" for name in ("books", "maps")]
+    source.describe(*sets)
     with pytest.raises(ConfigurationError) as caught:
         await discover(fetcher, source.site)
-    assert f"{source.site}books/capabilitylist.xml" in str(caught.value)
-    assert f"{source.site}maps/capabilitylist.xml" in str(caught.value)
+    assert all(uri in str(caught.value) for uri in sets)
 
 
 async def test_a_site_without_resourcesync_is_told_what_was_tried(
     source: SmallSource, fetcher: Fetcher
 ) -> None:
-    source.answers["/.well-known/resourcesync"] = status(404)
+    source.answers[WELL_KNOWN] = status(404)
     source.answers["/"] = page("<html>hello</html>")
     with pytest.raises(ConfigurationError) as caught:
         await discover(fetcher, source.site)
-    assert "/.well-known/resourcesync" in str(caught.value)
+    assert WELL_KNOWN in str(caught.value)
     assert "/robots.txt" in str(caught.value)
 
 
@@ -159,7 +152,7 @@ async def test_a_site_without_resourcesync_is_told_what_was_tried(
 async def test_a_place_that_is_not_there_just_now_may_lead_somewhere_later(
     path: str, source: SmallSource, fetcher: Fetcher
 ) -> None:
-    source.answers["/.well-known/resourcesync"] = status(404)
+    source.answers[WELL_KNOWN] = status(404)
     source.answers[path] = status(503)
     with pytest.raises(Unavailable, match=path):
         await discover(fetcher, source.site)
@@ -174,54 +167,52 @@ async def test_a_source_that_is_down_is_not_taken_for_one_without_resourcesync(
     assert caught.value.retry_after == 7
 
 
-@pytest.mark.parametrize("code", [401, 403, 405, 500])
 @pytest.mark.parametrize("site", ["", "data/"])
+@pytest.mark.parametrize(
+    ("answer", "is_described"),
+    [
+        (status(401), False),
+        (status(403), False),
+        (status(405), False),
+        (status(500), True),  # a folder that fails may have a description of its own
+        (page("?", headers={"Content-Encoding": "br"}), False),
+        (lambda request: redirect(request.path)(request), False),
+    ],
+    ids=["401", "403", "405", "500", "strange encoding", "redirects without end"],
+)
 async def test_a_well_known_uri_is_tried_whatever_the_site_itself_answers(
-    code: int, site: str, source: SmallSource, fetcher: Fetcher
+    answer: Answer, is_described: bool, site: str, source: SmallSource, fetcher: Fetcher
 ) -> None:
-    if code == 500:  # a folder that fails may have its own
-        source.answers[f"/{site}.well-known/resourcesync"] = described(source.url)
-    source.answers["/" + site] = status(code)
+    if is_described:
+        source.describe(source.url, below=site)
+    source.answers["/" + site] = answer
     assert (await discover(fetcher, source.site + site)).capability_list == source.url
 
 
-async def test_a_well_known_uri_is_tried_where_the_site_comes_in_a_strange_encoding(
-    source: SmallSource, fetcher: Fetcher
+@pytest.mark.parametrize(
+    ("name", "answers", "told"),
+    [
+        ("maps/", {"/maps/": status(500)}, "says 500"),  # its host describes other folders
+        (
+            "maps/capabilitylist.xml",
+            {"/maps/capabilitylist.xml": status(403)},
+            r"maps/capabilitylist\.xml: the server says 403",
+        ),
+        (
+            "",
+            {WELL_KNOWN: status(404), "/": status(403)},
+            r"403.*well-known/resourcesync.*404.*robots\.txt",  # all that was tried
+        ),
+        ("data/changelist.xml", {"/data/capabilitylist.xml": status(503)}, r"capabilitylist\.xml"),
+    ],
+    ids=["a folder that fails", "a refused document", "a refusing site", "a link up"],
+)
+async def test_what_cannot_be_had_just_now_is_not_looked_for_elsewhere(
+    name: str, answers: dict[str, Answer], told: str, source: SmallSource, fetcher: Fetcher
 ) -> None:
-    source.answers["/"] = page("?", **{"Content-Encoding": "br"})
-    assert (await discover(fetcher, source.site)).capability_list == source.url
-
-
-async def test_a_well_known_uri_is_tried_where_the_site_redirects_without_end(
-    source: SmallSource, fetcher: Fetcher
-) -> None:
-    source.answers["/"] = redirected(302, source.site)
-    assert (await discover(fetcher, source.site)).capability_list == source.url
-
-
-async def test_a_folder_that_fails_is_not_taken_for_what_its_host_describes(
-    source: SmallSource, fetcher: Fetcher
-) -> None:
-    source.answers["/maps/"] = status(500)
-    with pytest.raises(Unavailable, match="says 500"):
-        await discover(fetcher, source.site + "maps/")
-
-
-async def test_a_document_that_is_refused_is_not_looked_for_elsewhere(
-    source: SmallSource, fetcher: Fetcher
-) -> None:
-    source.answers["/maps/capabilitylist.xml"] = status(403)
-    with pytest.raises(Unavailable, match=r"maps/capabilitylist\.xml: the server says 403"):
-        await discover(fetcher, source.site + "maps/capabilitylist.xml")
-
-
-async def test_a_site_that_refuses_and_describes_nothing_is_told_with_all_that_was_tried(
-    source: SmallSource, fetcher: Fetcher
-) -> None:
-    source.answers["/.well-known/resourcesync"] = status(404)
-    source.answers["/"] = status(403)
-    with pytest.raises(Unavailable, match=r"403.*well-known/resourcesync.*404.*robots\.txt"):
-        await discover(fetcher, source.site)
+    source.answers |= answers
+    with pytest.raises(Unavailable, match=told):
+        await discover(fetcher, source.site + name)
 
 
 @pytest.mark.parametrize(
@@ -236,117 +227,86 @@ async def test_a_capability_list_that_cannot_be_had_is_named(
         await discover(fetcher, source.site)
 
 
-def framework(source: SmallSource, *, entry: bool) -> Document:
-    """Describe a Source that tells of its documents, by a link or as the specification has it."""
-    topic, hub = source.base + "framework.xml", Link("hub", "wss://hub.example/ws")
-    listed = Resource(source.url, capability="capabilitylist")
-    if entry:
-        channel = Resource(topic, capability="framework-notification", links=(hub,))
-        return Document("description", (listed, channel))
-    return Document("description", (listed,), links=(Link("monitor-group", topic), hub))
-
-
-@pytest.mark.parametrize("entry", [False, True])
-async def test_where_is_told_of_documents_is_found_in_the_source_description(
-    entry: bool, source: SmallSource, fetcher: Fetcher
+@pytest.mark.parametrize("listed", [False, True], ids=["by links", "by an entry"])
+async def test_the_channel_of_documents_is_found_in_the_source_description(
+    listed: bool, source: SmallSource, fetcher: Fetcher
 ) -> None:
-    described = write_document(framework(source, entry=entry))
-    source.answers["/.well-known/resourcesync"] = body(described)
+    topic, hub = source.base + "framework.xml", Link("hub", "wss://hub.example/ws")
+    if listed:
+        channel = Resource(topic, capability="framework-notification", links=(hub,))
+        entries = (Resource(source.url, capability="capabilitylist"), channel)
+        described = Document("description", entries)
+        source.answers[WELL_KNOWN] = body(write_document(described))
+    else:
+        source.describe(source.url, links=(Link("monitor-group", topic), hub))
     offer = await discover(fetcher, source.site)
-    assert offer.framework == source.base + "framework.xml"
+    assert offer.framework == topic
     assert offer.framework_hubs == ("wss://hub.example/ws",)
 
 
 async def test_it_is_found_from_a_capability_list_too(
-    source: SmallSource, fetcher: Fetcher
+    source: SmallSource, offers: OfferDiscovery
 ) -> None:
-    source.answers["/.well-known/resourcesync"] = body(
-        write_document(framework(source, entry=False))
-    )
-    offers = OfferDiscovery(DescriptionReader(fetcher), source.url)
+    topic = source.base + "framework.xml"
+    source.describe(source.url, links=[Link("monitor-group", topic), Link("hub", "ws://a/")])
     found = await offers.find()
-    assert found.framework == source.base + "framework.xml"
+    assert found.framework == topic
     assert await offers.revalidate(found) == found
 
 
 @pytest.mark.parametrize("answer", [status(404), status(500), body(b"<urlset"), body(b"<no/>")])
 async def test_a_source_description_that_never_listed_the_set_may_be_missing(
-    answer: Answer, source: SmallSource, fetcher: Fetcher
+    answer: Answer, source: SmallSource, offers: OfferDiscovery
 ) -> None:
-    source.answers["/.well-known/resourcesync"] = answer
-    offers = OfferDiscovery(DescriptionReader(fetcher), source.url)
+    source.answers[WELL_KNOWN] = answer
     known = replace(await offers.find(), framework="http://a/framework.xml")
     assert await offers.revalidate(known) == known
 
 
 @pytest.mark.parametrize("answer", [status(500), body(b"<urlset")])
 async def test_a_source_description_that_listed_the_set_and_cannot_be_read_leaves_the_offer_open(
-    answer: Answer, source: SmallSource, fetcher: Fetcher
+    answer: Answer, source: SmallSource, offers: OfferDiscovery
 ) -> None:
-    offers = OfferDiscovery(DescriptionReader(fetcher), source.url)
     known = await offers.find()
     assert known.listed
-    source.answers["/.well-known/resourcesync"] = answer
+    source.answers[WELL_KNOWN] = answer
     with pytest.raises((Unavailable, DocumentError), match="well-known"):
         await offers.revalidate(known)
 
 
-def described(*uris: str) -> Answer:
-    """Answer with a Source Description of these Capability Lists."""
-    listed = tuple(Resource(uri, capability="capabilitylist") for uri in uris)
-    return body(write_document(Document("description", listed)))
-
-
 def elsewhere(source: SmallSource) -> str:
     """Offer the same set by another Capability List, and leave the first one where it is."""
-    source.answers["/data/second.xml"] = body(write_document(source._capability_list()))
-    return source.base + "second.xml"
+    return source.publish("second.xml", source.capability_list())
 
 
 async def test_a_set_that_its_source_description_lists_elsewhere_is_followed_there(
-    source: SmallSource, fetcher: Fetcher
+    source: SmallSource, offers_of_site: OfferDiscovery
 ) -> None:
-    offers = OfferDiscovery(DescriptionReader(fetcher), source.site)
-    known = await offers.find()
+    known = await offers_of_site.find()
     second = elsewhere(source)
-    source.answers["/.well-known/resourcesync"] = described(second)
-    assert (await offers.revalidate(known)).capability_list == second
+    source.describe(second)
+    assert (await offers_of_site.revalidate(known)).capability_list == second
 
 
 async def test_of_several_other_sets_the_user_has_to_name_one(
-    source: SmallSource, fetcher: Fetcher
+    source: SmallSource, offers_of_site: OfferDiscovery
 ) -> None:
-    offers = OfferDiscovery(DescriptionReader(fetcher), source.site)
-    known = await offers.find()
+    known = await offers_of_site.find()
     second = elsewhere(source)
-    source.answers["/.well-known/resourcesync"] = described(source.url, second)
-    assert (await offers.revalidate(known)).capability_list == source.url
-    source.answers["/.well-known/resourcesync"] = described(second, source.base + "third.xml")
+    source.describe(source.url, second)
+    assert (await offers_of_site.revalidate(known)).capability_list == source.url
+    source.describe(second, source.base + "third.xml")
     with pytest.raises(SeveralSets, match=r"third\.xml"):
-        await offers.revalidate(known)
+        await offers_of_site.revalidate(known)
 
 
 async def test_a_set_that_was_never_listed_is_not_taken_for_the_one_that_is(
-    source: SmallSource, fetcher: Fetcher
+    source: SmallSource, offers: OfferDiscovery
 ) -> None:
-    source.answers["/.well-known/resourcesync"] = described(elsewhere(source))
-    offers = OfferDiscovery(DescriptionReader(fetcher), source.url)
+    source.describe(elsewhere(source))
     known = await offers.find()
     assert known.capability_list == source.url
     assert await offers.revalidate(known) == known
-
-
-async def test_the_list_that_the_user_named_stays_offered(
-    source: SmallSource, fetcher: Fetcher
-) -> None:
-    listed = source._capability_list()
-    without = tuple(one for one in listed.resources if one.capability != "resourcelist")
-    source.answers["/data/capabilitylist.xml"] = body(
-        write_document(replace(listed, resources=without))
-    )
-    offers = OfferDiscovery(DescriptionReader(fetcher), source.base + "resourcelist.xml")
-    known = await offers.find()
-    assert (await offers.revalidate(known)).resource_list == source.base + "resourcelist.xml"
 
 
 async def test_a_capability_list_that_offers_a_list_of_another_set_is_not_followed(
@@ -359,22 +319,17 @@ async def test_a_capability_list_that_offers_a_list_of_another_set_is_not_follow
         await discover(fetcher, source.site + "other/changelist.xml")
 
 
-def redirected(code: int, uri: str) -> Answer:
-    return status(code, headers={"Location": uri})
-
-
 @pytest.mark.parametrize(("code", "moves"), [(301, True), (308, True), (302, False), (307, False)])
 async def test_a_capability_list_that_moved_for_good_is_read_where_it_is_then(
-    code: int, moves: bool, source: SmallSource, fetcher: Fetcher
+    code: int, moves: bool, source: SmallSource, offers: OfferDiscovery
 ) -> None:
-    offers = OfferDiscovery(DescriptionReader(fetcher), source.url)
     known = await offers.find()
     second = elsewhere(source)
-    source.answers["/data/capabilitylist.xml"] = redirected(code, second)
+    source.answers["/data/capabilitylist.xml"] = redirect(second, code)
     now = await offers.revalidate(known)
     assert now.capability_list == (second if moves else source.url)
     assert now.listed  # by its old URI
-    source.answers["/data/capabilitylist.xml"] = redirected(301, source.base + "nowhere")
+    source.answers["/data/capabilitylist.xml"] = redirect(source.base + "nowhere", 301)
     if moves:
         assert await offers.revalidate(now) == now
     else:
@@ -385,28 +340,25 @@ async def test_a_capability_list_that_moved_for_good_is_read_where_it_is_then(
 async def test_a_url_and_a_source_description_that_moved_for_good_are_not_needed_any_more(
     source: SmallSource, fetcher: Fetcher
 ) -> None:
-    source.answers["/old/description"] = redirected(301, source.site + ".well-known/resourcesync")
-    descriptions = DescriptionReader(fetcher)
-    offers = OfferDiscovery(descriptions, source.site + "old/description")
+    old, descriptions = source.site + "old/description", DescriptionReader(fetcher)
+    source.answers["/old/description"] = redirect(source.site + WELL_KNOWN[1:], 301)
+    offers = OfferDiscovery(descriptions, old)
     known = await offers.find()
     source.answers["/old/description"] = status(410)
     assert await offers.revalidate(known) == known
     source.answers["/data/capabilitylist.xml"] = status(404)
     second = elsewhere(source)
-    source.answers["/.well-known/resourcesync"] = described(second)
-    later = OfferDiscovery(
-        DescriptionReader(fetcher, descriptions.memory), source.site + "old/description"
-    )
+    source.describe(second)
+    later = OfferDiscovery(DescriptionReader(fetcher, descriptions.memory), old)
     assert (await later.revalidate(known)).capability_list == second
 
 
 async def test_a_permanent_redirect_to_a_page_is_no_move(
-    source: SmallSource, fetcher: Fetcher
+    source: SmallSource, offers: OfferDiscovery
 ) -> None:
-    offers = OfferDiscovery(DescriptionReader(fetcher), source.url)
     known = await offers.find()
     source.answers["/login"] = page("<html>log in</html>")
-    source.answers["/data/capabilitylist.xml"] = redirected(301, source.site + "login")
+    source.answers["/data/capabilitylist.xml"] = redirect(source.site + "login", 301)
     with pytest.raises(DocumentError):
         await offers.revalidate(known)
     del source.answers["/data/capabilitylist.xml"]
@@ -418,7 +370,7 @@ async def test_relative_references_begin_where_a_redirect_led(
 ) -> None:
     listed = Resource("changelist.xml", capability="changelist")
     source.answers["/deep/list.xml"] = body(write_document(Document("capabilitylist", (listed,))))
-    source.answers["/short"] = redirected(302, source.site + "deep/list.xml")
+    source.answers["/short"] = redirect(source.site + "deep/list.xml")
     offer = await discover(fetcher, source.site + "short")
     assert offer.change_list == source.site + "deep/changelist.xml"
     assert offer.capability_list == source.site + "short"
@@ -443,7 +395,7 @@ async def test_an_unchanged_offer_costs_two_conditional_requests_in_a_later_run(
         return reply
 
     source.answers["/data/capabilitylist.xml"] = tagged(source.own)
-    source.answers["/.well-known/resourcesync"] = tagged(source.own)
+    source.answers[WELL_KNOWN] = tagged(source.own)
     async with Sessions(source.url) as sessions:
         first = OfferDiscovery(DescriptionReader(Fetcher(sessions, tmp_path)), source.site)
         known = await first.find()
@@ -457,24 +409,23 @@ async def test_an_unchanged_offer_costs_two_conditional_requests_in_a_later_run(
 
 
 async def test_a_copy_in_a_cache_that_is_older_than_what_was_seen_is_refused(
-    source: SmallSource, fetcher: Fetcher
+    source: SmallSource, offers: OfferDiscovery
 ) -> None:
-    offers = OfferDiscovery(DescriptionReader(fetcher), source.url)
     known = await offers.find()
-    old = replace(source._capability_list(), resources=())
+    old = replace(source.capability_list(), resources=())
     headers = {"Age": "4000", "Date": "Mon, 05 Jan 2026 00:00:00 GMT"}
-    source.answers["/data/capabilitylist.xml"] = body(write_document(old), headers=headers)
+    source.publish("capabilitylist.xml", old, headers=headers)
     with pytest.raises(Unavailable, match="a cache answers with a copy of 2026-01-05"):
         await offers.revalidate(known)
 
 
 async def test_a_capability_list_that_is_gone_is_requested_once_in_a_search(
-    source: SmallSource, fetcher: Fetcher
+    source: SmallSource, offers: OfferDiscovery
 ) -> None:
-    known = await discover(fetcher, source.url)
-    for path in ("/data/capabilitylist.xml", "/.well-known/resourcesync"):
+    known = await offers.find()
+    for path in ("/data/capabilitylist.xml", WELL_KNOWN):
         source.answers[path] = status(404)
     source.gets.clear()
     with pytest.raises(ConfigurationError):
-        await OfferDiscovery(DescriptionReader(fetcher), source.url).revalidate(known)
+        await offers.revalidate(known)
     assert source.gets["/data/capabilitylist.xml"] == 1

@@ -13,7 +13,7 @@ import pytest
 
 from rsnotify.errors import StorageError
 from rsnotify_subscriber import FollowOptions, Received, Subscriber
-from rsnotify_subscriber.storage.sqlite_state import SQLiteDatabase, SQLiteFolder
+from rsnotify_subscriber.storage.state_database import SQLiteDatabase, SQLiteFolder
 from tests.subscriber.destination import PACE, PATIENCE
 from tests.subscriber.source import SmallSource
 
@@ -51,6 +51,9 @@ def held() -> dict[str, bytes]:
     return {}
 
 
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
 def follow(source: SmallSource, place: FailingFolder, held: dict[str, bytes]) -> Subscriber:
     async def hold(received: Received) -> None:
         assert received.content is not None
@@ -62,7 +65,7 @@ def follow(source: SmallSource, place: FailingFolder, held: dict[str, bytes]) ->
 @pytest.mark.parametrize(
     "error",
     [
-        OSError(errno.ENOSPC, "No space left on device"),
+        FULL,
         OSError(errno.EIO, "Input/output error"),
         OSError(errno.EDQUOT, "Disk quota exceeded"),
         of_sqlite(sqlite3.SQLITE_FULL),
@@ -90,25 +93,26 @@ async def test_following_continues_once_the_disk_can_be_written_again(
 async def test_following_ends_in_order_while_it_waits_for_the_disk(
     source: SmallSource, held: dict[str, bytes], tmp_path: Path
 ) -> None:
-    place = FailingFolder(tmp_path, OSError(errno.ENOSPC, "No space left"), failures=10**6)
+    place = FailingFolder(tmp_path, FULL, failures=10**6)
     async with asyncio.timeout(PATIENCE), follow(source, place, held) as subscriber:
         assert await subscriber.until(lambda status: "No space left" in str(status.error))
         assert not subscriber.status.level
 
 
-async def test_a_damaged_state_ends_the_run_at_once(
-    source: SmallSource, held: dict[str, bytes], tmp_path: Path
+@pytest.mark.parametrize(
+    ("error", "told", "runs"),
+    [(of_sqlite(sqlite3.SQLITE_CORRUPT), "the database says no", True), (FULL, "No space", False)],
+    ids=["a damaged state while following", "a full disk while catching up"],
+)
+async def test_a_damaged_state_ends_the_run_at_once_and_a_full_disk_catching_up(
+    error: Exception,
+    told: str,
+    runs: bool,
+    source: SmallSource,
+    held: dict[str, bytes],
+    tmp_path: Path,
 ) -> None:
-    place = FailingFolder(tmp_path, of_sqlite(sqlite3.SQLITE_CORRUPT), failures=1)
-    with pytest.raises(StorageError, match="the database says no"):
+    subscriber = follow(source, FailingFolder(tmp_path, error, failures=1), held)
+    with pytest.raises(StorageError, match=told):
         async with asyncio.timeout(PATIENCE):
-            await follow(source, place, held).run()
-
-
-async def test_catching_up_reports_a_full_disk(
-    source: SmallSource, held: dict[str, bytes], tmp_path: Path
-) -> None:
-    place = FailingFolder(tmp_path, OSError(errno.ENOSPC, "No space left"), failures=1)
-    with pytest.raises(StorageError, match="No space left"):
-        async with asyncio.timeout(PATIENCE):
-            await follow(source, place, held).catch_up()
+            await (subscriber.run() if runs else subscriber.catch_up())

@@ -20,7 +20,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.sync.actions import Progress
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import FollowOptions, PushState, Received, Subscriber
-from rsnotify_subscriber.storage.postgresql_state import PostgreSQLState
+from rsnotify_subscriber.storage.postgresql import PostgreSQLState
 from tests.postgresql import PostgreSQL
 from tests.subscriber import aggregator
 from tests.subscriber.aggregator import PACE, Aggregator
@@ -44,6 +44,16 @@ class Database:
         with psycopg.connect(self.conninfo, autocommit=True) as connection:
             return connection.execute(query.encode()).fetchall()
 
+    def execute(self, statements: str) -> None:
+        with psycopg.connect(self.conninfo) as connection:
+            connection.execute(statements.encode())
+
+    def through_proxy(self, conninfo: str) -> Database:
+        """Return the same database by another connection."""
+        other = copy(self)
+        other.conninfo = conninfo
+        return other
+
     def copy(self, source: SmallSource) -> dict[str, bytes]:
         rows = self.rows("SELECT uri, content FROM copy")
         return {uri.removeprefix(source.base): content for uri, content in rows}
@@ -61,12 +71,25 @@ def database(postgresql: str) -> Database:
     return Database(postgresql)
 
 
+@pytest.fixture
+async def begun(source: SmallSource, database: Database) -> Database:
+    """A database that holds the first version of a resource."""
+    source.put("a", b"1")
+    await catch_up(source, database)
+    return database
+
+
+def check_equal(source: SmallSource, database: Database) -> None:
+    assert database.copy(source) == source.contents
+    assert database.had_no_double()
+
+
 def subscriber(
-    source: SmallSource, database: Database, handler: object = None, pace: Pace = PACE
+    source: SmallSource, database: Database, handler: Any = None, pace: Pace = PACE
 ) -> Subscriber:
-    handler = handler or Aggregator()
     state = PostgreSQLState(database.conninfo)
-    return Subscriber(source.url, handler, state=state, options=FollowOptions(pace=pace))  # type: ignore[arg-type]
+    options = FollowOptions(pace=pace)
+    return Subscriber(source.url, handler or Aggregator(), state=state, options=options)
 
 
 async def catch_up(source: SmallSource, database: Database, handler: object = None) -> None:
@@ -80,28 +103,24 @@ async def until_equal(following: Subscriber, source: SmallSource, database: Data
 
 
 async def test_the_effect_and_t_are_committed_together(
-    source: SmallSource, database: Database
+    source: SmallSource, begun: Database
 ) -> None:
-    source.put("a", b"1")
-    await catch_up(source, database)
     for number in range(5):
         source.put("a", b"%d" % number)
         source.put("b", b"b%d" % number)
     source.delete("b")
-    await catch_up(source, database)
-    assert database.copy(source) == source.contents == {"a": b"4"}
-    assert database.through() >= source.last
-    assert database.had_no_double()
+    await catch_up(source, begun)
+    check_equal(source, begun)
+    assert source.contents == {"a": b"4"}
+    assert begun.through() >= source.last
 
 
 async def test_a_restored_backup_restores_t_too(
-    source: SmallSource, database: Database, postgresql_server: PostgreSQL
+    source: SmallSource, begun: Database, postgresql_server: PostgreSQL
 ) -> None:
-    source.put("a", b"1")
-    await catch_up(source, database)
-    backup = Database(postgresql_server.database(backup_of=database.conninfo))
+    backup = Database(postgresql_server.database(backup_of=begun.conninfo))
     source.put("b", b"1")
-    await catch_up(source, database)
+    await catch_up(source, begun)
     assert backup.copy(source) == {"a": b"1"}
     await catch_up(source, backup)
     assert backup.copy(source) == source.contents
@@ -177,8 +196,7 @@ async def test_each_change_has_its_effect_once_however_often_the_process_is_kill
         finally:
             await ended(process)
     await catch_up(source, database)
-    assert database.copy(source) == source.contents
-    assert database.had_no_double()
+    check_equal(source, database)
 
 
 def change(source: SmallSource, random: Random, step: int) -> None:
@@ -197,46 +215,38 @@ CREATE TRIGGER end_it BEFORE INSERT OR UPDATE ON rsnotify.facts FOR EACH ROW
 """
 
 
-async def test_an_effect_without_its_t_is_undone(source: SmallSource, database: Database) -> None:
-    source.put("a", b"1")
-    await catch_up(source, database)
-    with psycopg.connect(database.conninfo) as connection:
-        connection.execute(BREAK)
+async def test_an_effect_without_its_t_is_undone(source: SmallSource, begun: Database) -> None:
+    begun.execute(BREAK)
     source.put("a", b"2")
     with pytest.raises(StorageError):
-        await catch_up(source, database)
-    assert database.copy(source) == {"a": b"1"}
-    with psycopg.connect(database.conninfo) as connection:
-        connection.execute("DROP TRIGGER end_it ON rsnotify.facts")
-    await catch_up(source, database)
-    assert database.copy(source) == source.contents
-    assert database.had_no_double()
+        await catch_up(source, begun)
+    assert begun.copy(source) == {"a": b"1"}
+    begun.execute("DROP TRIGGER end_it ON rsnotify.facts")
+    await catch_up(source, begun)
+    check_equal(source, begun)
 
 
 @pytest.mark.parametrize("lost", [Lost.REQUEST, Lost.REPLY])
 async def test_a_change_has_its_effect_once_whichever_commit_a_broken_connection_leaves_in_doubt(
-    source: SmallSource, database: Database, lost: Lost
+    source: SmallSource, begun: Database, lost: Lost
 ) -> None:
-    source.put("a", b"0")
-    await catch_up(source, database)
     undone = done = 0
-    with commit_breaker(database.conninfo) as (breaker, conninfo):
-        unsure = copy(database)
-        unsure.conninfo = conninfo
+    with commit_breaker(begun.conninfo) as (breaker, conninfo):
+        unsure = begun.through_proxy(conninfo)
         while True:
-            source.put("a", b"%d" % (undone + done + 1))
+            source.put("a", b"%d" % (undone + done + 2))
             breaker.lost, breaker.skipped = lost, undone + done
             try:
                 await catch_up(source, unsure)
             except StorageError:
-                is_done = database.copy(source) == source.contents
+                is_done = begun.copy(source) == source.contents
                 done, undone = done + is_done, undone + (not is_done)
-                await catch_up(source, database)
-                assert database.copy(source) == source.contents
+                await catch_up(source, begun)
+                assert begun.copy(source) == source.contents
             else:
                 break
     assert done if lost is Lost.REPLY else undone
-    assert database.had_no_double()
+    assert begun.had_no_double()
 
 
 SLOW_COMMIT = """
@@ -249,27 +259,22 @@ CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON effects DEFERRABLE INITIALLY DEFE
 
 
 async def test_no_other_follower_begins_while_a_commit_without_a_client_may_still_succeed(
-    source: SmallSource, database: Database
+    source: SmallSource, begun: Database
 ) -> None:
-    source.put("a", b"1")
-    await catch_up(source, database)
     source.put("a", b"2")
-    with psycopg.connect(database.conninfo, autocommit=True) as connection:
+    with psycopg.connect(begun.conninfo, autocommit=True) as connection:
         connection.execute(SLOW_COMMIT)
         connection.execute("SELECT pg_advisory_lock(1)")
-        with commit_breaker(database.conninfo) as (breaker, conninfo):
-            unsure = copy(database)
-            unsure.conninfo = conninfo
+        with commit_breaker(begun.conninfo) as (breaker, conninfo):
             breaker.lost, breaker.skipped = Lost.CLIENT, 1
             with pytest.raises(StorageError):
-                await catch_up(source, unsure)
+                await catch_up(source, begun.through_proxy(conninfo))
             with pytest.raises(ConfigurationError, match="in use by another follower"):
-                await catch_up(source, database)
-            assert database.copy(source) == {"a": b"1"}
+                await catch_up(source, begun)
+            assert begun.copy(source) == {"a": b"1"}
             connection.execute("SELECT pg_advisory_unlock(1)")
-        await catch_up(source, database)
-    assert database.copy(source) == source.contents
-    assert database.had_no_double()
+        await catch_up(source, begun)
+    check_equal(source, begun)
 
 
 async def test_following_continues_from_the_last_commit_after_a_crash_of_the_database(
@@ -290,8 +295,7 @@ async def test_following_continues_from_the_last_commit_after_a_crash_of_the_dat
     finally:
         await asyncio.to_thread(postgresql_server.start)
     await catch_up(source, database)
-    assert database.copy(source) == source.contents
-    assert database.had_no_double()
+    check_equal(source, database)
 
 
 async def test_an_async_handler_may_have_its_state_in_the_database_too(
@@ -308,16 +312,9 @@ async def test_an_async_handler_may_have_its_state_in_the_database_too(
     assert database.through() >= source.last
 
 
-async def test_a_schema_belongs_to_one_source(source: SmallSource, database: Database) -> None:
-    source.put("a", b"1")
-    await catch_up(source, database)
-    other = SmallSource()
-    await other.server.start()
-    try:
-        with pytest.raises(ConfigurationError, match="the schema rsnotify holds the state of"):
-            await catch_up(other, database)
-    finally:
-        await other.server.stop()
+async def test_a_schema_belongs_to_one_source(begun: Database, other_source: SmallSource) -> None:
+    with pytest.raises(ConfigurationError, match="the schema rsnotify holds the state of"):
+        await catch_up(other_source, begun)
 
 
 @pytest.mark.parametrize("schema", ["", "a.b", 'a"b', "a b", "x" * 64])

@@ -3,7 +3,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,30 +17,22 @@ from rsnotify.format.model import Document, Resource
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import FolderMirror, PushState, Subscriber, Via
 from tests.subscriber.destination import PATIENCE, Destination
-from tests.subscriber.hub import SmallHub
-from tests.subscriber.source import SmallSource, body, first, path_of, status
+from tests.subscriber.hub import SmallHub, push
+from tests.subscriber.source import Answer, SmallSource, body, first, path_of, status
 
 LIST = "/data/changelist.xml"
 
 
-@pytest.fixture(autouse=True)
-def some_content(source: SmallSource) -> None:
-    for n in range(5):
-        source.put(f"r{n}", b"%d" % n)
+pytestmark = pytest.mark.usefixtures("some_content")
 
 
 @pytest.fixture
-def pushed(source: SmallSource, hub: SmallHub) -> None:
+async def pushed(
+    source: SmallSource, hub: SmallHub, destination: Destination, some_content: None
+) -> AsyncIterator[Subscriber]:
+    """Follow by push."""
     source.hubs = [hub.url]
-
-
-@asynccontextmanager
-async def following(destination: Destination, **options: object) -> AsyncIterator[Subscriber]:
-    """Follow, from the moment the baseline is there and a hub, if there is one, is joined."""
-    async with destination.subscriber(**options) as subscriber:
-        await destination.until(lambda: subscriber.status.level)
-        if destination.source.hubs and options.get("via") is not Via.POLL:
-            await destination.until(lambda: subscriber.status.push is PushState.UP)
+    async with destination.following() as subscriber:
         yield subscriber
 
 
@@ -50,30 +41,19 @@ def age_ms(source: SmallSource) -> float:
     return (datetime.now(UTC) - source.last) / timedelta(milliseconds=1)
 
 
-async def push(source: SmallSource, hub: SmallHub, count: int = 1) -> None:
-    """Push the last so many changes as one fragment."""
-    before = source.changes[-count - 1].changed_at or source.begins
-    until = source.changes[-1].changed_at
-    assert until is not None
-    await hub.publish(source.fragment(source.changes[-count:], before), before, until)
-
-
-@pytest.mark.usefixtures("pushed")
 async def test_a_pushed_change_is_applied_without_a_poll(
-    source: SmallSource, hub: SmallHub, destination: Destination
+    source: SmallSource, hub: SmallHub, destination: Destination, pushed: Subscriber
 ) -> None:
-    async with following(destination) as subscriber:
-        source.answers[LIST] = status(503)
-        source.put("new", b"pushed")
-        await push(source, hub)
-        await destination.until(lambda: subscriber.status.applied == 6)
-        lag = subscriber.status.lag_ms  # of the last second, if there is any
-        assert lag is None or 0 < lag <= age_ms(source)
-        assert subscriber.status.resources == 6
-        assert destination.equals_source()
+    source.answers[LIST] = status(503)
+    source.put("new", b"pushed")
+    await push(source, hub)
+    await destination.until(lambda: pushed.status.applied == 6)
+    lag = pushed.status.lag_ms  # of the last second, if there is any
+    assert lag is None or 0 < lag <= age_ms(source)
+    assert pushed.status.resources == 6
+    assert destination.equals_source()
 
 
-@pytest.mark.usefixtures("pushed")
 async def test_pushed_changes_are_applied_while_the_files_of_the_copy_are_compared(
     source: SmallSource,
     hub: SmallHub,
@@ -91,11 +71,12 @@ async def test_pushed_changes_are_applied_while_the_files_of_the_copy_are_compar
         return find_files(mirror, uris)
 
     monkeypatch.setattr(FolderMirror, "find_files", find_files_later)
+    source.hubs = [hub.url]
     async with destination.subscriber() as subscriber:
         await destination.until(lambda: subscriber.status.push is PushState.UP)
         source.put("new", b"pushed")
         source.put("r2", b"pushed too")
-        await push(source, hub, 2)
+        await push(source, hub, count=2)
         await destination.until(lambda: subscriber.status.applied == 2)
         assert destination.files()["new"] == b"pushed"
         assert "have not been compared" in str(subscriber.status.doubts)
@@ -109,52 +90,39 @@ async def test_pushed_changes_are_applied_while_the_files_of_the_copy_are_compar
 async def test_inline_content_is_used_instead_of_a_get(
     source: SmallSource, hub: SmallHub, destination: Destination
 ) -> None:
-    async with following(destination):
-        source.put_inline("new", b"it travels inside")
-        await push(source, hub)
-        await destination.until_equal()
-        assert source.gets[path_of("new")] == 0
+    source.put_inline("new", b"it travels inside")
+    await push(source, hub)
+    await destination.until_equal()
+    assert source.gets[path_of("new")] == 0
 
 
 @pytest.mark.usefixtures("pushed")
 async def test_inline_content_that_does_not_verify_is_fetched(
     source: SmallSource, hub: SmallHub, destination: Destination
 ) -> None:
-    async with following(destination):
-        change = source.put("new", b"true")
-        lie = source.put_inline("other", b"lies").links  # of the same length
-        del source.changes[-1], source.contents["other"]
-        source.changes[-1] = replace(change, links=lie)
-        await push(source, hub)
-        await destination.until_equal()
-        assert source.gets[path_of("new")] == 1
+    change = source.put("new", b"true")
+    lie = source.put_inline("other", b"lies").links  # of the same length
+    del source.changes[-1], source.contents["other"]
+    source.changes[-1] = replace(change, links=lie)
+    await push(source, hub)
+    await destination.until_equal()
+    assert source.gets[path_of("new")] == 1
 
 
 @pytest.mark.usefixtures("pushed")
-async def test_a_lost_fragment_is_made_up_for_from_the_change_list(
-    source: SmallSource, hub: SmallHub, destination: Destination
+@pytest.mark.parametrize("archived", [0, 3], ids=["Change List", "archive"])
+async def test_a_lost_fragment_is_made_up_for_from_the_lists(
+    source: SmallSource, hub: SmallHub, destination: Destination, archived: int
 ) -> None:
-    async with following(destination):
-        source.put("lost", b"1")
-        source.put("seen", b"2")
-        await push(source, hub)
-        await destination.until_equal()
-
-
-@pytest.mark.usefixtures("pushed")
-async def test_a_lost_fragment_is_made_up_for_from_the_archive(
-    source: SmallSource, hub: SmallHub, destination: Destination
-) -> None:
-    async with following(destination):
-        for n in range(3):
-            source.put("lost", b"%d" % n)
-            source.put(f"lost{n}", b"x")
-            source.rotate()
-        source.put("before", b"1")
-        source.put("seen", b"2")
-        await push(source, hub)
-        await destination.until_equal()
-        assert source.gets["/data/changelist-archive.xml"] >= 1
+    for n in range(archived):
+        source.put("lost", b"%d" % n)
+        source.put(f"lost{n}", b"x")
+        source.rotate()
+    source.put("before", b"1")
+    source.put("seen", b"2")
+    await push(source, hub)
+    await destination.until_equal()
+    assert not archived or source.gets["/data/changelist-archive.xml"] >= 1
 
 
 async def test_a_gap_is_filled_from_a_change_list_index(
@@ -169,33 +137,30 @@ async def test_a_gap_is_filled_from_a_change_list_index(
         for n, one in enumerate(source.closed)
     )
     index = Document("changelist", parts, index=True, from_=source.closed[0].from_)
-    source.answers[LIST] = body(write_document(index))
-    await destination.catch_up()
-    assert destination.equals_source()
+    source.publish("changelist.xml", index)
+    await destination.become_equal()
 
 
-@pytest.mark.usefixtures("pushed")
 async def test_the_lists_are_polled_while_the_hub_is_down(
-    source: SmallSource, hub: SmallHub, destination: Destination
+    source: SmallSource, hub: SmallHub, destination: Destination, pushed: Subscriber
 ) -> None:
-    async with following(destination) as subscriber:
-        await hub.stop()
-        await destination.until(lambda: subscriber.status.push is PushState.DOWN)
-        source.put("meanwhile", b"polled")
-        await destination.until_equal()
-        await hub.server.start()
-        await destination.until(lambda: subscriber.status.push is PushState.UP)
-        source.answers[LIST] = status(503)
-        source.put("afterwards", b"pushed")
-        await push(source, hub)
-        await destination.until_equal()
+    await hub.stop()
+    await destination.until(lambda: pushed.status.push is PushState.DOWN)
+    source.put("meanwhile", b"polled")
+    await destination.until_equal()
+    await hub.server.start()
+    await destination.until(lambda: pushed.status.push is PushState.UP)
+    source.answers[LIST] = status(503)
+    source.put("afterwards", b"pushed")
+    await push(source, hub)
+    await destination.until_equal()
 
 
-@pytest.mark.usefixtures("pushed")
 async def test_a_hub_replays_missed_changes_after_a_reconnection(
     source: SmallSource, hub: SmallHub, destination: Destination
 ) -> None:
-    async with following(destination):
+    source.hubs = [hub.url]
+    async with destination.following():
         source.put("seen", b"1")
         await push(source, hub)
         await destination.until_equal()
@@ -211,35 +176,29 @@ async def test_a_hub_replays_missed_changes_after_a_reconnection(
 async def test_the_next_poll_corrects_a_wrong_from_of_a_hub(
     source: SmallSource, hub: SmallHub, destination: Destination
 ) -> None:
-    async with following(destination):
-        before = source.changes[-1].changed_at
-        source.put("withheld", b"1")
-        told = source.put("told", b"2")
-        assert before is not None
-        assert told.changed_at is not None
-        await hub.publish(source.fragment([told], before), before, told.changed_at)
-        await destination.until_equal()
+    before = source.last
+    source.put("withheld", b"1")
+    told = source.put("told", b"2")
+    await hub.publish(source.fragment([told], before), before, source.last)
+    await destination.until_equal()
 
 
 @pytest.mark.usefixtures("pushed")
 async def test_the_next_poll_corrects_wrong_content_of_a_hub(
     source: SmallSource, hub: SmallHub, destination: Destination
 ) -> None:
-    async with following(destination):
-        polled = source.hold(LIST)
-        before = source.changes[-1].changed_at
-        true = source.put("r0", b"true")
-        lie = source.put_inline("r0", b"false")
-        del source.changes[-1]
-        source.contents["r0"] = b"true"
-        source.described["r0"] = true
-        assert before is not None
-        assert true.changed_at is not None
-        lie = replace(lie, datetime=true.datetime)
-        await hub.publish(source.fragment([lie], before), before, true.changed_at)
-        await destination.until(lambda: destination.files()["r0"] == b"false")
-        polled.set()
-        await destination.until_equal()
+    polled = source.hold(LIST)
+    before = source.last
+    true = source.put("r0", b"true")
+    at = source.last
+    lie = source.put_inline("r0", b"false")
+    del source.changes[-1]
+    source.contents["r0"] = b"true"
+    source.described["r0"] = true
+    await hub.publish(source.fragment([replace(lie, datetime=at)], before), before, at)
+    await destination.until(lambda: destination.files()["r0"] == b"false")
+    polled.set()
+    await destination.until_equal()
 
 
 @pytest.mark.usefixtures("pushed")
@@ -257,43 +216,32 @@ async def test_the_next_poll_corrects_wrong_content_of_a_hub(
 async def test_a_fragment_that_cannot_be_read_leads_to_the_change_list(
     fragment: bytes, source: SmallSource, hub: SmallHub, destination: Destination
 ) -> None:
-    async with following(destination):
-        source.put("new", b"1")
-        await hub.publish(fragment, source.last, source.last)
-        await destination.until_equal()
+    source.put("new", b"1")
+    await hub.publish(fragment, source.last, source.last)
+    await destination.until_equal()
 
 
-@pytest.mark.usefixtures("pushed")
 async def test_a_heartbeat_moves_t_and_t_is_stored(
     source: SmallSource, hub: SmallHub, destination: Destination
 ) -> None:
-    async with following(destination) as subscriber:
-        last = source.changes[-1].changed_at
-        assert last is not None
+    source.hubs = [hub.url]
+    async with destination.following() as subscriber:
         until = datetime.now(UTC) + timedelta(seconds=5)  # later than all that lists tell
-        await hub.publish(source.fragment([], last, until), last, until)
+        await hub.publish(source.fragment([], source.last, until), source.last, until)
         await destination.until(lambda: subscriber.status.through == until)
     async with destination.subscriber(via=Via.POLL) as subscriber:
         await destination.until(lambda: subscriber.status.level)
         assert subscriber.status.through == until
 
 
-async def test_a_subscriber_can_follow_by_polling_alone(
-    source: SmallSource, destination: Destination
+async def test_a_subscriber_can_follow_by_polling_alone_and_connects_to_no_hub(
+    source: SmallSource, hub: SmallHub, destination: Destination
 ) -> None:
-    async with following(destination, via=Via.POLL):
+    source.hubs = [hub.url]
+    async with destination.following(via=Via.POLL):
         source.put("r0", b"updated")
         source.delete("r1")
         source.put("new", b"created")
-        await destination.until_equal()
-
-
-@pytest.mark.usefixtures("pushed")
-async def test_a_subscriber_that_polls_does_not_connect_to_the_hub(
-    source: SmallSource, hub: SmallHub, destination: Destination
-) -> None:
-    async with following(destination, via=Via.POLL):
-        source.put("new", b"1")
         await destination.until_equal()
     assert hub.subscriptions == []
 
@@ -305,40 +253,46 @@ async def test_a_resource_that_changed_often_is_fetched_once(
     source.gets.clear()
     for n in range(50):
         source.put("r0", b"version %d" % n)
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
     assert source.gets[path_of("r0")] == 1
 
 
 async def test_a_failing_get_stops_t_and_no_other_resource(
     source: SmallSource, destination: Destination
 ) -> None:
-    async with following(destination) as subscriber:
-        before = source.changes[-1].changed_at
-        failing = source.put("bad", b"1")
+    async with destination.following() as subscriber:
+        source.put("bad", b"1")
+        before_failing = source.last - MICROSECOND
         source.answers[path_of("bad")] = status(500)
         source.put("good", b"2")
         await destination.until(lambda: "good" in destination.files())
-        through = subscriber.status.through
-        assert before is not None
-        assert failing.changed_at is not None
-        assert through == failing.changed_at - MICROSECOND
+        assert subscriber.status.through == before_failing
         assert not subscriber.status.level
     del source.answers[path_of("bad")]
-    async with following(destination):
+    async with destination.following():
         await destination.until_equal()
 
 
+async def truncated(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Length": "13"})
+    await response.prepare(request)
+    await response.write(b"half of")
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
+@pytest.mark.parametrize(
+    ("times", "answer"), [(2, body(b"wrong content")), (1, truncated)], ids=["wrong", "truncated"]
+)
 async def test_content_that_does_not_verify_is_requested_again(
-    source: SmallSource, destination: Destination
+    times: int, answer: Answer, source: SmallSource, destination: Destination
 ) -> None:
     await destination.catch_up()
     source.put("new", b"right content")
-    path = path_of("new")
-    source.answers[path] = first(2, body(b"wrong content"), body(b"right content"))
-    await destination.catch_up()
-    assert destination.equals_source()
-    assert source.gets[path] == 3
+    source.answers[path_of("new")] = first(times, answer, source.own)
+    await destination.become_equal()
+    assert source.gets[path_of("new")] == times + 1
 
 
 async def test_a_resource_that_is_gone_at_the_get_is_reported_until_a_list_deletes_it(
@@ -357,41 +311,18 @@ async def test_a_resource_that_is_gone_at_the_get_is_reported_until_a_list_delet
     assert destination.equals_source()
 
 
-async def test_a_truncated_body_is_requested_again(
-    source: SmallSource, destination: Destination
-) -> None:
-    async def broken(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Length": "1000"})
-        await response.prepare(request)
-        await response.write(b"half of")
-        assert request.transport is not None
-        request.transport.abort()
-        return response
-
-    await destination.catch_up()
-    source.put("new", b"x" * 1000)
-    source.answers[path_of("new")] = first(1, broken, body(b"x" * 1000))
-    await destination.catch_up()
-    assert destination.equals_source()
-
-
 async def test_the_state_is_not_shared_with_another_follower(destination: Destination) -> None:
-    async with following(destination):
+    async with destination.following():
         with pytest.raises(ConfigurationError, match="in use by another follower"):
             await destination.catch_up()
 
 
 async def test_the_state_is_not_used_for_another_source(
-    source: SmallSource, destination: Destination
+    source: SmallSource, other_source: SmallSource, destination: Destination
 ) -> None:
     await destination.catch_up()
-    other = SmallSource()
-    await other.server.start()
-    try:
-        with pytest.raises(ConfigurationError, match="holds the state of"):
-            await destination.catch_up(other.url)
-    finally:
-        await other.server.stop()
+    with pytest.raises(ConfigurationError, match="holds the state of"):
+        await destination.catch_up(other_source.url)
     assert destination.equals_source()
 
 
@@ -413,17 +344,14 @@ async def test_catching_up_continues_with_the_successor_of_a_closed_list(
     source.answers[LIST] = body(write_document(closed))
     new = source.put("new", b"1")
     successor = replace(source.change_list(), resources=(new,), from_=closed.until)
-    source.answers["/data/next.xml"] = body(write_document(successor))
-    offered = source._capability_list()
+    source.publish("next.xml", successor)
+    offered = source.capability_list()
     renamed = tuple(
         replace(one, uri=source.base + "next.xml") if one.capability == "changelist" else one
         for one in offered.resources
     )
-    source.answers["/data/capabilitylist.xml"] = body(
-        write_document(replace(offered, resources=renamed))
-    )
-    await destination.catch_up()
-    assert destination.equals_source()
+    source.publish("capabilitylist.xml", replace(offered, resources=renamed))
+    await destination.become_equal()
 
 
 @pytest.mark.parametrize("name", ["state", "state/incoming"])
@@ -448,7 +376,7 @@ async def test_a_source_that_does_not_answer_is_reported_plainly(
 async def test_a_copy_whose_source_is_away_is_reported_as_it_was_left(
     source: SmallSource, destination: Destination
 ) -> None:
-    async with following(destination) as subscriber:
+    async with destination.following() as subscriber:
         left = subscriber.status
     await source.server.stop()
     later = destination.subscriber()
@@ -462,7 +390,7 @@ async def test_a_copy_whose_source_is_away_is_reported_as_it_was_left(
 async def test_a_list_that_stays_away_is_warned_of_once(
     source: SmallSource, destination: Destination, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with following(destination):
+    async with destination.following():
         source.answers[LIST] = status(503)
         asked = source.gets[LIST]
         await destination.until(lambda: source.gets[LIST] > asked + 3)
@@ -470,20 +398,18 @@ async def test_a_list_that_stays_away_is_warned_of_once(
     assert sum("the Change List could not be used" in each for each in warnings) == 1
 
 
-@pytest.mark.usefixtures("pushed")
 async def test_a_lost_connection_to_a_hub_is_reported_in_plain_words(
-    hub: SmallHub, destination: Destination, caplog: pytest.LogCaptureFixture
+    hub: SmallHub, destination: Destination, caplog: pytest.LogCaptureFixture, pushed: Subscriber
 ) -> None:
-    async with following(destination) as subscriber:
-        await hub.stop()
-        await destination.until(lambda: subscriber.status.push is PushState.DOWN)
+    await hub.stop()
+    await destination.until(lambda: pushed.status.push is PushState.DOWN)
     assert f"the lists are polled: {hub.url}: the connection was lost" in caplog.text
 
 
 async def test_what_a_source_offers_is_read_again_soon_after_that_failed(
     source: SmallSource, destination: Destination
 ) -> None:
-    async with following(destination) as subscriber:
+    async with destination.following() as subscriber:
         source.answers["/data/capabilitylist.xml"] = first(1, status(500), source.own)
         source.answers[LIST] = first(1, status(404), source.own)  # so the offer is read
         await destination.until(lambda: "could not be checked" in "".join(subscriber.status.doubts))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import pytest
-from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant
@@ -21,7 +21,7 @@ from rsnotify.format.writer import write_document
 from rsnotify.selection import Selection
 from rsnotify_subscriber import Status, Subscriber
 from rsnotify_subscriber.commands.report import sentence
-from rsnotify_subscriber.events import Audited, Event
+from rsnotify_subscriber.events import Audited
 from tests.subscriber.destination import PACE, PATIENCE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource, path_of, sha256
@@ -30,11 +30,10 @@ from tests.subscriber.source import SmallSource, path_of, sha256
 RARE = replace(PACE, poll=0.05, poll_with_push=600, repair=0.2)
 
 
-@pytest.fixture(autouse=True)
-def some_content(source: SmallSource, hub: SmallHub) -> None:
+@pytest.fixture
+def offered(source: SmallSource, hub: SmallHub) -> None:
     source.hubs = [hub.url]
-    for n in range(5):
-        source.put(f"r{n}", b"%d" % n)
+    source.put_some()
 
 
 class Pushing:
@@ -73,119 +72,109 @@ class Pushing:
 
 
 @pytest.fixture
-def pushing(source: SmallSource, hub: SmallHub) -> Pushing:
+def pushing(source: SmallSource, hub: SmallHub, offered: None) -> Pushing:
     return Pushing(source, hub)
 
 
-def following(destination: Destination, events: list[Event] | None = None, **options: Any) -> Any:
-    told = events if events is not None else []
-    return destination.subscriber(pace=RARE, on_event=told.append, **options)
+@pytest.fixture
+async def pushed(destination: Destination, pushing: Pushing) -> AsyncIterator[Subscriber]:
+    async with following(destination) as subscriber:
+        yield subscriber
 
 
-def audits(events: list[Event]) -> list[bool | None]:
-    return [event.in_step for event in events if isinstance(event, Audited)]
+@asynccontextmanager
+async def following(destination: Destination, **options: Any) -> AsyncIterator[Subscriber]:
+    async with destination.subscriber(pace=RARE, **options) as subscriber:
+        await destination.until_pushed(relaxed=True)
+        yield subscriber
+
+
+async def until_in_step(destination: Destination) -> None:
+    await destination.until(lambda: destination.current.status.in_step is True)
+
+
+def audits(destination: Destination) -> list[bool | None]:
+    return [event.in_step for event in destination.events_of(Audited)]
 
 
 async def test_a_heartbeat_proves_that_the_copy_is_in_step(
-    destination: Destination, pushing: Pushing
+    destination: Destination, pushing: Pushing, pushed: Subscriber
 ) -> None:
-    events: list[Event] = []
-    async with following(destination, events) as subscriber:
-        await destination.until_pushed(relaxed=True)
-        assert subscriber.status.in_step is None
-        await pushing.heartbeat()
-        await destination.until(lambda: subscriber.status.in_step is True)
-    assert audits(events) == [True]
+    assert pushed.status.in_step is None
+    await pushing.heartbeat()
+    await until_in_step(destination)
+    assert audits(destination) == [True]
 
 
+@pytest.mark.usefixtures("pushed")
 async def test_the_next_heartbeat_reveals_a_change_that_a_hub_hid(
     source: SmallSource, destination: Destination, pushing: Pushing
 ) -> None:
-    events: list[Event] = []
-    async with following(destination, events) as subscriber:
-        await destination.until_pushed(relaxed=True)
-        before = source.gets["/data/resourcelist.xml"]
-        source.put("withheld", b"nobody is told")
-        source.put("told", b"somebody is")
-        await pushing.changes(1)
-        await destination.until(lambda: "told" in destination.files())
-        assert "withheld" not in destination.files()
-        await pushing.heartbeat()
-        await destination.until(lambda: subscriber.status.in_step is True)
-        assert destination.equals_source()
-        assert source.gets["/data/resourcelist.xml"] == before
-    assert audits(events) == [False, True]
-    told = next(event for event in events if isinstance(event, Audited))
+    before = source.gets["/data/resourcelist.xml"]
+    source.put("withheld", b"nobody is told")
+    source.put("told", b"somebody is")
+    await pushing.changes(1)
+    await destination.until(lambda: "told" in destination.files())
+    assert "withheld" not in destination.files()
+    await pushing.heartbeat()
+    await until_in_step(destination)
+    assert destination.equals_source()
+    assert source.gets["/data/resourcelist.xml"] == before
+    assert audits(destination) == [False, True]
+    told = destination.events_of(Audited)[0]
     assert "the Source has 7 resources, and 6 are held" in told.reason
 
 
+@pytest.mark.usefixtures("pushed")
 async def test_deletions_and_repeated_changes_in_a_fragment_leave_the_copy_in_step(
     source: SmallSource, destination: Destination, pushing: Pushing
 ) -> None:
-    events: list[Event] = []
-    async with following(destination, events) as subscriber:
-        await destination.until_pushed(relaxed=True)
-        source.put("r1", b"once")
-        source.put("r1", b"twice")
-        source.delete("r2")
-        source.put("r3", b"for a moment")
-        source.delete("r3")
-        await pushing.changes(5)
-        await pushing.heartbeat()
-        await destination.until(lambda: subscriber.status.in_step is True)
-        assert destination.equals_source()
-    assert audits(events) == [True]
+    source.put("r1", b"once")
+    source.put("r1", b"twice")
+    source.delete("r2")
+    source.put("r3", b"for a moment")
+    source.delete("r3")
+    await pushing.changes(5)
+    await pushing.heartbeat()
+    await until_in_step(destination)
+    assert destination.equals_source()
+    assert audits(destination) == [True]
 
 
 async def test_a_heartbeat_that_comes_while_a_change_is_being_applied_waits_for_it(
-    source: SmallSource, destination: Destination, pushing: Pushing
+    source: SmallSource, destination: Destination, pushing: Pushing, pushed: Subscriber
 ) -> None:
-    asked, answer = asyncio.Event(), asyncio.Event()
-
-    async def late(request: web.Request) -> web.StreamResponse:
-        asked.set()
-        await answer.wait()
-        return web.Response(body=source.contents["slow"])
-
-    events: list[Event] = []
-    async with following(destination, events) as subscriber:
-        await destination.until_pushed(relaxed=True)
-        source.answers[path_of("slow")] = late
-        source.put("slow", b"it takes a while")
-        await pushing.changes(1)
-        async with asyncio.timeout(PATIENCE):
-            await asked.wait()
-        await pushing.heartbeat()
-        await destination.until(lambda: subscriber.status.pending == 1)
-        answer.set()
-        await destination.until(lambda: subscriber.status.in_step is True)
-    assert audits(events) == [True], "it was never compared too early"
+    answer = source.hold(path_of("slow"))
+    source.put("slow", b"it takes a while")
+    await pushing.changes(1)
+    await destination.until(lambda: source.gets[path_of("slow")] == 1)
+    await pushing.heartbeat()
+    await destination.until(lambda: pushed.status.pending == 1)
+    answer.set()
+    await until_in_step(destination)
+    assert audits(destination) == [True], "it was never compared too early"
 
 
+@pytest.mark.usefixtures("pushed")
 async def test_content_that_is_newer_than_what_was_announced_raises_no_alarm(
     source: SmallSource, destination: Destination, pushing: Pushing
 ) -> None:
-    events: list[Event] = []
-    async with following(destination, events) as subscriber:
-        await destination.until_pushed(relaxed=True)
-        source.put("r1", b"announced")
+    for content in (b"announced", b"what is there already"):
+        source.put("r1", content)
         await pushing.changes(1)
-        source.put("r1", b"what is there already")
-        await pushing.changes(1)
-        await pushing.heartbeat()
-        await destination.until(lambda: subscriber.status.in_step is True)
-        assert destination.equals_source()
-    assert audits(events) == [True]
+    await pushing.heartbeat()
+    await until_in_step(destination)
+    assert destination.equals_source()
+    assert audits(destination) == [True]
 
 
 async def test_a_restarted_destination_is_compared_again(
-    source: SmallSource, destination: Destination, pushing: Pushing
+    destination: Destination, pushing: Pushing
 ) -> None:
     for _ in range(2):
-        async with following(destination) as subscriber:
-            await destination.until_pushed(relaxed=True)
+        async with following(destination):
             await pushing.heartbeat()
-            await destination.until(lambda: subscriber.status.in_step is True)
+            await until_in_step(destination)
 
 
 def tamper(destination: Destination, *statements: str) -> None:
@@ -199,22 +188,20 @@ def tamper(destination: Destination, *statements: str) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        ["DELETE FROM resources WHERE uri LIKE '%r1'"],
-        ["UPDATE resources SET hash = 'sha-256:' || hex(zeroblob(32)) WHERE uri LIKE '%r1'"],
-        ["UPDATE resources SET uri = uri || 'x' WHERE uri LIKE '%r1'"],
+        "DELETE FROM resources WHERE uri LIKE '%r1'",
+        "UPDATE resources SET hash = 'sha-256:' || hex(zeroblob(32)) WHERE uri LIKE '%r1'",
+        "UPDATE resources SET uri = uri || 'x' WHERE uri LIKE '%r1'",
     ],
 )
 async def test_a_damaged_state_is_repaired_from_the_resource_list(
-    source: SmallSource, destination: Destination, pushing: Pushing, damage: list[str]
+    source: SmallSource, destination: Destination, pushing: Pushing, damage: str
 ) -> None:
     await destination.catch_up()
-    tamper(destination, *damage, "DELETE FROM facts WHERE name = 'sum'")
-    events: list[Event] = []
-    async with following(destination, events) as subscriber:
-        await destination.until_pushed(relaxed=True)
+    tamper(destination, damage, "DELETE FROM facts WHERE name = 'sum'")
+    async with following(destination) as subscriber:
         await beats_until_in_step(subscriber, pushing)
         assert destination.equals_source()
-    assert audits(events)[-1] is True
+    assert audits(destination)[-1] is True
     assert source.gets[path_of("r1")] == 2
 
 
@@ -238,7 +225,6 @@ async def test_a_wrong_sum_is_computed_again_and_nothing_is_fetched(
     tamper(destination, wrong)
     before = sum(source.gets[path_of(f"r{n}")] for n in range(5))
     async with following(destination) as subscriber:
-        await destination.until_pushed(relaxed=True)
         await beats_until_in_step(subscriber, pushing)
     assert sum(source.gets[path_of(f"r{n}")] for n in range(5)) == before
 
@@ -251,6 +237,7 @@ async def test_a_wrong_sum_is_computed_again_and_nothing_is_fetched(
     ],
 )
 async def test_a_part_of_the_set_is_not_compared_and_this_is_reported_once(
+    source: SmallSource,
     destination: Destination,
     pushing: Pushing,
     caplog: pytest.LogCaptureFixture,
@@ -259,12 +246,10 @@ async def test_a_part_of_the_set_is_not_compared_and_this_is_reported_once(
 ) -> None:
     caplog.set_level(logging.INFO)
     async with following(destination, **options) as subscriber:
-        await destination.until_pushed(relaxed=True)
         for _ in range(3):
             await pushing.heartbeat()
         await destination.until(lambda: subscriber.status.difference == reason)
         assert subscriber.status.in_step is None
-        source = destination.source
         source.put("r1", b"after all heartbeats")
         await pushing.changes(1)
         await destination.until(lambda: destination.files()["r1"] == b"after all heartbeats")

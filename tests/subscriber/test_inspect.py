@@ -12,9 +12,9 @@ from aiohttp import web
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.writer import write_document
-from rsnotify_validation import inspect as walk
+from rsnotify_validation import inspection as walk
 from rsnotify_validation.commands import age, inspection_lines
-from rsnotify_validation.inspect import Granularity, InspectionFinding, granularity_of, inspect
+from rsnotify_validation.inspection import Granularity, InspectionFinding, granularity_of, inspect
 from tests.subscriber.processes import SECONDS, outcome, running
 from tests.subscriber.source import SmallSource, body, status
 
@@ -37,7 +37,7 @@ def text_of(found: InspectionFinding, now: datetime = NOW) -> str:
 
 
 def publish(source: SmallSource, name: str, document: Document) -> str:
-    source.answers[f"/data/{name}"] = body(write_document(document))
+    source.publish(f"{name}", document)
     return source.base + name
 
 

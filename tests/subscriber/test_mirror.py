@@ -13,7 +13,7 @@ import pytest
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify_subscriber import FolderMirror, Received
-from rsnotify_subscriber.handlers import blocking_handler, deferred_handler
+from rsnotify_subscriber.handlers import deferred_handler, in_thread
 from rsnotify_subscriber.mirror import MirrorTree
 from rsnotify_subscriber.storage.destination_state import DestinationState
 
@@ -185,10 +185,11 @@ def test_a_mirror_of_another_class_may_apply_changes_in_its_own_way(tmp_path: Pa
             """Apply changes in another way that does not block."""
 
     mirror, own, notifying = Named(tmp_path), Own(tmp_path), Notifying(tmp_path)
-    assert deferred_handler(mirror) is blocking_handler(mirror) is mirror
+    assert deferred_handler(mirror) is mirror
+    assert in_thread(mirror) == mirror.apply_blocking
     assert deferred_handler(own) is None
-    assert blocking_handler(own) is own
-    assert deferred_handler(notifying) is blocking_handler(notifying) is None
+    assert in_thread(own) == own.apply_blocking
+    assert deferred_handler(notifying) is in_thread(notifying) is None
 
 
 def test_a_file_system_that_ignores_case_may_be_mounted_at_the_mirror(tmp_path: Path) -> None:

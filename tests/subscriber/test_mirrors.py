@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 from msgspec.structs import replace
 
@@ -15,13 +13,15 @@ from tests.subscriber.source import SmallSource, path_of, status
 ONE_AT_A_TIME = replace(PACE, in_flight=1)
 
 
+#: The mirror has a private address.
+ANY = {"allow_private_addresses": True}
+
+
 @pytest.fixture
-async def mirror() -> AsyncIterator[SmallSource]:
-    """Another server, which documents name."""
-    mirror = SmallSource()
-    await mirror.server.start()
-    yield mirror
-    await mirror.server.stop()
+async def mirror(other_source: SmallSource, destination: Destination) -> SmallSource:
+    """Another server, which documents name; the Destination has read the lists once."""
+    await destination.catch_up(**ANY)
+    return other_source
 
 
 def duplicate(mirror: SmallSource, name: str, pri: int | None = 1) -> Link:
@@ -31,79 +31,66 @@ def duplicate(mirror: SmallSource, name: str, pri: int | None = 1) -> Link:
 async def test_a_mirror_with_a_priority_spares_the_source(
     source: SmallSource, mirror: SmallSource, destination: Destination
 ) -> None:
-    await destination.catch_up(allow_private_addresses=True)
     mirror.contents["a"] = b"content"
     source.put("a", b"content", links=(duplicate(mirror, "a"),))
-    await destination.catch_up(allow_private_addresses=True)
-    assert destination.equals_source()
+    await destination.become_equal(**ANY)
     assert (source.gets[path_of("a")], mirror.gets[path_of("a")]) == (0, 1)
 
 
 async def test_a_mirror_with_other_content_is_skipped(
     source: SmallSource, mirror: SmallSource, destination: Destination
 ) -> None:
-    await destination.catch_up(allow_private_addresses=True)
     mirror.contents |= {"late": b"older", "good": b"content"}
     links = (duplicate(mirror, "none", 1), duplicate(mirror, "late", 2))
     source.put("a", b"content", links=(*links, duplicate(mirror, "good", 3)))
     source.put("b", b"content", links=links)
-    await destination.catch_up(allow_private_addresses=True)
-    assert destination.equals_source()
+    await destination.become_equal(**ANY)
     assert (source.gets[path_of("a")], source.gets[path_of("b")]) == (0, 1)
 
 
 async def test_a_mirror_that_does_not_answer_delays_nothing(
     source: SmallSource, mirror: SmallSource, destination: Destination
 ) -> None:
-    await destination.catch_up(allow_private_addresses=True)
     for name in ("a", "b", "c"):
         mirror.answers[path_of(name)] = status(500)
         source.put(name, b"content", links=(duplicate(mirror, name),))
-    await destination.catch_up(pace=ONE_AT_A_TIME, allow_private_addresses=True)
-    assert destination.equals_source()
+    await destination.become_equal(pace=ONE_AT_A_TIME, **ANY)
     assert sum(mirror.gets.values()) == 1
 
 
 async def test_a_mirror_that_is_down_is_skipped(
     source: SmallSource, mirror: SmallSource, destination: Destination
 ) -> None:
-    await destination.catch_up(allow_private_addresses=True)
     source.put("a", b"content", links=(duplicate(mirror, "a"),))
     await mirror.server.stop()
-    await destination.catch_up(allow_private_addresses=True)
-    assert destination.equals_source()
+    await destination.become_equal(**ANY)
 
 
 async def test_mirrors_of_low_priority_are_used_when_the_source_fails(
     source: SmallSource, mirror: SmallSource, destination: Destination
 ) -> None:
-    await destination.catch_up(allow_private_addresses=True)
     mirror.contents["a"] = b"content"
     source.answers[path_of("a")] = status(500)
     source.put("a", b"content", links=(duplicate(mirror, "a", None),))
-    await destination.catch_up(allow_private_addresses=True)
-    assert destination.equals_source()
+    await destination.become_equal(**ANY)
     assert (source.gets[path_of("a")], mirror.gets[path_of("a")]) == (1, 1)
 
 
 async def test_the_error_is_that_of_the_resource_itself(
     source: SmallSource, mirror: SmallSource, destination: Destination
 ) -> None:
-    await destination.catch_up(allow_private_addresses=True)
     source.answers[path_of("a")] = status(503)
     source.put("a", b"content", links=(duplicate(mirror, "a"), duplicate(mirror, "a", None)))
     with pytest.raises(Unavailable, match="503") as caught:
-        await destination.catch_up(allow_private_addresses=True)
+        await destination.catch_up(**ANY)
     assert caught.value.uri == source.base + "a"
 
 
 async def test_a_mirror_at_a_private_address_is_not_dialled(
     source: SmallSource, mirror: SmallSource, destination: Destination
 ) -> None:
-    await destination.catch_up()
     mirror.contents["a"] = b"content"
     href = mirror.base.replace("127.0.0.1", "localhost") + "a"
     source.put("a", b"content", links=(Link(Rel.DUPLICATE, href, pri=1),))
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
     assert mirror.gets[path_of("a")] == 0

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,82 +19,68 @@ from rsnotify_subscriber.push import mqtt_transport as mqtt
 from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttOptions, MqttTransport
 from tests.mosquitto import PATIENCE, Mosquitto
 from tests.subscriber.destination import Destination
-from tests.subscriber.heard import Heard
+from tests.subscriber.heard import Heard, receiving
 from tests.subscriber.hub import anywhere, nowhere
 from tests.subscriber.source import SmallSource, path_of, status
 
+TOPIC = "http://a.example/c"
+
 
 @pytest.fixture
-def offered(source: SmallSource, mosquitto: Mosquitto) -> SmallSource:
+def offered(source: SmallSource, mosquitto: Mosquitto, some_content: None) -> SmallSource:
     source.hubs = [mosquitto.url]
-    for n in range(5):
-        source.put(f"r{n}", b"%d" % n)
     return source
 
 
-async def publish(broker: Mosquitto, source: SmallSource, count: int = 1) -> None:
-    """Publish the last so many changes as one fragment; a heartbeat if none."""
-    changes = source.changes[-count:] if count else []
-    before = source.changes[-count - 1].changed_at or source.begins
-    body = source.fragment(changes, before, None if count else source.last)
-    await say(broker, body, source.base + "channel.xml")
+async def publish(broker: Mosquitto, source: SmallSource) -> None:
+    """Publish the last change as a fragment."""
+    await say(broker, source.latest()[0], source.base + "channel.xml")
 
 
-async def say(broker: Mosquitto, body: bytes, channel: str) -> None:
+async def say(broker: Mosquitto, body: bytes, channel: str = TOPIC) -> None:
     address = parse_broker(broker.url)
     async with asyncio.timeout(PATIENCE), connect(address) as connection:
-        topic = address.topic(channel)
-        await (
-            await connection.publish(topic, body, content_type="application/xml", channel=channel)
-        )
+        options = {"content_type": "application/xml", "channel": channel}
+        await (await connection.publish(address.topic(channel), body, **options))
 
 
-@asynccontextmanager
-async def following(destination: Destination, **options: Any) -> AsyncIterator[Subscriber]:
-    async with destination.subscriber(**{"via": Via.MQTT} | options) as subscriber:
-        await destination.until(lambda: subscriber.status.level)
-        await destination.until(lambda: subscriber.status.push is PushState.UP)
-        yield subscriber
+def transport_to(url: str, options: MqttOptions = DEFAULT_MQTT, **other: Any) -> MqttTransport:
+    other = {"trusts": anywhere} | other
+    return MqttTransport(parse_broker(url), TOPIC, options, **other)
+
+
+def following(destination: Destination, **options: Any) -> AbstractAsyncContextManager[Subscriber]:
+    return destination.following(**{"via": Via.MQTT} | options)
 
 
 async def test_a_certificate_that_is_just_being_replaced_is_no_end(tmp_path: Path) -> None:
-    login = BrokerLogin(ca=str(tmp_path / "ca.pem"))
-    broker = parse_broker("mqtts://127.0.0.1")
-    transport = MqttTransport(broker, "topic", MqttOptions(login=login), trusts=anywhere)
+    options = MqttOptions(login=BrokerLogin(ca=str(tmp_path / "ca.pem")))
+    transport = transport_to("mqtts://127.0.0.1", options)
     with pytest.raises(Unavailable, match="cannot use the certificates"):
         await transport.receive(None, Heard())
 
 
-@pytest.mark.parametrize("options", [MqttOptions(), MqttOptions(version="3.1.1")])
-async def test_a_change_is_applied_without_a_poll(
-    offered: SmallSource, mosquitto: Mosquitto, destination: Destination, options: MqttOptions
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"mqtt": MqttOptions(version="3.1.1")}, {"via": Via.AUTO}],
+    ids=["MQTT 5", "MQTT 3.1.1", "auto"],
+)
+@pytest.mark.parametrize("is_inline", [False, True])
+async def test_a_change_is_applied_without_a_poll_and_inline_content_without_a_get(
+    is_inline: bool,
+    options: dict[str, Any],
+    offered: SmallSource,
+    mosquitto: Mosquitto,
+    destination: Destination,
 ) -> None:
-    async with following(destination, mqtt=options) as subscriber:
+    async with following(destination, **options) as subscriber:
         offered.answers["/data/changelist.xml"] = status(503)
-        offered.put("new", b"pushed")
+        put = offered.put_inline if is_inline else offered.put
+        put("new", b"pushed")
         await publish(mosquitto, offered)
         await destination.until(lambda: subscriber.status.applied == 6)
         assert destination.equals_source()
-
-
-async def test_auto_takes_the_broker_where_that_is_what_is_offered(
-    offered: SmallSource, mosquitto: Mosquitto, destination: Destination
-) -> None:
-    async with following(destination, via=Via.AUTO):
-        offered.answers["/data/changelist.xml"] = status(503)
-        offered.put("new", b"pushed")
-        await publish(mosquitto, offered)
-        await destination.until_equal()
-
-
-async def test_inline_content_needs_no_get(
-    offered: SmallSource, mosquitto: Mosquitto, destination: Destination
-) -> None:
-    async with following(destination):
-        offered.put_inline("new", b"it travels inside")
-        await publish(mosquitto, offered)
-        await destination.until_equal()
-        assert offered.gets[path_of("new")] == 0
+        assert offered.gets[path_of("new")] == (0 if is_inline else 1)
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
@@ -113,20 +98,6 @@ async def test_what_a_broker_missed_is_pulled_when_it_is_back(
         await destination.until_equal()
 
 
-@asynccontextmanager
-async def receiving(broker: Mosquitto, options: MqttOptions = DEFAULT_MQTT) -> AsyncIterator[Heard]:
-    transport = MqttTransport(
-        parse_broker(broker.url), "http://a.example/c", options, trusts=anywhere
-    )
-    heard = Heard()
-    task = asyncio.create_task(transport.receive(None, heard))
-    try:
-        yield heard
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
 async def test_what_is_retained_shows_at_once_where_the_stream_stands(
     mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,11 +109,11 @@ async def test_what_is_retained_shows_at_once_where_the_stream_stands(
         return await proven[-1]
 
     monkeypatch.setattr(mqtt, "wait_for_event", noted)
-    await say(mosquitto, b"<retained/>", "http://a.example/c")
-    async with receiving(mosquitto) as heard:
+    await say(mosquitto, b"<retained/>")
+    async with receiving(transport_to(mosquitto.url)) as heard:
         await heard.until("up", b"<retained/>")
         assert [await one for one in proven] == [True]
-        await say(mosquitto, b"<later/>", "http://a.example/c")
+        await say(mosquitto, b"<later/>")
         await heard.until(b"<later/>")
     assert "gap" not in heard.events
 
@@ -151,21 +122,21 @@ async def test_where_nothing_is_retained_the_lists_have_to_tell(
     mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mqtt, "RETAINED_WAIT", 0.1)
-    async with receiving(mosquitto) as heard:
+    async with receiving(transport_to(mosquitto.url)) as heard:
         await heard.until("up", "gap")
 
 
 async def test_a_session_keeps_what_comes_while_one_is_away(mosquitto: Mosquitto) -> None:
-    options = MqttOptions(session="mine")
-    async with receiving(mosquitto, options) as heard:
+    kept = transport_to(mosquitto.url, MqttOptions(session="mine"))
+    async with receiving(kept) as heard:
         await heard.until("up")
     for number in range(3):
-        await say(mosquitto, b"<a%d/>" % number, "http://a.example/c")
-    async with receiving(mosquitto, options) as heard:
+        await say(mosquitto, b"<a%d/>" % number)
+    async with receiving(kept) as heard:
         await heard.until(b"<a0/>", b"<a1/>", b"<a2/>")
-    await say(mosquitto, b"<b/>", "http://a.example/c")
-    await say(mosquitto, b"<c/>", "http://a.example/c")
-    async with receiving(mosquitto) as heard:
+    await say(mosquitto, b"<b/>")
+    await say(mosquitto, b"<c/>")
+    async with receiving(transport_to(mosquitto.url)) as heard:
         await heard.until("up", b"<c/>")
     assert b"<b/>" not in heard.events, "without a session only the newest comes"
 
@@ -185,9 +156,7 @@ async def test_a_broker_at_a_private_address_is_not_dialled_for_a_source(
     offered: SmallSource, mosquitto: Mosquitto, destination: Destination
 ) -> None:
     elsewhere = mosquitto.url.replace("127.0.0.1", "localhost")
-    transport = MqttTransport(
-        parse_broker(elsewhere), "http://a.example/c", DEFAULT_MQTT, trusts=nowhere
-    )
+    transport = transport_to(elsewhere, trusts=nowhere)
     with pytest.raises(RefusedAddress, match="not public"):
         await transport.receive(None, Heard())
     assert mosquitto.count("New connection") == 0
@@ -207,25 +176,20 @@ async def test_a_user_and_password_are_shown_to_the_named_broker(
         login = BrokerLogin(user="reader", password="secret")
         async with following(destination, mqtt=MqttOptions(url=broker.url, login=login)):
             pass
-        transport = MqttTransport(
-            parse_broker(broker.url), "http://a.example/c", DEFAULT_MQTT, trusts=anywhere
-        )
         with pytest.raises(FetchError, match="it refuses the login"):
-            await transport.receive(None, Heard())
+            await transport_to(broker.url).receive(None, Heard())
 
 
 async def test_a_login_that_is_refused_is_a_warning_also_after_the_broker_was_away(
     offered: SmallSource,
-    mosquitto: Mosquitto,
     tmp_path: Path,
     destination: Destination,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     strict = Mosquitto(tmp_path / "strict", users={"reader": "secret"})
     login = BrokerLogin(user="reader", password="wrong")
-    async with destination.subscriber(
-        via=Via.MQTT, mqtt=MqttOptions(url=strict.url, login=login)
-    ) as subscriber:
+    options = MqttOptions(url=strict.url, login=login)
+    async with destination.subscriber(via=Via.MQTT, mqtt=options) as subscriber:
         await destination.until(lambda: "cannot connect" in str(subscriber.status.error))
         async with strict:
             await destination.until(lambda: "refuses the login" in str(subscriber.status.error))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
@@ -22,8 +21,8 @@ from rsnotify.selection import PushSelection
 from rsnotify_subscriber.push import mqtt_transport as mqtt
 from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttOptions, MqttTransport
 from tests.mosquitto import PATIENCE, Mosquitto
+from tests.subscriber.heard import Heard, receiving
 from tests.subscriber.hub import anywhere
-from tests.subscriber.test_mqtt import Heard
 
 TOPIC = "http://a.example/c"
 MAPS = PushSelection(prefixes=("http://a.example/maps/",))
@@ -49,11 +48,8 @@ class Hub:
 
     async def say(self, name: str, body: bytes, *, retain: bool = True) -> None:
         async with asyncio.timeout(PATIENCE):
-            await (
-                await self._connection.publish(
-                    name, body, content_type="application/xml", channel=TOPIC, retain=retain
-                )
-            )
+            options = {"content_type": "application/xml", "channel": TOPIC, "retain": retain}
+            await (await self._connection.publish(name, body, **options))
 
 
 @pytest.fixture
@@ -64,36 +60,38 @@ async def hub(mosquitto: Mosquitto) -> AsyncIterator[Hub]:
         yield Hub(connection, asked)
 
 
-@asynccontextmanager
-async def receiving(
-    broker: Mosquitto,
+@pytest.fixture
+def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mqtt, "RETAINED_WAIT", 0.1)
+
+
+@pytest.fixture
+def long_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mqtt, "RETAINED_WAIT", PATIENCE)
+
+
+def transport_to(
+    url: str,
     options: MqttOptions = DEFAULT_MQTT,
     select: PushSelection = MAPS,
     unasked: set[str] | None = None,
-) -> AsyncIterator[Heard]:
-    transport = MqttTransport(
-        parse_broker(broker.url),
+) -> MqttTransport:
+    unasked = set() if unasked is None else unasked
+    return MqttTransport(
+        parse_broker(url),
         TOPIC,
         options,
         trusts=anywhere,
         select=select,
-        without_selections=set() if unasked is None else unasked,
+        without_selections=unasked,
     )
-    heard = Heard()
-    task = asyncio.create_task(transport.receive(None, heard))
-    try:
-        yield heard
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_who_is_answered_hears_the_part_and_not_the_whole(
-    mosquitto: Mosquitto, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    mosquitto: Mosquitto, hub: Hub, long_wait: None
 ) -> None:
-    monkeypatch.setattr(mqtt, "RETAINED_WAIT", PATIENCE)
     await hub.say(WHOLE, b"<whole/>")
-    async with receiving(mosquitto) as heard:
+    async with receiving(transport_to(mosquitto.url)) as heard:
         assert await hub.asked() == PART
         await hub.say(PART, b"<part/>")
         await heard.until("up", b"<part/>")
@@ -104,31 +102,28 @@ async def test_who_is_answered_hears_the_part_and_not_the_whole(
 
 
 async def test_what_is_retained_of_the_part_shows_where_the_stream_stands(
-    mosquitto: Mosquitto, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    mosquitto: Mosquitto, hub: Hub, long_wait: None
 ) -> None:
-    monkeypatch.setattr(mqtt, "RETAINED_WAIT", PATIENCE)
     await hub.say(PART, b"<part/>")
-    async with receiving(mosquitto) as heard:
+    async with receiving(transport_to(mosquitto.url)) as heard:
         await heard.until("up", b"<part/>")
     assert "gap" not in heard.events
 
 
 async def test_who_is_not_answered_hears_the_whole(
-    mosquitto: Mosquitto, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    mosquitto: Mosquitto, hub: Hub, short_wait: None
 ) -> None:
-    monkeypatch.setattr(mqtt, "RETAINED_WAIT", 0.1)
-    async with receiving(mosquitto) as heard:
+    async with receiving(transport_to(mosquitto.url)) as heard:
         await heard.until("up", "gap")
         await hub.say(WHOLE, b"<whole/>")
         await heard.until(b"<whole/>")
 
 
 async def test_who_is_answered_late_does_without_the_whole_from_then_on(
-    mosquitto: Mosquitto, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    mosquitto: Mosquitto, hub: Hub, short_wait: None
 ) -> None:
-    monkeypatch.setattr(mqtt, "RETAINED_WAIT", 0.1)
     await hub.say(WHOLE, b"<whole/>")
-    async with receiving(mosquitto) as heard:
+    async with receiving(transport_to(mosquitto.url)) as heard:
         await heard.until("up", b"<whole/>")
         await hub.say(PART, b"<part/>")
         await heard.until(b"<part/>")
@@ -142,10 +137,9 @@ async def test_who_is_answered_late_does_without_the_whole_from_then_on(
 
 
 async def test_when_the_part_ends_it_is_asked_for_again_and_the_whole_is_heard_meanwhile(
-    mosquitto: Mosquitto, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    mosquitto: Mosquitto, hub: Hub, short_wait: None
 ) -> None:
-    monkeypatch.setattr(mqtt, "RETAINED_WAIT", 0.1)
-    async with receiving(mosquitto) as heard:
+    async with receiving(transport_to(mosquitto.url)) as heard:
         assert await hub.asked() == PART
         await hub.say(PART, b"<part/>")
         await heard.until(b"<part/>")
@@ -160,7 +154,7 @@ async def test_it_is_asked_for_again_before_the_lease_ends(
     mosquitto: Mosquitto, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mqtt, "LEASE", 0.4)
-    async with receiving(mosquitto) as heard:
+    async with receiving(transport_to(mosquitto.url)) as heard:
         await hub.asked()
         await hub.say(PART, b"<part/>")
         await heard.until(b"<part/>")
@@ -173,12 +167,12 @@ async def test_a_session_of_before_brings_nothing_that_was_asked_for_then(
     mosquitto: Mosquitto, hub: Hub
 ) -> None:
     options = MqttOptions(session="mine")
-    async with receiving(mosquitto, options, OTHER) as heard:
+    async with receiving(transport_to(mosquitto.url, options, OTHER)) as heard:
         await hub.asked()
         await hub.say(DEFAULT_PREFIX + OTHER.digest(TOPIC), b"<other/>")
         await heard.until(b"<other/>")
     await hub.say(DEFAULT_PREFIX + OTHER.digest(TOPIC), b"<more/>")
-    async with receiving(mosquitto, options) as heard:
+    async with receiving(transport_to(mosquitto.url, options)) as heard:
         await hub.asked()
         await hub.say(PART, b"<part/>")
         await heard.until(b"<part/>")
@@ -186,19 +180,11 @@ async def test_a_session_of_before_brings_nothing_that_was_asked_for_then(
 
 
 async def test_a_broker_that_ends_the_connection_of_who_asks_is_not_asked_again(
-    mosquitto: Mosquitto, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    mosquitto: Mosquitto, hub: Hub, long_wait: None
 ) -> None:
-    monkeypatch.setattr(mqtt, "RETAINED_WAIT", PATIENCE)
     unasked: set[str] = set()
     await hub.say(WHOLE, b"<whole/>")
-    transport = MqttTransport(
-        parse_broker(mosquitto.url),
-        TOPIC,
-        DEFAULT_MQTT,
-        trusts=anywhere,
-        select=MAPS,
-        without_selections=set() if unasked is None else unasked,
-    )
+    transport = transport_to(mosquitto.url, unasked=unasked)
     receive = asyncio.create_task(transport.receive(None, Heard()))
     await hub.asked()
     receive.cancel()
@@ -211,17 +197,16 @@ async def test_a_broker_that_ends_the_connection_of_who_asks_is_not_asked_again(
         await receive
     assert unasked == {mosquitto.url}
     await mosquitto.start()
-    async with receiving(mosquitto, unasked=unasked) as heard:
+    async with receiving(transport) as heard:
         await heard.until("up", b"<whole/>")
 
 
 async def test_a_broker_that_lets_nobody_ask_gives_the_whole(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    tmp_path_factory: pytest.TempPathFactory, short_wait: None
 ) -> None:
-    monkeypatch.setattr(mqtt, "RETAINED_WAIT", 0.1)
     folder = tmp_path_factory.mktemp("strict")
     async with (
         Mosquitto(folder, acl="topic read rsnotify/#\n") as broker,
-        receiving(broker) as heard,
+        receiving(transport_to(broker.url)) as heard,
     ):
         await heard.until("up", "gap")

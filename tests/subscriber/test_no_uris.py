@@ -10,12 +10,11 @@ from msgspec.structs import replace
 
 from rsnotify.errors import FetchError, RsnotifyError
 from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
-from rsnotify.format.writer import write_document
 from rsnotify_subscriber import audit
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_validation.inspect import inspect
-from rsnotify_validation.validate import validate
+from rsnotify_validation.inspection import inspect
+from rsnotify_validation.validation_walk import validate
 from tests.subscriber.destination import Destination
 from tests.subscriber.source import SmallSource, body, path_of, status
 
@@ -95,16 +94,15 @@ async def test_a_document_that_is_said_to_be_there_is_done_without(
 ) -> None:
     source.put("a", b"1")
     entry = Resource(uri, capability=capability, links=(Link(Rel.HUB, uri),))
-    offer = source._capability_list()
+    offer = source.capability_list()
     kept = tuple(one for one in offer.resources if one.capability != capability)
     offer = replace(offer, resources=(entry, *kept), links=(Link(Rel.UP, uri),))
-    source.answers["/data/capabilitylist.xml"] = body(write_document(offer))
+    source.publish("capabilitylist.xml", offer)
     if capability in (Capability.RESOURCE_LIST, Capability.CHANGE_LIST):
         with pytest.raises(RsnotifyError):
             await destination.catch_up()
     else:
-        await destination.catch_up()
-        assert destination.equals_source()
+        await destination.become_equal()
 
 
 @no_uris
@@ -116,15 +114,14 @@ async def test_a_way_to_an_archive_there_ends_in_the_whole_set(
     source.rotate()
     source.put("b", b"2")
     for name in ("changelist.xml", "changelist-archive.xml"):
-        document = source._document(name)
+        document = source.document(name)
         assert document is not None
         spoilt = replace(document, links=(Link(Rel.ARCHIVES, uri), Link(Rel.UP, uri)))
         if name != "changelist.xml":
             members = tuple(replace(one, uri=uri) for one in document.resources)
             spoilt = replace(document, resources=members)
-        source.answers[f"/data/{name}"] = body(write_document(spoilt))
-    await destination.catch_up()
-    assert destination.equals_source()
+        source.publish(f"{name}", spoilt)
+    await destination.become_equal()
 
 
 @no_uris
@@ -135,7 +132,7 @@ async def test_who_looks_into_the_source_is_told(uri: str, source: SmallSource) 
         (listed,),
         links=(Link(Rel.UP, uri), Link(Rel.ARCHIVES, uri), Link(Rel.INDEX, uri)),
     )
-    source.answers["/data/capabilitylist.xml"] = body(write_document(spoilt))
+    source.publish("capabilitylist.xml", spoilt)
     found = await inspect(source.url)
     assert found.problem is not None
     assert not (await validate(source.url, deep=True)).valid
@@ -147,7 +144,7 @@ async def test_an_audit_tells_what_cannot_be_compared(
 ) -> None:
     await destination.catch_up()
     listed = Document(Capability.RESOURCE_LIST, (Resource(uri),), at=source.last)
-    source.answers["/data/resourcelist.xml"] = body(write_document(listed))
+    source.publish("resourcelist.xml", listed)
     assert not (await audit(source.url, destination.folder, pause=0)).in_step
 
 

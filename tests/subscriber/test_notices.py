@@ -14,13 +14,13 @@ from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, R
 from rsnotify.format.offer import Offer
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import PushState, Subscriber, Via
-from rsnotify_subscriber.events import Event, OfferChanged, PushUp
+from rsnotify_subscriber.events import OfferChanged, PushUp
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.endpoints import Transports
 from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttOptions, MqttTransport
 from tests.subscriber.destination import PACE, Destination
-from tests.subscriber.hub import SmallHub
-from tests.subscriber.source import SmallSource, body
+from tests.subscriber.hub import SmallHub, push
+from tests.subscriber.source import SmallSource
 
 #: While push works the lists are read by themselves so rarely that it never happens here.
 PUSHED = replace(PACE, poll_with_push=600)
@@ -30,30 +30,22 @@ LIST = "/data/changelist.xml"
 @pytest.fixture
 async def herald(source: SmallSource) -> AsyncIterator[SmallHub]:
     """A hub that tells of documents; the Source Description names it."""
-    hub = SmallHub()
-    await hub.server.start()
-    links = (Link(Rel.MONITOR_GROUP, source.base + "framework.xml"), Link(Rel.HUB, hub.url))
-    listed = Resource(source.url, capability=Capability.CAPABILITY_LIST)
-    described = write_document(Document(Capability.DESCRIPTION, (listed,), links=links))
-    source.answers["/.well-known/resourcesync"] = body(described)
-    yield hub
-    await hub.stop()
+    async with SmallHub() as hub:
+        topic = source.base + "framework.xml"
+        source.describe(source.url, links=[Link(Rel.MONITOR_GROUP, topic), Link(Rel.HUB, hub.url)])
+        yield hub
 
 
 @pytest.fixture(autouse=True)
-def some_content(source: SmallSource, hub: SmallHub) -> None:
+def offered(source: SmallSource, hub: SmallHub) -> None:
     source.hubs = [hub.url]
-    for n in range(5):
-        source.put(f"r{n}", b"%d" % n)
+    source.put_some()
 
 
 @asynccontextmanager
-async def hearing(
-    destination: Destination, herald: SmallHub, events: list[Event], **options: object
-) -> AsyncIterator[Subscriber]:
+async def hearing(destination: Destination, herald: SmallHub) -> AsyncIterator[Subscriber]:
     """Follow, from the moment changes and documents are told of."""
-    options = {"pace": PUSHED, "on_event": events.append, **options}
-    async with destination.subscriber(**options) as subscriber:
+    async with destination.subscriber(pace=PUSHED) as subscriber:
         await destination.until_pushed(relaxed=True)
         await herald.subscribed()
         yield subscriber
@@ -72,34 +64,31 @@ def capability_list(source: SmallSource) -> Resource:
     return Resource(source.url, capability=Capability.CAPABILITY_LIST)
 
 
-async def offered_anew(events: list[Event], destination: Destination) -> Offer:
+async def offered_anew(destination: Destination) -> Offer:
     """Wait until it is known that the Source has no archive any more."""
-    found: list[Offer] = []
 
-    def known() -> bool:
-        offers = (event.now for event in events if isinstance(event, OfferChanged))
-        found[:] = [offer for offer in offers if offer.change_list_archive is None]
-        return bool(found)
+    def found() -> list[Offer]:
+        offers = (event.now for event in destination.events_of(OfferChanged))
+        return [offer for offer in offers if offer.change_list_archive is None]
 
-    await destination.until(known)
-    return found[0]
+    await destination.until(lambda: bool(found()))
+    return found()[0]
 
 
 async def test_what_is_offered_is_read_anew_when_that_is_told(
     source: SmallSource, herald: SmallHub, destination: Destination
 ) -> None:
-    events: list[Event] = []
-    async with hearing(destination, herald, events):
+    async with hearing(destination, herald):
         source.archive = False
         await tell(herald, source, capability_list(source))
-        offer = await offered_anew(events, destination)
+        offer = await offered_anew(destination)
     assert offer.framework == source.base + "framework.xml"
 
 
 async def test_a_rotated_list_is_read_by_who_lacks_what_it_has(
     source: SmallSource, herald: SmallHub, destination: Destination
 ) -> None:
-    async with hearing(destination, herald, []) as subscriber:
+    async with hearing(destination, herald) as subscriber:
         before = source.gets[LIST]
         source.put("r0", b"pushed to nobody")
         source.rotate()
@@ -118,7 +107,7 @@ async def test_a_rotated_list_is_read_by_who_lacks_what_it_has(
 async def test_who_lacks_nothing_reads_nothing(
     source: SmallSource, herald: SmallHub, destination: Destination
 ) -> None:
-    async with hearing(destination, herald, []):
+    async with hearing(destination, herald):
         before = source.gets[LIST]
         kind = Capability.CHANGE_LIST
         rotated = Resource(source.base + "changelist.xml", capability=kind, from_=source.last)
@@ -133,8 +122,7 @@ async def test_who_lacks_nothing_reads_nothing(
 async def test_who_was_away_is_told_what_it_missed(
     source: SmallSource, herald: SmallHub, destination: Destination
 ) -> None:
-    events: list[Event] = []
-    async with hearing(destination, herald, events):
+    async with hearing(destination, herald):
         looked = source.gets["/data/capabilitylist.xml"]
         await tell(herald, source, capability_list(source))
         await destination.until(lambda: source.gets["/data/capabilitylist.xml"] > looked)
@@ -142,7 +130,7 @@ async def test_who_was_away_is_told_what_it_missed(
         source.archive = False
         await tell(herald, source, capability_list(source))
         await herald.server.start()
-        await offered_anew(events, destination)
+        await offered_anew(destination)
     assert herald.subscriptions[-1]["since"] is not None
 
 
@@ -153,25 +141,21 @@ async def test_nonsense_on_that_channel_is_passed_over(
     destination: Destination,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with hearing(destination, herald, []):
+    async with hearing(destination, herald):
         at = source.last + MICROSECOND
         await herald.publish(b"<html/>", at, at)
         uri = source.base + "liar"
         lie = Resource(uri, change=ChangeType.CREATED, datetime=at)
         await herald.publish(source.fragment([lie], source.last), at, at)
-        before = source.last
         source.put("r1", b"told as it should be")
-        await hub.publish(source.fragment(source.changes[-1:], before), before, source.last)
+        await push(source, hub)
         await destination.until(lambda: destination.files()["r1"] == b"told as it should be")
     assert "liar" not in destination.files()
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 async def test_a_herald_that_is_away_is_no_reason_to_warn_or_to_poll(
-    source: SmallSource,
-    herald: SmallHub,
-    destination: Destination,
-    caplog: pytest.LogCaptureFixture,
+    herald: SmallHub, destination: Destination, caplog: pytest.LogCaptureFixture
 ) -> None:
     await herald.stop()
     async with destination.subscriber(pace=PUSHED):
@@ -195,17 +179,14 @@ async def test_a_source_without_a_hub_for_changes_may_have_one_for_documents(
     source: SmallSource, herald: SmallHub, destination: Destination
 ) -> None:
     source.hubs = []
-    rare = replace(PACE, poll=2)
-    events: list[Event] = []
-    async with destination.subscriber(pace=rare, on_event=events.append):
+    async with destination.subscriber(pace=replace(PACE, poll=2)):
         await herald.subscribed()
         await destination.until_equal()
         source.put("r0", b"another")
-        kind = Capability.CHANGE_LIST
-        changed = Resource(source.base + "changelist.xml", capability=kind)
+        changed = Resource(source.base + "changelist.xml", capability=Capability.CHANGE_LIST)
         await tell(herald, source, changed)
         await destination.until_equal()
-    assert not [event for event in events if isinstance(event, PushUp)]
+    assert not destination.events_of(PushUp)
 
 
 # By which ways

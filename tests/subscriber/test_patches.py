@@ -7,6 +7,7 @@ from base64 import b64encode
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 from msgspec.structs import replace
@@ -15,8 +16,7 @@ from rsnotify.format.coverage import Change
 from rsnotify.format.model import ChangeType, Link, Rel, Resource
 from rsnotify_subscriber import Received, Subscriber
 from rsnotify_subscriber.content.resolver import ContentResolver
-from rsnotify_subscriber.fetching.contents import Content
-from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.fetcher import Content, Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.storage.resource_state import ResourceState
 from tests.subscriber.destination import Destination
@@ -31,11 +31,24 @@ def inline(patch: bytes, media_type: str = MERGE_PATCH, **fields: Any) -> Link:
     return Link(Rel.PATCH, href, type=media_type, length=len(patch), **fields)
 
 
-async def hold(source: SmallSource, destination: Destination, content: bytes) -> None:
+@pytest.fixture
+async def held(source: SmallSource, destination: Destination) -> None:
     """Let the Destination hold a resource, and the Source forget that it was asked for it."""
+    await hold(source, destination, BEFORE)
+
+
+async def hold(source: SmallSource, destination: Destination, content: bytes) -> None:
     source.put("a", content)
     await destination.catch_up()
     source.gets.clear()
+
+
+async def check_gets(
+    source: SmallSource, destination: Destination, *, patch: int = 0, whole: int = 0, **options: Any
+) -> None:
+    """Catch up; check that the copy is right, and how often what was requested."""
+    await destination.become_equal(**options)
+    assert (source.gets["/data/patch"], source.gets[path_of("a")]) == (patch, whole)
 
 
 BEFORE = json.dumps({"title": "one", "text": "x" * 200}).encode()
@@ -74,65 +87,54 @@ async def test_a_patch_is_fetched_instead_of_the_resource(
     source.answers["/data/patch"] = body(patch)
     link = Link(Rel.PATCH, source.base + "patch", type=media_type, hash=sha256(patch))
     source.put("a", after, links=(link,))
-    await destination.catch_up()
-    assert destination.equals_source()
-    assert (source.gets["/data/patch"], source.gets[path_of("a")]) == (1, 0)
+    await check_gets(source, destination, patch=1)
 
 
-async def test_a_patch_may_travel_inside_the_document(
-    source: SmallSource, destination: Destination
+async def test_patches_may_travel_inside_the_document_and_follow_one_another(
+    source: SmallSource, destination: Destination, held: None
 ) -> None:
-    await hold(source, destination, BEFORE)
-    source.put("a", AFTER, links=(inline(PATCH),))
-    await destination.catch_up()
-    assert destination.equals_source()
-    assert source.gets[path_of("a")] == 0
-
-
-async def test_one_patch_follows_the_other(source: SmallSource, destination: Destination) -> None:
-    await hold(source, destination, BEFORE)
     for number in range(3):
         after = json.dumps({"title": number, "text": "x" * 200}).encode()
         source.put("a", after, links=(inline(b'{"title": %d}' % number),))
-        await destination.catch_up()
-        assert destination.equals_source()
-    assert source.gets[path_of("a")] == 0
+        await check_gets(source, destination)
 
 
 async def test_a_patch_of_another_version_is_of_no_use(
-    source: SmallSource, destination: Destination
+    source: SmallSource, destination: Destination, held: None
 ) -> None:
-    await hold(source, destination, BEFORE)
     source.put("a", b'{"title": "two", "text": "y"}')
     source.put("a", b'{"title": "three", "text": "y"}', links=(inline(b'{"title": "three"}'),))
-    await destination.catch_up()
-    assert destination.equals_source()
-    assert source.gets[path_of("a")] == 1
+    await check_gets(source, destination, whole=1)
+
+
+def at_source(**fields: Any) -> Link:
+    """Return a link that `source.base` completes."""
+    return Link(Rel.PATCH, "patch", type=MERGE_PATCH, **fields)
 
 
 @pytest.mark.parametrize(
-    "link",
+    ("link", "fields"),
     [
-        inline(b'{"title": "wrong"}'),
-        inline(b"no JSON"),
-        inline(PATCH, "application/x-unheard-of"),
-        inline(PATCH, hash=sha256(b"another patch")),
-        Link(Rel.PATCH, "http://127.0.0.1:9/patch", type=MERGE_PATCH),
+        (inline(b'{"title": "wrong"}'), {}),
+        (inline(b"no JSON"), {}),
+        (inline(PATCH, "application/x-unheard-of"), {}),
+        (inline(PATCH, hash=sha256(b"another patch")), {}),
+        (Link(Rel.PATCH, "http://127.0.0.1:9/patch", type=MERGE_PATCH), {}),
+        (at_source(length=10_000), {}),
+        (at_source(), {"hash": None}),
     ],
-    ids=["wrong", "damaged", "unknown", "unverified", "away"],
+    ids=["wrong", "damaged", "unknown", "unverified", "away", "too large", "without a hash"],
 )
-async def test_where_a_patch_fails_the_resource_is_fetched(
-    source: SmallSource, destination: Destination, link: Link
+async def test_where_a_patch_is_of_no_use_the_resource_is_fetched(
+    source: SmallSource, destination: Destination, held: None, link: Link, fields: dict[str, Any]
 ) -> None:
-    await hold(source, destination, BEFORE)
-    source.put("a", AFTER, links=(link,))
-    await destination.catch_up()
-    assert destination.equals_source()
-    assert source.gets[path_of("a")] == 1
+    source.put("a", AFTER, links=(replace(link, href=urljoin(source.base, link.href)),))
+    source.changes[-1] = replace(source.changes[-1], **fields)
+    await check_gets(source, destination, whole=1)
 
 
 async def test_what_was_changed_behind_our_back_is_not_patched(
-    source: SmallSource, destination: Destination
+    source: SmallSource, destination: Destination, held: None
 ) -> None:
     called = []
 
@@ -140,34 +142,10 @@ async def test_what_was_changed_behind_our_back_is_not_patched(
         called.append(before)
         return AFTER
 
-    await hold(source, destination, BEFORE)
     (destination.folder / "a").write_bytes(BEFORE.replace(b"x", b"y"))
     source.put("a", AFTER, links=(inline(PATCH, "application/x-new"),))
-    await destination.catch_up(patches={"application/x-new": function})
-    assert destination.equals_source()
-    assert (called, source.gets[path_of("a")]) == ([], 1)
-
-
-async def test_without_a_hash_no_patch_is_asked_for(
-    source: SmallSource, destination: Destination
-) -> None:
-    await hold(source, destination, BEFORE)
-    source.put("a", AFTER, links=(Link(Rel.PATCH, source.base + "patch", type=MERGE_PATCH),))
-    source.changes[-1] = replace(source.changes[-1], hash=None)
-    await destination.catch_up()
-    assert destination.equals_source()
-    assert (source.gets["/data/patch"], source.gets[path_of("a")]) == (0, 1)
-
-
-async def test_a_patch_larger_than_the_resource_is_not_asked_for(
-    source: SmallSource, destination: Destination
-) -> None:
-    await hold(source, destination, BEFORE)
-    link = Link(Rel.PATCH, source.base + "patch", type=MERGE_PATCH, length=10_000)
-    source.put("a", AFTER, links=(link,))
-    await destination.catch_up()
-    assert destination.equals_source()
-    assert (source.gets["/data/patch"], source.gets[path_of("a")]) == (0, 1)
+    await check_gets(source, destination, whole=1, patches={"application/x-new": function})
+    assert called == []
 
 
 async def test_nothing_is_patched_before_something_is_held(
@@ -175,17 +153,14 @@ async def test_nothing_is_patched_before_something_is_held(
 ) -> None:
     await destination.catch_up()
     source.put("a", AFTER, links=(inline(PATCH),))
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
 
 
 async def test_a_user_may_add_a_media_type(source: SmallSource, destination: Destination) -> None:
     await hold(source, destination, b"one")
     source.put("a", b"one two", links=(inline(b" two", "application/x-appended"),))
     patches = {"application/x-appended": lambda before, patch: before + patch}
-    await destination.catch_up(patches=patches)
-    assert destination.equals_source()
-    assert source.gets[path_of("a")] == 0
+    await check_gets(source, destination, patches=patches)
 
 
 async def test_a_handler_that_holds_nothing_gets_the_whole_resource(

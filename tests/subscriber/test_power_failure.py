@@ -28,7 +28,7 @@ from rsnotify.selection import Selection
 from rsnotify.sync.actions import Progress
 from rsnotify_subscriber import FolderMirror
 from rsnotify_subscriber.content.resolver import ContentResolver
-from rsnotify_subscriber.fetching.contents import Content
+from rsnotify_subscriber.fetching.fetcher import Content
 from rsnotify_subscriber.following.applier import Applier, PreparedChange
 from rsnotify_subscriber.following.recovery import apply_unfinished
 from rsnotify_subscriber.storage.destination_state import DestinationState
@@ -93,7 +93,7 @@ class Copy:
             self._applier._commit = _nothing  # type: ignore[method-assign,assignment]
         assert self._applier._blocking is not None
         assert self._applier._call_and_commit(
-            self._applier._blocking, batch, batch, states, Progress(through, through)
+            self._applier._blocking, batch, states, Progress(through, through)
         )
         if commit:
             self.through = through
@@ -111,6 +111,35 @@ class Copy:
         self.incoming.rename(self.folder / "hidden")
         asyncio.run(self._applier._apply(batch))
         (self.folder / "hidden").rename(self.incoming)
+
+    def do(self, steps: Sequence[dict[str, bytes | None] | str]) -> None:
+        for step in steps:
+            if isinstance(step, str):
+                self.flush()
+            else:
+                self.apply(step)
+
+    def failures(self, folder: Path, count: int = 20) -> Iterator[Path]:
+        """Yield what power failures now may leave, each in a folder of its own."""
+        for seed in range(count):
+            left = folder / str(seed)
+            left.mkdir()
+            self.disk.fail(left, self.folder / "state", Random(seed))
+            yield left
+
+    def check_failures(self, folder: Path, undecided: Sequence[str] = ()) -> None:
+        for left in self.failures(folder):
+            check(left, self.through, undecided)
+
+    def reopened(self) -> closing[DestinationState]:
+        """Open the state as the next run does."""
+        self.state.close()
+        return closing(DestinationState(self.folder / "state"))
+
+    def put_in_place_again(self, state: DestinationState) -> None:
+        mirror = FolderMirror(self.folder / "mirror")
+        mirror.prepare(BASE, self.incoming)
+        apply_unfinished(mirror, state, self.incoming)
 
     def flush(self) -> None:
         last = self.state.contents.last
@@ -213,11 +242,7 @@ def fail_after(
     """Check what is left if the power fails after some steps, and before the last is committed."""
     random = Random(seed)
     with copy() as one:
-        for step in steps:
-            if isinstance(step, str):
-                one.flush()
-            else:
-                one.apply(step)
+        one.do(steps)
         if last is not None:
             one.apply(last, commit=False)
         left = one.folder / "left"
@@ -226,6 +251,32 @@ def fail_after(
         undecided = tuple(last) if last is not None and len(last) == 1 else ()
         check(left, one.through, undecided)
         check(left, one.through, undecided)  # also of the next run
+
+
+FLUSH = "flush"
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [{"a/b": b"1"}, FLUSH, {"a/b": None, "a": b"2"}, {"a/b": b"3", "e/f": b"4"}],
+        [{"a": b"1"}, {"a/b": b"2", "a/b/c": b"3"}, FLUSH, {"a": None}, FLUSH, {"d": b"4"}],
+        [{"a": b"1"}, {"a/b": b"2"}, FLUSH, {"a": None}],
+        [{"d": b"1"}, FLUSH, {"d": None}, FLUSH, {"e/f": b"2"}],
+    ],
+    ids=[
+        "a copy at the path before a move does not come back",
+        "a copy at the path before its natural one was free does not come back",
+        "a copy that moves to its natural path outlives a power failure",
+        "a file that was removed and flushed does not come back",
+    ],
+)
+def test_a_power_failure_after_moves_and_flushes_leaves_what_t_covers(
+    steps: list[dict[str, bytes | None] | str], tmp_path: Path
+) -> None:
+    with copy() as one:
+        one.do(steps)
+        one.check_failures(tmp_path)
 
 
 def test_contents_applied_during_a_flush_are_kept(tmp_path: Path) -> None:
@@ -237,23 +288,15 @@ def test_contents_applied_during_a_flush_are_kept(tmp_path: Path) -> None:
         one.apply({"a": b"2"})
         one.state.contents.set_flushed(last)
         one.apply({"d": b"3"})
-        for seed in range(20):
-            left = tmp_path / str(seed)
-            left.mkdir()
-            one.disk.fail(left, one.folder / "state", Random(seed))
-            check(left, one.through, ())
+        one.check_failures(tmp_path)
 
 
 def test_a_power_failure_while_changes_are_put_in_place_again_changes_nothing(
     tmp_path: Path,
 ) -> None:
     with copy() as one:
-        one.apply({"a/b": b"1", "d": b"2"})
-        one.apply({"a/b": None, "a": b"3"})
-        for seed in range(20):
-            left = tmp_path / str(seed)
-            left.mkdir()
-            one.disk.fail(left, one.folder / "state", Random(seed))
+        one.do([{"a/b": b"1", "d": b"2"}, {"a/b": None, "a": b"3"}])
+        for left in one.failures(tmp_path):
             with closing(DestinationState(left / "state")) as state:
                 mirror = FolderMirror(left / "mirror")
                 mirror.prepare(BASE, state.make_incoming())
@@ -282,9 +325,7 @@ def test_contents_are_not_applied_again_over_commits_of_a_version_that_knows_non
     with copy() as one:
         one.apply({"a": b"1"})
         one.state.database.execute("UPDATE {facts} SET value = '7' WHERE name = 'batch'")
-        left = tmp_path / "left"
-        left.mkdir()
-        one.disk.fail(left, one.folder / "state", Random(0))
+        (left,) = one.failures(tmp_path, 1)
     with closing(DestinationState(left / "state")) as state:
         assert state.contents.unfinished == {}
 
@@ -292,56 +333,11 @@ def test_contents_are_not_applied_again_over_commits_of_a_version_that_knows_non
 def test_a_handler_that_defers_nothing_fetches_what_another_had_deferred(tmp_path: Path) -> None:
     with copy() as one:
         one.apply({"a": b"1", "d": b"2"})
-        left = tmp_path / "left"
-        left.mkdir()
-        one.disk.fail(left, one.folder / "state", Random(0))
+        (left,) = one.failures(tmp_path, 1)
     with closing(DestinationState(left / "state")) as state:
         apply_unfinished(object(), state, left)
         assert state.unknown_uris() == [BASE + "a", BASE + "d"]
         assert state.progress() is None
-
-
-def test_a_copy_at_the_path_before_a_move_does_not_come_back(tmp_path: Path) -> None:
-    with copy() as one:
-        one.apply({"a/b": b"1"})
-        one.flush()
-        one.apply({"a/b": None, "a": b"2"})
-        one.apply({"a/b": b"3", "e/f": b"4"})
-        for seed in range(40):
-            left = tmp_path / str(seed)
-            left.mkdir()
-            one.disk.fail(left, one.folder / "state", Random(seed))
-            check(left, one.through, ())
-
-
-def test_a_copy_at_the_path_before_its_natural_one_was_free_does_not_come_back(
-    tmp_path: Path,
-) -> None:
-    with copy() as one:
-        one.apply({"a": b"1"})
-        one.apply({"a/b": b"2", "a/b/c": b"3"})
-        one.flush()
-        one.apply({"a": None})
-        one.flush()
-        one.apply({"d": b"4"})
-        for seed in range(20):
-            left = tmp_path / str(seed)
-            left.mkdir()
-            one.disk.fail(left, one.folder / "state", Random(seed))
-            check(left, one.through, ())
-
-
-def test_a_copy_that_moves_to_its_natural_path_outlives_a_power_failure(tmp_path: Path) -> None:
-    with copy() as one:
-        one.apply({"a": b"1"})
-        one.apply({"a/b": b"2"})
-        one.flush()
-        one.apply({"a": None})
-        for seed in range(20):
-            left = tmp_path / str(seed)
-            left.mkdir()
-            one.disk.fail(left, one.folder / "state", Random(seed))
-            check(left, one.through, ())
 
 
 @pytest.mark.parametrize("beside", [False, True])
@@ -353,19 +349,13 @@ def test_contents_are_kept_when_a_later_change_could_not_be_applied(
         one.refuse({"e/f": b"3"}, beside=beside)
         assert one.through is not None
         one.state.save_progress(Progress(one.through, one.through))
-        for seed in range(20):
-            left = tmp_path / str(seed)
-            left.mkdir()
-            one.disk.fail(left, one.folder / "state", Random(seed))
-            check(left, one.through, ("e/f",))
+        one.check_failures(tmp_path, ["e/f"])
 
 
 def test_a_deletion_that_was_deferred_is_compared_by_a_handler_that_defers_nothing() -> None:
     with copy() as one:
-        one.apply({"a": b"1"})
-        one.apply({"a": None})
-        one.state.close()
-        with closing(DestinationState(one.folder / "state")) as state:
+        one.do([{"a": b"1"}, {"a": None}])
+        with one.reopened() as state:
             apply_unfinished(object(), state, one.incoming)
             assert state.unknown_uris() == [BASE + "a"]
 
@@ -375,11 +365,10 @@ def test_contents_are_not_put_into_another_folder(tmp_path: Path) -> None:
     with copy() as one:
         one.state.store_identity(Identity("", BASE, Offer(), place=one.mirror.place))
         one.apply({"a": b"1", "d": b"2"})
-        one.state.close()
         (tmp_path / "mirror").mkdir()
         mirror = FolderMirror(tmp_path / "mirror")
         mirror.prepare(BASE, one.incoming)
-        with closing(DestinationState(one.folder / "state")) as state:
+        with one.reopened() as state:
             apply_unfinished(mirror, state, one.incoming)
             assert state.unknown_uris() == [BASE + "a", BASE + "d"]
         assert list((tmp_path / "mirror").iterdir()) == []
@@ -388,45 +377,20 @@ def test_contents_are_not_put_into_another_folder(tmp_path: Path) -> None:
 def test_a_disk_fault_while_contents_are_put_in_place_again_can_be_retried(tmp_path: Path) -> None:
     with copy() as one:
         one.apply({"a": b"1"})
-        one.state.close()
         one.disk.flushes_to_fail = 1
-        with closing(DestinationState(one.folder / "state")) as state:
-            mirror = FolderMirror(one.folder / "mirror")
-            mirror.prepare(BASE, one.incoming)
-            with pytest.raises(StorageError, match="Input/output"):
-                apply_unfinished(mirror, state, one.incoming)
-        with closing(DestinationState(one.folder / "state")) as state:
+        with one.reopened() as state, pytest.raises(StorageError, match="Input/output"):
+            one.put_in_place_again(state)
+        with one.reopened() as state:
             assert state.contents.unfinished == {BASE + "a": b"1"}
 
 
 def test_what_is_put_in_place_again_after_a_crash_outlives_a_power_failure(tmp_path: Path) -> None:
     with copy() as one:
         one.apply({"e/f": b"1"})  # which makes a folder
-        one.state.close()
-        with closing(DestinationState(one.folder / "state")) as state:
-            mirror = FolderMirror(one.folder / "mirror")
-            mirror.prepare(BASE, one.incoming)
-            apply_unfinished(mirror, state, one.incoming)
+        with one.reopened() as state:
+            one.put_in_place_again(state)
             assert state.database.read("SELECT uri FROM {contents}") == []
-        for seed in range(20):
-            left = tmp_path / str(seed)
-            left.mkdir()
-            one.disk.fail(left, one.folder / "state", Random(seed))
-            check(left, one.through, ())
-
-
-def test_a_file_that_was_removed_and_flushed_does_not_come_back(tmp_path: Path) -> None:
-    with copy() as one:
-        one.apply({"d": b"1"})
-        one.flush()
-        one.apply({"d": None})
-        one.flush()
-        one.apply({"e/f": b"2"})  # now the state has the deletion no more
-        for seed in range(20):
-            left = tmp_path / str(seed)
-            left.mkdir()
-            one.disk.fail(left, one.folder / "state", Random(seed))
-            check(left, one.through, ())
+        one.check_failures(tmp_path)
 
 
 async def test_a_run_that_has_ended_leaves_nothing_to_be_flushed(
@@ -436,8 +400,7 @@ async def test_a_run_that_has_ended_leaves_nothing_to_be_flushed(
     disk = Disk(destination.folder, monkeypatch)
     source.put("a", b"1")
     source.put("folder/b", b"2")
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
     for seed in range(20):
         disk.after_failure(tmp_path / str(seed), Random(seed))
         assert files_of(tmp_path / str(seed)) == source.contents
@@ -446,12 +409,6 @@ async def test_a_run_that_has_ended_leaves_nothing_to_be_flushed(
 
 def test_what_was_flushed_need_not_be_kept(tmp_path: Path) -> None:
     with copy() as one:
-        one.apply({"e/f": b"1"})
-        one.flush()
-        one.apply({"d": b"2"})
+        one.do([{"e/f": b"1"}, FLUSH, {"d": b"2"}])
         assert one.state.database.read("SELECT uri FROM {contents}") == [(BASE + "d",)]
-        for seed in range(20):
-            left = tmp_path / str(seed)
-            left.mkdir()
-            one.disk.fail(left, one.folder / "state", Random(seed))
-            check(left, one.through, ())
+        one.check_failures(tmp_path)

@@ -6,17 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.errors import RefusedAddress, RsnotifyError
-from rsnotify.format.writer import write_document
 from rsnotify_subscriber import PushState
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from tests.subscriber.destination import Destination
 from tests.subscriber.hub import SmallHub
-from tests.subscriber.source import Answer, SmallSource, body, path_of
+from tests.subscriber.source import SmallSource, path_of, redirect
 
 
 @pytest.fixture
@@ -25,22 +23,13 @@ def elsewhere(source: SmallSource) -> str:
     return source.site.replace("127.0.0.1", "localhost")
 
 
-def redirect(target: str) -> Answer:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        raise web.HTTPFound(target)
-
-    return answer
-
-
 async def test_a_resource_at_a_private_address_is_refused(
     source: SmallSource, destination: Destination, elsewhere: str
 ) -> None:
     source.put("a", b"secret")
-    listed = source._resource_list()
+    listed = source.resource_list()
     moved = replace(listed.resources[0], uri=source.base.replace(source.site, elsewhere) + "a")
-    source.answers["/data/resourcelist.xml"] = body(
-        write_document(replace(listed, resources=(moved,)))
-    )
+    source.publish("resourcelist.xml", replace(listed, resources=(moved,)))
     source.changes.clear()
     with pytest.raises(RsnotifyError, match="not public"):
         await destination.catch_up()
@@ -54,7 +43,7 @@ async def test_a_redirect_to_a_private_address_is_refused(
 ) -> None:
     source.put("a", b"secret")
     source.answers["/data/resourcelist.xml"] = redirect(elsewhere + "data/list.xml")
-    source.answers["/data/list.xml"] = source._answer
+    source.answers["/data/list.xml"] = source.answer
     with pytest.raises(RefusedAddress, match="not public"):
         await destination.catch_up()
     assert source.gets["/data/list.xml"] == 0
@@ -72,22 +61,25 @@ async def test_a_redirect_at_the_named_host_is_followed(
     assert destination.files() == {"a": b"2", "b": b"2"}
 
 
-async def test_redirects_without_end_are_given_up(
-    source: SmallSource, destination: Destination
-) -> None:
-    source.put("a", b"1")
-    source.answers["/data/resourcelist.xml"] = redirect("/data/resourcelist.xml")
-    with pytest.raises(RsnotifyError, match="redirects"):
-        await destination.catch_up()
-
-
-@pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/x", "gopher://x/"])
-async def test_a_redirect_to_another_scheme_is_refused(
-    target: str, source: SmallSource, destination: Destination
+@pytest.mark.parametrize(
+    ("target", "error", "told"),
+    [
+        ("/data/resourcelist.xml", RsnotifyError, "redirects"),
+        ("file:///etc/passwd", RefusedAddress, "not an absolute http"),
+        ("ftp://127.0.0.1/x", RefusedAddress, "not an absolute http"),
+        ("gopher://x/", RefusedAddress, "not an absolute http"),
+    ],
+)
+async def test_a_redirect_without_end_or_to_another_scheme_is_refused(
+    target: str,
+    error: type[RsnotifyError],
+    told: str,
+    source: SmallSource,
+    destination: Destination,
 ) -> None:
     source.put("a", b"1")
     source.answers["/data/resourcelist.xml"] = redirect(target)
-    with pytest.raises(RefusedAddress, match="not an absolute http"):
+    with pytest.raises(error, match=told):
         await destination.catch_up()
 
 
@@ -142,18 +134,12 @@ async def test_a_host_that_the_user_named_may_not_turn_to_a_private_address_late
 
 
 async def test_a_private_host_that_the_user_named_is_not_dialled_at_another_port(
-    source: SmallSource, destination: Destination
+    source: SmallSource, other_source: SmallSource, destination: Destination
 ) -> None:
-    other = SmallSource()
-    await other.server.start()
-    try:
-        other.contents["a"] = b"secret"
-        source.put("a", b"secret")
-        source.answers[path_of("a")] = redirect(other.base + "a")
-        with pytest.raises(RsnotifyError, match="not public"):
-            await destination.catch_up()
-        assert not other.gets
-        await destination.catch_up(allow_private_addresses=True)
-        assert destination.equals_source()
-    finally:
-        await other.server.stop()
+    other_source.contents["a"] = b"secret"
+    source.put("a", b"secret")
+    source.answers[path_of("a")] = redirect(other_source.base + "a")
+    with pytest.raises(RsnotifyError, match="not public"):
+        await destination.catch_up()
+    assert not other_source.gets
+    await destination.become_equal(allow_private_addresses=True)

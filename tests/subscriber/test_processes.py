@@ -11,7 +11,7 @@ import pytest
 from rsnotify.format.model import Link, Rel
 from tests.subscriber.destination import Destination
 from tests.subscriber.hub import SmallHub
-from tests.subscriber.processes import SECONDS, outcome, rsnotify, running, until_reported
+from tests.subscriber.processes import SECONDS, outcome, run, running, until_reported
 from tests.subscriber.source import SmallSource, body, first, held_back, path_of, sha256, status
 
 
@@ -24,10 +24,10 @@ def some_content(source: SmallSource) -> None:
 async def test_follow_once_catches_up_and_audit_says_in_step(
     source: SmallSource, destination: Destination
 ) -> None:
-    done = await outcome(await rsnotify("follow", source.site, destination.folder, "--once"))
+    done = await run("follow", source.site, destination.folder, "--once")
     assert done[0] == 0, done
     assert destination.equals_source()
-    audited = await outcome(await rsnotify("audit", source.site, destination.folder))
+    audited = await run("audit", source.site, destination.folder)
     assert audited == (0, "in step: 30 resources at the Source\n", "")
 
 
@@ -35,14 +35,14 @@ async def test_follow_once_ends_with_the_status(
     source: SmallSource, destination: Destination
 ) -> None:
     arguments = ("follow", source.site, destination.folder, "--once", "--json")
-    code, output, errors = await outcome(await rsnotify(*arguments))
+    code, output, errors = await run(*arguments)
     assert (code, errors) == (0, "")
     final = json.loads(output.splitlines()[-1])
     assert (final["level"], final["resources"], final["pending"]) == (True, 30, 0)
     assert (final["applied"], final["copied"]) == (30, 30)
     source.put("out of reach", b"")
     source.answers[path_of("out of reach")] = status(403)
-    code, output, _ = await outcome(await rsnotify(*arguments))
+    code, output, _ = await run(*arguments)
     assert code == 1
     final = json.loads(output.splitlines()[-1])
     assert (final["level"], final["resources"], final["pending"]) == (False, 30, 1)
@@ -53,7 +53,7 @@ async def test_follow_fetches_the_preferred_type_and_the_exact_version(
 ) -> None:
     follow = ("follow", source.url, destination.folder, "--once")
     options = ("--prefer", "application/ld+json", "--prefer", "text/turtle", "--exact")
-    assert (await outcome(await rsnotify(*follow, *options)))[0] == 0
+    assert (await run(*follow, *options))[0] == 0
     source.answers["/other/a.ttl"] = body(b"<a> <b> <c> .")
     source.answers["/other/b.1"] = body(b"one")
     digest = sha256(b"<a> <b> <c> .")
@@ -61,11 +61,11 @@ async def test_follow_fetches_the_preferred_type_and_the_exact_version(
     source.put("a", b"<p>", type="text/html", links=(turtle,))
     source.put("b", b"one", links=(Link(Rel.MEMENTO, source.site + "other/b.1"),))
     source.contents["b"] = b"two, which no list has yet"
-    done = await outcome(await rsnotify(*follow, *options))
+    done = await run(*follow, *options)
     assert done[0] == 0, done
     assert destination.files()["a"] == b"<a> <b> <c> ."
     assert destination.files()["b"] == b"one"
-    refused = await outcome(await rsnotify(*follow, "--prefer", "text/*"))
+    refused = await run(*follow, "--prefer", "text/*")
     assert refused == (2, "", "rsnotify: 'text/*' is no media type; write it as text/turtle\n")
 
 
@@ -73,9 +73,7 @@ async def test_follow_once_reports_what_could_not_be_fetched(
     source: SmallSource, destination: Destination
 ) -> None:
     source.answers[path_of("folder/r3.ttl")] = status(403)
-    code, _, errors = await outcome(
-        await rsnotify("follow", source.url, destination.folder, "--once")
-    )
+    code, _, errors = await run("follow", source.url, destination.folder, "--once")
     assert code == 1
     assert errors.splitlines()[-1].startswith(f"rsnotify: {source.base}folder/r3.ttl: ")
     assert "Traceback" not in errors
@@ -85,7 +83,7 @@ async def test_a_url_that_leads_nowhere_gets_one_sentence(
     source: SmallSource, destination: Destination
 ) -> None:
     source.answers["/.well-known/resourcesync"] = status(404)
-    code, _, errors = await outcome(await rsnotify("follow", source.site, destination.folder))
+    code, _, errors = await run("follow", source.site, destination.folder)
     assert code == 2
     assert len(errors.splitlines()) == 1
     assert errors.startswith(f"rsnotify: {source.site} leads to nothing that can be followed")
@@ -96,9 +94,7 @@ async def test_audit_reports_differences(source: SmallSource, destination: Desti
     (destination.folder / "folder/r1.ttl").unlink()
     (destination.folder / "folder/r2.ttl").write_bytes(b"changed by hand")
     (destination.folder / "stranger").write_bytes(b"x")
-    code, output, _ = await outcome(
-        await rsnotify("audit", source.url, destination.folder, "--json")
-    )
+    code, output, _ = await run("audit", source.url, destination.folder, "--json")
     assert code == 1
     found = json.loads(output)
     assert found["in_step"] is False
@@ -112,7 +108,7 @@ async def test_audit_reports_that_it_could_not_decide(
 ) -> None:
     await destination.catch_up()
     source.answers["/data/resourcelist.xml"] = status(500)
-    code, _, errors = await outcome(await rsnotify("audit", source.url, destination.folder))
+    code, _, errors = await run("audit", source.url, destination.folder)
     assert code == 2
     assert "resourcelist.xml: the server says 500" in errors
 
@@ -156,7 +152,7 @@ async def test_follow_via_websocket_needs_a_hub(
     source: SmallSource, destination: Destination
 ) -> None:
     arguments = ("follow", source.url, destination.folder, "--via", "websocket")
-    code, _, errors = await outcome(await rsnotify(*arguments))
+    code, _, errors = await run(*arguments)
     assert code == 2
     assert "offers no hub that speaks WebSocket" in errors
 
@@ -187,17 +183,17 @@ async def test_the_next_run_after_kill_9_ends_equal(
             await gate.wait()
             assert await process.wait() == -signal.SIGKILL
     source.answers.clear()
-    done = await outcome(await rsnotify(*arguments, "--once"))
+    done = await run(*arguments, "--once")
     assert done[0] == 0, done
     assert destination.equals_source()
-    assert (await outcome(await rsnotify("audit", source.url, destination.folder)))[0] == 0
+    assert (await run("audit", source.url, destination.folder))[0] == 0
 
 
 async def test_follow_reports_that_a_pattern_matches_nothing(
     source: SmallSource, destination: Destination
 ) -> None:
     arguments = ("follow", source.url, destination.folder, "--once", "--only", "*.tll")
-    code, _, errors = await outcome(await rsnotify(*arguments))
+    code, _, errors = await run(*arguments)
     assert code == 0
     assert "no resource that the Source lists is selected by only *.tll" in errors
 
@@ -205,6 +201,6 @@ async def test_follow_reports_that_a_pattern_matches_nothing(
 async def test_audit_does_not_compare_with_a_missing_folder(
     source: SmallSource, destination: Destination
 ) -> None:
-    code, output, errors = await outcome(await rsnotify("audit", source.url, destination.folder))
+    code, output, errors = await run("audit", source.url, destination.folder)
     assert (code, output) == (2, "")
     assert f"there is no folder {destination.folder} to compare with the Source" in errors

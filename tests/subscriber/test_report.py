@@ -14,8 +14,7 @@ from rsnotify_subscriber.commands.follow_options import FollowArguments
 from rsnotify_subscriber.commands.report import LineFollowReport, SubscriberView, outcome, sentence
 from rsnotify_subscriber.fleet.configuration import parse
 from tests.subscriber.destination import Destination
-from tests.subscriber.processes import outcome as outcome_of
-from tests.subscriber.processes import rsnotify
+from tests.subscriber.processes import run
 from tests.subscriber.source import SmallSource, status
 
 COMPARED = datetime(2026, 1, 2, 3, 4, 5, 600, tzinfo=UTC)
@@ -78,13 +77,13 @@ async def test_a_run_that_catches_up_ends_with_how_the_copy_stands(
 ) -> None:
     source.put("a", b"1")
     arguments = ("follow", source.url, destination.folder, "--once")
-    code, output, errors = await outcome_of(await rsnotify(*arguments))
+    code, output, errors = await run(*arguments)
     assert (code, errors) == (0, "")
     last = output.splitlines()[-1]
     assert last.startswith("in step: 1 resource, synced through 20")
     assert "compared with the whole set at 20" in last
     source.answers["/data/capabilitylist.xml"] = status(503)
-    code, output, errors = await outcome_of(await rsnotify(*arguments))
+    code, output, errors = await run(*arguments)
     assert code == 1
     assert ", not in step, " in output.splitlines()[-1]
     assert "capabilitylist.xml: the server says 503" in errors

@@ -26,10 +26,13 @@ def with_turtle(source: SmallSource, **fields: Any) -> Resource:
     return source.put("a", b"<p>a b c</p>", type="text/html", links=(turtle,))
 
 
-async def test_a_preferred_alternate_is_held_instead_of_the_resource(
+async def test_a_preferred_alternate_is_held_instead_of_the_resource_and_checked_by_its_own_hash(
     source: SmallSource, destination: Destination
 ) -> None:
     await destination.catch_up(prefer="text/turtle")
+    with_turtle(source, hash=sha256(b"something else"))
+    with pytest.raises(RsnotifyError, match="has hash"):
+        await destination.catch_up(prefer="text/turtle")
     with_turtle(source)
     await destination.catch_up(prefer="text/turtle")
     assert destination.files() == {"a": b"<a> <b> <c> ."}
@@ -50,9 +53,8 @@ async def test_the_handler_receives_the_alternate_and_all_links(
     for prefer in (["text/turtle"], ["text/html", "text/turtle"]):
         state = tmp_path / prefer[0].replace("/", "-")
         source.list_only(entry)
-        await Subscriber(
-            source.url, handle, state=state, options=FollowOptions(prefer=prefer)
-        ).catch_up()
+        options = FollowOptions(prefer=prefer)
+        await Subscriber(source.url, handle, state=state, options=options).catch_up()
     assert [one.alternate for one in received] == [entry.links[0], None]
     assert all(one.resource.links == entry.links for one in received)
 
@@ -79,9 +81,8 @@ async def test_a_copy_of_alternates_and_of_a_part_of_the_set_is_repaired(
     assert destination.files() == right
     (destination.folder / "a").write_bytes(b"changed by hand")
     (destination.folder / "b").unlink()
-    done = await repair(
-        source.url, destination.folder, options=FollowOptions(pace=PACE), pause=0.01
-    )
+    follow = FollowOptions(pace=PACE)
+    done = await repair(source.url, destination.folder, options=follow, pause=0.01)
     assert done.in_step
     assert set(done.fetched) == {source.base + "a", source.base + "b"}
     assert destination.files() == right
@@ -97,15 +98,6 @@ async def test_another_preference_is_applied_to_the_copy(
     assert destination.files() == {"a": b"<a> <b> <c> ."}
     await destination.catch_up()
     assert destination.files() == {"a": b"<p>a b c</p>"}
-
-
-async def test_an_alternate_is_checked_by_its_own_hash(
-    source: SmallSource, destination: Destination
-) -> None:
-    await destination.catch_up(prefer="text/turtle")
-    with_turtle(source, hash=sha256(b"something else"))
-    with pytest.raises(RsnotifyError, match="has hash"):
-        await destination.catch_up(prefer="text/turtle")
 
 
 async def test_the_exact_version_is_fetched_though_the_resource_has_changed_again(

@@ -14,7 +14,7 @@ from rsnotify.selection import Selection
 from rsnotify_subscriber import audit
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from tests.subscriber.destination import Destination
-from tests.subscriber.processes import outcome, rsnotify
+from tests.subscriber.processes import run
 from tests.subscriber.source import SmallSource, path_of, status
 
 TURTLE = Selection(types=("text/turtle",))
@@ -123,8 +123,7 @@ async def test_another_selection_corrects_the_copy(
     assert set(destination.files()) == {"maps/a.ttl", "c"}
     await destination.catch_up(url, selection=Selection(only=("maps/",)))
     assert set(destination.files()) == {"maps/a.ttl", "maps/b.html"}
-    await destination.catch_up(url)
-    assert destination.equals_source()
+    await destination.become_equal(url)
 
 
 async def test_the_same_selection_needs_no_baseline(
@@ -167,10 +166,10 @@ async def test_the_options_of_the_command_select(
     source.put("maps/c.ttl", b"c", type="text/turtle", links=member_of("http://c.example/1"))
     follow = ("follow", source.site, destination.folder, "--once")
     options = ("--only", "maps/", "--only", "*.html", "--except", "a.ttl", "--type", "text/*")
-    done = await outcome(await rsnotify(*follow, *options))
+    done = await run(*follow, *options)
     assert done[0] == 0, done
     assert set(destination.files()) == {"maps/b.html", "maps/c.ttl"}
-    done = await outcome(await rsnotify(*follow, "--collection", "http://c.example/1"))
+    done = await run(*follow, "--collection", "http://c.example/1")
     assert done[0] == 0, done
     assert set(destination.files()) == {"maps/c.ttl"}
 

@@ -11,9 +11,8 @@ from rsnotify.format.model import ChangeType
 from rsnotify.selection import Selection
 from rsnotify.sync import pace
 from tests.subscriber.destination import PACE, Destination
-from tests.subscriber.hub import SmallHub
+from tests.subscriber.hub import SmallHub, push
 from tests.subscriber.source import SmallSource, status
-from tests.subscriber.test_following import following, push
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +28,7 @@ async def test_a_hub_is_asked_for_the_selection(
     selection = Selection(
         only=(source.base + "maps/*.ttl",), types=("text/turtle",), changes=(ChangeType.UPDATED,)
     )
-    async with following(destination, selection=selection):
+    async with destination.following(selection=selection):
         assert hub.subscriptions[0]["select"] == {
             "prefixes": [source.base + "maps/"],
             "types": ["text/turtle"],
@@ -40,22 +39,19 @@ async def test_a_hub_is_asked_for_the_selection(
 async def test_a_hub_is_asked_for_everything_where_it_could_not_choose(
     hub: SmallHub, destination: Destination
 ) -> None:
-    async with following(destination, selection=Selection(excluded=("b",))):
+    async with destination.following(selection=Selection(excluded=("b",))):
         assert "select" not in hub.subscriptions[0]
 
 
 async def test_the_next_poll_supplies_changes_that_a_hub_left_out_wrongly(
     source: SmallSource, hub: SmallHub, destination: Destination
 ) -> None:
-    async with following(destination, selection=Selection(types=("text/turtle",))) as subscriber:
+    async with destination.following(selection=Selection(types=("text/turtle",))) as subscriber:
         assert set(destination.files()) == {"maps/a.ttl", "b"}
         before = source.last
         # It is no Turtle any more, so that the hub leaves it out; the copy is to give it up.
-        left_out = source.put("maps/a.ttl", b"<html>", type="text/html")
-        assert left_out.changed_at is not None
-        await hub.publish(
-            source.fragment([], before, left_out.changed_at), before, left_out.changed_at
-        )
+        source.put("maps/a.ttl", b"<html>", type="text/html")
+        await hub.publish(source.fragment([], before, source.last), before, source.last)
         await destination.until(
             lambda: subscriber.status.resources == 1 and set(destination.files()) == {"b"}
         )
@@ -67,7 +63,7 @@ async def test_the_next_poll_supplies_changes_that_a_hub_left_out_wrongly(
 async def test_an_unknown_frame_of_a_hub_does_not_end_following(
     source: SmallSource, hub: SmallHub, destination: Destination, frame: str
 ) -> None:
-    async with following(destination) as subscriber:
+    async with destination.following() as subscriber:
         for socket in list(hub.sockets):
             await socket.send_str(frame)
         source.put("c", b"c")
@@ -75,34 +71,26 @@ async def test_an_unknown_frame_of_a_hub_does_not_end_following(
         await destination.until(lambda: subscriber.status.resources == 3)
 
 
-async def test_many_destinations_spread_their_requests(
-    source: SmallSource, hub: SmallHub, destination: Destination
+@pytest.mark.parametrize("many", [True, False])
+async def test_many_destinations_spread_their_requests_and_few_do_not(
+    many: bool,
+    source: SmallSource,
+    hub: SmallHub,
+    destination: Destination,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hub.audience = 200  # within a second
-    async with following(destination):
+    if not many:
+        monkeypatch.setattr(pace, "_EACH_SECOND", 0.01)  # if they waited, it would be for hours
+        monkeypatch.setattr(pace, "_LONGEST_SPREAD", 10_000.0)
+    hub.audience = 200 if many else 100  # many: within a second
+    async with destination.following():
         source.answers["/data/changelist.xml"] = status(503)
         began = asyncio.get_running_loop().time()
         for number in range(40):
             source.put(f"r{number}", b"%d" % number)
             await push(source, hub)
         await destination.until_equal()
-        assert asyncio.get_running_loop().time() - began > 0.5
-
-
-async def test_few_destinations_request_at_once(
-    source: SmallSource,
-    hub: SmallHub,
-    destination: Destination,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pace, "_EACH_SECOND", 0.01)  # if they waited, it would be for hours
-    monkeypatch.setattr(pace, "_LONGEST_SPREAD", 10_000.0)
-    hub.audience = 100
-    async with following(destination) as subscriber:
-        source.answers["/data/changelist.xml"] = status(503)
-        source.put("c", b"c")
-        await push(source, hub)
-        await destination.until(lambda: subscriber.status.applied == 3)
+        assert not many or asyncio.get_running_loop().time() - began > 0.5
 
 
 async def test_the_rate_of_requests_is_limited(
@@ -112,6 +100,6 @@ async def test_the_rate_of_requests_is_limited(
         source.put(f"r{number}", b"%d" % number)
     began = asyncio.get_running_loop().time()
     bounded = replace(PACE, rate=50.0)
-    async with following(destination, pace=bounded):
+    async with destination.following(pace=bounded):
         assert destination.equals_source()
         assert asyncio.get_running_loop().time() - began >= 21 / 50

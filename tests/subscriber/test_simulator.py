@@ -18,7 +18,7 @@ import aiohttp
 
 from rsnotify.format.reader import read_document
 from tests.subscriber.destination import files_of
-from tests.subscriber.processes import SECONDS, outcome, rsnotify, running, until_reported
+from tests.subscriber.processes import SECONDS, outcome, run, running, until_reported
 
 CHANGES = 150
 
@@ -94,12 +94,12 @@ async def contents_of(base: str) -> dict[str, bytes]:
 
 async def is_inspected_and_judged(base: str, *, resources: int) -> None:
     """See what `inspect` counts, and that `validate` misses nothing but at times a `from`."""
-    inspected = await outcome(await rsnotify("inspect", base, "--json"))
+    inspected = await run("inspect", base, "--json")
     (capability_list,) = json.loads(inspected[1])["parts"]
     counts = {part["capability"]: part["entries"] for part in capability_list["parts"]}
     assert counts == {"resourcelist": resources, "changelist": 100}
     arguments = ("validate", f"{base}/capabilitylist.xml", "--deep", "--json")
-    code, validated, _ = await outcome(await rsnotify(*arguments))
+    code, validated, _ = await run(*arguments)
     documents = json.loads(validated)["documents"]
     errors = [found["rule"] for document in documents for found in document["findings"]]
     assert errors == ["changelist-from-missing"] * code
@@ -121,12 +121,12 @@ async def test_a_running_simulator_is_followed_to_an_equal_state(
             assert await simulated.stdout.readline() == b"done\n"
         contents = await contents_of(base)
         await until_reported(process, lambda _: files_of(folder) == contents)
-        audited = await outcome(await rsnotify("audit", base, folder))
+        audited = await run("audit", base, folder)
         assert audited[0] == 0, audited
         assert files_of(folder) == await contents_of(base)
         await is_inspected_and_judged(base, resources=len(files_of(folder)))
         process.terminate()
         assert (await outcome(process))[0] == 0
-        once = await outcome(await rsnotify("follow", base, folder, "--once"))
+        once = await run("follow", base, folder, "--once")
         assert once[0] == 0, once
         assert files_of(folder) == await contents_of(base)

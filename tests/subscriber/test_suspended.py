@@ -11,7 +11,7 @@ import pytest
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber
-from rsnotify_subscriber.storage.postgresql_state import PostgreSQLState
+from rsnotify_subscriber.storage.postgresql import PostgreSQLState
 from tests.subscriber import aggregator
 from tests.subscriber.aggregator import PACE, Aggregator
 from tests.subscriber.source import SmallSource
@@ -23,7 +23,7 @@ INTO_POSTGRESQL = """
 import asyncio
 from rsnotify.errors import StorageError
 from rsnotify_subscriber import FollowOptions, Subscriber
-from rsnotify_subscriber.storage.postgresql_state import PostgreSQLState
+from rsnotify_subscriber.storage.postgresql import PostgreSQLState
 from tests.subscriber.aggregator import PACE, Aggregator
 
 class Suspending(Aggregator):
@@ -77,14 +77,9 @@ async def test_a_follower_whose_database_session_ended_commits_nothing(
                 " WHERE application_name = 'suspended'"
             )
         source.put("a", b"new")
-        other = Subscriber(
-            source.url,
-            Aggregator(),
-            state=PostgreSQLState(postgresql),
-            options=FollowOptions(pace=PACE),
-        )
+        state, options = PostgreSQLState(postgresql), FollowOptions(pace=PACE)
         async with asyncio.timeout(PATIENCE):
-            await other.catch_up()
+            await Subscriber(source.url, Aggregator(), state=state, options=options).catch_up()
         assert await resume(first) == 3
     with psycopg.connect(postgresql) as connection:
         assert connection.execute("SELECT content FROM copy").fetchall() == [(b"new",)]
@@ -99,16 +94,13 @@ async def test_a_suspended_follower_still_locks_its_folder(
         copy, state = tmp_path / "copy", tmp_path / "state"
         first = await start(stack, INTO_A_FOLDER, source.url, copy, state)
         source.put("a", b"new")
-        other = Subscriber(
-            source.url, FolderMirror(copy), state=state, options=FollowOptions(pace=PACE)
-        )
+        options = FollowOptions(pace=PACE)
+        other = Subscriber(source.url, FolderMirror(copy), state=state, options=options)
         with pytest.raises(ConfigurationError, match="in use by another follower"):
             await other.catch_up()
         assert await resume(first) == 0
     async with asyncio.timeout(PATIENCE):
-        await Subscriber(
-            source.url, FolderMirror(copy), state=state, options=FollowOptions(pace=PACE)
-        ).catch_up()
+        await Subscriber(source.url, FolderMirror(copy), state=state, options=options).catch_up()
     assert (copy / "a").read_bytes() == b"new"
 
 

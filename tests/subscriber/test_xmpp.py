@@ -6,8 +6,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from rsnotify_xmpp.xmpp_connection import connect
 from rsnotify_xmpp.xmpp_service import XmppLogin, parse_service
 from tests.prosody import DOMAIN, PATIENCE, SERVICE, Prosody
 from tests.subscriber.destination import Destination
-from tests.subscriber.heard import Heard
+from tests.subscriber.heard import Heard, receiving
 from tests.subscriber.source import SmallSource, status
 
 PLACE = parse_service(f"xmpp:{SERVICE}")
@@ -32,18 +31,14 @@ SECOND = FIRST.replace(b"1</loc>", b"2</loc>")
 
 
 @pytest.fixture
-def offered(source: SmallSource, prosody: Prosody) -> SmallSource:
+def offered(source: SmallSource, prosody: Prosody, some_content: None) -> SmallSource:
     source.hubs = [PLACE.url_for(source.base + "channel.xml")]
-    for n in range(5):
-        source.put(f"r{n}", b"%d" % n)
     return source
 
 
 async def publish(server: Prosody, source: SmallSource) -> None:
     """Publish the last change as a fragment."""
-    before = source.changes[-2].changed_at or source.begins
-    body = source.fragment(source.changes[-1:], before)
-    await say(server, body, source.base + "channel.xml")
+    await say(server, source.latest()[0], source.base + "channel.xml")
 
 
 async def say(server: Prosody, body: bytes, channel: str = TOPIC) -> None:
@@ -51,15 +46,10 @@ async def say(server: Prosody, body: bytes, channel: str = TOPIC) -> None:
         await (await connection.publish(PLACE, channel, body))
 
 
-@asynccontextmanager
-async def following(
+def following(
     destination: Destination, server: Prosody, **options: Any
-) -> AsyncIterator[Subscriber]:
-    options = {"via": Via.XMPP, "xmpp": server.login("reader")} | options
-    async with destination.subscriber(**options) as subscriber:
-        await destination.until(lambda: subscriber.status.level)
-        await destination.until(lambda: subscriber.status.push is PushState.UP)
-        yield subscriber
+) -> AbstractAsyncContextManager[Subscriber]:
+    return destination.following(**{"via": Via.XMPP, "xmpp": server.login("reader")} | options)
 
 
 @pytest.mark.parametrize("via", [Via.XMPP, Via.AUTO])
@@ -103,20 +93,13 @@ async def test_an_item_that_the_server_drops_is_a_gap_that_is_filled(
         await destination.until_equal()
 
 
-@asynccontextmanager
-async def receiving(server: Prosody) -> AsyncIterator[tuple[XmppTransport, Heard]]:
-    transport, heard = XmppTransport(PLACE, TOPIC, server.login("reader")), Heard()
-    task = asyncio.create_task(transport.receive(None, heard))
-    try:
-        yield transport, heard
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+def reader_of(server: Prosody, topic: str = TOPIC) -> XmppTransport:
+    return XmppTransport(PLACE, topic, server.login("reader"))
 
 
 async def test_the_newest_fragment_shows_at_once_where_the_stream_stands(prosody: Prosody) -> None:
     await say(prosody, SECOND)
-    async with receiving(prosody) as (_, heard):
+    async with receiving(reader_of(prosody)) as heard:
         await heard.until("up")
         assert [b"2</" in one for one in heard.events if isinstance(one, bytes)] == [True]
     assert "gap" not in heard.events
@@ -124,10 +107,11 @@ async def test_the_newest_fragment_shows_at_once_where_the_stream_stands(prosody
 
 async def test_what_is_about_something_else_is_ignored_and_counted(prosody: Prosody) -> None:
     await say(prosody, FIRST)
+    transport = reader_of(prosody)
     async with (
         connect(prosody.login("hub")) as hub,
         connect(prosody.login("reader")) as reader,
-        receiving(prosody) as (transport, heard),
+        receiving(transport) as heard,
     ):
         await heard.until("up")
         await (await hub.publish(PLACE, "https://a.example/other", FIRST))
@@ -182,9 +166,8 @@ async def test_an_error_in_the_receiver_of_items_ends_the_connection(prosody: Pr
 
 
 async def test_a_topic_without_a_node_is_no_endpoint_yet(prosody: Prosody) -> None:
-    transport = XmppTransport(PLACE, TOPIC, prosody.login("reader"))
     with pytest.raises(FetchError, match="item-not-found"):
-        await transport.receive(None, Heard())
+        await reader_of(prosody).receive(None, Heard())
 
 
 async def test_a_login_that_is_refused_is_a_warning(

@@ -61,11 +61,7 @@ def equip() -> None:
 
 
 async def torture(scene: Scene, faults: list[Fault], rounds: int) -> list[float]:
-    """Cause faults, and settle after so many rounds, and at the end; return how long that took.
-
-    Raises:
-        Wrong: The promise was broken.
-    """
+    """Cause faults, and settle after so many rounds, and at the end; return how long that took."""
     happening = Faults(scene)
     took = []
     began = time.monotonic()
@@ -105,7 +101,6 @@ async def soak(scene: Scene, faults: list[Fault], pause: float) -> None:
 
 
 def main() -> int:
-    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=_SCENE, help="how many faults")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
@@ -156,7 +151,6 @@ def main() -> int:
 async def play(
     scene: Scene, chance: random.Random, arguments: argparse.Namespace, start: int
 ) -> list[float]:
-    """Do what the arguments say, from a round on; return how long it took to settle each time."""
     number = round(arguments.minutes) if arguments.minutes else arguments.rounds - start
     kinds = arguments.kind or (GENTLE if arguments.minutes else ())
     deployment = scene.deployment

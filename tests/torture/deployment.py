@@ -49,8 +49,6 @@ OnStatus = Callable[[str, bytes], None]
 
 
 class Copy(Protocol):
-    """The copy of a Destination."""
-
     async def held(self) -> Held | None:
         """Return what it holds; None if it cannot be read now."""
 
@@ -59,11 +57,7 @@ class Copy(Protocol):
 
 
 class FolderCopy:
-    """The copy of a mirror, of which each change may be applied twice.
-
-    Args:
-        folder: The folder.
-    """
+    """The copy of a mirror, of which each change may be applied twice."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -76,23 +70,7 @@ class FolderCopy:
 
 
 class Deployment:
-    """Everything that takes part.
-
-    Args:
-        root: An empty folder.
-        random: Chooses what takes part, and the settings.
-        rate: The changes a second.
-        on_source: Called with each line of the Source.
-        on_status: Called with each line of a Destination.
-        everything: Whether all kinds of Destinations take part, and not only some.
-
-    Attributes:
-        url: The Source.
-        parts: The processes.
-        services: The servers of others.
-        paths: What is between them.
-        copies: The copies, by the names of the Destinations.
-    """
+    """Everything that takes part."""
 
     def __init__(
         self,
@@ -231,7 +209,6 @@ class Deployment:
         return ["--config", str(settings)]
 
     async def start(self) -> None:
-        """Make the disks, and start services and paths."""
         for part in self.parts.values():
             part.disk.mount()
         for path in self.paths.values():
@@ -241,7 +218,6 @@ class Deployment:
                 await service.start()
 
     async def stop(self) -> None:
-        """End everything."""
         for part in self.parts.values():
             part.kill()
             part.disk.unmount()

@@ -52,15 +52,7 @@ GENTLE = tuple(kind for kind in KINDS if kind not in ENDINGS)
 
 
 class Fault(Struct, frozen=True):
-    """What goes wrong, and for how long.
-
-    Args:
-        kind: One of `KINDS`.
-        target: What of.
-        wait: Seconds after the one before.
-        seconds: How long it lasts.
-        amount: Between 0 and 1: how much.
-    """
+    """What goes wrong, and for how long."""
 
     kind: str
     target: str
@@ -97,11 +89,7 @@ def draw(
 
 
 class Faults:
-    """Brings faults about.
-
-    Args:
-        scene: What they happen to.
-    """
+    """Brings faults about."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene

@@ -17,11 +17,7 @@ _REPEAT_WITHIN = 1.0
 
 
 class _Messages:
-    """Divides one direction of an HTTP connection into requests and WebSocket frames.
-
-    Args:
-        requests: Whether it is that of requests.
-    """
+    """Divides one direction of an HTTP connection into requests and WebSocket frames."""
 
     def __init__(self, *, requests: bool) -> None:
         self._requests = requests
@@ -123,7 +119,6 @@ class FaultyPath:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def reset(self) -> None:
-        """Reset all connections."""
         self.resets += len(self._writers) // 2
         for writer in self._writers:
             writer.transport.abort()

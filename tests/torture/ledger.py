@@ -41,12 +41,7 @@ class Ledger:
 
 
 class LedgerCopy:
-    """What a `Ledger` has stored, seen from outside.
-
-    Args:
-        conninfo: How to connect to the server itself.
-        base: The URL of the Source.
-    """
+    """What a `Ledger` has stored, seen from outside."""
 
     def __init__(self, conninfo: str, base: str) -> None:
         self._conninfo = conninfo

@@ -45,11 +45,7 @@ _LARGE = 800_000
 
 
 class LiveSource:
-    """A folder, every change of which is recorded.
-
-    Args:
-        arguments: Those of the command line.
-    """
+    """A folder, every change of which is recorded."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._files = arguments.folder / "files"
@@ -94,7 +90,6 @@ class LiveSource:
                 await runner.cleanup()
 
     async def run(self) -> None:
-        """Serve, and change resources, until standard input ends."""
         loop = asyncio.get_running_loop()
         commands = asyncio.StreamReader()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)

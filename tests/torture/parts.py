@@ -39,11 +39,7 @@ def false_clocks() -> dict[str, str]:
 
 
 class Disk:
-    """A folder that is a file system of its own, if this process may mount one.
-
-    Args:
-        folder: The folder, which exists.
-    """
+    """A folder that is a file system of its own, if this process may mount one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -56,7 +52,6 @@ class Disk:
             self.mounted = subprocess.run(command, check=False).returncode == 0
 
     def fill(self) -> None:
-        """Leave no byte free."""
         with suppress(OSError), self._filler.open("wb", buffering=0) as filler:
             while filler.write(bytes(1 << 20)):
                 pass
@@ -70,20 +65,7 @@ class Disk:
 
 
 class Part:
-    """A process that is started again whenever it ends.
-
-    Args:
-        name: Its name.
-        command: What follows `python -m`.
-        folder: The folder for its log and its clock.
-        disk: Where it writes.
-        on_line: Called with each line of its standard output.
-
-    Attributes:
-        excused: Whether it may end by itself, since its disk failed.
-        ended: How it ended by itself, in sentences.
-        starts: How often it was started.
-    """
+    """A process that is started again whenever it ends."""
 
     def __init__(
         self,
@@ -109,7 +91,6 @@ class Part:
         self.set_clock(None)
 
     async def run(self) -> None:
-        """Start it, and start it again whenever it ends, until cancelled."""
         environment = dict(os.environ)
         if CLOCKS:
             environment["FAKETIME_TIMESTAMP_FILE"] = str(self._clock)
@@ -142,12 +123,10 @@ class Part:
 
     @property
     def pid(self) -> int | None:
-        """The process, while there is one."""
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
 
     def send(self, line: str) -> None:
-        """Write a line to its standard input."""
         if self.pid is not None:
             assert self._process is not None
             assert self._process.stdin is not None

@@ -28,19 +28,7 @@ class Wrong(AssertionError):
 
 
 class Scene:
-    """A deployment that runs, and what is known of it.
-
-    Args:
-        root: An empty folder.
-        random: Decides what takes part, and the settings.
-        rate: The changes a second.
-        everything: Whether all kinds of Destinations take part, and not only some.
-
-    Attributes:
-        deployment: What takes part.
-        truth: What the Source has recorded.
-        notes: How many commands succeeded, and claims were made, by name.
-    """
+    """A deployment that runs, and what is known of it."""
 
     def __init__(
         self, root: Path, random: Random, rate: float, *, everything: bool = False
@@ -107,7 +95,6 @@ class Scene:
 
     @asynccontextmanager
     async def playing(self) -> AsyncIterator[None]:
-        """Run everything within the context."""
         try:
             await self.deployment.start()
             clocks = "libfaketime" if CLOCKS else "not faked, since faketime is not installed"
@@ -132,7 +119,6 @@ class Scene:
         return lines
 
     async def _command(self, *arguments: str) -> tuple[int, list[str]]:
-        """Run a command; return its exit code and output."""
         process = await Process.start(*arguments, log=self._root / f"{arguments[0]}.log")
         try:
             async with asyncio.timeout(PATIENCE):
@@ -145,11 +131,7 @@ class Scene:
                 await process.kill()
 
     async def settle(self) -> float:
-        """Pause the Source, wait until all agree, check all claims; return the seconds it took.
-
-        Raises:
-            Wrong: Something does not agree, or was claimed and is not so.
-        """
+        """Pause the Source, wait until all agree, check all claims; return the seconds it took."""
         began = time.monotonic()
         self._running = False
         self._parts["source"].send("pause")
@@ -236,7 +218,6 @@ class Scene:
             self._failures += await copy.doubles()
 
     def summary(self) -> str:
-        """Return how much happened, in lines."""
         found = Counter(
             f"{path.stem}: {error}" for path in self._root.glob("*.log") for error in _raised(path)
         )

@@ -31,8 +31,6 @@ def missing() -> list[str]:
 
 
 class Service(Protocol):
-    """A server."""
-
     async def start(self) -> None:
         """Start it, and wait until it can be reached."""
 
@@ -47,11 +45,7 @@ class Service(Protocol):
 
 
 class Blocking:
-    """A server whose methods wait, in a thread.
-
-    Args:
-        server: The server.
-    """
+    """A server whose methods wait, in a thread."""
 
     def __init__(self, server: NatsServer | PostgreSQL) -> None:
         self._server = server

@@ -16,18 +16,13 @@ _MEGABYTE = 1_000_000
 
 
 class Growth:
-    """Measures processes.
-
-    Args:
-        parts: The processes, by name.
-    """
+    """Measures processes."""
 
     def __init__(self, parts: Mapping[str, Part]) -> None:
         self._parts = parts
         self._measured: dict[str, list[tuple[int, int]]] = {name: [] for name in parts}
 
     async def measure(self, seconds: float) -> None:
-        """Measure now and then for a time."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for name, part in self._parts.items():
@@ -42,7 +37,6 @@ class Growth:
         return median(values[quarter : 2 * quarter] or values), median(values[-quarter:])
 
     def report(self) -> str:
-        """Return a table."""
         lines = [
             f"{'median of quarter':18}{'2: MB':>8}{'4: MB':>8}{'2: files':>10}{'4: files':>10}"
         ]
@@ -53,7 +47,6 @@ class Growth:
         return "\n".join(lines)
 
     def grew(self) -> list[str]:
-        """Return in sentences what grew."""
         found = []
         for name in self._parts:
             before, after = self._quarters(name, 0)

@@ -17,7 +17,7 @@ COMMAND = [sys.executable, "-m", "tests.torture", "--rate", "10"]
 BEGAN = datetime(2026, 11, 23, tzinfo=UTC)
 
 
-def test_every_copy_is_right_or_says_that_it_may_not_be_under_fifty_faults() -> None:
+def test_every_copy_is_right_or_says_that_it_may_not_be_under_fifty_faults():
     # This seed has Destinations by MQTT, with PostgreSQL, and by two others, and a hub on NATS.
     command = [*COMMAND, "--rounds", "50", "--pause", "0.1", "--settle", "25", "--seed", "19"]
     # Within the limit of `make test`; only what does not settle takes that long.
@@ -29,11 +29,10 @@ def test_every_copy_is_right_or_says_that_it_may_not_be_under_fifty_faults() -> 
         assert "is not installed" not in done.stdout
 
 
-def test_an_interrupted_run_ends_at_once() -> None:
+def test_an_interrupted_run_ends_at_once():
     process = subprocess.Popen(
         [*COMMAND, "--rounds", "9"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     assert process.stdout.readline().startswith("seed")
     assert process.stdout.readline().startswith("clocks")
     process.send_signal(signal.SIGTERM)
@@ -65,9 +64,7 @@ def truth() -> Truth:
         (3, {}),
     ],
 )
-def test_a_copy_may_be_newer_than_it_claims(
-    truth: Truth, second: float, held: dict[str, str]
-) -> None:
+def test_a_copy_may_be_newer_than_it_claims(truth: Truth, second: float, held: dict[str, str]):
     assert not list(truth.check(Claim("copy", BEGAN + timedelta(seconds=second), held)))
 
 
@@ -83,19 +80,19 @@ def test_a_copy_may_be_newer_than_it_claims(
 )
 def test_a_copy_that_is_older_than_it_claims_is_found(
     truth: Truth, second: float, held: dict[str, str], found: str
-) -> None:
+):
     (wrong,) = truth.check(Claim("copy", BEGAN + timedelta(seconds=second), held))
     assert found in wrong
 
 
-def test_a_journal_that_lacks_an_acknowledged_change_is_found(truth: Truth) -> None:
+def test_a_journal_that_lacks_an_acknowledged_change_is_found(truth: Truth):
     truth.check_journal(BEGAN + timedelta(seconds=4))
     with pytest.raises(AssertionError, match="was acknowledged"):
         truth.check_journal(BEGAN + timedelta(seconds=3))
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
-def test_requests_and_frames_are_told_apart_wherever_they_are_cut(size: int) -> None:
+def test_requests_and_frames_are_told_apart_wherever_they_are_cut(size: int):
     upgrade = b"GET /ws HTTP/1.1\r\nUpgrade: websocket\r\n\r\n"
     post = b"POST /websub HTTP/1.1\r\nContent-Length: 3\r\n\r\n<a>"
     masked = bytes([0x81, 0x83, 1, 2, 3, 4, ord("<") ^ 1, ord("a") ^ 2, ord(">") ^ 3])

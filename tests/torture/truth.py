@@ -18,7 +18,6 @@ Held = Mapping[str, str]
 
 
 def held_by(folder: Path) -> Held:
-    """Return the hashes of all files in a folder."""
     found = {}
     # A folder that is deleted meanwhile is left out; `rglob` would raise an exception.
     for path in (Path(at, name) for at, _, names in os.walk(folder) for name in names):
@@ -38,13 +37,7 @@ class _State(Struct):
 
 
 class Claim(Struct, frozen=True):
-    """That a copy has all changes up to an instant, and what it held then.
-
-    Args:
-        who: Who claimed it.
-        through: The instant, by the datetimes of the Source.
-        held: What it held, read after the claim was made.
-    """
+    """That a copy has all changes up to an instant, and what it held then."""
 
     who: str
     through: datetime
@@ -90,7 +83,6 @@ class Truth:
         return [name for name, states in self._states.items() if states[-1].at is None]
 
     def now(self) -> Held:
-        """Return the last states."""
         last = {name: states[-1].hash for name, states in self._states.items()}
         return {name: digest for name, digest in last.items() if digest is not None}
 

@@ -7,25 +7,35 @@ from pathlib import Path
 
 import pytest
 
-from tests.wild.hub import WildHub
+from tests.wild.hub import Hub, offer_hub
 from tests.wild.running import Copy, Folder, Recorder
-from tests.wild.source import WildSource
+from tests.wild.source import Source
 
 
 @pytest.fixture
-async def source() -> AsyncIterator[WildSource]:
-    source = WildSource()
+async def source() -> AsyncIterator[Source]:
+    source = Source()
     await source.server.start()
     yield source
     await source.server.stop()
 
 
 @pytest.fixture
-async def hub() -> AsyncIterator[WildHub]:
-    hub = WildHub()
+async def hub() -> AsyncIterator[Hub]:
+    hub = Hub()
     await hub.server.start()
     yield hub
     await hub.stop()
+
+
+@pytest.fixture
+def begun(source: Source) -> None:
+    source.begin("a", "b", "c")
+
+
+@pytest.fixture
+def offered(begun: None, source: Source, hub: Hub) -> None:
+    offer_hub(source, hub)
 
 
 @pytest.fixture
@@ -34,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["folder", "handler"])
-def copy(request: pytest.FixtureRequest, source: WildSource, tmp_path: Path) -> Copy:
+def copy(request: pytest.FixtureRequest, source: Source, tmp_path: Path) -> Copy:
     """An empty copy: a folder, or what the handler of an embedded Subscriber keeps."""
     if request.param == "folder":
         return Folder(tmp_path / "copy")

@@ -8,6 +8,8 @@ Sources with a coarser clock do.
 from __future__ import annotations
 
 import hashlib
+import io
+import zipfile
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, timezone
@@ -61,7 +63,6 @@ def md(**attributes: Time | int | None) -> str:
 
 
 def ln(rel: str, href: str, **attributes: Time | int | None) -> str:
-    """Write `rs:ln`."""
     return _element("rs:ln", {"rel": rel, "href": href, **attributes})
 
 
@@ -137,7 +138,6 @@ def resource_list(
     completed: Time | None = None,
     links: Iterable[str] = (),
 ) -> bytes:
-    """Write a Resource List."""
     return _listing("resourcelist", entries, links, "urlset", at=at, completed=completed)
 
 
@@ -159,31 +159,41 @@ def fragment(
     *,
     links: Iterable[str] = (),
 ) -> bytes:
-    """Write a Change Notification, as a hub delivers it."""
     return _listing("change-notification", entries, links, "urlset", from_=from_, until=until)
 
 
 def capability_list(offered: dict[str, str], *, links: Iterable[str] = ()) -> bytes:
-    """Write a Capability List of URIs by capability."""
     entries = [entry(uri, capability=name) for name, uri in offered.items()]
     return _listing("capabilitylist", entries, links, "urlset")
 
 
 def description(capability_lists: Sequence[str]) -> bytes:
-    """Write a Source Description."""
     entries = [entry(uri, capability="capabilitylist") for uri in capability_lists]
     return _listing("description", entries, (), "urlset")
 
 
 def index(
-    capability: str,
-    members: Iterable[str],
-    *,
-    links: Iterable[str] = (),
-    **told: Time | None,
+    capability: str, members: Iterable[str], *, links: Iterable[str] = (), **told: Time | None
 ) -> bytes:
     """Write an index; its members are entries with `element="sitemap"` (see `member`)."""
     return _listing(capability, members, links, "sitemapindex", **told)
+
+
+def package(manifest: bytes, contents: dict[str, bytes]) -> bytes:
+    """Write a package of a dump."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as packed:
+        packed.writestr("manifest.xml", manifest)
+        for path, content in contents.items():
+            packed.writestr(path, content)
+    return file.getvalue()
+
+
+def change_package(
+    entries: Iterable[str], contents: dict[str, bytes], **bounds: Time | None
+) -> bytes:
+    """Write a package of a Change Dump."""
+    return package(urlset(entries, md(capability="changedump-manifest", **bounds)), contents)
 
 
 def member(uri: str, lastmod: Time | None = None, **told: Time | None) -> str:

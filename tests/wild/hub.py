@@ -6,22 +6,17 @@ from datetime import datetime
 
 from tests.subscriber.hub import SmallHub
 from tests.wild.documents import entry, fragment, ln, md, urlset
-from tests.wild.source import WildSource
+from tests.wild.source import Source
 
 
-class WildHub(SmallHub):
+class Hub(SmallHub):
     """Serves WebSockets at `url`; `log` is what it replays to those who join.
 
     `push` sends a fragment to all who are subscribed, and keeps it for replay unless told not to.
     """
 
     async def push(
-        self,
-        entries: list[str],
-        from_: datetime,
-        until: datetime,
-        *,
-        keep: bool = True,
+        self, entries: list[str], from_: datetime, until: datetime, *, keep: bool = True
     ) -> bytes:
         """Deliver a fragment of entries as `documents.entry` writes them; return its bytes."""
         text = fragment(entries, from_, until)
@@ -31,12 +26,11 @@ class WildHub(SmallHub):
         return text
 
     async def deliver(self, data: bytes) -> None:
-        """Deliver any bytes at all to all who are subscribed."""
         for socket in list(self.sockets):
             await socket.send_str(data.decode())
 
 
-def offer_hub(source: WildSource, hub: SmallHub) -> None:
+def offer_hub(source: Source, hub: SmallHub) -> None:
     """Let the Capability List of a Source offer this hub beside its lists."""
     names = {"resourcelist": "resourcelist.xml", "changelist": "changelist.xml"}
     entries = [entry(source.uri(name), capability=one) for one, name in names.items()]

@@ -15,19 +15,13 @@ import msgspec
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.model import ChangeType
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber import (
-    FolderMirror,
-    Received,
-    Status,
-    Subscriber,
-    audit,
-    default_state,
-)
+from rsnotify_subscriber import FolderMirror, Received, Status, Subscriber, audit, default_state
 from tests.subscriber.destination import PACE, PATIENCE, files_of
+from tests.subscriber.hub import SmallHub
 from tests.subscriber.options import gathered
 from tests.subscriber.processes import outcome as process_outcome
 from tests.subscriber.processes import rsnotify
-from tests.wild.source import WildSource
+from tests.wild.source import Source
 
 
 @dataclass(frozen=True)
@@ -66,12 +60,7 @@ class Folder:
 
 
 class Recorder:
-    """A copy in memory, made by a handler, as a Subscriber within another program does.
-
-    Args:
-        base: What the URIs of resources begin with.
-        state: Where the state is kept, unless a test says so with each run.
-    """
+    """A copy in memory, made by a handler, as a Subscriber within another program does."""
 
     def __init__(self, base: str, state: Path | None = None) -> None:
         self.base = base
@@ -101,8 +90,7 @@ class Recorder:
 Copy = Folder | Recorder
 
 
-def subscriber(source: WildSource | str, copy: Copy | Path, **options: Any) -> Subscriber:
-    """Make a Subscriber that keeps a copy."""
+def subscriber(source: Source | str, copy: Copy | Path, **options: Any) -> Subscriber:
     url = source if isinstance(source, str) else source.url
     copy = Folder(copy) if isinstance(copy, Path) else copy
     options = {"pace": PACE, "state": copy.state, **options}
@@ -114,11 +102,10 @@ HURRIED = msgspec.structs.replace(PACE, stale=0.5, repair=0.1)
 
 
 def pace(**fields: float) -> Pace:
-    """Return the pace of tests, with other fields."""
     return msgspec.structs.replace(PACE, **fields)
 
 
-async def follow_once(source: WildSource | str, copy: Copy | Path, **options: Any) -> Outcome:
+async def follow_once(source: Source | str, copy: Copy | Path, **options: Any) -> Outcome:
     """Catch up within this process, and return what the subscriber says of the copy."""
     one = subscriber(source, copy, **options)
     error = ""
@@ -128,6 +115,27 @@ async def follow_once(source: WildSource | str, copy: Copy | Path, **options: An
     except RsnotifyError as failure:
         error = str(failure)
     return outcome_of(one.status, error)
+
+
+Truth = Source | dict[str, bytes]
+
+
+async def run_honest(
+    source: Source, copy: Copy | Path, truth: Truth | None = None, **options: Any
+) -> Outcome:
+    """Catch up, and hold what the subscriber says to the promise."""
+    outcome = await follow_once(source, copy, **options)
+    assert_honest(copy, source if truth is None else truth, outcome)
+    return outcome
+
+
+async def run_right(
+    source: Source, copy: Copy | Path, truth: Truth | None = None, **options: Any
+) -> Outcome:
+    """Catch up, and assert that the copy is right and the subscriber says so."""
+    outcome = await run_honest(source, copy, truth, **options)
+    assert outcome.claims, outcome
+    return outcome
 
 
 def outcome_of(status: Status, error: str = "") -> Outcome:
@@ -141,20 +149,30 @@ def outcome_of(status: Status, error: str = "") -> Outcome:
 
 @asynccontextmanager
 async def following(
-    source: WildSource | str, copy: Copy | Path, **options: Any
+    source: Source | str, copy: Copy | Path, **options: Any
 ) -> AsyncIterator[Subscriber]:
-    """Follow until the block ends."""
     async with subscriber(source, copy, **options) as one:
         yield one
 
 
-async def until_right(one: Subscriber, copy: Copy | Path, source: WildSource) -> None:
+@asynccontextmanager
+async def pushed(
+    hub: SmallHub, source: Source, copy: Copy | Path, **options: Any
+) -> AsyncIterator[Subscriber]:
+    """Follow with a hub until the block ends, which begins with a right copy."""
+    async with following(source, copy, **options) as one:
+        await hub.subscribed()
+        await until_right(one, copy, source)
+        yield one
+
+
+async def until_right(one: Subscriber, copy: Copy | Path, source: Source) -> None:
     """Wait until a subscriber that runs says that the copy is right, and hold it to that."""
     copy = Folder(copy) if isinstance(copy, Path) else copy
     await until(one, lambda status: status.level and copy.files() == source.resources)
 
 
-async def polled(one: Subscriber, source: WildSource, times: int = 2) -> None:
+async def polled(one: Subscriber, source: Source, times: int = 2) -> None:
     """Wait until the Change List was read so many times more."""
     before = len(source.requests("changelist.xml"))
     await until(one, lambda _: len(source.requests("changelist.xml")) >= before + times)
@@ -166,8 +184,7 @@ async def until(one: Subscriber, condition: Callable[[Status], bool]) -> None:
         assert await one.until(condition)
 
 
-async def command_follow_once(source: WildSource | str, folder: Path, *options: str) -> Outcome:
-    """Run `rsnotify follow --once --json`."""
+async def command_follow_once(source: Source | str, folder: Path, *options: str) -> Outcome:
     url = source if isinstance(source, str) else source.url
     arguments = ("follow", url, folder, "--once", "--json", *options)
     code, output, errors = await process_outcome(await rsnotify(*arguments))
@@ -177,7 +194,7 @@ async def command_follow_once(source: WildSource | str, folder: Path, *options: 
     return Outcome(code == 0, tuple(filter(None, reasons)), code=code, output=output + errors)
 
 
-async def audited(source: WildSource, folder: Path) -> Outcome:
+async def audited(source: Source, folder: Path) -> Outcome:
     """Audit in this process, with a short pause before differences are compared again."""
     found = await audit(source.url, folder, pause=0.01)
     kinds = ("created", "updated", "deleted", "absent", "unknown")
@@ -187,8 +204,7 @@ async def audited(source: WildSource, folder: Path) -> Outcome:
     return Outcome(found.in_step is True, reasons, code=code)
 
 
-async def command_audit(source: WildSource | str, folder: Path, *options: str) -> Outcome:
-    """Run `rsnotify audit --json`."""
+async def command_audit(source: Source | str, folder: Path, *options: str) -> Outcome:
     url = source if isinstance(source, str) else source.url
     arguments = ("audit", url, folder, "--json", *options)
     code, output, errors = await process_outcome(await rsnotify(*arguments))
@@ -202,16 +218,8 @@ async def command_audit(source: WildSource | str, folder: Path, *options: str) -
     return Outcome(code == 0, tuple(filter(None, reasons)), code=code, output=output + errors)
 
 
-def assert_honest(
-    copy: Copy | Path, truth: WildSource | dict[str, bytes], outcome: Outcome
-) -> None:
-    """Assert the one promise: the copy is right, or the outcome says that it may not be.
-
-    Args:
-        copy: The copy.
-        truth: What a right copy holds.
-        outcome: What the program says.
-    """
+def assert_honest(copy: Copy | Path, truth: Truth, outcome: Outcome) -> None:
+    """Assert the one promise: the copy is right, or the outcome says that it may not be."""
     held = (Folder(copy) if isinstance(copy, Path) else copy).files()
     right = truth if isinstance(truth, dict) else truth.resources
     if outcome.claims:

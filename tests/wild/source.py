@@ -65,7 +65,6 @@ class Request:
 
     @property
     def conditional(self) -> bool:
-        """Whether it is conditional."""
         return bool({"If-None-Match", "If-Modified-Since"} & self.headers.keys())
 
     @property
@@ -85,11 +84,10 @@ def nginx_etag(content: bytes, modified: datetime) -> str:
 
 
 def moved(to: str, status: int = 301) -> Answer:
-    """Redirect."""
     return Answer(status=status, headers={"Location": to})
 
 
-class WildSource:
+class Source:
     """A scripted Source. Nothing is there but what `put`, `file` and `offer` put there.
 
     Documents and resources lie in one folder, `base`. `resources` is the truth: what a right copy
@@ -123,7 +121,6 @@ class WildSource:
 
     @property
     def url(self) -> str:
-        """What a Destination is told to follow."""
         return self.uri("capabilitylist.xml")
 
     def uri(self, name: str) -> str:
@@ -137,53 +134,57 @@ class WildSource:
         """Return an instant of the test's history: so many seconds after its start."""
         return self.start + timedelta(seconds=offset)
 
+    def _instant(self, moment: Time | float | None) -> Time | None:
+        return self.t(moment) if isinstance(moment, int | float) else moment
+
     @property
     def now(self) -> datetime:
-        """What the Source's clock shows."""
         return self.clock or datetime.now(UTC)
 
     # What is there
 
     def put(self, name: str, answer: Given, *then: Given, **options: Any) -> None:
-        """Answer so at a path; given several, with one after the other, and on with the last.
-
-        Args:
-            name: The name in the folder, or a path that begins with `/`.
-            answer: The first answer.
-            then: The next ones.
-            options: Fields of `Answer`, for answers that are bytes.
-        """
+        """Answer so at a path; given several, with one after the other, and on with the last."""
         answers = [_given(one, options) for one in (answer, *then)]
         self.answers[self._path(name)] = _one_after_another(answers) if then else answers[0]
 
     def file(
-        self, name: str, content: bytes, modified: datetime | None = None, **options: Any
+        self, name: str, content: bytes, modified: datetime | float | None = None, **options: Any
     ) -> bytes:
         """Let a resource be there, as a static server like nginx answers it; return its content.
 
         Args:
             name: Its name in the folder.
             content: Its content.
-            modified: When it was written; None for `start`.
+            modified: When it was written, an instant or seconds after `start`; None for `start`.
             options: Other fields of `Answer`.
         """
-        modified = modified or self.start
+        modified = self._instant(self.start if modified is None else modified)
+        assert isinstance(modified, datetime)
         etag = options.pop("etag", nginx_etag(content, modified))
         self.put(name, Answer(content, etag=etag, modified=modified, **options))
         self.resources[name] = content
         return content
+
+    def files(self, *names: str) -> None:
+        """Let resources be there that were written long ago, with their names as content."""
+        for name in names:
+            self.file(name, name.encode(), -1000)
 
     def remove(self, name: str) -> None:
         """Let a resource be there no more."""
         del self.resources[name]
         del self.answers[self._path(name)]
 
-    def offer(self, **documents: str | None) -> None:
-        """Put a Source Description and a Capability List.
+    def begin(self, *names: str) -> None:
+        """Offer a Resource List of such files, and a Change List that is empty yet."""
+        self.offer()
+        self.files(*names)
+        self.list_resources()
+        self.list_changes()
 
-        Args:
-            documents: Names by capability; by default a Resource List and a Change List.
-        """
+    def offer(self, **documents: str | None) -> None:
+        """Put a Source Description and a Capability List."""
         documents = {
             "resourcelist": "resourcelist.xml",
             "changelist": "changelist.xml",
@@ -194,50 +195,66 @@ class WildSource:
         self.put("/.well-known/resourcesync", description([self.url]))
 
     def hash(self, name: str) -> str:
-        """Return the SHA-256 of a resource as it is now."""
         return sha256(self.resources[name])
 
-    # Lists of what is there, where nothing but their times is of interest
+    # Lists of what is there, where nothing but their times is of interest. A time may be given as
+    # seconds after `start`.
 
     def list_resources(
         self,
-        at: Time | None,
+        at: Time | float | None = 10,
         *,
         hashed: bool = True,
         name: str = "resourcelist.xml",
         **options: Any,
     ) -> None:
-        """Put a Resource List of all resources as they are now.
-
-        Args:
-            at: Its `at`.
-            hashed: Whether entries announce hash and length, or nothing but their URI.
-            name: Its name.
-            options: Fields of `Answer`.
-        """
+        """Put a Resource List of all resources as they are now."""
         entries = [
             entry(self.uri(one), content=content if hashed else None)
             for one, content in self.resources.items()
         ]
-        self.put(name, resource_list(entries, at=at), **options)
+        self.put(name, resource_list(entries, at=self._instant(at)), **options)
 
     def list_changes(
         self,
         *entries: str,
-        from_: Time | None = None,
-        until: Time | None = None,
+        from_: Time | float | None = 5,
+        until: Time | float | None = None,
         name: str = "changelist.xml",
         **options: Any,
     ) -> None:
         """Put a Change List of these entries (see `changed`)."""
-        self.put(name, change_list(entries, from_=from_, until=until), **options)
+        bounds = self._instant(from_), self._instant(until)
+        self.put(name, change_list(entries, *bounds), **options)
 
     def changed(
-        self, name: str, change: str, at: Time | None = None, *, hashed: bool = True, **more: Any
+        self,
+        name: str,
+        change: str,
+        at: Time | float | None = None,
+        *,
+        hashed: bool = True,
+        **more: Any,
     ) -> str:
         """Return the entry of a change, with what is announced of the resource as it is now."""
         content = self.resources.get(name) if hashed and change != "deleted" else None
-        return entry(self.uri(name), change, datetime=at, content=content, **more)
+        moment = self._instant(at)
+        return entry(self.uri(name), change, datetime=moment, content=content, **more)
+
+    def create(self, name: str, at: float, content: bytes, **more: Any) -> str:
+        """Create a resource, and return the entry that says so."""
+        self.file(name, content, at)
+        return self.changed(name, "created", at, **more)
+
+    def update(self, name: str, at: float, content: bytes = b"changed", **more: Any) -> str:
+        """Change a resource, and return the entry that says so."""
+        self.file(name, content, at)
+        return self.changed(name, "updated", at, **more)
+
+    def delete(self, name: str, at: float) -> str:
+        """Remove a resource, and return the entry that says so."""
+        self.remove(name)
+        return self.changed(name, "deleted", at)
 
     # What was asked
 
@@ -246,7 +263,6 @@ class WildSource:
         return [one for one in self.log if one.path == self._path(name)]
 
     def forget(self) -> None:
-        """Empty the log."""
         self.log.clear()
 
     # Answers

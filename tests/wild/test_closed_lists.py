@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wild.documents import change_list, entry, index, md, member, urlset
+from tests.wild.documents import change_list, change_package, entry, index, md, member, urlset
 from tests.wild.running import (
     Copy,
     Outcome,
-    assert_honest,
-    follow_once,
     following,
     pace,
     polled,
+    run_honest,
+    run_right,
     until,
     until_right,
 )
-from tests.wild.source import WildSource
-from tests.wild.test_newest_first import package
+from tests.wild.source import Source
 
 
 @pytest.fixture(params=["archive", "index", "dump", "archive of a dump"])
-def form(request: pytest.FixtureRequest, source: WildSource) -> str:
+def form(request: pytest.FixtureRequest, source: Source) -> str:
     form = str(request.param)
     documents: dict[str, str | None] = {}
     if "dump" in form:
@@ -36,14 +35,14 @@ def form(request: pytest.FixtureRequest, source: WildSource) -> str:
     source.offer(**documents)
     for name in ("a", "b", "c", "d"):
         source.file(name, b"1")
-    source.list_resources(at=source.t(10))
+    source.list_resources()
     return form
 
 
 class History:
     """Two closed periods and an open one, in one of the forms."""
 
-    def __init__(self, source: WildSource, form: str) -> None:
+    def __init__(self, source: Source, form: str) -> None:
         self.source, self.form = source, form
         self.periods: list[tuple[float, float | None, list[str]]] = [
             (5, 100, [self.update("a", 50)]),
@@ -53,12 +52,12 @@ class History:
         self.put()
 
     def update(self, name: str, at: float) -> str:
-        self.source.file(name, str(at).encode(), self.source.t(at))
-        return self.source.changed(name, "updated", self.source.t(at), path=f"/{name}")
+        self.source.file(name, str(at).encode(), at)
+        return self.source.changed(name, "updated", at, path=f"/{name}")
 
     def delete(self, name: str, at: float) -> str:
         self.source.remove(name)
-        return self.source.changed(name, "deleted", self.source.t(at))
+        return self.source.changed(name, "deleted", at)
 
     def put(self, announced: float = 300) -> None:
         source = self.source
@@ -68,7 +67,7 @@ class History:
             if "dump" in self.form:
                 name = f"{number}.zip"
                 ends = 10_000 if ends is None else ends
-                body = package(changes, {}, from_=source.t(from_), until=source.t(ends))
+                body = change_package(changes, {}, from_=source.t(from_), until=source.t(ends))
                 source.put(name, body)
                 entries.append(
                     entry(
@@ -114,25 +113,22 @@ class History:
             source.put("archive.xml", urlset([old], about))
 
 
-def begin(source: WildSource) -> History:
+def begin(source: Source) -> History:
     source.offer(**{"changelist-archive": "archive.xml"})
     for name in ("a", "b", "c", "d"):
         source.file(name, b"1")
-    source.list_resources(at=source.t(10))
+    source.list_resources()
     return History(source, "archive")
 
 
-async def followed(source: WildSource, copy: Copy) -> Outcome:
-    outcome = await follow_once(source, copy)
-    assert_honest(copy, source, outcome)
-    assert outcome.claims, outcome
-    return outcome
+async def followed(source: Source, copy: Copy) -> Outcome:
+    return await run_right(source, copy)
 
 
 @pytest.mark.parametrize("period", [0, 1])
 async def test_an_entry_that_a_closed_list_gains_is_applied(
-    source: WildSource, copy: Copy, form: str, period: int
-) -> None:
+    source: Source, copy: Copy, form: str, period: int
+):
     history = History(source, form)
     await followed(source, copy)
     await followed(source, copy)
@@ -140,7 +136,7 @@ async def test_an_entry_that_a_closed_list_gains_is_applied(
     history.periods[period][2].append(history.update("e", at))
     if period == 0:
         # Changed once more in a later list: the first change must not undo that.
-        history.periods[0][2].append(source.changed("d", "updated", source.t(70), hashed=False))
+        history.periods[0][2].append(source.changed("d", "updated", 70, hashed=False))
     history.put(500)
     source.forget()
     outcome = await followed(source, copy)
@@ -154,8 +150,8 @@ async def test_an_entry_that_a_closed_list_gains_is_applied(
 
 
 async def test_a_closed_list_that_stays_the_same_is_not_read_again(
-    source: WildSource, copy: Copy, form: str
-) -> None:
+    source: Source, copy: Copy, form: str
+):
     History(source, form)
     await followed(source, copy)
     source.forget()
@@ -167,9 +163,7 @@ async def test_a_closed_list_that_stays_the_same_is_not_read_again(
     assert len(source.requests("archive.xml")) <= 1
 
 
-async def test_a_list_that_was_just_closed_is_read_once_more(
-    source: WildSource, copy: Copy
-) -> None:
+async def test_a_list_that_was_just_closed_is_read_once_more(source: Source, copy: Copy):
     history = begin(source)
     await followed(source, copy)
     async with following(source, copy) as subscriber:
@@ -187,25 +181,22 @@ async def test_a_list_that_was_just_closed_is_read_once_more(
 
 @pytest.mark.parametrize("status", [404, 500])
 async def test_an_archive_that_cannot_be_read_is_no_reason_for_a_doubt(
-    source: WildSource, copy: Copy, status: int
-) -> None:
+    source: Source, copy: Copy, status: int
+):
     begin(source)
     await followed(source, copy)
     source.put("archive.xml", b"", status=status)
     await followed(source, copy)
 
 
-async def test_a_changed_list_that_cannot_be_read_is_a_doubt(
-    source: WildSource, copy: Copy
-) -> None:
+async def test_a_changed_list_that_cannot_be_read_is_a_doubt(source: Source, copy: Copy):
     history = begin(source)
     await followed(source, copy)
     history.periods[1][2].append(history.update("e", 170))
     history.put()
     right = source.answers["/set/1.xml"]
     source.put("1.xml", b"", status=500)
-    outcome = await follow_once(source, copy, pace=pace(patience=0.2))
-    assert_honest(copy, source, outcome)
+    outcome = await run_honest(source, copy, pace=pace(patience=0.2))
     assert not outcome.claims
     source.answers["/set/1.xml"] = right
     await followed(source, copy)

@@ -7,11 +7,9 @@ says that it may not be; it requests no resource whose file is as it was written
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import os
 import shutil
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Event
@@ -32,7 +30,7 @@ from rsnotify_subscriber.storage.destination_state import DestinationState
 from tests.subscriber.destination import PACE, PATIENCE, files_of
 from tests.subscriber.processes import outcome as process_outcome
 from tests.subscriber.processes import rsnotify
-from tests.wild.documents import change_list, entry, md, resource_list, urlset
+from tests.wild.documents import change_list, entry, md, package, resource_list, urlset
 from tests.wild.running import (
     Folder,
     Recorder,
@@ -42,11 +40,13 @@ from tests.wild.running import (
     follow_once,
     following,
     pace,
+    run_honest,
+    run_right,
     subscriber,
     until,
     until_right,
 )
-from tests.wild.source import WildSource
+from tests.wild.source import Source
 
 #: Contents of the same length, so that only a time or a hash tells them apart.
 NAMES = ("a", "b", "sub/c", "sub/d", "f")
@@ -59,7 +59,7 @@ def version(name: str, number: int) -> bytes:
 class Shape:
     """A Source that offers some documents, whose entries announce so much."""
 
-    def __init__(self, source: WildSource, offered: str, announced: str) -> None:
+    def __init__(self, source: Source, offered: str, announced: str) -> None:
         self.source = source
         self._offered = offered.split("+")
         self._announced = announced
@@ -72,7 +72,7 @@ class Shape:
 
     def change(self, name: str, at: int) -> None:
         self.times[name] = at
-        self.source.file(name, version(name, 2), self.source.t(at))
+        self.source.file(name, version(name, 2), at)
         self.publish()
 
     def publish(self) -> None:
@@ -84,12 +84,9 @@ class Shape:
             [self._listed(name, path=f"/{number}") for number, name in enumerate(self.times)],
             md(capability="resourcedump-manifest", at=at),
         )
-        package = io.BytesIO()
-        with zipfile.ZipFile(package, "w") as written:
-            written.writestr("manifest.xml", manifest)
-            for number, name in enumerate(self.times):
-                written.writestr(str(number), source.resources[name])
-        source.put("1.zip", package.getvalue(), headers={"Content-Type": "application/zip"})
+        contents = {str(number): source.resources[name] for number, name in enumerate(self.times)}
+        zipped = {"headers": {"Content-Type": "application/zip"}}
+        source.put("1.zip", package(manifest, contents), **zipped)
         one = entry(source.uri("1.zip"), type="application/zip", at=at)
         source.put("resourcedump.xml", urlset([one], md(capability="resourcedump", at=at)))
 
@@ -200,12 +197,18 @@ DAMAGES: dict[Callable[[Path, Path], None], int] = {
 }
 
 
+def keep(folder: Path, name: str) -> Path:
+    """Copy a copy and its state to another folder."""
+    kept = folder.with_name(name)
+    shutil.copytree(folder, kept)
+    shutil.copytree(default_state(folder), default_state(kept))
+    return kept
+
+
 async def copied(shape: Shape, folder: Path) -> Path:
     """Make a copy, a backup of it, and then two changes; return the folder of the backup."""
     assert (await follow_once(shape.source, folder)).claims
-    older = folder.with_name("older")
-    shutil.copytree(folder, older)
-    shutil.copytree(default_state(folder), default_state(older))
+    older = keep(folder, "older")
     shape.change("b", 60)
     shape.change("sub/c", 120)
     assert (await follow_once(shape.source, folder, pace=pace(compare=0.0))).claims
@@ -216,18 +219,13 @@ async def copied(shape: Shape, folder: Path) -> Path:
 @pytest.mark.parametrize("compare", [86_400.0, 0.0])
 @pytest.mark.parametrize(("offered", "announced"), SHAPES)
 async def test_damaged_files_are_made_right(
-    offered: str, announced: str, compare: float, source: WildSource, folder: Path
-) -> None:
+    offered: str, announced: str, compare: float, source: Source, folder: Path
+):
     shape = Shape(source, offered, announced)
     older = await copied(shape, folder)
-    now = folder.with_name("now")
-    shutil.copytree(folder, now)
-    shutil.copytree(default_state(folder), default_state(now))
+    now = keep(folder, "now")
     for damage, most in DAMAGES.items():
-        for place in (folder, default_state(folder)):
-            shutil.rmtree(place)
-        shutil.copytree(now, folder)
-        shutil.copytree(default_state(now), default_state(folder))
+        older_folder_and_state(folder, now)
         damage(folder, older)
         source.forget()
         outcome = await follow_once(source, folder, pace=pace(compare=compare))
@@ -244,18 +242,13 @@ async def test_damaged_files_are_made_right(
 
 @pytest.mark.parametrize(("offered", "announced"), SHAPES)
 async def test_an_audit_repairs_what_it_finds(
-    offered: str, announced: str, source: WildSource, folder: Path
-) -> None:
+    offered: str, announced: str, source: Source, folder: Path
+):
     shape = Shape(source, offered, announced)
     older = await copied(shape, folder)
-    now = folder.with_name("now")
-    shutil.copytree(folder, now)
-    shutil.copytree(default_state(folder), default_state(now))
+    now = keep(folder, "now")
     for damage in (*DAMAGES, changed_without_a_trace):
-        for place in (folder, default_state(folder)):
-            shutil.rmtree(place)
-        shutil.copytree(now, folder)
-        shutil.copytree(default_state(now), default_state(folder))
+        older_folder_and_state(folder, now)
         damage(folder, older)
         done = await repaired(source, folder, dry_run=True)
         planned = {*done.fetched, *done.removed}
@@ -272,22 +265,21 @@ async def test_an_audit_repairs_what_it_finds(
 
 @pytest.mark.parametrize(("offered", "announced"), SHAPES)
 async def test_a_lost_resource_that_is_served_no_more_is_named(
-    offered: str, announced: str, source: WildSource, folder: Path
-) -> None:
+    offered: str, announced: str, source: Source, folder: Path
+):
     await copied(Shape(source, offered, announced), folder)
     (folder / "a").unlink()
     source.put("a", b"", status=404)
     source.put("1.zip", b"", status=404)
-    outcome = await follow_once(source, folder)
-    assert_honest(folder, source, outcome)
+    outcome = await run_honest(source, folder)
     assert not outcome.claims
     assert source.uri("a") in str(outcome.reasons)
 
 
 @pytest.mark.parametrize(("offered", "announced"), SHAPES)
 async def test_a_lost_resource_of_which_other_content_is_served_is_what_the_lists_say(
-    offered: str, announced: str, source: WildSource, folder: Path
-) -> None:
+    offered: str, announced: str, source: Source, folder: Path
+):
     await copied(Shape(source, offered, announced), folder)
     (folder / "a").unlink()
     login = b"please log in"
@@ -302,13 +294,13 @@ async def test_a_lost_resource_of_which_other_content_is_served_is_what_the_list
         assert (folder / "a").read_bytes() in (login, version("a", 1))
 
 
-async def repaired(source: WildSource, folder: Path, *, dry_run: bool = False) -> Repair:
+async def repaired(source: Source, folder: Path, *, dry_run: bool = False) -> Repair:
     async with asyncio.timeout(PATIENCE):
         options = FollowOptions(pace=PACE)
         return await repair(source.url, folder, options=options, dry_run=dry_run, pause=0.01)
 
 
-async def test_a_foreign_file_is_named_and_stays(source: WildSource, folder: Path) -> None:
+async def test_a_foreign_file_is_named_and_stays(source: Source, folder: Path):
     shape = Shape(source, "resourcelist", "hashes")
     await copied(shape, folder)
     (folder / "sub/stray").write_bytes(b"mine")
@@ -319,7 +311,6 @@ async def test_a_foreign_file_is_named_and_stays(source: WildSource, folder: Pat
     assert (folder / "sub/stray").read_bytes() == b"mine"
     assert not (await audited(source, folder)).claims
     outcome = await follow_once(source, folder)
-    assert outcome.status is not None
     assert outcome.status.level, "what is listed is right"
     assert outcome.status.foreign_files == (str(folder / "sub/stray"),)
 
@@ -352,8 +343,8 @@ class PausingFolder(Folder):
 
 
 async def test_a_file_that_is_written_while_files_are_compared_is_part_of_the_copy(
-    source: WildSource, folder: Path
-) -> None:
+    source: Source, folder: Path
+):
     shape = Shape(source, "changelist", "hashes")
     await copied(shape, folder)
     shape.change("new", 180)
@@ -363,7 +354,7 @@ async def test_a_file_that_is_written_while_files_are_compared_is_part_of_the_co
 
 
 async def audit_command(
-    source: WildSource, folder: Path, *options: str
+    source: Source, folder: Path, *options: str
 ) -> tuple[int | None, list[str], str]:
     code, output, errors = await process_outcome(
         await rsnotify("audit", source.url, folder, *options)
@@ -371,7 +362,7 @@ async def audit_command(
     return code, output.splitlines(), errors
 
 
-async def test_the_command_repairs_and_says_what_it_did(source: WildSource, folder: Path) -> None:
+async def test_the_command_repairs_and_says_what_it_did(source: Source, folder: Path):
     await copied(Shape(source, "resourcelist+changelist", "hashes"), folder)
     truncated(folder, folder)
     (folder / "a").unlink()
@@ -412,8 +403,8 @@ async def test_the_command_repairs_and_says_what_it_did(source: WildSource, fold
 
 
 async def test_a_repair_removes_foreign_files_only_if_asked(
-    source: WildSource, folder: Path, tmp_path: Path
-) -> None:
+    source: Source, folder: Path, tmp_path: Path
+):
     await copied(Shape(source, "resourcelist+changelist", "hashes"), folder)
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -441,7 +432,7 @@ async def test_a_repair_removes_foreign_files_only_if_asked(
     assert (outside / "kept").exists()
 
 
-async def test_a_repair_is_refused_where_it_could_do_harm(source: WildSource, folder: Path) -> None:
+async def test_a_repair_is_refused_where_it_could_do_harm(source: Source, folder: Path):
     await copied(Shape(source, "resourcelist", "hashes"), folder)
     (folder / "a").unlink()
     async with following(source, folder, check_files=0) as one:
@@ -466,8 +457,8 @@ async def test_a_repair_is_refused_where_it_could_do_harm(source: WildSource, fo
 
 @pytest.mark.parametrize("announced", ["hashes", "lastmod"])
 async def test_what_the_source_does_not_serve_is_left_by_a_repair(
-    announced: str, source: WildSource, folder: Path
-) -> None:
+    announced: str, source: Source, folder: Path
+):
     await copied(Shape(source, "resourcelist+changelist", announced), folder)
     deleted(folder, folder)
     source.put("a", b"", status=404)
@@ -478,8 +469,8 @@ async def test_what_the_source_does_not_serve_is_left_by_a_repair(
 
 
 async def test_a_repair_removes_resources_that_the_source_does_not_have(
-    source: WildSource, folder: Path
-) -> None:
+    source: Source, folder: Path
+):
     shape = Shape(source, "resourcelist", "hashes")
     await copied(shape, folder)
     del shape.times["f"]
@@ -492,34 +483,28 @@ async def test_a_repair_removes_resources_that_the_source_does_not_have(
 
 
 async def test_a_full_folder_in_the_place_of_a_file_is_named_and_stays(
-    source: WildSource, folder: Path
-) -> None:
+    source: Source, folder: Path
+):
     await copied(Shape(source, "resourcelist", "hashes"), folder)
     a_folder_in_its_place(folder, folder)
     (folder / "a/mine").write_bytes(b"mine")
     outcome = await follow_once(source, folder)
     assert not outcome.claims
-    assert outcome.status is not None
     assert outcome.status.foreign_files == (str(folder / "a/mine"),)
     assert (folder / "a/mine").exists()
     assert (await audited(source, folder)).reasons == ("deleted a/mine",)
 
 
 async def test_a_change_that_keeps_size_and_time_is_found_when_files_are_verified(
-    source: WildSource, folder: Path
-) -> None:
+    source: Source, folder: Path
+):
     await copied(Shape(source, "resourcelist", "hashes"), folder)
     changed_without_a_trace(folder, folder)
-    outcome = await follow_once(source, folder, verify=True)
-    assert_honest(folder, source, outcome)
-    assert outcome.claims
-    assert outcome.status is not None
+    outcome = await run_right(source, folder, verify=True)
     assert outcome.status.damaged == 1
 
 
-async def test_files_are_compared_while_the_source_is_followed(
-    source: WildSource, folder: Path
-) -> None:
+async def test_files_are_compared_while_the_source_is_followed(source: Source, folder: Path):
     await copied(Shape(source, "changelist", "hashes"), folder)
     async with following(source, folder, check_files=0.05) as one:
         await until_right(one, folder, source)
@@ -533,8 +518,8 @@ async def test_files_are_compared_while_the_source_is_followed(
 
 
 async def test_a_copy_is_not_level_before_its_files_were_compared(
-    source: WildSource, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    source: Source, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
     await copied(Shape(source, "resourcelist+changelist", "hashes"), folder)
     truncated(folder, folder)
     gate = asyncio.Event()
@@ -554,16 +539,14 @@ async def test_a_copy_is_not_level_before_its_files_were_compared(
 
 
 async def test_a_state_of_an_earlier_version_is_completed_by_reading_the_files(
-    source: WildSource, folder: Path
-) -> None:
+    source: Source, folder: Path
+):
     await copied(Shape(source, "resourcelist", "hashes"), folder)
     state = DestinationState(default_state(folder))
     state.database.execute("UPDATE {resources} SET mtime = NULL")
     state.close()
     (folder / "a").write_bytes(b"x" * (folder / "a").stat().st_size)
-    outcome = await follow_once(source, folder)
-    assert_honest(folder, source, outcome)
-    assert outcome.claims
+    await run_right(source, folder)
     assert len(source.requests("a")) == 1
     assert source.requests("b") == []
     state = DestinationState(default_state(folder))
@@ -571,14 +554,14 @@ async def test_a_state_of_an_earlier_version_is_completed_by_reading_the_files(
     state.close()
 
 
-async def test_an_aggregator_reports_what_it_has_lost(source: WildSource, tmp_path: Path) -> None:
+async def test_an_aggregator_reports_what_it_has_lost(source: Source, tmp_path: Path):
     copy = Recorder(source.base, tmp_path / "state")
     Shape(source, "changelist", "hashes")
-    assert (await follow_once(source, copy)).claims
+    await run_right(source, copy)
     del copy.held["a"]
     assert await subscriber(source, copy).verify([source.uri("a"), source.uri("unknown")]) == 1
     source.forget()
-    assert (await follow_once(source, copy)).claims
+    await run_right(source, copy)
     assert copy.files() == source.resources
     assert len(source.requests("a")) == 1
     assert source.requests("b") == []
@@ -590,9 +573,7 @@ async def test_an_aggregator_reports_what_it_has_lost(source: WildSource, tmp_pa
         await until_right(one, copy, source)
 
 
-async def test_an_aggregator_in_a_fleet_reports_what_it_has_lost(
-    source: WildSource, tmp_path: Path
-) -> None:
+async def test_an_aggregator_in_a_fleet_reports_what_it_has_lost(source: Source, tmp_path: Path):
     Shape(source, "changelist", "hashes")
     copies = [Recorder(source.base, tmp_path / name) for name in ("one", "other")]
     fleet = Fleet()

@@ -11,26 +11,33 @@ from __future__ import annotations
 import asyncio
 import gzip
 import signal
+import time
 import zlib
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from yarl import URL
 
 from rsnotify.format.model import RS_NS, SITEMAP_NS
+from rsnotify_subscriber.fetching import fetcher as downloading
+from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.sessions import Connections, Sessions
+from tests.fork_server import own_interpreter
+from tests.subscriber.destination import PATIENCE, files_of
 from tests.subscriber.processes import SECONDS, ended, outcome, rsnotify
-from tests.wild.documents import md, seconds
+from tests.wild.documents import md, seconds, urlset
 from tests.wild.running import command_audit, command_follow_once
-from tests.wild.source import Answer, WildSource
+from tests.wild.source import Answer, Source
 
 OPENING = (
     f'<?xml version="1.0" encoding="UTF-8"?>\n<urlset xmlns="{SITEMAP_NS}" xmlns:rs="{RS_NS}">'
 )
+
 HEAD = OPENING + '<rs:md capability="resourcelist" at="2013-01-03T09:00:00Z"/>'
 ENTRY = "<url><loc>http://e.example/</loc>"
 DATA = "data:," + "x" * 999_000
-
 #: How an entry begins, what is in it without end, and how it is refused.
 ENDLESS = {
     "entries": (f"{HEAD}\n", f"{ENTRY}</url>\n" * 2_000, "more than 200000 entries"),
@@ -92,8 +99,8 @@ class Counted:
     ],
 )
 async def test_what_does_not_end_is_refused_in_a_sentence(
-    what: str, packed: bool, source: WildSource, folder: Path
-) -> None:
+    what: str, packed: bool, source: Source, folder: Path
+):
     begin, repeated, reason = ENDLESS[what]
     source.offer(changelist=None)
     copy = source.file("a", b"content")
@@ -128,7 +135,7 @@ INDENTED = """{head}
 """
 
 
-async def until_read(source: WildSource) -> None:
+async def until_read(source: Source) -> None:
     """Wait until a client in another process has read all that was sent to it."""
     port = f":{URL(source.url).port:04X}"
     async with asyncio.timeout(SECONDS):
@@ -140,9 +147,7 @@ async def until_read(source: WildSource) -> None:
 
 
 @pytest.mark.parametrize("cut", [r"<url>\n    ", "</image:image>\n    ", "<!-- a", "7", "</url"])
-async def test_an_honest_layout_is_read_however_it_is_cut(
-    cut: str, source: WildSource, folder: Path
-) -> None:
+async def test_an_honest_layout_is_read_however_it_is_cut(cut: str, source: Source, folder: Path):
     source.offer(changelist=None)
     source.file("a", b"content")
     opening = OPENING + md(capability="resourcelist", at=seconds(source.t(1)))
@@ -171,8 +176,8 @@ async def test_an_honest_layout_is_read_however_it_is_cut(
     ids=["blanks", "layout", "a tag"],
 )
 async def test_a_command_ends_by_a_signal_while_a_document_comes(
-    command: str, begin: str, source: WildSource, folder: Path
-) -> None:
+    command: str, begin: str, source: Source, folder: Path
+):
     source.offer(changelist=None)
     folder.mkdir()
     more, read = asyncio.Event(), asyncio.Event()
@@ -199,14 +204,11 @@ async def test_a_command_ends_by_a_signal_while_a_document_comes(
     finally:
         more.set()
         await ended(process)
-    assert code is not None
     assert code >= 0, errors
     assert "Traceback" not in errors
 
 
-async def test_gzip_within_gzip_is_read_within_the_same_limits(
-    source: WildSource, folder: Path
-) -> None:
+async def test_gzip_within_gzip_is_read_within_the_same_limits(source: Source, folder: Path):
     source.offer(changelist=None)
     folder.mkdir()
     body = f"{HEAD}<url>".encode() + b" " * 200_000_000
@@ -215,3 +217,139 @@ async def test_gzip_within_gzip_is_read_within_the_same_limits(
     audited = await command_audit(source, folder)
     assert audited.code == 2
     assert "larger than 100000000 bytes" in audited.output
+
+
+# One of many Sources sends a document without end: the others are followed as before.
+#
+# What does not end is read up to a limit, by few at a time, in small steps between which others
+# have their turn, and again only after a while that grows.
+
+
+OTHERS = 5
+
+
+@pytest.fixture
+async def others() -> AsyncIterator[list[Source]]:
+    async with AsyncExitStack() as stack:
+        others = [Source() for _ in range(OTHERS)]
+        for one in others:
+            await one.server.start()
+            stack.push_async_callback(one.server.stop)
+            one.offer(changelist=None)
+            one.file("a", b"first")
+            one.list_resources(0)
+        yield others
+
+
+def _peak(pid: int) -> int:
+    """Return the most memory that a process has taken, in MiB."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) // 1024
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "what", ["entries", *(pytest.param(what, marks=SLOW) for what in ("blanks", "links"))]
+)
+async def test_the_others_are_followed_as_before(
+    what: str, source: Source, others: list[Source], tmp_path: Path
+):
+    begin, repeated, _ = ENDLESS[what]
+    document = Counted(begin, repeated)
+    source.offer(changelist=None)
+    source.put("resourcelist.xml", document.answer())
+    settings = ['[defaults]\ndest = "{name}"']
+    for name, one in [("broken", source), *((f"s{n}", one) for n, one in enumerate(others))]:
+        settings.append(f'[[source]]\nname = "{name}"\nurl = "{one.url}"')
+    (tmp_path / "fleet.toml").write_text("\n".join(settings))
+    arguments = ("follow", "--config", tmp_path / "fleet.toml", "--poll", "0.5", "--json")
+    with own_interpreter():  # whose memory is all its own
+        process = await rsnotify(*arguments)
+    assert process.stdout is not None
+    draining = asyncio.create_task(process.stderr.read())
+    try:
+        for step in range(10):
+            for one in others:
+                one.file("a", b"step %d" % step, step + 1)
+                one.list_resources(step + 1)
+            async with asyncio.timeout(PATIENCE):
+                while not all(
+                    files_of(tmp_path / f"s{number}") == one.resources
+                    for number, one in enumerate(others)
+                ):
+                    assert await process.stdout.readline(), "it ended before"
+        # It was asked again, but less often than the others, and never read on beyond the limit.
+        assert document.sent < 150_000_000
+        asked = len(source.requests("resourcelist.xml"))
+        assert asked <= 2 + min(len(one.requests("resourcelist.xml")) for one in others) // 2
+        assert _peak(process.pid) < 500
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(PATIENCE):
+            while await process.stdout.readline():
+                pass
+            assert await process.wait() == 0
+    finally:
+        await ended(process)
+        await draining
+
+
+async def test_only_some_large_documents_are_read_at_a_time(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(downloading, "LARGE_BYTES", 100_000)
+    reading = asyncio.Semaphore(0)
+    release = asyncio.Event()
+    body = HEAD.encode() + b" " * 20_000_000
+
+    def document(number: int) -> Answer:
+        async def pieces() -> AsyncIterator[bytes]:
+            yield body  # more than the system keeps for a reader
+            reading.release()
+            await release.wait()
+            yield b"</urlset>"
+
+        return Answer(pieces)
+
+    for number in range(6):
+        source.put(f"{number}.xml", document(number))
+    source.put("small.xml", urlset())
+    async with Connections() as shared, AsyncExitStack() as stack:
+        fetchers = []
+        for _ in range(7):
+            sessions = await stack.enter_async_context(Sessions(source.url, shared=shared))
+            fetchers.append(Fetcher(sessions, tmp_path))
+        large = [
+            asyncio.create_task(fetcher.document(source.uri(f"{number}.xml")))
+            for number, fetcher in enumerate(fetchers[:6])
+        ]
+        async with asyncio.timeout(PATIENCE):
+            for _ in range(3):
+                await reading.acquire()
+            # A small one does not wait for them, however many they are.
+            await fetchers[6].document(source.uri("small.xml"))
+            assert reading.locked()
+            release.set()
+            await asyncio.gather(*large)
+
+
+async def test_the_event_loop_has_its_turns_while_a_bomb_is_read(source: Source, tmp_path: Path):
+    begin, repeated, _ = ENDLESS["blanks"]
+    source.put("bomb.xml", Counted(begin, repeated, packed=True).answer())
+    longest = 0.0
+
+    async def watch() -> None:
+        nonlocal longest
+        while True:
+            begun = time.thread_time()
+            await asyncio.sleep(0)
+            longest = max(longest, time.thread_time() - begun)
+
+    async with Sessions(source.url) as sessions:
+        watching = asyncio.create_task(watch())
+        with pytest.raises(Exception, match="larger than"):
+            await Fetcher(sessions, tmp_path).document(source.uri("bomb.xml"))
+        watching.cancel()
+    assert longest < 1.0

@@ -8,29 +8,38 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
 from rsnotify.errors import RsnotifyError
-from rsnotify_subscriber import default_state
+from rsnotify_subscriber import Received, default_state
+from rsnotify_subscriber.mirror import MirrorTree
 from rsnotify_subscriber.storage.destination_state import DestinationState
+from rsnotify_subscriber.storage.postgresql import PostgreSQLState
+from tests.subscriber.destination import PATIENCE, files_of
+from tests.subscriber.processes import running
 from tests.wild.documents import change_list, entry, resource_list
 from tests.wild.running import (
-    PATIENCE,
+    Recorder,
     assert_honest,
     command_follow_once,
-    follow_once,
+    run_honest,
+    run_right,
     subscriber,
     until,
 )
-from tests.wild.source import WildSource
+from tests.wild.source import Source
 
 NAMES = ("a", "b", "c")
 
 
 @pytest.fixture
-async def copied(source: WildSource, folder: Path) -> Path:
+async def copied(source: Source, folder: Path) -> Path:
     source.offer()
     for name in NAMES:
         source.file(name, name.encode())
@@ -40,11 +49,19 @@ async def copied(source: WildSource, folder: Path) -> Path:
     ]
     source.put("resourcelist.xml", resource_list(listed, at=source.t(10)))
     source.put("changelist.xml", change_list(from_=source.t(5)))
-    assert (await follow_once(source, folder)).claims
+    await run_right(source, folder)
     return folder
 
 
-async def test_a_folder_that_was_removed_is_missed(source: WildSource, copied: Path) -> None:
+def copy_of(copied: Path) -> Path:
+    """Copy a copy with its state, as `cp -r` does."""
+    there = copied.with_name("there")
+    shutil.copytree(copied, there)
+    shutil.copytree(default_state(copied), default_state(there))
+    return there
+
+
+async def test_a_folder_that_was_removed_is_missed(source: Source, copied: Path):
     shutil.rmtree(copied)
     outcome = await command_follow_once(source, copied)
     assert_honest(copied, source, outcome)
@@ -59,45 +76,31 @@ async def test_a_folder_that_was_removed_is_missed(source: WildSource, copied: P
     assert outcome.claims, outcome
 
 
-async def test_a_folder_that_was_emptied_or_is_another_is_missed(
-    source: WildSource, copied: Path
-) -> None:
+async def test_a_folder_that_was_emptied_or_is_another_is_missed(source: Source, copied: Path):
     for name in NAMES:
         (copied / name).unlink()
-    outcome = await follow_once(source, copied)
-    assert_honest(copied, source, outcome)
+    outcome = await run_honest(source, copied)
     assert not outcome.claims
     copied.rename(copied.with_name("old"))
     copied.mkdir()
-    outcome = await follow_once(source, copied)
-    assert_honest(copied, source, outcome)
+    outcome = await run_honest(source, copied)
     assert not outcome.claims
 
 
-async def test_a_copy_of_the_copy_is_followed_if_all_is_there(
-    source: WildSource, copied: Path
-) -> None:
-    there = copied.with_name("there")
-    shutil.copytree(copied, there)
-    shutil.copytree(default_state(copied), default_state(there))
+async def test_a_copy_of_the_copy_is_followed_if_all_is_there(source: Source, copied: Path):
+    there = copy_of(copied)
     source.forget()
-    outcome = await follow_once(source, there)
-    assert_honest(there, source, outcome)
-    assert outcome.claims, outcome
+    await run_right(source, there)
     assert source.requests("a") == []
     (there / "b").rename(copied.with_name("b"))
     shutil.move(there, copied.with_name("elsewhere"))
     shutil.copytree(copied.with_name("elsewhere"), there)
-    outcome = await follow_once(source, there)
-    assert_honest(there, source, outcome)
-    assert outcome.claims, outcome
+    await run_right(source, there)
     assert len(source.requests("b")) == 1
     assert source.requests("a") == []
 
 
-async def test_a_folder_with_other_files_is_not_taken_for_a_copy(
-    source: WildSource, copied: Path
-) -> None:
+async def test_a_folder_with_other_files_is_not_taken_for_a_copy(source: Source, copied: Path):
     before = {path.name: path.read_bytes() for path in copied.iterdir()}
     shutil.rmtree(default_state(copied))
     outcome = await command_follow_once(source, copied)
@@ -114,11 +117,9 @@ async def test_a_folder_with_other_files_is_not_taken_for_a_copy(
 
 
 async def test_other_files_in_a_copy_that_was_moved_are_named_and_stay(
-    source: WildSource, copied: Path
-) -> None:
-    there = copied.with_name("there")
-    shutil.copytree(copied, there)
-    shutil.copytree(default_state(copied), default_state(there))
+    source: Source, copied: Path
+):
+    there = copy_of(copied)
     (there / "stray").touch()
     outcome = await command_follow_once(source, there)
     assert_honest(there, source, outcome)
@@ -129,47 +130,40 @@ async def test_other_files_in_a_copy_that_was_moved_are_named_and_stay(
 
 
 async def test_a_copy_that_was_moved_after_a_crash_may_have_a_file_of_the_last_change(
-    source: WildSource, copied: Path
-) -> None:
-    there = copied.with_name("there")
-    shutil.copytree(copied, there)
+    source: Source, copied: Path
+):
+    there = copy_of(copied)
     (there / "d").write_bytes(b"visible, and not committed")
-    shutil.copytree(default_state(copied), default_state(there))
     state = DestinationState(default_state(there))
     state.store_intent([source.uri("d")], ())
     state.close()
-    outcome = await follow_once(source, there)
-    assert_honest(there, source, outcome)
-    assert outcome.claims, outcome
+    await run_right(source, there)
 
 
 async def test_a_file_that_is_missed_and_is_in_no_list_is_fetched_from_its_uri(
-    source: WildSource, copied: Path
-) -> None:
+    source: Source, copied: Path
+):
     source.offer(resourcelist=None)
-    assert (await follow_once(source, copied)).claims
+    await run_right(source, copied)
     (copied / "b").unlink()
-    outcome = await follow_once(source, copied)
-    assert_honest(copied, source, outcome)
-    assert outcome.claims, outcome
+    await run_right(source, copied)
     (copied / "b").unlink()
     source.put("b", b"", status=404)
-    outcome = await follow_once(source, copied)
-    assert_honest(copied, source, outcome)
+    outcome = await run_honest(source, copied)
     assert source.uri("b") in outcome.reasons[0]
 
 
 @pytest.mark.parametrize("busy", [False, True])
 async def test_a_folder_that_vanishes_while_it_is_followed_ends_that(
-    busy: bool, source: WildSource, copied: Path
-) -> None:
+    busy: bool, source: Source, copied: Path
+):
     one = subscriber(source, copied)
     run = asyncio.create_task(one.run())
     await until(one, lambda status: status.level)
     shutil.move(copied, copied.with_name("old"))
     copied.mkdir()
     if busy:
-        content = source.file("d", b"new", source.t(60))
+        content = source.file("d", b"new", 60)
         created = entry(source.uri("d"), "created", datetime=source.t(60), content=content)
         source.put("changelist.xml", change_list([created], from_=source.t(5)))
     with pytest.raises(RsnotifyError, match="was removed, unmounted or replaced"):
@@ -178,3 +172,172 @@ async def test_a_folder_that_vanishes_while_it_is_followed_ends_that(
     assert not one.status.level
     assert one.status.error
     assert list(copied.iterdir()) == []
+
+
+# A Destination that is killed, and a Source that deletes resources while it is down.
+#
+# What was applied and is not in the state must not stay: neither the Resource List nor the Change
+# List of the next start may name it.
+
+
+#: Some of them are in the way of others, as files and as folders.
+ALL_NAMES = [f"{number}{below}" for number in range(40) for below in ("", "/b", "/b/c")]
+
+
+class Story:
+    """A Source that changes between the runs."""
+
+    def __init__(self, source: Source, random: Random) -> None:
+        self.source = source
+        self.random = random
+        self.now = 0.0
+        self.changes: list[str] = []
+        self.begins = source.t(0)
+        source.offer()
+
+    def write(self, name: str) -> None:
+        self.now += 1
+        kind = "updated" if name in self.source.resources else "created"
+        content = self.source.file(name, b"%d" % self.now, self.now)
+        self._note(name, kind, content)
+
+    def remove(self, name: str) -> None:
+        self.now += 1
+        self.source.remove(name)
+        self._note(name, "deleted", None)
+
+    def _note(self, name: str, kind: str, content: bytes | None) -> None:
+        at = self.source.t(self.now)
+        self.changes.append(entry(self.source.uri(name), kind, datetime=at, content=content))
+
+    def tell(self) -> None:
+        source = self.source
+        source.put("changelist.xml", change_list(self.changes, from_=self.begins))
+        listed = [entry(source.uri(one), content=c) for one, c in source.resources.items()]
+        source.put("resourcelist.xml", resource_list(listed, at=source.t(self.now)))
+
+    def forget(self) -> None:
+        """Let the Change List begin anew, so that there is a gap."""
+        self.now += 1
+        self.changes = []
+        self.begins = self.source.t(self.now)
+
+
+def unknown_to_the_state(story: Story, folder: Path) -> set[str]:
+    """Return what the copy has and its state does not."""
+    path = default_state(folder) / "state.sqlite"
+    tree = MirrorTree(folder, story.source.base)
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+        known = {uri for (uri,) in database.execute("SELECT uri FROM resources")}
+    return {
+        name
+        for name in story.source.resources
+        if story.source.uri(name) not in known and Path(tree.find(story.source.uri(name))).is_file()
+    }
+
+
+async def kill_at_the_next_file(source: Source, folder: Path, enough: int) -> None:
+    """Follow until there are some files, and kill it the moment that there is one more."""
+    async with running("follow", source.url, folder, "--once") as process:
+        async with asyncio.timeout(PATIENCE):
+            while process.returncode is None and len(files_of(folder)) <= enough:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        if process.returncode is None:
+            process.kill()
+
+
+@pytest.mark.parametrize("gap", [False, True])
+async def test_what_a_killed_process_left_goes_with_the_source(
+    source: Source, folder: Path, gap: bool
+):
+    random = Random(gap)
+    story = Story(source, random)
+    if gap:
+        story.write("first")
+        story.tell()
+        assert (await command_follow_once(source, folder)).claims
+    for _ in range(3):
+        for name in random.sample(ALL_NAMES, 60):
+            story.write(name)
+        story.tell()
+        await kill_at_the_next_file(source, folder, random.randrange(1, 50))
+        left = unknown_to_the_state(story, folder)
+        for name in left | set(random.sample(sorted(source.resources), 10)):
+            story.remove(name)
+        if gap:
+            story.forget()
+        story.tell()
+        outcome = await command_follow_once(source, folder)
+        assert outcome.claims
+        tree = MirrorTree(folder, source.base)
+        places = {str(tree.find(source.uri(name))): name for name in source.resources}
+        found = {str(path): path.read_bytes() for path in tree.files()}
+        assert found == {place: source.resources[name] for place, name in places.items()}
+
+
+class Hanging(Recorder):
+    """A handler that has its effect, and then never returns."""
+
+    hangs = True
+
+    def __init__(self, base: str, state: Path) -> None:
+        super().__init__(base, state)
+        self.called = asyncio.Event()
+
+    async def apply(self, changes: list[Received]) -> None:
+        await super().apply(changes)
+        if self.hangs:
+            self.called.set()
+            await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("place", ["a folder", "PostgreSQL"])
+@pytest.mark.parametrize("what", ["created", "updated"])
+async def test_a_handler_is_told_of_what_it_may_have_applied(
+    source: Source, tmp_path: Path, request: Any, place: str, what: str
+):
+    state: Any = tmp_path / "state"
+    if place == "PostgreSQL":
+        state = PostgreSQLState(request.getfixturevalue("postgresql"))
+    story = Story(source, Random(1))
+    story.write("a")
+    story.tell()
+    copy = Hanging(source.base, tmp_path)
+    copy.hangs = False
+    await run_right(source, copy, state=state)
+    copy.hangs = True
+    changed = "b" if what == "created" else "a"
+    story.write(changed)
+    story.tell()
+    dying = asyncio.create_task(subscriber(source, copy, state=state).catch_up())
+    async with asyncio.timeout(PATIENCE):
+        await copy.called.wait()
+    dying.cancel()
+    await asyncio.gather(dying, return_exceptions=True)
+    copy.hangs = False
+    if what == "created":
+        story.remove("b")
+    else:
+        source.file("a", b"1")  # it is put back
+    story.forget()
+    story.tell()
+    await run_right(source, copy, state=state)
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_what_no_list_tells_of_what_was_applied_is_found_out(
+    source: Source, tmp_path: Path, there: bool
+):
+    """A hub had invented the change, and the process died before it was committed."""
+    story = Story(source, Random(1))
+    story.write("a")
+    story.write("b")
+    story.tell()
+    copy = Recorder(source.base, tmp_path)
+    await run_right(source, copy)
+    changed = "a" if there else "c"
+    state = DestinationState(tmp_path)
+    state.store_intent([source.uri(changed)], ())
+    state.close()
+    copy.held[changed] = b"invented"
+    await run_right(source, copy)

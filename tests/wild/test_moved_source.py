@@ -11,16 +11,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.wild.documents import change_list, entry, resource_list
+from tests.wild.documents import (
+    capability_list,
+    change_list,
+    description,
+    entry,
+    md,
+    resource_list,
+    urlset,
+)
 from tests.wild.running import (
     assert_honest,
     command_audit,
     command_follow_once,
     follow_once,
     following,
+    pace,
+    run_honest,
+    run_right,
     until,
 )
-from tests.wild.source import Answer, WildSource, moved
+from tests.wild.source import Answer, Source, moved
 
 #: The new place is another port of loopback, which the user did not name.
 PRIVATE = "--allow-private-addresses"
@@ -28,14 +39,14 @@ ANYWHERE = {"allow_private_addresses": True}
 
 
 @pytest.fixture
-async def new() -> AsyncIterator[WildSource]:
-    new = WildSource()
+async def new() -> AsyncIterator[Source]:
+    new = Source()
     await new.server.start()
     yield new
     await new.server.stop()
 
 
-def describe(source: WildSource, at: float = 10) -> None:
+def describe(source: Source, at: float = 10) -> None:
     listed = [
         entry(source.uri(name), lastmod=source.t(0), content=content)
         for name, content in source.resources.items()
@@ -46,15 +57,15 @@ def describe(source: WildSource, at: float = 10) -> None:
 
 
 @pytest.fixture
-async def copied(source: WildSource, folder: Path) -> Path:
+async def copied(source: Source, folder: Path) -> Path:
     source.file("a", b"1")
     source.file("b", b"2")
     describe(source)
-    assert (await follow_once(source, folder)).claims
+    await run_right(source, folder)
     return folder
 
 
-def move(source: WildSource, new: WildSource, code: int = 301) -> dict[str, bytes]:
+def move(source: Source, new: Source, code: int = 301) -> dict[str, bytes]:
     """Move all to another host, change something there, and return what a right copy holds."""
     new.file("a", b"1")
     new.file("c", b"3")
@@ -67,52 +78,44 @@ def move(source: WildSource, new: WildSource, code: int = 301) -> dict[str, byte
 
 @pytest.mark.parametrize("code", [301, 308])
 async def test_a_copy_follows_to_where_its_source_moved(
-    code: int, source: WildSource, new: WildSource, copied: Path
-) -> None:
+    code: int, source: Source, new: Source, copied: Path
+):
     right = move(source, new, code)
     outcome = await command_follow_once(source, copied, PRIVATE)
     assert_honest(copied, right, outcome)
     assert outcome.claims, outcome
     assert (await command_audit(source, copied, PRIVATE)).code == 0
     await source.server.stop()
-    content = new.file("c", b"4", new.t(60))
+    content = new.file("c", b"4", 60)
     updated = entry(new.uri("c"), "updated", datetime=new.t(60), content=content)
     new.put("changelist.xml", change_list([updated], from_=new.t(5)))
     right = {name: new.resources[name[-1]] for name in right}
-    outcome = await follow_once(source, copied, **ANYWHERE)
-    assert_honest(copied, right, outcome)
-    assert outcome.claims, outcome
-    outcome = await follow_once(new, copied, **ANYWHERE)  # the user has heard of it, too
-    assert_honest(copied, right, outcome)
-    assert outcome.claims, outcome
+    await run_right(source, copied, right, **ANYWHERE)
+    await run_right(new, copied, right, **ANYWHERE)  # the user has heard of it, too
 
 
 async def test_the_new_place_may_be_named_as_long_as_the_old_one_leads_there(
-    source: WildSource, new: WildSource, copied: Path
-) -> None:
+    source: Source, new: Source, copied: Path
+):
     right = move(source, new)
-    outcome = await follow_once(new, copied, **ANYWHERE)
-    assert_honest(copied, right, outcome)
-    assert outcome.claims, outcome
+    await run_right(new, copied, right, **ANYWHERE)
 
 
 async def test_what_is_moved_for_a_while_is_asked_for_at_its_place(
-    source: WildSource, new: WildSource, copied: Path
-) -> None:
+    source: Source, new: Source, copied: Path
+):
     before = source.answers[source._path("capabilitylist.xml")]
     describe(new)
     source.put("capabilitylist.xml", moved(source.uri("other.xml"), 307), before)
     source.put("other.xml", before)
-    assert (await follow_once(source, copied, **ANYWHERE)).claims
+    await run_right(source, copied, **ANYWHERE)
     source.put("other.xml", Answer(status=404))
-    outcome = await follow_once(source, copied, **ANYWHERE)
-    assert_honest(copied, source, outcome)
-    assert outcome.claims, outcome
+    await run_right(source, copied, **ANYWHERE)
 
 
 async def test_a_redirect_leads_to_no_private_address_that_was_not_named(
-    source: WildSource, new: WildSource, folder: Path
-) -> None:
+    source: Source, new: Source, folder: Path
+):
     describe(source)
     named = source.url.replace("127.0.0.1", "localhost")
     options = {"allow_private_addresses": True}
@@ -127,9 +130,219 @@ async def test_a_redirect_leads_to_no_private_address_that_was_not_named(
 
 
 async def test_a_follower_compares_all_where_its_source_moved(
-    source: WildSource, new: WildSource, copied: Path
-) -> None:
+    source: Source, new: Source, copied: Path
+):
     right = move(source, new)
     async with following(source, copied, **ANYWHERE) as one:
         await until(one, lambda status: status.level and status.resources == len(right))
         assert {path.name for path in copied.rglob("*") if path.is_file()} == {"a", "c"}
+
+
+# An operator names another Source than the one that the folder is a copy of.
+
+
+@pytest.fixture
+async def copy_of_one_set(source: Source, folder: Path) -> Path:
+    """Copy one of two sets, whose documents are in one folder."""
+    source.offer()
+    source.put("a", b"1")
+    source.put("b", b"2")
+    for name, content in ((".xml", b"1"), ("-other.xml", b"2")):
+        uri = source.uri("a" if content == b"1" else "b")
+        listed = [entry(uri, lastmod=source.t(0), content=content)]
+        source.put(f"resourcelist{name}", resource_list(listed, at=source.t(10)))
+        source.put(f"changelist{name}", change_list(from_=source.t(5)))
+        offered = {
+            "resourcelist": source.uri(f"resourcelist{name}"),
+            "changelist": source.uri(f"changelist{name}"),
+        }
+        source.put(f"capabilitylist{name}", capability_list(offered))
+    source.resources["a"] = b"1"
+    await run_right(source, folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["capabilitylist-other.xml", "changelist-other.xml"])
+async def test_another_set_is_neither_audited_nor_followed(
+    name: str, source: Source, copy_of_one_set: Path
+):
+    other = source.uri(name)
+    outcome = await command_audit(other, copy_of_one_set)
+    assert outcome.code == 2
+    assert source.url in outcome.reasons[0]
+    assert other in outcome.reasons[0]
+    outcome = await command_follow_once(other, copy_of_one_set)
+    assert outcome.code == 2
+    assert source.url in outcome.reasons[0]
+    assert_honest(copy_of_one_set, source, outcome)
+
+
+@pytest.mark.parametrize("name", ["/", "resourcelist.xml", "changelist.xml"])
+async def test_another_way_to_the_same_set_may_be_named(
+    name: str, source: Source, copy_of_one_set: Path
+):
+    for command in (command_audit, command_follow_once):
+        outcome = await command(source.uri(name), copy_of_one_set)
+        assert_honest(copy_of_one_set, source, outcome)
+        assert outcome.claims, outcome
+
+
+async def test_a_source_that_is_away_is_not_audited_by_heart(source: Source, copy_of_one_set: Path):
+    await source.server.stop()
+    assert (await command_audit(source, copy_of_one_set)).code == 2
+    assert (await command_audit(source.uri("changelist.xml"), copy_of_one_set)).code == 2
+
+
+# A static host whose Capability List names other documents while the old ones stay there.
+#
+# A generator that gives its files new names, or a set that moves to another folder, leaves the old
+# files behind. Who remembers what was offered once (core §9) and never looks again reads a Change
+# List that never changes: nothing is missing in it, and nothing of it is new.
+
+
+@pytest.fixture
+async def copy_of_one_resource(source: Source, folder: Path) -> Path:
+    """Copy a resource, with a Change List of nothing so far."""
+    source.offer()
+    source.file("a", b"old")
+    listed = [entry(source.uri("a"), lastmod=source.t(0), content=b"old")]
+    source.put("resourcelist.xml", resource_list(listed, at=source.t(10)))
+    source.put("changelist.xml", change_list(from_=source.t(5)))
+    outcome = await follow_once(source, folder)
+    assert outcome.claims, outcome
+    source.forget()
+    return folder
+
+
+def list_a_change(source: Source, name: str) -> None:
+    """Change the resource, and list that in a Change List of this name."""
+    content = source.file("a", b"new", 60)
+    changed = entry(source.uri("a"), "updated", datetime=source.t(60), content=content)
+    source.put(name, change_list([changed], from_=source.t(5)))
+
+
+async def test_another_change_list_is_read(source: Source, copy_of_one_resource: Path):
+    list_a_change(source, "second.xml")
+    source.offer(changelist="second.xml")
+    outcome = await command_follow_once(source, copy_of_one_resource)
+    assert_honest(copy_of_one_resource, source, outcome)
+    assert outcome.claims, outcome
+
+
+async def test_an_unchanged_offer_costs_one_conditional_request_of_each_document(
+    source: Source, folder: Path
+):
+    source.offer()
+    source.put("resourcelist.xml", resource_list([], at=source.t(10)))
+    source.put("changelist.xml", change_list(from_=source.t(5)))
+    offered = ("capabilitylist.xml", "/.well-known/resourcesync")
+    for name in offered:
+        answer = source.answers[source._path(name)]
+        assert isinstance(answer, Answer)
+        answer.etag, answer.modified = '"1"', source.t(0)
+    for _ in range(3):
+        source.forget()
+        outcome = await follow_once(source.site, folder)
+        assert outcome.claims, outcome
+    for name in offered:
+        assert [one.status for one in source.requests(name)] == [304], name
+    assert len(source.log) == 3  # and the Change List
+
+
+async def test_an_archive_that_is_offered_later_closes_a_gap(
+    source: Source, copy_of_one_resource: Path
+):
+    content = source.file("a", b"new", 60)
+    changed = entry(source.uri("a"), "updated", datetime=source.t(60), content=content)
+    source.put("closed.xml", change_list([changed], from_=source.t(5), until=source.t(100)))
+    source.put("changelist.xml", change_list(from_=source.t(100)))
+    source.put("resourcelist.xml", Answer(status=503))
+    outcome = await run_honest(source, copy_of_one_resource)
+    assert not outcome.claims
+    archived = entry(source.uri("closed.xml"), from_=source.t(5), until=source.t(100))
+    source.put("archive.xml", urlset([archived], md(capability="changelist-archive")))
+    source.offer(**{"changelist-archive": "archive.xml"})
+    await run_right(source, copy_of_one_resource)
+
+
+@pytest.mark.parametrize("answer", [Answer(status=503), Answer(b"<urlset"), Answer(b"<no/>")])
+async def test_an_offer_that_cannot_be_checked_is_doubted(
+    answer: Answer, source: Source, copy_of_one_resource: Path
+):
+    list_a_change(source, "second.xml")
+    source.put("capabilitylist.xml", answer)
+    outcome = await command_follow_once(source, copy_of_one_resource)
+    assert_honest(copy_of_one_resource, source, outcome)
+    assert outcome.code == 1
+    assert "capabilitylist.xml" in outcome.reasons[0]
+
+
+async def test_a_capability_list_that_is_gone_is_looked_for_from_the_start(
+    source: Source, folder: Path
+):
+    source.offer()
+    source.put("resourcelist.xml", resource_list([], at=source.t(10)))
+    source.put("changelist.xml", change_list(from_=source.t(5)))
+    assert (await follow_once(source.site, folder)).claims
+    content = source.file("a", b"new", 60)
+    changed = entry(source.uri("a"), "created", datetime=source.t(60), content=content)
+    listed = entry(source.uri("a"), lastmod=source.t(60), content=content)
+    source.put("resourcelist.xml", resource_list([listed], at=source.t(70)))
+    source.put("second.xml", change_list([changed], from_=source.t(5)))
+    source.put(
+        "capabilities.xml",
+        capability_list(
+            {"changelist": source.uri("second.xml"), "resourcelist": source.uri("resourcelist.xml")}
+        ),
+    )
+    source.put("/.well-known/resourcesync", description([source.uri("capabilities.xml")]))
+    source.put("capabilitylist.xml", Answer(status=410))
+    outcome = await follow_once(source.site, folder)
+    assert_honest(folder, source, outcome)
+    assert outcome.claims, outcome
+
+
+async def test_a_capability_list_that_is_not_listed_any_more_is_left(source: Source, folder: Path):
+    source.offer()
+    source.file("a", b"old")
+    listed = [entry(source.uri("a"), lastmod=source.t(0), content=b"old")]
+    source.put("resourcelist.xml", resource_list(listed, at=source.t(10)))
+    source.put("changelist.xml", change_list(from_=source.t(5)))
+    assert (await follow_once(source.site, folder)).claims
+    source.remove("a")
+    moved = "/elsewhere/a"
+    source.put(moved, b"new")
+    listed = [entry(source.uri(moved), lastmod=source.t(60), content=b"new")]
+    source.put("/elsewhere/resourcelist.xml", resource_list(listed, at=source.t(100)))
+    source.put("/elsewhere/changelist.xml", change_list(from_=source.t(5)))
+    offered = {
+        "resourcelist": source.uri("/elsewhere/resourcelist.xml"),
+        "changelist": source.uri("/elsewhere/changelist.xml"),
+    }
+    source.put("/elsewhere/capabilitylist.xml", capability_list(offered))
+    there = source.uri("/elsewhere/capabilitylist.xml")
+    source.put("/.well-known/resourcesync", description([there]))
+    outcome = await follow_once(source.site, folder)
+    place = source.site.partition("://")[2]
+    assert_honest(folder, {f"@@http/{place}{moved}": b"new"}, outcome)
+    assert outcome.claims, outcome
+    outcome = await command_audit(source.site, folder)
+    assert outcome.code == 0, outcome
+    source.put("/.well-known/resourcesync", description([there + "2", there + "3"]))
+    outcome = await command_follow_once(source.site, folder)
+    assert not outcome.claims
+    assert "several sets" in outcome.reasons[0]
+
+
+async def test_a_follower_that_begins_with_the_old_offer_is_not_level_by_it(
+    source: Source, copy_of_one_resource: Path
+):
+    list_a_change(source, "second.xml")
+    source.offer(changelist="second.xml")
+    now = source.answers[source._path("capabilitylist.xml")]
+    source.put("capabilitylist.xml", Answer(status=503), now)
+    async with following(source, copy_of_one_resource, pace=pace(poll_with_push=0.1)) as one:
+        await until(one, lambda status: bool(status.doubts))
+        assert not one.status.level
+        await until(one, lambda status: status.level)
+        assert (copy_of_one_resource / "a").read_bytes() == b"new"

@@ -40,13 +40,8 @@ FLOODS = {
 }
 STAGES = ("connection", "encryption", "login")
 #: Complete stanzas may have any number once the client is logged in.
-_STANZAS = {
-    "requests": ("", '<iq type="get" id="1" from="a@b"><query xmlns="c"/></iq>' * 10),
-}
-CASES = [
-    *product(FLOODS, STAGES),
-    *product(_STANZAS, STAGES[:2]),
-]
+_STANZAS = {"requests": ("", '<iq type="get" id="1" from="a@b"><query xmlns="c"/></iq>' * 10)}
+CASES = [*product(FLOODS, STAGES), *product(_STANZAS, STAGES[:2])]
 
 
 class HostileXmpp:

@@ -70,6 +70,5 @@ def test_names_cannot_leave_their_attributes() -> None:
     root = ElementTree.fromstring(f'<stream xmlns="jabber:client">{request}</stream>')[0]
     assert (root.get("to"), root.get("id")) == (name, name)
     created = root.find(f".//{{{stanzas.PUBSUB}}}create")
-    assert created is not None
     assert created.get("node") == name
     assert name in [value.text for value in root.iter("{jabber:x:data}value")]

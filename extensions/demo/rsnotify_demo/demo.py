@@ -111,7 +111,7 @@ class _StatusDisplay:
         self._closed = False
         self._live: Live | None = None
         if sys.stdout.isatty():
-            from rsnotify.runtime.command_line import live
+            from rsnotify.runtime.display import live
 
             self._live = live("")
 

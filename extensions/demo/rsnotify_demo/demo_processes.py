@@ -1,6 +1,6 @@
-"""The Destination of the demo: `rsnotify follow` as a process that can be stopped and started.
+"""The Destination of the demo, a process that can be stopped, and the link that the user can cut.
 
-The push link between hub and Destination: a TCP proxy that the user can cut.
+The Destination is `rsnotify follow`. The link between hub and Destination is a TCP proxy.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""The observed state of the demo, frame by frame, and the actions of its buttons.
+"""What the demo shows, frame by frame: its resources, the differences of the copy, and its events.
 
-The resources of the demo: a folder of observations that change fast.
-
-The differences between the copy and the Source, found by reading the files of both.
-
-The events of the demo as sentences: for example, when a gap opened, and what closed it.
-
-The duration of one flush to the disk; each change waits for at least two of them.
+The resources are a folder of observations that change fast. The copy is compared by reading the
+files of both. Events are sentences: for example, when a gap opened, and what closed it. The
+duration of one flush to the disk is measured, since each change waits for at least two of them.
 """
 
 from __future__ import annotations

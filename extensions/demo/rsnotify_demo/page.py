@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from rsnotify.runtime.serving import address, listen, serving
+from rsnotify.runtime.listening import address, listen
+from rsnotify.runtime.serving import serving
 from rsnotify.runtime.tasks import first_completed
 from rsnotify_demo.monitor import DemoMonitor, Frame, LoggedEvent, Point
 

@@ -1,7 +1,4 @@
-"""Polite HTTP to one origin: robots.txt, delays, and conditional requests.
-
-The rules of a robots.txt (RFC 9309), and the Sitemaps that it names.
-"""
+"""Polite HTTP to one origin: robots.txt (RFC 9309), delays, and conditional requests."""
 
 from __future__ import annotations
 

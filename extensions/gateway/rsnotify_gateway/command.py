@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rsnotify.runtime.command_line import ForcedShutdown, option, run
-from rsnotify.runtime.serving import address, listen
+from rsnotify.runtime.listening import address, listen
 
 if TYPE_CHECKING:
     import asyncio

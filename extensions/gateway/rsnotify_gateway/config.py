@@ -1,4 +1,7 @@
-"""The settings of `rsnotify gateway`: those of a Source, and a table for each origin."""
+"""The settings of `rsnotify gateway`: those of a Source, and a table for each origin.
+
+An origin is checked often while it changes, and rarely while it is quiet (`PollingPace`).
+"""
 
 from __future__ import annotations
 

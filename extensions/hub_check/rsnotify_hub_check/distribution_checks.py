@@ -1,12 +1,7 @@
-"""Content distribution (WebSub §7).
+"""Checks of publishing and content distribution (WebSub §6, §7), and of responses to subscribers.
 
-Publishing, which WebSub leaves open (§6), and most hubs do alike.
-
-Authenticated content distribution (WebSub §7.1).
-
-Responses to subscription requests (WebSub §5.1.2), and denials (§5.2).
-
-Answers of callbacks to deliveries (WebSub §7).
+WebSub leaves publishing open, and most hubs do it alike. A check is a coroutine that raises an
+error if the hub does not meet the requirement.
 """
 
 from __future__ import annotations

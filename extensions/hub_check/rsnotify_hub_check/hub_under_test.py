@@ -1,10 +1,6 @@
-"""The hub under test: the requests to it, and the waiting for its requests.
+"""The hub under test, and what it sends requests to: a server of topics and of simulated callbacks.
 
-A simulated callback: it records verifications and deliveries, and answers them.
-
-A server of topics, which the hub fetches, and of callbacks, which it sends requests to.
-
-The registered checks.
+A callback records verifications and deliveries, and answers them. Checks are registered here.
 """
 
 from __future__ import annotations
@@ -22,7 +18,8 @@ from msgspec import Struct
 from multidict import CIMultiDictProxy
 
 from rsnotify.format.links import format_links
-from rsnotify.runtime.serving import address, listen, serving
+from rsnotify.runtime.listening import address, listen
+from rsnotify.runtime.serving import serving
 from rsnotify_hub_check.outcomes import (
     CheckSettings,
     PublishMethod,

@@ -1,7 +1,4 @@
-"""The results of checks, as values.
-
-The settings of a check: how to publish, and how long to wait.
-"""
+"""The settings of a run of checks, such as how to publish, and the results, as values."""
 
 from __future__ import annotations
 

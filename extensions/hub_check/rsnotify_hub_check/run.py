@@ -1,9 +1,4 @@
-"""Runs checks against a hub.
-
-Results as lines of text, and as JSON.
-
-The command `rsnotify-hub-check`, which checks a WebSub hub against the Recommendation.
-"""
+"""The command `rsnotify-hub-check`: runs the checks, and reports the results as text or JSON."""
 
 from __future__ import annotations
 

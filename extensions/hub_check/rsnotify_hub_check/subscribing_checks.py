@@ -1,12 +1,6 @@
-"""Requests of subscribers (WebSub §5.1).
+"""Checks of subscribing: requests, callbacks, verification, leases and renewals (WebSub §5).
 
-Verification of intent (WebSub §5.3).
-
-Leases (WebSub §5.1, §5.3.1, §8.2).
-
-Renewals: each verified request overrides the previous state (WebSub §5.1).
-
-Callbacks and their queries (WebSub §5.1.1, §8.3).
+A check is a coroutine that raises an error if the hub does not meet the requirement.
 """
 
 from __future__ import annotations

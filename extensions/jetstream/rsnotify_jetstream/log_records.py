@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
-from rsnotify_hub.fragments import Fragment, heartbeat_interval
+from rsnotify_hub.fragments import Fragment, heartbeat_interval, stored_fragment
 from rsnotify_jetstream.cluster_records import newer
 
 #: The version of the format of records. A hub reads records of this version and older ones.
@@ -206,7 +206,7 @@ def read_record(position: int, headers: Mapping[str, str], size: int) -> LogReco
 
 def read_stored_fragment(record: LogRecord, headers: Mapping[str, str], body: bytes) -> Fragment:
     """Return the fragment of a record."""
-    return Fragment(
+    return stored_fragment(
         body=body,
         content_type=unquote(headers.get("Content-Type", "")),
         from_=None if record.from_ is None else from_microseconds(record.from_),

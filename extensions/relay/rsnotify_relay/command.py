@@ -11,7 +11,7 @@ import typer
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.command_line import ForcedShutdown, option, run
-from rsnotify.runtime.serving import address, listen
+from rsnotify.runtime.listening import address, listen
 from rsnotify_subscriber.commands.follow_options import (
     CallbackServer,
     FollowArguments,

@@ -1,6 +1,4 @@
-"""The handler of a relay, which publishes the changes it has applied.
-
-The mapping between the URIs of resources at the Source and at the relay.
+"""The handler of a relay, which publishes the changes it has applied, with their provenance.
 
 A resource below the base of the Source is below that of the relay, in the same spelling:
 
@@ -8,8 +6,6 @@ A resource below the base of the Source is below that of the relay, in the same 
     http://b.example/x?y                 @@http/b.example/x?y       not below the base
     http://a.example/data/channel.xml    @@http/a.example/data/...  the name of a document
     http://a.example/data/a/../b         @@/<escaped URI>           clients resolve the dots
-
-The entries that a relay publishes: the attributes of its copy, and their provenance.
 
 The link `via` names the resource at the original Source, with its hash, length and time there
 (core §14.8). In a chain of relays it is kept as it is. Time attributes are those of the publishing

@@ -1,11 +1,25 @@
-"""Validating ResourceSync documents: bytes in, findings out, no I/O.
+"""Validation of ResourceSync documents, and inspection of Sources.
 
-`validate` checks a whole document, `Validator` one that streams in. `RULES` has all rules by
-name; docs/validation.md shows them.
+`validate` checks a whole document, `Validator` one that streams in: bytes in, findings out, no I/O.
+`RULES` has all rules by name; docs/validation.md shows them.
 """
 
-from rsnotify_validation.kinds import Finding, Rule, Severity
-from rsnotify_validation.rules import RULES
-from rsnotify_validation.validator import Validator, validate
+from typing import TYPE_CHECKING
+
+from rsnotify.runtime.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from rsnotify_validation.kinds import Finding, Rule, Severity
+    from rsnotify_validation.rules import RULES
+    from rsnotify_validation.validator import Validator, validate
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "rsnotify_validation.kinds": ("Finding", "Rule", "Severity"),
+            "rsnotify_validation.rules": ("RULES",),
+            "rsnotify_validation.validator": ("Validator", "validate"),
+        },
+    )
 
 __all__ = ["RULES", "Finding", "Rule", "Severity", "Validator", "validate"]

@@ -1,7 +1,4 @@
-"""The command `rsnotify validate`: every rule that a document breaks.
-
-The command `rsnotify inspect`: what a Source offers, as a tree.
-"""
+"""The commands `rsnotify validate` and `rsnotify inspect`."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
     from rsnotify_validation.document_check import CheckedDocument, ValidationResult
-    from rsnotify_validation.inspect import InspectionFinding
+    from rsnotify_validation.inspection import InspectionFinding
 
 
 @with_arguments
@@ -54,7 +51,7 @@ def validate(
     from rich.console import Console
     from rich.text import Text
 
-    from rsnotify_validation.validate import validate as validate_target
+    from rsnotify_validation.validation_walk import validate as validate_target
 
     credentials = arguments.credentials
     status = Console(stderr=True).status(Text(printable(without_credentials(target))))
@@ -143,7 +140,7 @@ def inspect(url: Url, json: Json = False, *, arguments: NetworkArguments) -> Non
         rsnotify inspect https://source.example/
         rsnotify inspect https://source.example/changelist.xml --json
     """
-    from rsnotify_validation.inspect import inspect as inspect_source
+    from rsnotify_validation.inspection import inspect as inspect_source
 
     credentials = arguments.credentials
     try:

@@ -1,8 +1,7 @@
-"""Checking single documents and packages, streamed through the validator.
+"""Checks documents, and ZIP packages of dumps against their manifests (core §11.2, §13.2).
 
-Checking a ZIP package of a dump against its manifest (core §11.2, §13.2).
-
-The result of a validation: the documents that were checked, and the findings in each.
+Content is streamed through the validator. The result has the documents that were checked, and the
+findings in each.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from rsnotify.format.hashes import Digester, agree
 from rsnotify.format.model import Resource
 from rsnotify.format.writer import Profile
 from rsnotify_subscriber.content.packages import MANIFEST, ZipPackage
-from rsnotify_subscriber.fetching.contents import Content
-from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.fetcher import Content, Fetcher
 from rsnotify_subscriber.fetching.responses import body, check_status, inflated_if_gzip
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_validation import RULES, Finding, Severity, Validator

@@ -1,11 +1,8 @@
-"""Checks of single entries, and of any `rs:md` and `rs:ln`.
+"""Checks of single entries, and of the attributes and texts of any `rs:md` and `rs:ln` (core §7).
 
-W3C Datetimes as the validator reads them: strictly, and with their written precision.
-
-`2013-01-02` is a whole day. Two datetimes are compared only up to their precision, so that coarse
-datetimes are not reported as out of order.
-
-The syntax of attributes and texts (core §7), and the registered link relation types.
+W3C Datetimes are read strictly, and with their written precision: `2013-01-02` is a whole day. Two
+datetimes are compared only up to their precision, so that coarse datetimes are not reported as out
+of order.
 """
 
 from __future__ import annotations

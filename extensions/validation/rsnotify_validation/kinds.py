@@ -1,9 +1,8 @@
 """The kinds of ResourceSync documents, and their required and recommended parts, as one table.
 
 It combines Appendix A of the core with the sections of the core and of Archives. The rules on
-what a kind must or should have are derived from it in `rules`.
-
-The findings of a validation: rules, and where a document breaks them.
+what a kind must or should have are derived from it in `rules`. A finding is a rule, and where a
+document breaks it.
 """
 
 from __future__ import annotations

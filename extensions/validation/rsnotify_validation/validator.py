@@ -2,9 +2,8 @@
 
 It does no I/O: call `feed` with each chunk as it arrives, and `close` once; both return what they
 found, nearly in document order. Validation stops early only if the document cannot be read any
-further: malformed XML, a DOCTYPE, a root of another vocabulary, or a limit.
-
-Checks across the entries of a document: their order, times and repetitions.
+further: malformed XML, a DOCTYPE, a root of another vocabulary, or a limit. The order, times and
+repetitions of entries are checked here, too.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""Limits on what clients may do: token buckets in bounded memory, and a quota of topics.
+"""Limits on clients: who counts as one client, also behind proxies, and how much each may do.
 
-The client address of a request, also behind proxies, and the network that counts as a client.
-
-The topics that a prefix grants.
-
-A topic is compared byte for byte, as subscribers name it. But the hub fetches topics, and servers
-and clients resolve dot segments and decode escapes. So a topic with a dot segment, in any
-spelling, is granted by no prefix.
+A prefix grants topics, which are compared byte for byte, as subscribers name them. But the hub
+fetches topics, and servers and clients resolve dot segments and decode escapes. So a topic with a
+dot segment, in any spelling, is granted by no prefix.
 """
 
 from __future__ import annotations
@@ -23,11 +19,17 @@ from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.urls import has_dot_segments
 
-_FOR = re.compile(r'(?:^|[;\s])for="?([^";,\s]+)"?', re.IGNORECASE)
-_PORT = re.compile(r"^\[([^\]]+)\](?::\d+)?$|^([\d.]+):\d+$")
-
 #: The bits of an IPv6 address that are the network of one client.
 _IPV6_PREFIX = 64
+
+#: How many seconds' worth may come at once.
+_BURST_SECONDS = 10.0
+
+#: How many clients are remembered; beyond, the client that was quiet for longest is forgotten.
+_CLIENTS = 10_000
+
+_FOR = re.compile(r'(?:^|[;\s])for="?([^";,\s]+)"?', re.IGNORECASE)
+_PORT = re.compile(r"^\[([^\]]+)\](?::\d+)?$|^([\d.]+):\d+$")
 
 
 def client_network(address: str) -> str:
@@ -91,40 +93,12 @@ def _without_port(text: str) -> str:
     return (match.group(1) or match.group(2)) if match else text
 
 
-def is_granted(prefix: str, topic: str) -> bool:
-    """Return whether a topic is the prefix or below it: `/a` grants `/a/b`, never `/ab`."""
-    if not topic.startswith(prefix):
-        return False
-    if topic != prefix and not prefix.endswith("/") and topic[len(prefix)] not in "/?":
-        return False
-    return not has_dot_segments(topic)
-
-
-def granted_ranges(prefixes: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the ranges of names that some prefixes grant, in order and without overlaps.
-
-    A range is its first name and the name that ends it (exclusive).
-    """
-    found: list[tuple[str, str]] = []
-    for begin, end in sorted(each for prefix in prefixes for each in _ranges(prefix)):
-        if found and begin <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
-        else:
-            found.append((begin, end))
-    return found
-
-
-def _ranges(prefix: str) -> list[tuple[str, str]]:
-    if prefix.endswith("/"):
-        return [(prefix, prefix[:-1] + "0")]  # "0" follows "/" in the order
-    return [(prefix, prefix + "\0"), (prefix + "/", prefix + "0"), (prefix + "?", prefix + "@")]
-
-
-#: How many seconds' worth may come at once.
-_BURST_SECONDS = 10.0
-
-#: How many clients are remembered; beyond, the client that was quiet for longest is forgotten.
-_CLIENTS = 10_000
+class RateLimits:
+    def __init__(self, config: LimitsConfig) -> None:
+        self.subscriptions = RateLimiter(config.subscription_rate, "requests to subscribe")
+        self.pings = RateLimiter(config.subscription_rate, "pings")
+        self.connections = RateLimiter(config.connection_rate, "connections")
+        self.tokens = RateLimiter(config.failed_token_rate, "tokens that grant nothing")
 
 
 @dataclass(eq=False, repr=False)
@@ -155,14 +129,6 @@ class RateLimiter:
             self._spent.popitem(last=False)
 
 
-class RateLimits:
-    def __init__(self, config: LimitsConfig) -> None:
-        self.subscriptions = RateLimiter(config.subscription_rate, "requests to subscribe")
-        self.pings = RateLimiter(config.subscription_rate, "pings")
-        self.connections = RateLimiter(config.connection_rate, "connections")
-        self.tokens = RateLimiter(config.failed_token_rate, "tokens that grant nothing")
-
-
 class TopicQuota:
     """Bounds the number of topics among those that one token grants, since each has a log."""
 
@@ -179,3 +145,36 @@ class TopicQuota:
                 Code.TOO_MANY,
                 f"this hub keeps {self._limit} topics of those that the token grants, and no more",
             )
+
+
+def is_granted(prefix: str, topic: str) -> bool:
+    """Return whether a topic is the prefix or below it: `/a` grants `/a/b`, never `/ab`."""
+    if not topic.startswith(prefix):
+        return False
+    if topic != prefix and not prefix.endswith("/") and topic[len(prefix)] not in "/?":
+        return False
+    return not has_dot_segments(topic)
+
+
+def covers(prefixes: Iterable[str], topic: str) -> bool:
+    return any(is_granted(prefix, topic) for prefix in prefixes)
+
+
+def granted_ranges(prefixes: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the ranges of names that some prefixes grant, in order and without overlaps.
+
+    A range is its first name and the name that ends it (exclusive).
+    """
+    found: list[tuple[str, str]] = []
+    for begin, end in sorted(each for prefix in prefixes for each in _ranges(prefix)):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _ranges(prefix: str) -> list[tuple[str, str]]:
+    if prefix.endswith("/"):
+        return [(prefix, prefix[:-1] + "0")]  # "0" follows "/" in the order
+    return [(prefix, prefix + "\0"), (prefix + "/", prefix + "0"), (prefix + "?", prefix + "@")]

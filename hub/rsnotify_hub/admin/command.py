@@ -13,8 +13,7 @@ import typer
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.command_line import Command, CommandGroup, printable
 from rsnotify.runtime.settings import MIN_TOKEN, digest
-from rsnotify_hub.admin import client as tables
-from rsnotify_hub.admin import schemas
+from rsnotify_hub.admin import schemas, tables
 from rsnotify_hub.subscriptions import DeliveryState
 
 if TYPE_CHECKING:

@@ -453,7 +453,7 @@ class Reports:
                 behind[each.subscription.topic].append(each)
         for topic, group in behind.items():
             positions = [each.subscription.position for each in group]
-            backlogs = await self.logs.backlogs(topic, positions)
+            backlogs = await self.logs.store.backlogs(topic, positions)
             found |= zip((each.id for each in group), backlogs, strict=True)
         return found
 

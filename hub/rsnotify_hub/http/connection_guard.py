@@ -1,20 +1,17 @@
-"""A protocol that keeps slow and hostile clients from occupying connections.
+"""Keeps slow and hostile clients from occupying connections.
 
 aiohttp's server has no timeout for the head of a request, for its body, or for a client that does
 not read its answer. So a protocol between the transport and aiohttp's knows which step each
-connection waits for:
+connection waits for (`ConnectionGuard`):
 
     HEAD   since it was opened, or since the first byte after an answer: a complete head
     BODY   since the head was complete: the rest of the request
     DRAIN  since its write buffer was full: the client reads some of it
     IDLE   since an answer: another request
 
-A connection that exceeds the timeout of its step is closed. A connection that waits for none of
-these costs nothing here, nor does a WebSocket after the handshake.
-
-The number of open connections, in total and of one client.
-
-Closes connections whose client is too slow with the next step.
+A connection that exceeds the timeout of its step is closed (`TimeoutWatch`). A connection that
+waits for none of these costs nothing here, nor does a WebSocket after the handshake. The number of
+open connections is limited, in total and of one client (`ConnectionLimit`).
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol, cast
+from typing import cast
 
 from aiohttp import StreamReader
 
@@ -33,36 +30,14 @@ from rsnotify_hub.access.limits import TrustedProxies, client_network, is_loopba
 from rsnotify_hub.config.configuration import ServerConfig
 from rsnotify_hub.statistics import Statistics
 
+#: A handler that reads a body with a timeout of its own answers before the connection is closed.
+_GRACE_SECONDS = 1.0
 
-class ConnectionLimit:
-    """Counts open connections. An exempt address, such as a proxy's, has no limit of its own."""
+#: File descriptors for other uses than connections of clients: callbacks, the store, the log.
+_OTHER_FILES = 1024
 
-    def __init__(self, total: int, per_client: int, exempt: Callable[[str], bool]) -> None:
-        self._total = total
-        self._per_client = per_client
-        self._exempt = exempt
-        self._open: Counter[str] = Counter()
-        self.count = 0
-
-    @property
-    def is_full(self) -> bool:
-        return self.count >= self._total
-
-    def is_client_full(self, address: str) -> bool:
-        return self._open[client_network(address)] >= self._per_client and not self._exempt(address)
-
-    def acquire(self, address: str) -> None:
-        """Count a new connection; the caller has checked the limits."""
-        self._open[client_network(address)] += 1
-        self.count += 1
-
-    def release(self, address: str) -> None:
-        client = client_network(address)
-        self.count -= 1
-        self._open[client] -= 1
-        if not self._open[client]:
-            del self._open[client]
-
+#: How many waiting bytes a client has to read before its timeout starts again.
+_PROGRESS = 16 * 1024
 
 #: How often timeouts are checked, in seconds, and as a part of the shortest timeout.
 _CHECK_SECONDS = 1.0
@@ -76,98 +51,39 @@ class AwaitedStep(Enum):
     IDLE = auto()
 
 
-class WatchedConnection(Protocol):
-    def still_waits(self, step: AwaitedStep) -> bool:
-        """Return whether the step has not happened after all."""
-        ...
+def make_timeout_watch(
+    server: ServerConfig, *, request_seconds: float, statistics: Statistics
+) -> TimeoutWatch:
+    proxies = TrustedProxies(server.trusted_proxies, server.forwarded_header)
+    files = allow_files(server.max_connections + _OTHER_FILES)
+    limit = ConnectionLimit(
+        min(server.max_connections, max(1, files - _OTHER_FILES)),
+        server.connections_per_client,
+        exempt=lambda address: is_loopback(address) or proxies.trusts(address),
+    )
+    seconds = {
+        AwaitedStep.HEAD: server.header_seconds,
+        AwaitedStep.BODY: request_seconds + _GRACE_SECONDS,
+        AwaitedStep.DRAIN: request_seconds,
+        AwaitedStep.IDLE: server.idle_seconds,
+    }
+    return TimeoutWatch(seconds, limit, lambda: statistics.refused.update(("connection",)))
 
-    def cut_off(self) -> None:
-        """Close the connection at once, and free its place for others."""
-        ...
+
+def find_guard(transport: asyncio.BaseTransport | None) -> ConnectionGuard | None:
+    if transport is None or transport.is_closing():
+        return None
+    protocol = transport.get_protocol()
+    return protocol if isinstance(protocol, ConnectionGuard) else None
 
 
-class TimeoutWatch:
-    """Knows which connections wait for a step, and closes those that wait too long.
+def take_over(transport: asyncio.BaseTransport) -> Callable[[], None]:
+    """Release a connection to another protocol; call this just before `set_protocol`.
 
-    `refused` is called for each connection that is refused or closed.
+    Returns the function that the other protocol calls once the connection is lost.
     """
-
-    def __init__(
-        self,
-        seconds: dict[AwaitedStep, float],
-        limit: ConnectionLimit,
-        refused: Callable[[], None],
-    ) -> None:
-        self.limit = limit
-        self.refused = refused
-        self._seconds = seconds
-        self._loop = asyncio.get_running_loop()
-        # The insertion order of each is that of the deadlines, so nothing is sorted.
-        self._deadlines: dict[AwaitedStep, dict[WatchedConnection, float]] = {
-            step: {} for step in AwaitedStep
-        }
-        self._interval = min(_CHECK_SECONDS, *(each * _CHECK_PART for each in seconds.values()))
-        self._schedule_check()
-
-    def close(self) -> None:
-        self._timer.cancel()
-
-    def begin(self, connection: WatchedConnection, step: AwaitedStep) -> None:
-        self._deadlines[step].pop(connection, None)
-        self._deadlines[step][connection] = self._loop.time() + self._seconds[step]
-
-    def end(self, connection: WatchedConnection, *steps: AwaitedStep) -> None:
-        for step in steps:
-            self._deadlines[step].pop(connection, None)
-
-    def admits(self, address: str) -> bool:
-        """Return whether an address may connect, after closing another connection if necessary."""
-        if self.limit.is_client_full(address):
-            return False
-        if self.limit.is_full:
-            self._cut_off_longest()
-        return not self.limit.is_full
-
-    def _cut_off_longest(self) -> None:
-        """Close the connection that has sent nothing useful for longest, if there is one."""
-        for step in (AwaitedStep.HEAD, AwaitedStep.IDLE):
-            connection = next(iter(self._deadlines[step]), None)
-            if connection is not None:
-                connection.cut_off()
-                return
-
-    def _schedule_check(self) -> None:
-        due = self._loop.time() + self._interval
-        self._timer = self._loop.call_at(due, self._check, due)
-
-    def _check(self, due: float) -> None:
-        now = self._loop.time()
-        # If this runs late, the hub was slow: the awaited bytes may have arrived unread.
-        if now - due <= self._interval / 2:
-            self._cut_off_late(now)
-        self._schedule_check()
-
-    def _cut_off_late(self, now: float) -> None:
-        for step, deadlines in self._deadlines.items():
-            late = []
-            for connection, deadline in deadlines.items():
-                if deadline > now:
-                    break
-                late.append(connection)
-            for connection in late:
-                del deadlines[connection]
-                if connection.still_waits(step):
-                    connection.cut_off()
-
-
-#: A handler that reads a body with a timeout of its own answers before the connection is closed.
-_GRACE_SECONDS = 1.0
-
-#: File descriptors for other uses than connections of clients: callbacks, the store, the log.
-_OTHER_FILES = 1024
-
-#: How many waiting bytes a client has to read before its timeout starts again.
-_PROGRESS = 16 * 1024
+    guard = find_guard(transport)
+    return guard.hand_over() if guard is not None else lambda: None
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -254,6 +170,7 @@ class ConnectionGuard(asyncio.Protocol):
             self.watch.begin(self, AwaitedStep.IDLE)
 
     def still_waits(self, step: AwaitedStep) -> bool:
+        """Return whether the step has not happened after all."""
         if step is AwaitedStep.BODY:
             return self._body is not None and not self._body.is_eof()
         return step is not AwaitedStep.DRAIN or not self._drains()
@@ -266,6 +183,7 @@ class ConnectionGuard(asyncio.Protocol):
         return sent >= _PROGRESS
 
     def cut_off(self) -> None:
+        """Close the connection at once, and free its place for others."""
         self.watch.end(self, *AwaitedStep)
         self._release()
         self.watch.refused()
@@ -287,36 +205,104 @@ class ConnectionGuard(asyncio.Protocol):
         return release
 
 
-def make_timeout_watch(
-    server: ServerConfig, *, request_seconds: float, statistics: Statistics
-) -> TimeoutWatch:
-    proxies = TrustedProxies(server.trusted_proxies, server.forwarded_header)
-    files = allow_files(server.max_connections + _OTHER_FILES)
-    limit = ConnectionLimit(
-        min(server.max_connections, max(1, files - _OTHER_FILES)),
-        server.connections_per_client,
-        exempt=lambda address: is_loopback(address) or proxies.trusts(address),
-    )
-    seconds = {
-        AwaitedStep.HEAD: server.header_seconds,
-        AwaitedStep.BODY: request_seconds + _GRACE_SECONDS,
-        AwaitedStep.DRAIN: request_seconds,
-        AwaitedStep.IDLE: server.idle_seconds,
-    }
-    return TimeoutWatch(seconds, limit, lambda: statistics.refused.update(("connection",)))
+@dataclass(eq=False, repr=False)
+class TimeoutWatch:
+    """Knows which connections wait for a step, and closes those that wait too long.
 
-
-def find_guard(transport: asyncio.BaseTransport | None) -> ConnectionGuard | None:
-    if transport is None or transport.is_closing():
-        return None
-    protocol = transport.get_protocol()
-    return protocol if isinstance(protocol, ConnectionGuard) else None
-
-
-def take_over(transport: asyncio.BaseTransport) -> Callable[[], None]:
-    """Release a connection to another protocol; call this just before `set_protocol`.
-
-    Returns the function that the other protocol calls once the connection is lost.
+    `refused` is called for each connection that is refused or closed.
     """
-    guard = find_guard(transport)
-    return guard.hand_over() if guard is not None else lambda: None
+
+    seconds: dict[AwaitedStep, float]
+    limit: ConnectionLimit
+    refused: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        # The insertion order of each is that of the deadlines, so nothing is sorted.
+        self._deadlines: dict[AwaitedStep, dict[ConnectionGuard, float]] = {
+            step: {} for step in AwaitedStep
+        }
+        self._interval = min(
+            _CHECK_SECONDS, *(each * _CHECK_PART for each in self.seconds.values())
+        )
+        self._schedule_check()
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+    def begin(self, connection: ConnectionGuard, step: AwaitedStep) -> None:
+        self._deadlines[step].pop(connection, None)
+        self._deadlines[step][connection] = self._loop.time() + self.seconds[step]
+
+    def end(self, connection: ConnectionGuard, *steps: AwaitedStep) -> None:
+        for step in steps:
+            self._deadlines[step].pop(connection, None)
+
+    def admits(self, address: str) -> bool:
+        """Return whether an address may connect, after closing another connection if necessary."""
+        if self.limit.is_client_full(address):
+            return False
+        if self.limit.is_full:
+            self._cut_off_longest()
+        return not self.limit.is_full
+
+    def _cut_off_longest(self) -> None:
+        """Close the connection that has sent nothing useful for longest, if there is one."""
+        for step in (AwaitedStep.HEAD, AwaitedStep.IDLE):
+            connection = next(iter(self._deadlines[step]), None)
+            if connection is not None:
+                connection.cut_off()
+                return
+
+    def _schedule_check(self) -> None:
+        due = self._loop.time() + self._interval
+        self._timer = self._loop.call_at(due, self._check, due)
+
+    def _check(self, due: float) -> None:
+        now = self._loop.time()
+        # If this runs late, the hub was slow: the awaited bytes may have arrived unread.
+        if now - due <= self._interval / 2:
+            self._cut_off_late(now)
+        self._schedule_check()
+
+    def _cut_off_late(self, now: float) -> None:
+        for step, deadlines in self._deadlines.items():
+            late = []
+            for connection, deadline in deadlines.items():
+                if deadline > now:
+                    break
+                late.append(connection)
+            for connection in late:
+                del deadlines[connection]
+                if connection.still_waits(step):
+                    connection.cut_off()
+
+
+class ConnectionLimit:
+    """Counts open connections. An exempt address, such as a proxy's, has no limit of its own."""
+
+    def __init__(self, total: int, per_client: int, exempt: Callable[[str], bool]) -> None:
+        self._total = total
+        self._per_client = per_client
+        self._exempt = exempt
+        self._open: Counter[str] = Counter()
+        self.count = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= self._total
+
+    def is_client_full(self, address: str) -> bool:
+        return self._open[client_network(address)] >= self._per_client and not self._exempt(address)
+
+    def acquire(self, address: str) -> None:
+        """Count a new connection; the caller has checked the limits."""
+        self._open[client_network(address)] += 1
+        self.count += 1
+
+    def release(self, address: str) -> None:
+        client = client_network(address)
+        self.count -= 1
+        self._open[client] -= 1
+        if not self._open[client]:
+            del self._open[client]

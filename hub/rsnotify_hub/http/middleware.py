@@ -1,7 +1,4 @@
-"""Middleware for every request and response of the hub.
-
-The listening socket, and aiohttp's site for it.
-"""
+"""What every request passes: the listening socket, and the middleware around its handler."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from rsnotify.errors import ConfigurationError, FetchError, StorageError
-from rsnotify.runtime.serving import cannot_listen
+from rsnotify.runtime.listening import cannot_listen
 from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.access.limits import TrustedProxies
 from rsnotify_hub.http.connection_guard import find_guard
@@ -24,7 +21,8 @@ from rsnotify_hub.statistics import Statistics
 
 log = logging.getLogger("rsnotify.hub")
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+#: How many connections the system queues before they are accepted.
+BACKLOG = 1024
 
 #: Headers of a response unless its handler sets them: browsers neither run, embed nor sniff it,
 #: and its links send no referrer.
@@ -36,81 +34,7 @@ SECURITY_HEADERS = {
     "X-Frame-Options": "DENY",
 }
 
-
-async def add_security_headers(request: web.Request, response: web.StreamResponse) -> None:
-    for name, value in SECURITY_HEADERS.items():
-        response.headers.setdefault(name, value)
-    response.headers["Server"] = "rsnotify"
-
-
-@web.middleware
-async def with_guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-    guard = find_guard(request.transport)
-    if guard is None:
-        return await handler(request)
-    guard.request_began(request.content)
-    try:
-        return await handler(request)
-    finally:
-        guard.request_ended()
-
-
-def with_client_address(proxies: TrustedProxies) -> Middleware:
-    @web.middleware
-    async def replaced(request: web.Request, handler: Handler) -> web.StreamResponse:
-        peer = request.remote or ""
-        if not proxies.trusts(peer):
-            return await handler(request)
-        return await handler(request.clone(remote=proxies.client(peer, request.headers.items())))
-
-    return replaced
-
-
-@web.middleware
-async def without_encoding(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse bodies that are encoded, since they grow when decoded (RFC 9110 §8.4)."""
-    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise web.HTTPUnsupportedMediaType(
-            text="the hub accepts no Content-Encoding\n", headers={"Accept-Encoding": "identity"}
-        )
-    return await handler(request)
-
-
-def with_host_check(authorizer: Callable[[web.Request], Authorizer]) -> Middleware:
-    @web.middleware
-    async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
-        authorizer(request).check_name(request)
-        return await handler(request)
-
-    return checked
-
-
-def with_plain_reasons(statistics: Callable[[web.Request], Statistics]) -> Middleware:
-    """Return the middleware that answers refusals and errors in plain text (WebSub §5.1.2)."""
-
-    @web.middleware
-    async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
-        try:
-            return await handler(request)
-        except Refusal as refusal:
-            statistics(request).refused[refusal.code] += 1
-            status, headers = answer_to(refusal, with_token="Authorization" in request.headers)
-            return web.Response(status=status, text=f"{refusal}\n", headers=headers)
-        except FetchError as error:
-            return web.Response(status=502, text=f"{error}\n")
-        except StorageError as error:
-            log.error("%s", error)
-            return web.Response(
-                status=503,
-                text="the hub cannot write its data now\n",
-                headers={"Retry-After": RETRY_AFTER},
-            )
-
-    return answered
-
-
-#: How many connections the system queues before they are accepted.
-BACKLOG = 1024
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -152,3 +76,75 @@ class ProtocolSite(web.BaseSite):
         self._server = await asyncio.get_running_loop().create_server(
             self._protocols, sock=self._listener, backlog=self._backlog
         )
+
+
+@web.middleware
+async def with_guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    guard = find_guard(request.transport)
+    if guard is None:
+        return await handler(request)
+    guard.request_began(request.content)
+    try:
+        return await handler(request)
+    finally:
+        guard.request_ended()
+
+
+def with_client_address(proxies: TrustedProxies) -> Middleware:
+    @web.middleware
+    async def replaced(request: web.Request, handler: Handler) -> web.StreamResponse:
+        peer = request.remote or ""
+        if not proxies.trusts(peer):
+            return await handler(request)
+        return await handler(request.clone(remote=proxies.client(peer, request.headers.items())))
+
+    return replaced
+
+
+def with_plain_reasons(statistics: Callable[[web.Request], Statistics]) -> Middleware:
+    """Return the middleware that answers refusals and errors in plain text (WebSub §5.1.2)."""
+
+    @web.middleware
+    async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except Refusal as refusal:
+            statistics(request).refused[refusal.code] += 1
+            status, headers = answer_to(refusal, with_token="Authorization" in request.headers)
+            return web.Response(status=status, text=f"{refusal}\n", headers=headers)
+        except FetchError as error:
+            return web.Response(status=502, text=f"{error}\n")
+        except StorageError as error:
+            log.error("%s", error)
+            return web.Response(
+                status=503,
+                text="the hub cannot write its data now\n",
+                headers={"Retry-After": RETRY_AFTER},
+            )
+
+    return answered
+
+
+def with_host_check(authorizer: Callable[[web.Request], Authorizer]) -> Middleware:
+    @web.middleware
+    async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
+        authorizer(request).check_name(request)
+        return await handler(request)
+
+    return checked
+
+
+@web.middleware
+async def without_encoding(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse bodies that are encoded, since they grow when decoded (RFC 9110 §8.4)."""
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise web.HTTPUnsupportedMediaType(
+            text="the hub accepts no Content-Encoding\n", headers={"Accept-Encoding": "identity"}
+        )
+    return await handler(request)
+
+
+async def add_security_headers(request: web.Request, response: web.StreamResponse) -> None:
+    for name, value in SECURITY_HEADERS.items():
+        response.headers.setdefault(name, value)
+    response.headers["Server"] = "rsnotify"

@@ -1,4 +1,4 @@
-"""The hub's HTTP client, for URLs that clients named.
+"""GET requests for URLs that clients named: topics that were pinged, and callbacks.
 
 The client checks the address that it connects to, after every lookup: a name may resolve to a
 private address, and aiohttp does not resolve IP literals.
@@ -12,12 +12,17 @@ import socket
 import ssl
 from functools import partial
 from typing import Any
+from urllib.parse import urldefrag, urlsplit
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
+from msgspec import Struct
 from yarl import URL
 
+from rsnotify.errors import Unavailable
 from rsnotify.runtime.dialing import AddressResolver, Connector, refusal
+from rsnotify_hub.refusals import Refusal
+from rsnotify_hub.urls import check_url
 
 USER_AGENT = "rsnotify-hub"
 
@@ -27,6 +32,38 @@ CONNECTIONS_PER_HOST = 50
 
 #: How many unread responses one connection may have.
 MAX_RESPONSES = 20
+
+#: How many redirects are followed.
+MAX_REDIRECTS = 3
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_MAX_VALIDATOR = 200
+_SUCCESS, _NOT_MODIFIED = 200, 304
+
+
+def open_client(
+    *,
+    allow_private_addresses: bool,
+    seconds: float | None,
+    connections: int = CONNECTIONS,
+    per_host: int = CONNECTIONS_PER_HOST,
+) -> aiohttp.ClientSession:
+    """Return a new client. No timeout is None, and no limit on connections is 0."""
+    connector = Connector(
+        resolver=AddressResolver(),
+        socket_factory=None if allow_private_addresses else guarded_socket,
+        limit=connections,
+        limit_per_host=per_host,
+    )
+    factory = partial(_BoundedResponses, loop=asyncio.get_running_loop())
+    connector._factory = factory  # type: ignore[assignment]
+    return aiohttp.ClientSession(
+        connector=connector,
+        timeout=aiohttp.ClientTimeout(total=seconds),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,  # a small response cannot become a large one
+        headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
+    )
 
 
 def guarded_socket(info: aiohttp.AddrInfoType) -> socket.socket:
@@ -55,29 +92,95 @@ class _BoundedResponses(ResponseHandler):
             self.transport.abort()
 
 
-def open_client(
-    *,
-    allow_private_addresses: bool,
-    seconds: float | None,
-    connections: int = CONNECTIONS,
-    per_host: int = CONNECTIONS_PER_HOST,
-) -> aiohttp.ClientSession:
-    """Return a new client. No timeout is None, and no limit on connections is 0."""
-    connector = Connector(
-        resolver=AddressResolver(),
-        socket_factory=None if allow_private_addresses else guarded_socket,
-        limit=connections,
-        limit_per_host=per_host,
-    )
-    factory = partial(_BoundedResponses, loop=asyncio.get_running_loop())
-    connector._factory = factory  # type: ignore[assignment]
-    return aiohttp.ClientSession(
-        connector=connector,
-        timeout=aiohttp.ClientTimeout(total=seconds),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,  # a small response cannot become a large one
-        headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
-    )
+class Validators(Struct, frozen=True):
+    """The `ETag` and `Last-Modified` of one version of a content (RFC 9110 §8.8)."""
+
+    etag: str | None = None
+    modified: str | None = None
+
+    def conditions(self) -> dict[str, str]:
+        headers = {"If-None-Match": self.etag, "If-Modified-Since": self.modified}
+        return {name: value for name, value in headers.items() if value is not None}
+
+
+NO_VALIDATORS = Validators()
+
+
+class Fetched(Struct, frozen=True):
+    """The answer of a topic; the content type may be empty."""
+
+    body: bytes
+    content_type: str
+    validators: Validators
+
+
+class TopicClient:
+    """Fetches topics, each with its redirects within `seconds`, through the guarded HTTP client."""
+
+    def __init__(self, client: aiohttp.ClientSession, *, max_bytes: int, seconds: float) -> None:
+        self._client = client
+        self._max_bytes = max_bytes
+        self._seconds = seconds
+
+    async def fetch(self, topic: str, known: Validators) -> Fetched | None:
+        """GET a topic; return None if its version is still the known one.
+
+        Raises:
+            Unavailable: It did not answer with usable content.
+        """
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await self._follow(topic, known)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise Unavailable(topic, reason_of(error)) from None
+
+    async def _follow(self, topic: str, known: Validators) -> Fetched | None:
+        url = topic
+        for _ in range(MAX_REDIRECTS + 1):
+            async with self._client.get(
+                exact_url(url), allow_redirects=False, headers=known.conditions()
+            ) as response:
+                if response.status not in _REDIRECTS:
+                    return await self._read(topic, response)
+                url = _target(topic, url, response.headers.get("Location", ""))
+        raise Unavailable(topic, f"it redirects more than {MAX_REDIRECTS} times")
+
+    async def _read(self, topic: str, response: aiohttp.ClientResponse) -> Fetched | None:
+        if response.status == _NOT_MODIFIED:
+            return None
+        if response.status != _SUCCESS:
+            raise Unavailable(topic, f"it answers {response.status}")
+        if response.headers.get("Content-Encoding", "identity") != "identity":
+            raise Unavailable(topic, "it answers with a Content-Encoding")
+        chunks, size = [], 0
+        async for chunk in response.content.iter_any():
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > self._max_bytes:
+                raise Unavailable(topic, f"its content is too large: over {self._max_bytes} bytes")
+        return Fetched(
+            body=b"".join(chunks),
+            content_type=response.headers.get("Content-Type", ""),
+            validators=Validators(
+                _short(response.headers.get("ETag")), _short(response.headers.get("Last-Modified"))
+            ),
+        )
+
+
+def _short(validator: str | None) -> str | None:
+    return validator if validator is not None and len(validator) <= _MAX_VALIDATOR else None
+
+
+def _target(topic: str, url: str, location: str) -> str:
+    """Return the target of a redirect, if it may be followed."""
+    target = urldefrag(str(exact_url(url).join(URL(location, encoded=True)))).url
+    try:
+        check_url(target, "the Location")
+    except Refusal:
+        raise Unavailable(topic, "it redirects to an unusable URL") from None
+    if urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https":
+        raise Unavailable(topic, "it redirects from https to http")
+    return target
 
 
 def exact_url(url: str) -> URL:

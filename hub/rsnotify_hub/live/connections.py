@@ -1,21 +1,14 @@
-"""One open connection that receives topics: what WebSockets and event streams have in common.
+"""The open WebSockets and event streams: which clients may open one, and what all have in common.
 
-A connection that only receives has no task and no timer.
+aiohttp reads the request; then `LiveConnections.accept` takes the transport over from it, and a
+`LiveConnection` answers. A connection that only receives has no task and no timer: one timer checks
+all connections in turn (`KeepAlive`). While a client reads too slowly, what it is sent waits in a
+`SendQueue`.
 
-Takes the transport of a connection over from aiohttp once its request was read.
-
-What waits for one slow connection.
-
-The open connections, and regular checks of them, with one timer for all.
-
-The web pages that may open a WebSocket or an event stream.
-
-A browser lets any page open a WebSocket to any host, this machine included, and sends the page's
-origin in `Origin` (RFC 6455 §10.2). An event stream it lets any page open too, but lets no page of
-another origin read it unless the answer names that origin. Other clients send no `Origin`, and
-could send any.
-
-The open WebSockets and event streams together, and who may open another.
+A browser lets a page open a WebSocket to any host, this machine included, and sends the page's
+origin in `Origin` (RFC 6455 §10.2). It also lets any page open an event stream, but hides the
+content from a page of another origin unless the answer names that origin. So both are refused to
+pages of unknown origins (`Origins`). Other clients send no `Origin`, or may make one up.
 """
 
 from __future__ import annotations
@@ -40,99 +33,20 @@ from rsnotify_hub.http.connection_guard import ConnectionLimit, take_over
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import DeliveryTransport, Statistics
 
-
-class HandedOver(web.StreamResponse):
-    """The response of a handler whose connection is no longer aiohttp's: it sends nothing."""
-
-    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        return None
-
-    async def write_eof(self, data: bytes = b"") -> None:
-        pass
-
-
-class _TailParser:
-    """Collects what followed the request, in place of a parser of aiohttp."""
-
-    def __init__(self) -> None:
-        self.data = b""
-
-    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        self.data += data
-        return False, b""
-
-    def feed_eof(self) -> None:
-        pass
-
-
-def hand_over(
-    request: web.Request,
-    answer: bytes,
-    connect: Callable[[asyncio.Transport, Callable[[], None]], asyncio.Protocol],
-) -> HandedOver:
-    """Answer a request, and give its transport to a connection.
-
-    `connect` makes the connection from the transport and a function to call when it is lost.
-    """
-    transport, protocol = request.transport, request.protocol
-    if transport is None or transport.is_closing():
-        return HandedOver()  # the client has left, so there is nobody to answer
-    tail = _TailParser()
-    protocol.set_parser(tail)  # type: ignore[arg-type]
-    protocol.keep_alive(False)
-    # So that aiohttp releases the connection without closing it.
-    protocol.transport = None
-    protocol.connection_lost(None)
-    connection = connect(transport, take_over(transport))
-    transport.set_protocol(connection)
-    transport.write(answer)
-    if tail.data:
-        connection.data_received(tail.data)
-    return HandedOver()
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class SendQueue:
-    """The frames that wait for a slow client. The bytes in its transport count as well."""
-
-    max_bytes: int
-    max_frames: int
-    size: int = 0
-    frames: int = 0
-    _waiting: deque[tuple[bytes, int]] = field(default_factory=deque)
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def put(self, data: bytes, count: int, *, ahead: int) -> bool:
-        """Add frames behind the bytes in the transport; return False if that is too much."""
-        if ahead + self.size + len(data) > self.max_bytes:
-            return False
-        if self.frames + count > self.max_frames:
-            return False
-        self._waiting.append((data, count))
-        self.size += len(data)
-        self.frames += count
-        return True
-
-    def take(self) -> bytes:
-        """Remove the first frames, and return them."""
-        data, count = self._waiting.popleft()
-        self.size -= len(data)
-        self.frames -= count
-        return data
-
-
 #: How long a client has to answer a close, or to read what was sent before it, in seconds.
 CLOSE_SECONDS = 3.0
+#: A round of checks is made in so many parts, so that pings are not all sent at once.
+_PARTS = 30
+
+_PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
 
 
-class ConnectionHandler(ABC):
-    """The role of a connection."""
+class ConnectionRole(ABC):
+    """What a connection does for its client. A WebSocket gets its role from its first frame."""
 
     __slots__ = ()
 
-    def paused(self) -> None:  # noqa: B027  (most roles need not know)
+    def paused(self) -> None:  # noqa: B027  (most roles do nothing)
         """The client does not read as fast as the hub sends."""
 
     def resumed(self) -> None:  # noqa: B027
@@ -150,18 +64,17 @@ class LiveConnection(asyncio.Protocol):
     Attributes:
         is_paused: Whether something that was sent still waits in the transport.
         has_ended: Whether either side has begun to close it.
-        turns: The lock for the replays of its topics, if it may have several.
-        queue: What waits while it is slow.
+        replay_lock: Held during the replay of one of its topics; None if it is for one topic.
     """
 
     kind: ClassVar[DeliveryTransport]
 
     transport: asyncio.Transport
     on_lost: Callable[[Any], None]
-    handler: ConnectionHandler | None = None
+    role: ConnectionRole | None = None
     is_paused: bool = False
     has_ended: bool = False
-    turns: asyncio.Lock | None = None
+    replay_lock: asyncio.Lock | None = None
     queue: SendQueue | None = None
     _last_unsent: int = -1
     _drained: asyncio.Future[None] | None = None
@@ -175,8 +88,8 @@ class LiveConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.is_paused = True
-        if self.handler is not None:
-            self.handler.paused()
+        if self.role is not None:
+            self.role.paused()
 
     def resume_writing(self) -> None:
         self.is_paused = False
@@ -186,8 +99,8 @@ class LiveConnection(asyncio.Protocol):
         if self.is_paused:
             return
         self._wake()
-        if self.handler is not None:
-            self.handler.resumed()
+        if self.role is not None:
+            self.role.resumed()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(0)
@@ -225,7 +138,7 @@ class LiveConnection(asyncio.Protocol):
         if drained is not None and not drained.done():
             drained.set_result(None)
 
-    # The end.
+    # Closing.
 
     @abstractmethod
     def cut_off(self, *, seconds: float) -> None:
@@ -244,10 +157,9 @@ class LiveConnection(asyncio.Protocol):
         self._ended()
 
     def _ended(self) -> None:
-        """Inform the handler."""
-        handler, self.handler = self.handler, None
-        if handler is not None:
-            handler.lost()
+        role, self.role = self.role, None
+        if role is not None:
+            role.lost()
 
     # Liveness.
 
@@ -262,98 +174,36 @@ class LiveConnection(asyncio.Protocol):
         return self.is_paused and unsent == before
 
 
-#: A round of checks is made in so many parts, so that pings are not all sent at once.
-_PARTS = 30
+@dataclass(slots=True, eq=False, repr=False)
+class SendQueue:
+    """The frames that wait for a slow client. The bytes in its transport count as well."""
 
-
-class KeepAlive:
-    def __init__(self, seconds: float) -> None:
-        self._interval = seconds / _PARTS
-        self._parts: list[dict[LiveConnection, None]] = [{} for _ in range(_PARTS)]
-        self._part_of: dict[LiveConnection, dict[LiveConnection, None]] = {}
-        # New connections are spread over the parts; the parts are checked in the same order.
-        self._next_to_join, self._next_to_check = cycle(self._parts), cycle(self._parts)
-        self._timer: asyncio.TimerHandle | None = None
-        self._empty = asyncio.Event()
-        self._empty.set()
+    max_bytes: int
+    max_frames: int
+    size: int = 0
+    frames: int = 0
+    _waiting: deque[tuple[bytes, int]] = field(default_factory=deque)
 
     def __len__(self) -> int:
-        return len(self._part_of)
+        return len(self._waiting)
 
-    def connections(self) -> list[LiveConnection]:
-        return list(self._part_of)
-
-    def add(self, connection: LiveConnection) -> None:
-        part = next(self._next_to_join)
-        part[connection] = None
-        self._part_of[connection] = part
-        self._empty.clear()
-        if self._timer is None:
-            self._schedule()
-
-    def remove(self, connection: LiveConnection) -> None:
-        part = self._part_of.pop(connection, None)
-        if part is not None:
-            del part[connection]
-        if not self._part_of:
-            self._empty.set()
-
-    async def wait_until_empty(self) -> None:
-        await self._empty.wait()
-
-    def _schedule(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._interval, self._check_part)
-
-    def _check_part(self) -> None:
-        self._timer = None
-        for connection in list(next(self._next_to_check)):
-            if not connection.has_ended:
-                connection.check()
-        if self._part_of:
-            self._schedule()
-
-
-_PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
-
-
-class Origins:
-    """The allowed origins: the hub's own, by its public URL, and others."""
-
-    def __init__(self, public_url: str, others: Iterable[str]) -> None:
-        self._allowed = {_origin(each) for each in (public_url, *others)} - {None}
-
-    def allows(self, origin: str | None, host: str) -> bool:
-        """Return whether a page may connect, by the headers of its request.
-
-        A page from the same host is allowed too, if the host is an address or localhost: any other
-        name may have been pointed here (DNS rebinding).
-        """
-        if origin is None:
-            return True
-        found = _origin(origin)
-        if found is None:
+    def put(self, data: bytes, count: int, *, ahead: int) -> bool:
+        """Add frames behind the bytes in the transport; return False if that is too much."""
+        if ahead + self.size + len(data) > self.max_bytes:
             return False
-        return found in self._allowed or (_is_fixed(found[1]) and found == _origin(host, found[0]))
+        if self.frames + count > self.max_frames:
+            return False
+        self._waiting.append((data, count))
+        self.size += len(data)
+        self.frames += count
+        return True
 
-
-def _origin(text: str, scheme: str = "") -> tuple[str, str, int] | None:
-    """Return scheme, host and port; None if they are missing."""
-    try:
-        parts = urlsplit(f"{scheme}://{text}" if scheme else text.strip())
-        port = parts.port
-    except ValueError:
-        return None
-    if parts.hostname is None or parts.scheme not in _PORTS:
-        return None
-    return parts.scheme, parts.hostname, port or _PORTS[parts.scheme]
-
-
-def _is_fixed(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return host == "localhost"
-    return True
+    def take(self) -> bytes:
+        """Remove the first frames, and return them."""
+        data, count = self._waiting.popleft()
+        self.size -= len(data)
+        self.frames -= count
+        return data
 
 
 #: Makes a connection from its transport and the function that it calls when it is lost.
@@ -410,7 +260,7 @@ class LiveConnections:
             )
 
     def add_topic(self, address: str | None) -> Callable[[], None]:
-        """Count another topic of a connection as one more connection; return what ends that.
+        """Count another topic of a connection as one more connection, until the result is called.
 
         Raises:
             Refusal: The client, or all clients together, have too many.
@@ -443,3 +293,137 @@ class LiveConnections:
         for connection in self._keep_alive.connections():
             connection.go_away()
         await self._keep_alive.wait_until_empty()
+
+
+class HandedOver(web.StreamResponse):
+    """The response of a handler whose connection is no longer aiohttp's: it sends nothing."""
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        return None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        pass
+
+
+class _TailParser:
+    """Collects what followed the request, in place of a parser of aiohttp."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        self.data += data
+        return False, b""
+
+    def feed_eof(self) -> None:
+        pass
+
+
+def hand_over(
+    request: web.Request,
+    answer: bytes,
+    connect: Callable[[asyncio.Transport, Callable[[], None]], asyncio.Protocol],
+) -> HandedOver:
+    """Answer a request, and give its transport to a connection.
+
+    `connect` makes the connection from the transport and a function to call when it is lost.
+    """
+    transport, protocol = request.transport, request.protocol
+    if transport is None or transport.is_closing():
+        return HandedOver()  # the client has left
+    tail = _TailParser()
+    protocol.set_parser(tail)  # type: ignore[arg-type]
+    protocol.keep_alive(False)
+    # So that aiohttp releases the connection without closing it.
+    protocol.transport = None
+    protocol.connection_lost(None)
+    connection = connect(transport, take_over(transport))
+    transport.set_protocol(connection)
+    transport.write(answer)
+    if tail.data:
+        connection.data_received(tail.data)
+    return HandedOver()
+
+
+class KeepAlive:
+    def __init__(self, seconds: float) -> None:
+        self._interval = seconds / _PARTS
+        self._parts: list[dict[LiveConnection, None]] = [{} for _ in range(_PARTS)]
+        self._part_of: dict[LiveConnection, dict[LiveConnection, None]] = {}
+        # New connections are spread over the parts; the parts are checked in the same order.
+        self._next_to_join, self._next_to_check = cycle(self._parts), cycle(self._parts)
+        self._timer: asyncio.TimerHandle | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def connections(self) -> list[LiveConnection]:
+        return list(self._part_of)
+
+    def add(self, connection: LiveConnection) -> None:
+        part = next(self._next_to_join)
+        part[connection] = None
+        self._part_of[connection] = part
+        self._empty.clear()
+        if self._timer is None:
+            self._schedule()
+
+    def remove(self, connection: LiveConnection) -> None:
+        part = self._part_of.pop(connection, None)
+        if part is not None:
+            del part[connection]
+        if not self._part_of:
+            self._empty.set()
+
+    async def wait_until_empty(self) -> None:
+        await self._empty.wait()
+
+    def _schedule(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._interval, self._check_part)
+
+    def _check_part(self) -> None:
+        self._timer = None
+        for connection in list(next(self._next_to_check)):
+            if not connection.has_ended:
+                connection.check()
+        if self._part_of:
+            self._schedule()
+
+
+class Origins:
+    """The allowed origins: the hub's own, by its public URL, and others."""
+
+    def __init__(self, public_url: str, others: Iterable[str]) -> None:
+        self._allowed = {_origin(each) for each in (public_url, *others)} - {None}
+
+    def allows(self, origin: str | None, host: str) -> bool:
+        """Return whether a page may connect, by the headers of its request.
+
+        A page from the same host is allowed too, if the host is an address or localhost: any other
+        name may have been pointed here (DNS rebinding).
+        """
+        if origin is None:
+            return True
+        found = _origin(origin)
+        if found is None:
+            return False
+        return found in self._allowed or (_is_fixed(found[1]) and found == _origin(host, found[0]))
+
+
+def _origin(text: str, scheme: str = "") -> tuple[str, str, int] | None:
+    """Return scheme, host and port; None if they are missing."""
+    try:
+        parts = urlsplit(f"{scheme}://{text}" if scheme else text.strip())
+        port = parts.port
+    except ValueError:
+        return None
+    if parts.hostname is None or parts.scheme not in _PORTS:
+        return None
+    return parts.scheme, parts.hostname, port or _PORTS[parts.scheme]
+
+
+def _is_fixed(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return True

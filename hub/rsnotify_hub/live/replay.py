@@ -1,10 +1,10 @@
-"""The replay of the log to a new subscriber, from its instant on, as fast as it reads.
+"""The replay of the log to a new subscriber, and the selections that subscribers requested.
 
-Subscribers that requested a selection from a topic, in groups with the same selection.
-
-A group costs the hub filtering as long as it has a member, so the number of groups of a topic is
-limited. No client can use up that number: it may create another group only while more are left than
-it has.
+A new subscriber reads the log from its instant on, as fast as it can, and then joins the live
+subscribers (`Replays`). It reads the whole log, or the part that a selection admits, which is
+filtered once for all subscribers that requested it (`SelectionGroup`). A group costs the hub
+filtering as long as it has a member, so the number of groups of a topic is limited. No client can
+use up that number: it may create another group only while more are left than it has.
 """
 
 from __future__ import annotations
@@ -32,6 +32,112 @@ log = logging.getLogger("rsnotify.hub.live")
 
 #: How long a group waits after a failure, in seconds.
 _RETRY_SECONDS = 1.0
+
+_Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Replays:
+    """Sends logs to new subscribers, and makes them live."""
+
+    def __init__(self, topics: TopicLogs) -> None:
+        self._topics = topics
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._again = self._start_after  # one object for all subscribers
+
+    def start(
+        self,
+        subscriber: LiveSubscriber,
+        since: Instant | None,
+        group: SelectionGroup | None = None,
+        select: PushSelection = EVERYTHING,
+    ) -> None:
+        """Send a subscriber the state of its topic and the log since an instant; make it live.
+
+        `group` is the part of the log that it receives, which it was granted as `select`.
+        """
+        subscriber.channel.enter(subscriber)
+        subscriber.replay_after = self._again
+        self._run(subscriber, partial(self._open, subscriber, since, group, select))
+
+    def _start_after(self, subscriber: LiveSubscriber, position: int) -> None:
+        self._run(subscriber, partial(self._replay, subscriber, None, None, position))
+
+    def _run(self, subscriber: LiveSubscriber, work: _Work) -> None:
+        task = asyncio.create_task(_guarded(subscriber, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        subscriber.cancel_replay = task.cancel
+
+    async def _open(
+        self,
+        subscriber: LiveSubscriber,
+        since: Instant | None,
+        group: SelectionGroup | None,
+        select: PushSelection,
+    ) -> None:
+        topic = subscriber.topic
+        state = self._topics.state(topic)
+        has_gap = state is not None and since is not None and since < state.begins
+        subscriber.opened(
+            Opening(
+                topic,
+                since,
+                select if group else EVERYTHING,
+                through=state.through if state else None,
+                audience=self._topics.audience(topic),
+                begins=state.begins if state and has_gap else None,
+            )
+        )
+        position = 0 if since is not None else self._topics.position(topic)
+        await self._replay(subscriber, since, group, position)
+
+    async def _replay(
+        self,
+        subscriber: LiveSubscriber,
+        since: Instant | None,
+        group: SelectionGroup | None,
+        position: int,
+    ) -> None:
+        connection, encoding, topic = subscriber.connection, subscriber.encoding, subscriber.topic
+        newest = self._topics.position(topic)
+        await connection.drain()
+        # Everything that is in the log now is sent here, even if live subscribers still wait for
+        # it: only here are entries up to `since` left out.
+        while position < (end := self._end(topic, group)) or (group and group.end < newest):
+            if group is not None:
+                await group.wait_beyond(position)
+            async with connection.replay_lock or nullcontext():
+                try:
+                    if group is None:
+                        entries = await self._topics.read(topic, after=position, since=since)
+                    else:
+                        entries = await group.read(after=position, since=since)
+                except StorageError as error:
+                    log.error("a replay of %s failed: %s", topic, error)
+                    raise Refusal(Code.UNAVAILABLE, "the hub cannot read its log") from None
+                data = await encoding.encode_page([entry.fragment for entry in entries])
+                connection.send(data)
+                subscriber.channel.count(encoding.transport, data, len(entries))
+                await connection.drain()
+            position = entries[-1].position if entries else max(position, end)
+        subscriber.cancel_replay = None
+        if not connection.has_ended:
+            subscriber.channel.join(subscriber)
+
+    def _end(self, topic: str, group: SelectionGroup | None) -> int:
+        """Return the position up to which live subscribers have everything."""
+        return self._topics.position(topic) if group is None else group.end
+
+
+async def _guarded(subscriber: LiveSubscriber, work: _Work) -> None:
+    try:
+        await work()
+    except Refusal as refusal:
+        subscriber.refused(refusal)
+    except Exception:
+        # After a fault of the hub, the client reconnects, and the others are not affected.
+        log.exception("a connection failed")
+        subscriber.failed()
 
 
 @dataclass(eq=False, repr=False)
@@ -75,10 +181,6 @@ class SelectionGroup:
     def end(self) -> int:
         """The position in the log up to which the live members have everything."""
         return self._reader.position
-
-    def is_behind(self, position: int) -> bool:
-        """Return whether the members are still to be sent entries up to a position."""
-        return self.end < position
 
     async def wait_beyond(self, position: int) -> None:
         """Wait until `end` is beyond a position, or has not moved."""
@@ -128,16 +230,16 @@ class SelectionGroup:
         self._timer = asyncio.get_running_loop().call_later(seconds, self.wake)
 
 
+@dataclass(eq=False, repr=False)
 class SelectionGroups(DeliveryChannel):
-    """The groups of every topic (a `DeliveryChannel`)."""
+    """The groups of every topic, at most `limit` of each."""
 
-    def __init__(
-        self, topics: TopicLogs, live: LiveChannel, filter_cache: FilterCache, most: int
-    ) -> None:
-        self._topics = topics
-        self._live = live
-        self._filter_cache = filter_cache
-        self._most = most
+    topics: TopicLogs
+    live: LiveChannel
+    filter_cache: FilterCache
+    limit: int
+
+    def __post_init__(self) -> None:
         self._groups: dict[str, dict[TopicSelection, SelectionGroup]] = {}
 
     def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
@@ -145,16 +247,18 @@ class SelectionGroups(DeliveryChannel):
             group.wake()
 
     def enter(self, selection: TopicSelection, address: str) -> SelectionGroup | None:
-        """Add a subscriber to the group of a selection, and return the group.
+        """Add a subscriber to the group of a selection.
 
-        None if the topic or the client has too many, so that the subscriber gets all of the topic.
+        Returns:
+            The group; None if the topic or the client has too many, so that the subscriber gets all
+            of the topic.
         """
         groups = self._groups.get(selection.topic, {})
         group = groups.get(selection)
         if group is None:
             if not self._may_create(groups.values(), address):
                 return None
-            group = SelectionGroup(selection, self._topics, self._filter_cache, self._live)
+            group = SelectionGroup(selection, self.topics, self.filter_cache, self.live)
             self._groups.setdefault(selection.topic, {})[selection] = group
         group.enter(client_network(address))
         return group
@@ -163,7 +267,7 @@ class SelectionGroups(DeliveryChannel):
         owners = [group.owner for group in groups]
         # A loopback address may be that of a proxy for many clients.
         owned = 0 if is_loopback(address) else owners.count(client_network(address))
-        return owned < self._most - len(owners)
+        return owned < self.limit - len(owners)
 
     def leave(self, group: SelectionGroup, address: str) -> None:
         group.leave(client_network(address))
@@ -179,126 +283,3 @@ class SelectionGroups(DeliveryChannel):
         for groups in self._groups.values():
             for group in groups.values():
                 group.close()
-
-
-_Work = Callable[[], Coroutine[Any, Any, None]]
-
-
-class FullReplay:
-    """A whole log, replayed as a `SelectionGroup` is."""
-
-    def __init__(self, topics: TopicLogs, topic: str) -> None:
-        self._topics = topics
-        self._topic = topic
-
-    @property
-    def end(self) -> int:
-        return self._topics.position(self._topic)
-
-    def is_behind(self, position: int) -> bool:
-        return False  # every entry of the log was sent when it was appended
-
-    async def wait_beyond(self, position: int) -> None:
-        """Return at once: a replay that is not at `end` has something to read."""
-
-    async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
-        return await self._topics.read(self._topic, after=after, since=since)
-
-
-class Replays:
-    """Sends logs to new subscribers, and makes them live."""
-
-    def __init__(self, topics: TopicLogs) -> None:
-        self._topics = topics
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._again = self._start_after  # one object for all subscribers
-
-    def start(
-        self,
-        subscriber: LiveSubscriber,
-        since: Instant | None,
-        group: SelectionGroup | None = None,
-        select: PushSelection = EVERYTHING,
-    ) -> None:
-        """Send a subscriber the state of its topic and the log since an instant; make it live.
-
-        `group` is the part of the log that it receives, which it was granted as `select`; None for
-        all of it.
-        """
-        subscriber.channel.enter(subscriber)
-        subscriber.replay_after = self._again
-        self._run(subscriber, partial(self._open, subscriber, since, group, select))
-
-    def _start_after(self, subscriber: LiveSubscriber, position: int) -> None:
-        source = FullReplay(self._topics, subscriber.topic)
-        self._run(subscriber, partial(self._replay, subscriber, None, source, position))
-
-    def _run(self, subscriber: LiveSubscriber, work: _Work) -> None:
-        task = asyncio.create_task(_guarded(subscriber, work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        subscriber.cancel_replay = task.cancel
-
-    async def _open(
-        self,
-        subscriber: LiveSubscriber,
-        since: Instant | None,
-        group: SelectionGroup | None,
-        select: PushSelection,
-    ) -> None:
-        topic = subscriber.topic
-        state = self._topics.state(topic)
-        has_gap = state is not None and since is not None and since < state.begins
-        subscriber.opened(
-            Opening(
-                topic,
-                since,
-                select if group else EVERYTHING,
-                through=state.through if state else None,
-                audience=self._topics.audience(topic),
-                begins=state.begins if state and has_gap else None,
-            )
-        )
-        source = group or FullReplay(self._topics, topic)
-        position = 0 if since is not None else self._topics.position(topic)
-        await self._replay(subscriber, since, source, position)
-
-    async def _replay(
-        self,
-        subscriber: LiveSubscriber,
-        since: Instant | None,
-        source: FullReplay | SelectionGroup,
-        position: int,
-    ) -> None:
-        connection, encoding, topic = subscriber.connection, subscriber.encoding, subscriber.topic
-        newest = self._topics.position(topic)
-        await connection.drain()
-        # Everything that is in the log now is sent here, even if live subscribers still wait for
-        # it: only here are entries up to `since` left out.
-        while position < (end := source.end) or source.is_behind(newest):
-            await source.wait_beyond(position)
-            async with connection.turns or nullcontext():
-                try:
-                    entries = await source.read(after=position, since=since)
-                except StorageError as error:
-                    log.error("a replay of %s failed: %s", topic, error)
-                    raise Refusal(Code.UNAVAILABLE, "the hub cannot read its log") from None
-                data = await encoding.encode_page([entry.fragment for entry in entries])
-                connection.send(data)
-                subscriber.channel.count(encoding.transport, data, len(entries))
-                await connection.drain()
-            position = entries[-1].position if entries else max(position, end)
-        subscriber.cancel_replay = None
-        if not connection.has_ended:
-            subscriber.channel.join(subscriber)
-
-
-async def _guarded(subscriber: LiveSubscriber, work: _Work) -> None:
-    try:
-        await work()
-    except Refusal as refusal:
-        subscriber.refused(refusal)
-    except Exception:
-        # After a fault of the hub, the client reconnects, and the others are not affected.
-        log.exception("a connection failed")
-        subscriber.failed()

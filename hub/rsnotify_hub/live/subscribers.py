@@ -2,26 +2,24 @@
 
 Theory of operation. A subscriber first *replays* the log (`replay`), then goes *live* in the
 iteration of the event loop in which its position is the end of the log, so that nothing is missed
-in between. All live subscribers of a topic with the same encoding share the bytes of one commit.
-Most are *quick*: everything sent to them has left their transport, and new data is written at once
-(`Audience.write`). A *slow* subscriber has data waiting in its transport, and until that is gone,
-new data waits in a queue of its own, of shared bytes. A subscriber whose queue grows too long is
-cut off. So a slow subscriber costs the others nothing, and a quick one costs a write.
+in between. All live subscribers of a topic with the same encoding are one `Audience`, and share the
+bytes of one commit.
 
-The queue is that of the connection, which may receive many topics. Such a connection is never
-quick: it is checked at each delivery, since to sort it again for each topic whenever it becomes
-slow would cost as much as all its topics.
+Most are *quick*: everything sent to them has left their transport, and new data is written to their
+sockets at once. A *slow* subscriber has data waiting in its transport, and until that is gone, new
+data waits in a queue of its own, of shared bytes. A subscriber whose queue grows too long is cut
+off. So a slow subscriber costs the others nothing, and a quick one costs a write. A connection that
+receives many topics has one queue for all, and is never quick: to sort it again for each topic
+whenever it becomes slow would cost as much as all its topics.
 
-A fragment is sent to the live subscribers of a topic while the log writes it, because the Source
-has it on its disk, and publishes it again unless it is acknowledged. If the write fails, or the hub
-ends before, they receive it twice, and Destinations ignore the repetition. A subscriber that goes
-live during the write receives the fragment at that moment, since its replay did not have it.
+A fragment is sent to live subscribers while the log writes it, because the Source has it on its
+disk, and publishes it again unless it is acknowledged. If the write fails, or the hub ends before,
+they receive it twice, and Destinations ignore the repetition. A subscriber that goes live during
+the write receives the fragment at that moment, since its replay did not have it.
 
 An encoding that parses fragments would block the event loop with large ones. Its subscribers do not
 receive these early; once they are durable, the subscribers leave the audience and replay them,
 which encodes them in a thread.
-
-How fragments are sent to live subscribers: one encoding for each form of each transport.
 """
 
 from __future__ import annotations
@@ -40,31 +38,11 @@ from rsnotify.runtime.http_client import descriptor_of
 from rsnotify.selection import PushSelection
 from rsnotify_hub.config.configuration import WebSocketConfig
 from rsnotify_hub.fragments import Fragment
-from rsnotify_hub.live.connections import ConnectionHandler, LiveConnection, SendQueue
+from rsnotify_hub.live.connections import ConnectionRole, LiveConnection, SendQueue
 from rsnotify_hub.log.topic_log import DeliveryChannel
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import LogEntry
-
-
-class Encoding(ABC):
-    """How fragments are sent over a transport."""
-
-    def __init__(self, transport: DeliveryTransport) -> None:
-        self.transport = transport
-
-    @abstractmethod
-    def encode(self, fragments: Sequence[Fragment]) -> bytes:
-        """Return the bytes that all subscribers share."""
-
-    def needs_thread(self, fragments: Sequence[Fragment]) -> bool:
-        """Return whether `encode` would block the event loop."""
-        return False
-
-    async def encode_page(self, fragments: Sequence[Fragment]) -> bytes:
-        """Return the bytes of fragments of a log, encoded in a thread if necessary."""
-        return self.encode(fragments)
-
 
 log = logging.getLogger("rsnotify.hub.live")
 
@@ -72,129 +50,8 @@ log = logging.getLogger("rsnotify.hub.live")
 CUT_OFF_SECONDS = 10.0
 
 
-class Opening(Struct, frozen=True):
-    """What a subscriber is informed of before its replay.
-
-    Args:
-        since: The instant that it requested; None for live only.
-        select: The selection that it was granted.
-        through: The end of the log, if there is one.
-        audience: The number of subscribers of the topic.
-        begins: The begin of the log if that is after `since`: what is between is missing.
-    """
-
-    topic: str
-    since: Instant | None
-    select: PushSelection
-    through: Instant | None
-    audience: int
-    begins: Instant | None
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class LiveSubscriber(ConnectionHandler):
-    """A connection that receives a topic.
-
-    Attributes:
-        key: The key of its audience; the topic itself if it receives all of it.
-        cancel_replay: Cancels its replay; None once it is live.
-        replay_after: Begins a replay after a position.
-    """
-
-    connection: LiveConnection
-    topic: str
-    channel: LiveChannel
-    encoding: Encoding
-    key: str = ""
-    leave: Callable[[], None] = lambda: None
-    cancel_replay: Callable[[], object] | None = None
-    replay_after: Callable[[LiveSubscriber, int], None] = lambda subscriber, position: None
-
-    def __post_init__(self) -> None:
-        self.key = self.key or self.topic
-
-    @abstractmethod
-    def opened(self, opening: Opening) -> None:
-        """Send the state of the topic."""
-
-    @abstractmethod
-    def refused(self, refusal: Refusal) -> None:
-        """Close, with the reason if the transport permits it."""
-
-    @abstractmethod
-    def failed(self) -> None:
-        """Close after a fault of the hub."""
-
-    def paused(self) -> None:
-        self.channel.mark_slow(self)
-
-    def resumed(self) -> None:
-        self.channel.mark_quick(self)
-
-    def lost(self) -> None:
-        if self.cancel_replay is not None:
-            self.cancel_replay()
-        self.channel.leave(self)
-        self.leave()
-
-
-class Audience:
-    """The live subscribers of one topic that have the same encoding.
-
-    Theory of operation. A member is *quick* while nothing waits in its transport
-    (`LiveConnection.is_paused` is false), and its connection is for one topic. Then its socket can
-    be written to directly, which costs a tenth less than a write through the transport. What the
-    socket does not accept, and every error, is left to the transport. A member must be removed
-    before its socket is closed;
-    `LiveConnection` reports its end before that.
-
-    Attributes:
-        quick: The quick members, and the file descriptors of their sockets.
-        slow: The others.
-    """
-
-    def __init__(self, encoding: Encoding) -> None:
-        self.encoding = encoding
-        self.quick: dict[LiveSubscriber, int] = {}
-        self.slow: set[LiveSubscriber] = set()
-
-    def __len__(self) -> int:
-        return len(self.quick) + len(self.slow)
-
-    def put(self, member: LiveSubscriber) -> None:
-        """Add a member, or sort it again as quick or slow."""
-        self.remove(member)
-        if member.connection.is_paused or member.connection.turns is not None:
-            self.slow.add(member)
-        else:
-            self.quick[member] = descriptor_of(member.connection.transport)
-
-    def remove(self, member: LiveSubscriber) -> None:
-        self.slow.discard(member)
-        self.quick.pop(member, None)
-
-    def write(self, data: bytes) -> None:
-        """Write to all quick members. One that becomes slow by it has still got all of the data."""
-        size, write = len(data), os.write
-        for member, descriptor in tuple(self.quick.items()):
-            try:
-                sent = write(descriptor, data)
-            except OSError:
-                sent = 0
-            if sent != size:
-                _write_rest(member.connection, data, sent)
-
-
-def _write_rest(connection: LiveConnection, data: bytes, sent: int) -> None:
-    try:
-        connection.transport.write(memoryview(data)[sent:])
-    except Exception:
-        # Its transport has ended, and reports that soon; the others must still get the data.
-        log.debug("a subscriber could not be written to", exc_info=True)
-
-
 class LiveChannel(DeliveryChannel):
-    """The live subscribers of every topic (a `DeliveryChannel`)."""
+    """The live subscribers of every topic."""
 
     def __init__(self, configuration: WebSocketConfig, statistics: Statistics) -> None:
         self._max_bytes = configuration.queue_bytes
@@ -288,10 +145,10 @@ class LiveChannel(DeliveryChannel):
 
     def leave(self, subscriber: LiveSubscriber) -> None:
         self._remove(subscriber)
-        way = subscriber.topic, subscriber.encoding.transport
-        self._open[way] -= 1
-        if not self._open[way]:
-            del self._open[way]
+        count_of = subscriber.topic, subscriber.encoding.transport
+        self._open[count_of] -= 1
+        if not self._open[count_of]:
+            del self._open[count_of]
 
     def _remove(self, subscriber: LiveSubscriber) -> None:
         audiences = self._audiences.get(subscriber.key, {})
@@ -302,22 +159,148 @@ class LiveChannel(DeliveryChannel):
         if not audiences:
             self._audiences.pop(subscriber.key, None)
 
-    def _audience_of(self, subscriber: LiveSubscriber) -> Audience | None:
-        return self._audiences.get(subscriber.key, {}).get(subscriber.encoding)
-
-    def mark_slow(self, subscriber: LiveSubscriber) -> None:
-        """Queue for a subscriber from now on, if it is live."""
-        audience = self._audience_of(subscriber)
-        if audience is not None and subscriber in audience.quick:
-            audience.put(subscriber)
-
-    def mark_quick(self, subscriber: LiveSubscriber) -> None:
-        """Write to a subscriber at once from now on, if it is live."""
-        audience = self._audience_of(subscriber)
-        if audience is not None and subscriber in audience.slow:
+    def sort(self, subscriber: LiveSubscriber) -> None:
+        """Write to a subscriber at once or queue for it from now on, if it is live."""
+        audience = self._audiences.get(subscriber.key, {}).get(subscriber.encoding)
+        if audience is not None and (subscriber in audience.quick or subscriber in audience.slow):
             audience.put(subscriber)
 
 
 def _sent_early(fragments: Sequence[Fragment], encoding: Encoding) -> Sequence[Fragment]:
     """Return which fragments are sent early in an encoding: all of them, or none."""
     return () if encoding.needs_thread(fragments) else fragments
+
+
+class Audience:
+    """The live subscribers of one topic that have the same encoding.
+
+    The sockets of quick members are written to directly, which costs a tenth less than a write
+    through the transport. What a socket does not accept, and every error, is left to the transport.
+    A member must be removed before its socket is closed: `LiveConnection` reports its end before.
+
+    Attributes:
+        quick: The quick members, and the file descriptors of their sockets.
+    """
+
+    def __init__(self, encoding: Encoding) -> None:
+        self.encoding = encoding
+        self.quick: dict[LiveSubscriber, int] = {}
+        self.slow: set[LiveSubscriber] = set()
+
+    def __len__(self) -> int:
+        return len(self.quick) + len(self.slow)
+
+    def put(self, member: LiveSubscriber) -> None:
+        """Add a member, or sort it again as quick or slow."""
+        self.remove(member)
+        if member.connection.is_paused or member.connection.replay_lock is not None:
+            self.slow.add(member)
+        else:
+            self.quick[member] = descriptor_of(member.connection.transport)
+
+    def remove(self, member: LiveSubscriber) -> None:
+        self.slow.discard(member)
+        self.quick.pop(member, None)
+
+    def write(self, data: bytes) -> None:
+        """Write to all quick members. One that becomes slow by it has still got all of the data."""
+        size, write = len(data), os.write
+        for member, descriptor in tuple(self.quick.items()):
+            try:
+                sent = write(descriptor, data)
+            except OSError:
+                sent = 0
+            if sent != size:
+                _write_rest(member.connection, data, sent)
+
+
+def _write_rest(connection: LiveConnection, data: bytes, sent: int) -> None:
+    try:
+        connection.transport.write(memoryview(data)[sent:])
+    except Exception:
+        # Its transport has ended, and reports that soon; the others must still get the data.
+        log.debug("a subscriber could not be written to", exc_info=True)
+
+
+class Encoding(ABC):
+    """How fragments are sent over a transport."""
+
+    def __init__(self, transport: DeliveryTransport) -> None:
+        self.transport = transport
+
+    @abstractmethod
+    def encode(self, fragments: Sequence[Fragment]) -> bytes:
+        """Return the bytes that all subscribers share."""
+
+    def needs_thread(self, fragments: Sequence[Fragment]) -> bool:
+        """Return whether `encode` would block the event loop."""
+        return False
+
+    async def encode_page(self, fragments: Sequence[Fragment]) -> bytes:
+        """Return the bytes of fragments of a log, encoded in a thread if necessary."""
+        return self.encode(fragments)
+
+
+class Opening(Struct, frozen=True):
+    """The state of a topic, which a subscriber receives before its replay.
+
+    Args:
+        since: The instant that it requested; None for live only.
+        select: The selection that it was granted.
+        through: The end of the log, if there is one.
+        audience: The number of subscribers of the topic.
+        begins: The begin of the log if that is after `since`: what is between is missing.
+    """
+
+    topic: str
+    since: Instant | None
+    select: PushSelection
+    through: Instant | None
+    audience: int
+    begins: Instant | None
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class LiveSubscriber(ConnectionRole):
+    """A connection that receives a topic.
+
+    Attributes:
+        key: The key of its selection; the topic itself if it receives all of it.
+        cancel_replay: Cancels its replay; None once it is live.
+        replay_after: Begins a replay after a position.
+    """
+
+    connection: LiveConnection
+    topic: str
+    channel: LiveChannel
+    encoding: Encoding
+    key: str = ""
+    leave: Callable[[], None] = lambda: None
+    cancel_replay: Callable[[], object] | None = None
+    replay_after: Callable[[LiveSubscriber, int], None] = lambda subscriber, position: None
+
+    def __post_init__(self) -> None:
+        self.key = self.key or self.topic
+
+    @abstractmethod
+    def opened(self, opening: Opening) -> None:
+        """Send the state of the topic."""
+
+    @abstractmethod
+    def refused(self, refusal: Refusal) -> None:
+        """Close, with the reason if the transport can carry it."""
+
+    @abstractmethod
+    def failed(self) -> None:
+        """Close after a fault of the hub."""
+
+    def paused(self) -> None:
+        self.channel.sort(self)
+
+    resumed = paused
+
+    def lost(self) -> None:
+        if self.cancel_replay is not None:
+            self.cancel_replay()
+        self.channel.leave(self)
+        self.leave()

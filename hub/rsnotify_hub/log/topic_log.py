@@ -1,20 +1,14 @@
-"""The log of one topic: appends in groups, and passes each append on to all delivery channels.
-
-The decisions on an append: what is stored, what it replaces, and whether it contradicts the log.
-
-A fragment with a `from` states all changes in its interval. If the log has a change in that
-interval that the fragment lacks, the Source has lost that change: it was restored from a backup,
-or its journal was deleted. The log is then of no use to anyone.
-
-The last entries of a log in memory, for subscribers that are nearly up to date.
-
-The logs of all topics while the hub runs.
+"""The logs of all topics: what is published is appended here, and passed on to every transport.
 
 Theory of operation. Each topic has at most one append under way; fragments published meanwhile wait
 and are appended together next. So the state of a log is known when an append is planned, and
 channels receive the entries in the order of the log. The state, the recent entries and the channels
 change in one iteration of the event loop: code that compares its own position with `position` and
 joins a channel without an `await` in between receives each entry once.
+
+A fragment with a `from` states all changes in its interval. If the log has a change in that
+interval that the fragment lacks, the Source has lost that change: it was restored from a backup,
+or its journal was deleted. Such a log is deleted, and the fragment begins a new one.
 """
 
 from __future__ import annotations
@@ -35,16 +29,404 @@ from msgspec.structs import replace
 from rsnotify.errors import RsnotifyError, StorageError, WrongDocument
 from rsnotify.format.coverage import ChangeKey, change_key, notification_coverage
 from rsnotify.format.datetimes import MICROSECOND, Instant, postponed
-from rsnotify_hub.fragments import (
-    Fragment,
-    covers,
-    heartbeat_interval,
-    is_framework,
-    is_later,
-    read_stored,
-)
+from rsnotify_hub.fragments import Fragment, covers, heartbeat_interval, is_later, read_stored
 from rsnotify_hub.statistics import Statistics
-from rsnotify_hub.store.interface import Backlog, LogEntry, LogMoved, LogState, LogStore
+from rsnotify_hub.store.interface import LogEntry, LogMoved, LogState, LogStore
+
+log = logging.getLogger("rsnotify.hub.topics")
+
+#: How much of each log stays in memory.
+RECENT_BYTES = 256 * 1024
+
+_ABOUT_DOCUMENTS = (
+    "this topic is about documents (Framework Notifications): publish changes of resources on "
+    "another topic, or delete this one if its notifications were published by mistake"
+)
+_ABOUT_CHANGES = (
+    "this topic is about changes of resources: publish Framework Notifications on another topic, "
+    "or delete this one if its changes were published by mistake"
+)
+
+#: A range of names: the first name, and the name that ends it (exclusive).
+Range = tuple[str, str]
+
+
+class DeliveryChannel(ABC):
+    """A transport to Destinations: WebSub callbacks, live connections or a broker.
+
+    It never refuses and never blocks: a subscriber that is too slow lags or is disconnected.
+    """
+
+    @abstractmethod
+    def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
+        """Deliver entries that have just become durable: at least one, in the order of the log."""
+
+    def deliver_early(  # noqa: B027  (most transports only deliver what is durable)
+        self, topic: str, fragments: Sequence[Fragment]
+    ) -> None:
+        """Deliver fragments that are not durable yet, if the transport permits it.
+
+        `deliver` follows for the same fragments, or `write_failed`.
+        """
+
+    def write_failed(self, topic: str) -> None:  # noqa: B027
+        """Forget what `deliver_early` received: subscribers that come later do not receive it."""
+
+    def subscribers(self, topic: str) -> int:
+        """Return the number of subscribers of a topic; 0 if the channel does not count them."""
+        return 0
+
+
+class TopicLogs:
+    """All logs. Methods that use the store raise `StorageError` if it fails.
+
+    Args:
+        store: Used directly for what concerns no log in memory.
+        nodes: Returns the number of nodes of the hub.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        statistics: Statistics | None = None,
+        nodes: Callable[[], int] = lambda: 1,
+    ) -> None:
+        self.store = store
+        self._nodes = nodes
+        self._channels: Sequence[DeliveryChannel] = ()
+        self._statistics = statistics or Statistics()
+        self._logs: dict[str, TopicLog] = {}
+        self._names: SortedNames | None = None  # created by the first `count`
+
+    async def start(self, channels: Sequence[DeliveryChannel]) -> None:
+        """Open the logs in the store, and deliver what is appended from now on."""
+        self._channels = channels
+        for state in await self.store.start(self):
+            self._open(state.topic, state)
+
+    def writing(self, topic: str, fragments: Sequence[Fragment]) -> None:
+        self._found(topic).deliver_early(fragments)
+
+    def appended(
+        self, topic: str, entries: Sequence[LogEntry], state: LogState, replaced: int | None
+    ) -> None:
+        self._found(topic).appended(entries, state, replaced)
+
+    def forgotten(self, topic: str) -> None:
+        found = self._logs.get(topic)
+        if found is not None:
+            found.forgotten()
+            self._close(found)
+
+    def _open(self, topic: str, state: LogState | None) -> TopicLog:
+        opened = TopicLog(topic, state, self.store, self._channels, self._statistics)
+        self._logs[topic] = opened
+        if self._names is not None:
+            self._names.add(topic)
+        return opened
+
+    def publish(self, topic: str, fragment: Fragment) -> asyncio.Future[None]:
+        """Append a fragment to a topic's log.
+
+        Returns:
+            A future that is done once the fragment is durable and passed on to the channels.
+            Futures are done in the order of the calls. It fails with StorageError; or with
+            WrongDocument if this is a whole content and the log has changes.
+        """
+        return self._found(topic).submit(fragment)
+
+    def _found(self, topic: str) -> TopicLog:
+        return self._logs.get(topic) or self._open(topic, None)
+
+    async def delete(self, topic: str) -> None:
+        """Delete a log with all that was published before.
+
+        Raises:
+            StorageError: It could not be deleted, and is unchanged.
+        """
+        found = self._logs.get(topic)
+        if found is None:
+            return
+        await found.submit(None)
+        self._close(found)
+
+    def _close(self, found: TopicLog) -> None:
+        """Remove a log that was deleted, unless something is published on it."""
+        topic = found.topic
+        if found.state is None and found.writing is None and self._logs.get(topic) is found:
+            del self._logs[topic]
+            if self._names is not None:
+                self._names.remove(topic)
+
+    def knows(self, topic: str) -> bool:
+        """Return whether a topic has a log, or will have one shortly."""
+        return topic in self._logs
+
+    def count(self, ranges: Sequence[Range]) -> int:
+        if self._names is None:
+            self._names = SortedNames(self._logs)
+        return self._names.count(ranges)
+
+    def state(self, topic: str) -> LogState | None:
+        found = self._logs.get(topic)
+        return found.state if found else None
+
+    def states(self) -> list[LogState]:
+        return [found.state for found in self._logs.values() if found.state]
+
+    def position(self, topic: str) -> int:
+        """Return the position of the last entry of a log; 0 if there is none."""
+        found = self._logs.get(topic)
+        return found.state.position if found and found.state else 0
+
+    def audience(self, topic: str) -> int:
+        """Estimate the number of subscribers of a topic: each node has about as many."""
+        return self._nodes() * sum(channel.subscribers(topic) for channel in self._channels)
+
+    def recent(self, topic: str, *, after: int) -> list[LogEntry] | None:
+        """Return all entries after a position if they are in memory; None otherwise."""
+        found = self._logs.get(topic)
+        return found.recent.after(after, None) if found else None
+
+    async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
+        """Read a page of a log, from memory if possible (`Store.read`).
+
+        What the store has written and not reported yet is left out, as it is still to be delivered.
+        """
+        found = self._logs.get(topic)
+        if found is None:
+            return []
+        entries = found.recent.after(after, since)
+        if entries is not None:
+            return entries
+        entries = await self.store.read(topic, after=after, since=since)
+        end = self.position(topic)
+        return [entry for entry in entries if entry.position <= end]
+
+    async def trim(self) -> None:
+        """Trim the logs that nobody publishes to."""
+        for topic, found in list(self._logs.items()):
+            if found.state is None or found.writing is not None:
+                continue  # an append trims by itself
+            found.trimmed(await self.store.trim(topic))
+
+    async def close(self) -> None:
+        """Wait until everything published is durable, or has failed."""
+        await asyncio.gather(*(found.writing for found in self._logs.values() if found.writing))
+
+
+class SortedNames:
+    """Names in order, so that those in a range are counted without reading each."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = sorted(names)
+
+    def add(self, name: str) -> None:
+        insort(self._names, name)
+
+    def remove(self, name: str) -> None:
+        del self._names[bisect_left(self._names, name)]
+
+    def count(self, ranges: Sequence[Range]) -> int:
+        return sum(
+            bisect_left(self._names, end) - bisect_left(self._names, begin) for begin, end in ranges
+        )
+
+
+@dataclass(eq=False, repr=False)
+class TopicLog:
+    """The log of one topic. At most one task, `writing`, appends to it."""
+
+    topic: str
+    state: LogState | None
+    store: LogStore
+    channels: Sequence[DeliveryChannel]
+    statistics: Statistics
+
+    def __post_init__(self) -> None:
+        self.recent = RecentEntries(self.state)
+        self.writing: asyncio.Task[None] | None = None
+        self._waiting: list[tuple[Fragment | None, asyncio.Future[None]]] = []
+        #: Whether the log is about documents; None until that is known.
+        self._framework: bool | None = None
+
+    def submit(self, fragment: Fragment | None) -> asyncio.Future[None]:
+        """Append a fragment, or delete the log if it is None; later fragments begin a new log."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((fragment, future))
+        if self.writing is None:
+            self.writing = asyncio.create_task(self._write_all())
+        return future
+
+    def appended(self, entries: Sequence[LogEntry], state: LogState, replaced: int | None) -> None:
+        """Note what was appended, by this hub or another one, and deliver it."""
+        self.state = state
+        if entries:
+            last = entries[-1].fragment
+            self._framework = None if last.whole else last.framework
+        self.recent.extend(entries, replacing=replaced, first=state.first)
+        self._deliver(entries)
+
+    def deliver_early(self, fragments: Sequence[Fragment]) -> None:
+        """Deliver fragments before they are durable, if none of them can be a repetition."""
+        through = self.state.through if self.state else None
+        for fragment in fragments:
+            if fragment.whole or (through is not None and fragment.until <= through):
+                return
+            through = fragment.until
+        self._call_channels(lambda channel: channel.deliver_early(self.topic, fragments))
+
+    def forgotten(self) -> None:
+        """Note that the log was deleted."""
+        self.state = None
+        self.recent = RecentEntries(None)
+        self._framework = None
+
+    def trimmed(self, state: LogState | None) -> None:
+        """Note the state after a trim, unless something was published meanwhile.
+
+        There is no log if a deletion that was reported as failed had succeeded.
+        """
+        if self.writing is not None or self.state is None:
+            return
+        if state is None:
+            self.forgotten()
+        elif state.position == self.state.position:
+            self.state = state
+            self.recent.shrink(state.first)
+
+    async def _write_all(self) -> None:
+        try:
+            while self._waiting:
+                fragments, futures = self._next_batch()
+                try:
+                    await (self._append(fragments) if fragments else self._delete())
+                except Exception as error:
+                    # The publishers need an answer, and the log must go on.
+                    reported = self._reported(error)
+                    self._call_channels(lambda channel: channel.write_failed(self.topic))
+                    if fragments and isinstance(reported, StorageError):
+                        futures += self._remove_fragments()
+                    _finish(futures, reported)
+                else:
+                    _finish(futures)
+        finally:
+            self.writing = None
+
+    def _next_batch(self) -> tuple[list[Fragment], list[asyncio.Future[None]]]:
+        """Remove the first submissions of one kind; there are no fragments if they delete."""
+        first = self._waiting[0][0]
+        batch = list(takewhile(lambda each: _is_same_kind(each[0], first), self._waiting))
+        del self._waiting[: len(batch)]
+        fragments = [fragment for fragment, _ in batch if fragment is not None]
+        return fragments, [future for _, future in batch]
+
+    def _remove_fragments(self) -> list[asyncio.Future[None]]:
+        """Remove the fragments that wait, and return their futures.
+
+        After a fragment whose write failed, none that was published later may be stored: its Source
+        continues at the end of the log, and would never send again what failed.
+        """
+        futures = [future for fragment, future in self._waiting if fragment is not None]
+        self._waiting = [each for each in self._waiting if each[0] is None]
+        return futures
+
+    def _reported(self, error: Exception) -> RsnotifyError:
+        if isinstance(error, RsnotifyError):
+            return error
+        log.error("a write to the log of %s failed", self.topic, exc_info=error)
+        return StorageError("the hub cannot write its data: a fault of its own")
+
+    async def _delete(self) -> None:
+        while self.state is not None:
+            with suppress(LogMoved):
+                await self.store.forget(self.topic, after=self.state.position)
+
+    async def _append(self, fragments: list[Fragment]) -> None:
+        while True:
+            with suppress(LogMoved):  # repeat the decisions for the log as it is now
+                added = await self._append_after(self.state, fragments)
+                break
+        self.statistics.duplicates += max(0, len(fragments) - added)
+
+    async def _append_after(self, state: LogState | None, fragments: list[Fragment]) -> int:
+        """Append to the log in a given state, and return the number of new entries."""
+        if fragments[0].whole and state is not None and state.kept and not state.whole:
+            # For example an error page, which is useless to Destinations.
+            raise WrongDocument("this topic is about changes: a Change Notification was expected")
+        await self._check_kind(state, fragments[0])
+        for fragment in fragments:
+            if state is None or not overlaps(state, fragment):
+                continue
+            if await contradicts(fragment, self.topic, self.store):
+                # No subscriber may receive both.
+                log.warning(
+                    "the Source of %s no longer knows changes that it had published; it was "
+                    "restored, or lost its journal. The hub deletes the log of the topic and "
+                    "begins a new one",
+                    self.topic,
+                )
+                await self.store.forget(self.topic, after=state.position)
+                state = None
+        plan = plan_append(state, fragments)
+        if not plan.fragments:
+            return 0
+        after = state.position if state else 0
+        appended = await self.store.append(
+            self.topic, plan.fragments, after=after, replacing=plan.replacing
+        )
+        return len(appended.entries)
+
+    async def _check_kind(self, state: LogState | None, fragment: Fragment) -> None:
+        """Refuse changes of resources on a topic about documents, and the reverse.
+
+        The interval of one says nothing about the other: a Destination that received both merged
+        would take the changes of resources in both intervals as known.
+        """
+        if fragment.whole or state is None or state.whole or not state.kept:
+            return
+        framework = self._framework
+        if framework is None:
+            last = await self.store.read(self.topic, after=state.position - 1)
+            if not last:
+                return  # another hub has appended or deleted; the store reports that
+            framework = last[0].fragment.framework
+            if self.state is state:
+                self._framework = framework
+        if framework != fragment.framework:
+            raise WrongDocument(_ABOUT_DOCUMENTS if framework else _ABOUT_CHANGES)
+
+    def _deliver(self, entries: Sequence[LogEntry]) -> None:
+        if not entries:
+            return
+        self.statistics.accepted += len(entries)
+        self.statistics.accepted_bytes += sum(len(entry.fragment.body) for entry in entries)
+        self._call_channels(lambda channel: channel.deliver(self.topic, entries))
+
+    def _call_channels(self, call: Callable[[DeliveryChannel], None]) -> None:
+        for channel in self.channels:
+            try:
+                call(channel)
+            except Exception:
+                # A bug in one channel must not affect the others, nor publishing.
+                log.exception("a delivery channel failed")
+
+
+def _is_same_kind(one: Fragment | None, other: Fragment | None) -> bool:
+    """Return whether two submissions can be part of one append, or are both deletions."""
+    if one is None or other is None:
+        return one is other
+    return one.whole == other.whole and one.framework == other.framework
+
+
+def _finish(futures: list[asyncio.Future[None]], error: RsnotifyError | None = None) -> None:
+    for future in futures:
+        if future.done():
+            continue  # its publisher has gone
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
 
 
 class AppendPlan(Struct, frozen=True):
@@ -120,10 +502,6 @@ def _changes(fragments: Iterable[Fragment]) -> set[tuple[Instant, ChangeKey]]:
     return found
 
 
-#: How much of each log stays in memory.
-RECENT_BYTES = 256 * 1024
-
-
 class RecentEntries:
     def __init__(self, state: LogState | None) -> None:
         # The position before the first entry in memory.
@@ -166,414 +544,3 @@ class RecentEntries:
         if since == self._through:
             return since.microsecond > 0  # late changes of a whole second may be on the disk
         return self._through is None or since > self._through
-
-
-log = logging.getLogger("rsnotify.hub.topics")
-
-_ABOUT_DOCUMENTS = (
-    "this topic is about documents (Framework Notifications): publish changes of resources on "
-    "another topic, or delete this one if its notifications were published by mistake"
-)
-_ABOUT_CHANGES = (
-    "this topic is about changes of resources: publish Framework Notifications on another topic, "
-    "or delete this one if its changes were published by mistake"
-)
-
-
-class DeliveryChannel(ABC):
-    """A transport to Destinations: WebSub callbacks, live connections or a broker.
-
-    It never refuses and never blocks: a subscriber that is too slow lags or is disconnected.
-    """
-
-    @abstractmethod
-    def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
-        """Deliver entries that have just become durable: at least one, in the order of the log."""
-
-    def deliver_early(  # noqa: B027  (most transports only deliver what is durable)
-        self, topic: str, fragments: Sequence[Fragment]
-    ) -> None:
-        """Deliver fragments that are not durable yet, if the transport permits it.
-
-        `deliver` follows for the same fragments, or `write_failed`.
-        """
-
-    def write_failed(self, topic: str) -> None:  # noqa: B027
-        """Forget what `deliver_early` received: subscribers that come later do not receive it."""
-
-    def subscribers(self, topic: str) -> int:
-        """Return the number of subscribers of a topic; 0 if the channel does not count them."""
-        return 0
-
-
-@dataclass(eq=False, repr=False)
-class TopicLog:
-    """The log of one topic. At most one task, `writing`, appends to it."""
-
-    topic: str
-    state: LogState | None
-    store: LogStore
-    channels: Sequence[DeliveryChannel]
-    statistics: Statistics
-
-    def __post_init__(self) -> None:
-        self.recent = RecentEntries(self.state)
-        self.writing: asyncio.Task[None] | None = None
-        self._waiting: list[tuple[Fragment | None, asyncio.Future[None]]] = []
-        #: Whether the log is about documents; None until that is known.
-        self._framework: bool | None = None
-
-    def publish(self, fragment: Fragment) -> asyncio.Future[None]:
-        return self._submit(fragment)
-
-    def delete(self) -> asyncio.Future[None]:
-        """Delete what was published before; later fragments begin a new log."""
-        return self._submit(None)
-
-    def appended(self, entries: Sequence[LogEntry], state: LogState, replaced: int | None) -> None:
-        """Note what was appended, by this hub or another one, and deliver it."""
-        self.state = state
-        if entries:
-            last = entries[-1].fragment
-            self._framework = None if last.whole else is_framework(last)
-        self.recent.extend(entries, replacing=replaced, first=state.first)
-        self._deliver(entries)
-
-    def deliver_early(self, fragments: Sequence[Fragment]) -> None:
-        """Deliver fragments before they are durable, if none of them can be a repetition."""
-        through = self.state.through if self.state else None
-        for fragment in fragments:
-            if fragment.whole or (through is not None and fragment.until <= through):
-                return
-            through = fragment.until
-        self._call_channels(lambda channel: channel.deliver_early(self.topic, fragments))
-
-    def forgotten(self) -> None:
-        """Note that the log was deleted."""
-        self.state = None
-        self.recent = RecentEntries(None)
-        self._framework = None
-
-    def trimmed(self, state: LogState | None) -> None:
-        """Note the state after a trim, unless something was published meanwhile.
-
-        There is no log if a deletion that was reported as failed had succeeded.
-        """
-        if self.writing is not None or self.state is None:
-            return
-        if state is None:
-            self.forgotten()
-        elif state.position == self.state.position:
-            self.state = state
-            self.recent.shrink(state.first)
-
-    def _submit(self, fragment: Fragment | None) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((fragment, future))
-        if self.writing is None:
-            self.writing = asyncio.create_task(self._write_all())
-        return future
-
-    async def _write_all(self) -> None:
-        try:
-            while self._waiting:
-                fragments, futures = self._next_batch()
-                try:
-                    await (self._append(fragments) if fragments else self._delete())
-                except Exception as error:
-                    # The publishers need an answer, and the log must go on.
-                    reported = self._reported(error)
-                    self._call_channels(lambda channel: channel.write_failed(self.topic))
-                    if fragments and isinstance(reported, StorageError):
-                        futures += self._remove_fragments()
-                    _finish(futures, reported)
-                else:
-                    _finish(futures)
-        finally:
-            self.writing = None
-
-    def _next_batch(self) -> tuple[list[Fragment], list[asyncio.Future[None]]]:
-        kind = _kind(self._waiting[0][0])
-        batch = list(takewhile(lambda each: _kind(each[0]) == kind, self._waiting))
-        del self._waiting[: len(batch)]
-        fragments = [fragment for fragment, _ in batch if fragment is not None]
-        return fragments, [future for _, future in batch]
-
-    def _remove_fragments(self) -> list[asyncio.Future[None]]:
-        """Remove the fragments that wait, and return their futures.
-
-        After a fragment whose write failed, none that was published later may be stored: its Source
-        continues at the end of the log, and would never send again what failed.
-        """
-        futures = [future for fragment, future in self._waiting if fragment is not None]
-        self._waiting = [each for each in self._waiting if each[0] is None]
-        return futures
-
-    def _reported(self, error: Exception) -> RsnotifyError:
-        if isinstance(error, RsnotifyError):
-            return error
-        log.error("a write to the log of %s failed", self.topic, exc_info=error)
-        return StorageError("the hub cannot write its data: a fault of its own")
-
-    async def _delete(self) -> None:
-        while self.state is not None:
-            with suppress(LogMoved):
-                await self._forget(self.state)
-
-    async def _forget(self, state: LogState) -> None:
-        await self.store.forget(self.topic, after=state.position)
-
-    async def _append(self, fragments: list[Fragment]) -> None:
-        while True:
-            with suppress(LogMoved):  # decide anew, by the log as it is now
-                added = await self._append_after(self.state, fragments)
-                break
-        self.statistics.duplicates += max(0, len(fragments) - added)
-
-    async def _append_after(self, state: LogState | None, fragments: list[Fragment]) -> int:
-        """Append to the log in a given state, and return the number of new entries."""
-        if fragments[0].whole and state is not None and state.kept and not state.whole:
-            # For example an error page, which is useless to Destinations.
-            raise WrongDocument("this topic is about changes: a Change Notification was expected")
-        await self._check_kind(state, fragments[0])
-        for fragment in fragments:
-            if state is None or not overlaps(state, fragment):
-                continue
-            if await contradicts(fragment, self.topic, self.store):
-                # No subscriber may receive both.
-                log.warning(
-                    "the Source of %s no longer knows changes that it had published; it was "
-                    "restored, or lost its journal. The hub deletes the log of the topic and "
-                    "begins a new one",
-                    self.topic,
-                )
-                await self._forget(state)
-                state = None
-        plan = plan_append(state, fragments)
-        if not plan.fragments:
-            return 0
-        after = state.position if state else 0
-        appended = await self.store.append(
-            self.topic, plan.fragments, after=after, replacing=plan.replacing
-        )
-        return len(appended.entries)
-
-    async def _check_kind(self, state: LogState | None, fragment: Fragment) -> None:
-        """Refuse changes of resources on a topic about documents, and the reverse.
-
-        The interval of one says nothing about the other: a Destination that received both merged
-        would take the changes of resources in both intervals as known.
-        """
-        if fragment.whole or state is None or state.whole or not state.kept:
-            return
-        framework = self._framework
-        if framework is None:
-            last = await self.store.read(self.topic, after=state.position - 1)
-            if not last:
-                return  # another hub has appended or deleted; the store reports that
-            framework = is_framework(last[0].fragment)
-            if self.state is state:
-                self._framework = framework
-        if framework and not is_framework(fragment):
-            raise WrongDocument(_ABOUT_DOCUMENTS)
-        if not framework and is_framework(fragment):
-            raise WrongDocument(_ABOUT_CHANGES)
-
-    def _deliver(self, entries: Sequence[LogEntry]) -> None:
-        if not entries:
-            return
-        self.statistics.accepted += len(entries)
-        self.statistics.accepted_bytes += sum(len(entry.fragment.body) for entry in entries)
-        self._call_channels(lambda channel: channel.deliver(self.topic, entries))
-
-    def _call_channels(self, call: Callable[[DeliveryChannel], None]) -> None:
-        for channel in self.channels:
-            try:
-                call(channel)
-            except Exception:
-                # A bug in one channel must not affect the others, nor publishing.
-                log.exception("a delivery channel failed")
-
-
-def _kind(fragment: Fragment | None) -> tuple[bool, bool] | None:
-    return None if fragment is None else (fragment.whole, is_framework(fragment))
-
-
-def _finish(futures: list[asyncio.Future[None]], error: RsnotifyError | None = None) -> None:
-    for future in futures:
-        if future.done():
-            continue  # its publisher has gone
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-
-
-#: A range of names: the first name, and the name that ends it (exclusive).
-Range = tuple[str, str]
-
-
-class SortedNames:
-    """Names in order, so that those in a range are counted without reading each."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = sorted(names)
-
-    def add(self, name: str) -> None:
-        insort(self._names, name)
-
-    def remove(self, name: str) -> None:
-        del self._names[bisect_left(self._names, name)]
-
-    def count(self, ranges: Sequence[Range]) -> int:
-        return sum(
-            bisect_left(self._names, end) - bisect_left(self._names, begin) for begin, end in ranges
-        )
-
-
-class TopicLogs:
-    """All logs. Methods that use the store raise `StorageError` if it fails.
-
-    Args:
-        store: The store.
-        statistics: Counts what is published.
-        nodes: Returns the number of nodes of the hub.
-    """
-
-    def __init__(
-        self,
-        store: LogStore,
-        statistics: Statistics | None = None,
-        nodes: Callable[[], int] = lambda: 1,
-    ) -> None:
-        self._store = store
-        self._nodes = nodes
-        self._channels: Sequence[DeliveryChannel] = ()
-        self._statistics = statistics or Statistics()
-        self._logs: dict[str, TopicLog] = {}
-        self._names: SortedNames | None = None  # created by the first `count`
-
-    async def start(self, channels: Sequence[DeliveryChannel]) -> None:
-        """Open the logs in the store, and deliver what is appended from now on."""
-        self._channels = channels
-        for state in await self._store.start(self):
-            self._open(state.topic, state)
-
-    def writing(self, topic: str, fragments: Sequence[Fragment]) -> None:
-        self._found(topic).deliver_early(fragments)
-
-    def appended(
-        self, topic: str, entries: Sequence[LogEntry], state: LogState, replaced: int | None
-    ) -> None:
-        self._found(topic).appended(entries, state, replaced)
-
-    def forgotten(self, topic: str) -> None:
-        found = self._logs.get(topic)
-        if found is not None:
-            found.forgotten()
-            self._close(found)
-
-    def _open(self, topic: str, state: LogState | None) -> TopicLog:
-        opened = TopicLog(topic, state, self._store, self._channels, self._statistics)
-        self._logs[topic] = opened
-        if self._names is not None:
-            self._names.add(topic)
-        return opened
-
-    def publish(self, topic: str, fragment: Fragment) -> asyncio.Future[None]:
-        """Append a fragment to a topic's log.
-
-        Returns:
-            A future that is done once the fragment is durable and passed on to the channels.
-            Futures are done in the order of the calls. It fails with StorageError; or with
-            WrongDocument if this is a whole content and the log has changes.
-        """
-        return self._found(topic).publish(fragment)
-
-    def _found(self, topic: str) -> TopicLog:
-        return self._logs.get(topic) or self._open(topic, None)
-
-    async def delete(self, topic: str) -> None:
-        """Delete a log with all that was published before.
-
-        Raises:
-            StorageError: It could not be deleted, and is unchanged.
-        """
-        found = self._logs.get(topic)
-        if found is None:
-            return
-        await found.delete()
-        self._close(found)
-
-    def _close(self, found: TopicLog) -> None:
-        """Remove a log that was deleted, unless something is published on it."""
-        topic = found.topic
-        if found.state is None and found.writing is None and self._logs.get(topic) is found:
-            del self._logs[topic]
-            if self._names is not None:
-                self._names.remove(topic)
-
-    def knows(self, topic: str) -> bool:
-        """Return whether a topic has a log, or will have one shortly."""
-        return topic in self._logs
-
-    def count(self, ranges: Sequence[Range]) -> int:
-        if self._names is None:
-            self._names = SortedNames(self._logs)
-        return self._names.count(ranges)
-
-    def state(self, topic: str) -> LogState | None:
-        found = self._logs.get(topic)
-        return found.state if found else None
-
-    def states(self) -> list[LogState]:
-        return [found.state for found in self._logs.values() if found.state]
-
-    async def newest(self, *, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
-        return await self._store.newest(after=after, limit=limit)
-
-    def position(self, topic: str) -> int:
-        """Return the position of the last entry of a log; 0 if there is none."""
-        found = self._logs.get(topic)
-        return found.state.position if found and found.state else 0
-
-    def audience(self, topic: str) -> int:
-        """Estimate the number of subscribers of a topic: each node has about as many."""
-        return self._nodes() * sum(channel.subscribers(topic) for channel in self._channels)
-
-    def recent(self, topic: str, *, after: int) -> list[LogEntry] | None:
-        """Return all entries after a position if they are in memory; None otherwise."""
-        found = self._logs.get(topic)
-        return found.recent.after(after, None) if found else None
-
-    async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
-        """Read a page of a log, from memory if possible (`Store.read`).
-
-        What the store has written and not reported yet is left out, as it is still to be delivered.
-        """
-        found = self._logs.get(topic)
-        if found is None:
-            return []
-        entries = found.recent.after(after, since)
-        if entries is not None:
-            return entries
-        entries = await self._store.read(topic, after=after, since=since)
-        end = self.position(topic)
-        return [entry for entry in entries if entry.position <= end]
-
-    async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
-        return await self._store.changes(topic, since=since)
-
-    async def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
-        return await self._store.backlogs(topic, positions)
-
-    async def trim(self) -> None:
-        """Trim the logs that nobody publishes to."""
-        for topic, found in list(self._logs.items()):
-            if found.state is None or found.writing is not None:
-                continue  # an append trims by itself
-            found.trimmed(await self._store.trim(topic))
-
-    async def close(self) -> None:
-        """Wait until everything published is durable, or has failed."""
-        await asyncio.gather(*(found.writing for found in self._logs.values() if found.writing))

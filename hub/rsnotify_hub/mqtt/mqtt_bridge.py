@@ -1,32 +1,24 @@
 """The bridge to an MQTT broker, which also accepts what Sources publish there.
 
-The parts of topics that Destinations requested lately, which the hub publishes to the broker.
-
-Anybody who may write to the topic for requests may request a part, and MQTT names no sender. So
-the number of parts is bounded, and each has a lease. The cursors of the broker in the store tell
-which parts there are; their leases start again with each start of the hub.
-
-Accepts what Sources publish through a broker.
-
 The broker decides who may publish what: each channel has an MQTT topic of its own below the inbox,
 named by the digest of the channel's URI, and the broker's ACL names its writers. A property of a
 message names its channel, and the hub accepts it only on that channel's MQTT topic. A message is
-acknowledged once it is durable; until then the broker keeps it.
+acknowledged once it is durable; until then the broker keeps it (`MqttInbox`).
 
-After an internal error the hub retries a few times, since the cause may pass (no memory, no
-thread). If the error remains, the message is lost, and the loss is logged: an unacknowledged
-message would come again first with each connection, and block all others. Destinations detect the
-gap.
+Destinations may request parts of topics, which the hub then publishes to the broker as well.
+Anybody who may write to the topic for requests may request a part, and MQTT names no sender. So the
+number of parts is bounded, and each has a lease. The parts survive a restart as cursors of the
+broker in the store; their leases start again with each start of the hub (`RequestedSelections`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from rsnotify.errors import (
     ConfigurationError,
@@ -46,7 +38,7 @@ from rsnotify.runtime.mqtt_broker import (
 )
 from rsnotify.runtime.mqtt_connection import CLEAN_START, BrokerConnection, BrokerSession, connect
 from rsnotify.runtime.tasks import first_completed
-from rsnotify_hub.access.limits import is_granted
+from rsnotify_hub.access.limits import covers
 from rsnotify_hub.bridging import BacklogSender, Bridge, BridgeParts, BrokerCursors
 from rsnotify_hub.config.configuration import MqttConfig
 from rsnotify_hub.filtering import TopicSelection
@@ -58,109 +50,10 @@ from rsnotify_hub.urls import check_url
 
 log = logging.getLogger("rsnotify.hub.mqtt")
 
-#: The part of the lease that remains when a selection may be replaced: a Destination that still
-#: wants it would have renewed it at half of the lease.
-_REPLACEABLE = 0.375
-_EXPIRED = float("-inf")
-
-
-class RequestedSelections:
-    """The leases of the parts that are published to a broker, at most `limit` of each topic."""
-
-    def __init__(self, prefix: str, topics: TopicLogs, cursors: BrokerCursors, limit: int) -> None:
-        self._prefix = request_prefix(prefix)
-        self._topics = topics
-        self._cursors = cursors
-        self._limit = limit
-        self._leases: dict[str, dict[TopicSelection, float]] = {}
-
-    def start(self) -> None:
-        """Begin the leases of the parts that the broker has a cursor for."""
-        self._leases = {}
-        for selection in self._cursors.parts():
-            self._renew(selection)
-
-    @property
-    def pattern(self) -> str | None:
-        """The pattern of MQTT topics for requests; None if parts cannot be requested."""
-        return self._prefix + "+" if self._limit else None
-
-    def is_request(self, message: MqttMessage) -> bool:
-        return message.topic.startswith(self._prefix)
-
-    def of_topic(self, topic: str) -> list[TopicSelection]:
-        return [TopicSelection(topic), *self._leases.get(topic, ())]
-
-    def add(self, message: MqttMessage) -> str:
-        """Add or renew the part that a message requests, and return its topic.
-
-        Raises:
-            Refusal: The part cannot be published.
-        """
-        try:
-            request = read_selection_request(message.payload)
-        except ConfigurationError as error:
-            raise Refusal(Code.BAD_REQUEST, str(error)) from None
-        if channel_topic(request.topic, self._prefix) != message.topic:
-            raise Refusal(Code.FORBIDDEN, "it is about a channel of another name")
-        state = self._topics.state(request.topic)
-        if state is None:
-            raise Refusal(Code.BAD_REQUEST, "nothing was ever published on its topic")
-        selection = TopicSelection(request.topic, request.select)
-        parts = self._leases.get(request.topic, {})
-        if parts.get(selection, _EXPIRED) < _now():
-            self._check_limit(parts)
-        if selection not in parts:
-            self._cursors.move(selection, max(0, state.position - 1))
-            log.info(
-                "a part of %s is now published over MQTT: %r", request.topic, request.select.text
-            )
-        self._renew(selection)
-        return request.topic
-
-    def _check_limit(self, parts: dict[TopicSelection, float]) -> None:
-        """Expire the part that probably nobody wants any more, if a topic has as many as it may."""
-        now = _now()
-        live = [selection for selection, ends in parts.items() if ends >= now]
-        if len(live) < self._limit:
-            return
-        oldest = min(live, key=parts.__getitem__, default=None)
-        # Expired parts may still be there if the broker refuses to delete them.
-        is_full = len(parts) >= 2 * self._limit
-        if oldest is None or is_full or parts[oldest] > now + LEASE * _REPLACEABLE:
-            raise Refusal(Code.TOO_MANY, "its topic has enough parts already")
-        parts[oldest] = _EXPIRED
-
-    def _renew(self, selection: TopicSelection) -> None:
-        self._leases.setdefault(selection.topic, {})[selection] = _now() + LEASE
-
-    def expired(self) -> list[TopicSelection]:
-        now = _now()
-        return [
-            selection
-            for parts in self._leases.values()
-            for selection, ends in parts.items()
-            if ends < now
-        ]
-
-    def remove(self, selection: TopicSelection) -> None:
-        parts = self._leases[selection.topic]
-        del parts[selection]
-        if not parts:
-            del self._leases[selection.topic]
-
-    def restore(self, selection: TopicSelection) -> None:
-        """Undo `remove`; the part is expired unless it was requested meanwhile."""
-        self._leases.setdefault(selection.topic, {}).setdefault(selection, _EXPIRED)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-T = TypeVar("T")
-
-_XML = "application/xml"
+#: How long the broker keeps what Sources publish while the hub is down, in seconds.
+SESSION_SECONDS = 7 * 86_400
+#: How often expired parts of topics are deleted, in seconds.
+_CLEAN_UP_SECONDS = 60.0
 
 #: The code that counts messages lost by an internal error as refused.
 FAULT = "fault"
@@ -168,131 +61,12 @@ FAULT = "fault"
 #: The waits between retries after an internal error, in seconds.
 RETRY_SECONDS = (0.1, 0.5, 2.0)
 
+#: The part of the lease that remains when a selection may be replaced: a Destination that still
+#: wants it would have renewed it at half of the lease.
+_REPLACEABLE = 0.375
+_EXPIRED = float("-inf")
 
-@dataclass(eq=False, repr=False)
-class MqttInbox:
-    """Handles the messages below a prefix of MQTT topics, and requests for parts of topics.
-
-    Args:
-        channels: Topics, or prefixes of topics, that may be published on through the broker.
-        prefix: The beginning of the MQTT topics.
-        wake: Called with a topic that has something to send.
-        check: Raises `NotOwner` if another node handles the messages.
-    """
-
-    channels: Sequence[str]
-    prefix: str
-    topics: TopicLogs
-    intake: FragmentIntake
-    statistics: Statistics
-    requested: RequestedSelections
-    wake: Callable[[str], None]
-    check: Callable[[], None]
-
-    def __post_init__(self) -> None:
-        self._warned: set[Code] = set()
-        # With MQTT 3.1.1 a message cannot name its channel.
-        self._known = {channel_topic(channel, self.prefix): channel for channel in self.channels}
-
-    @property
-    def pattern(self) -> str | None:
-        """The pattern of MQTT topics to subscribe to; None if nobody may publish over MQTT."""
-        return self.prefix + "+" if self.channels else None
-
-    async def run(
-        self, arrived: asyncio.Queue[MqttMessage], acknowledge: Callable[[MqttMessage], None]
-    ) -> None:
-        """Handle messages as they arrive, many at a time, and acknowledge them in order.
-
-        Raises:
-            StorageError: A message could not be stored; it and later ones are not acknowledged.
-        """
-        while True:
-            messages = [await arrived.get()]
-            while not arrived.empty():
-                messages.append(arrived.get_nowait())
-            begun = [(message, await self._begin(message)) for message in messages]
-            for message, durable in begun:
-                await self._finish(message, durable)
-                acknowledge(message)
-
-    async def _begin(self, message: MqttMessage) -> asyncio.Future[None] | None:
-        for pause in RETRY_SECONDS:
-            try:
-                return await self._try(message)
-            except StorageError:
-                raise
-            except Exception as error:
-                reason = type(error).__name__
-                log.warning("a message over MQTT as %r is tried again: %s", message.topic, reason)
-            await asyncio.sleep(pause)
-        return await self._finish(message, self._try(message))
-
-    async def _finish(self, message: MqttMessage, work: Awaitable[T] | None) -> T | None:
-        """Wait for the rest of the work; an internal error loses the message."""
-        try:
-            return await work if work is not None else None
-        except StorageError:
-            raise
-        except DocumentError as error:
-            self._count_refusal(message, error)
-        except Exception:
-            self.statistics.refused[FAULT] += 1
-            log.exception("a message over MQTT as %r could not be handled", message.topic)
-        return None
-
-    async def _try(self, message: MqttMessage) -> asyncio.Future[None] | None:
-        try:
-            return await self._handle(message)
-        except (Refusal, DocumentError) as error:
-            self._count_refusal(message, error)
-            return None
-
-    async def _handle(self, message: MqttMessage) -> asyncio.Future[None] | None:
-        if self.requested.is_request(message):
-            self.wake(self.requested.add(message))
-            return None
-        # A content that arrives late must not replace what another node has published since.
-        self.check()
-        if message.packet_id is None:
-            raise Refusal(Code.BAD_REQUEST, "it was sent with QoS 0: send it with QoS 1")
-        channel = self._channel(message)
-        limit = self.intake.max_bytes
-        if len(message.payload) > limit:
-            raise Refusal(Code.INVALID_FRAGMENT, f"it is larger than {limit} bytes")
-        fragment = await self.intake.read_content(message.payload, message.content_type or _XML)
-        return self.topics.publish(channel, fragment)
-
-    def _count_refusal(self, message: MqttMessage, error: Refusal | DocumentError) -> None:
-        code = error.code if isinstance(error, Refusal) else Code.INVALID_FRAGMENT
-        self.statistics.refused[code] += 1
-        level = self._level(message, code)
-        log.log(level, "refused a message over MQTT as %r: %s", message.topic, error)
-
-    def _level(self, message: MqttMessage, code: Code) -> int:
-        """Return WARNING for what a Source sent, and for the first request with each code."""
-        if not self.requested.is_request(message):
-            return logging.WARNING
-        level = logging.DEBUG if code in self._warned else logging.WARNING
-        self._warned.add(code)
-        return level
-
-    def _channel(self, message: MqttMessage) -> str:
-        channel = message.channel or self._known.get(message.topic)
-        if channel is None:
-            raise Refusal(Code.BAD_REQUEST, "it does not name its channel")
-        if channel_topic(channel, self.prefix) != message.topic:
-            raise Refusal(Code.FORBIDDEN, "it is about a channel of another name")
-        check_url(channel, "its channel")
-        if not any(is_granted(prefix, channel) for prefix in self.channels):
-            raise Refusal(Code.FORBIDDEN, "its channel is not one of mqtt_channels")
-        return channel
-
-
-#: How long the broker keeps what Sources publish while the hub is down, in seconds.
-SESSION_SECONDS = 7 * 86_400
-#: How often expired parts of topics are deleted, in seconds.
-_CLEAN_UP_SECONDS = 60.0
+_XML = "application/xml"
 
 
 class MqttBridge(Bridge):
@@ -419,3 +193,224 @@ async def _run_until_first_ends(*works: Coroutine[Any, Any, None]) -> None:
     async with first_completed(*works) as tasks:
         for task in filter(asyncio.Task.done, tasks):
             task.result()
+
+
+@dataclass(eq=False, repr=False)
+class MqttInbox:
+    """Handles the messages below a prefix of MQTT topics, and requests for parts of topics.
+
+    After an internal error the hub retries a few times, since the cause may pass (no memory, no
+    thread). If the error remains, the message is lost, and the loss is logged: an unacknowledged
+    message would come again first with each connection, and block all others. Destinations detect
+    the gap.
+
+    Args:
+        channels: Topics, or prefixes of topics, that may be published on through the broker.
+        prefix: The beginning of the MQTT topics.
+        wake: Called with a topic that has something to send.
+        check: Raises `NotOwner` if another node handles the messages.
+    """
+
+    channels: Sequence[str]
+    prefix: str
+    topics: TopicLogs
+    intake: FragmentIntake
+    statistics: Statistics
+    requested: RequestedSelections
+    wake: Callable[[str], None]
+    check: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self._warned: set[Code] = set()
+        # With MQTT 3.1.1 a message cannot name its channel.
+        self._known = {channel_topic(channel, self.prefix): channel for channel in self.channels}
+
+    @property
+    def pattern(self) -> str | None:
+        """The pattern of MQTT topics to subscribe to; None if nobody may publish over MQTT."""
+        return self.prefix + "+" if self.channels else None
+
+    async def run(
+        self, arrived: asyncio.Queue[MqttMessage], acknowledge: Callable[[MqttMessage], None]
+    ) -> None:
+        """Handle messages as they arrive, many at a time, and acknowledge them in order.
+
+        Raises:
+            StorageError: A message could not be stored; it and later ones are not acknowledged.
+        """
+        while True:
+            messages = [await arrived.get()]
+            while not arrived.empty():
+                messages.append(arrived.get_nowait())
+            begun = [(message, await self._begin(message)) for message in messages]
+            for message, durable in begun:
+                await self._finish(message, durable)
+                acknowledge(message)
+
+    async def _begin(self, message: MqttMessage) -> asyncio.Future[None] | None:
+        """Publish the content of a message; the result is done once it is durable."""
+        for pause in (*RETRY_SECONDS, None):
+            try:
+                return await self._handle(message)
+            except StorageError:
+                raise
+            except (Refusal, DocumentError) as error:
+                self._count_refusal(message, error)
+                break
+            except Exception as error:
+                if pause is None:
+                    self._count_fault(message)
+                    break
+                reason = type(error).__name__
+                log.warning("a message over MQTT as %r is tried again: %s", message.topic, reason)
+            await asyncio.sleep(pause)
+        return None
+
+    async def _finish(self, message: MqttMessage, durable: asyncio.Future[None] | None) -> None:
+        try:
+            if durable is not None:
+                await durable
+        except StorageError:
+            raise
+        except DocumentError as error:
+            self._count_refusal(message, error)
+        except Exception:
+            self._count_fault(message)
+
+    def _count_fault(self, message: MqttMessage) -> None:
+        self.statistics.refused[FAULT] += 1
+        log.exception("a message over MQTT as %r could not be handled", message.topic)
+
+    async def _handle(self, message: MqttMessage) -> asyncio.Future[None] | None:
+        if self.requested.is_request(message):
+            self.wake(self.requested.add(message))
+            return None
+        # A content that arrives late must not replace what another node has published since.
+        self.check()
+        if message.packet_id is None:
+            raise Refusal(Code.BAD_REQUEST, "it was sent with QoS 0: send it with QoS 1")
+        channel = self._channel(message)
+        limit = self.intake.max_bytes
+        if len(message.payload) > limit:
+            raise Refusal(Code.INVALID_FRAGMENT, f"it is larger than {limit} bytes")
+        fragment = await self.intake.read_content(message.payload, message.content_type or _XML)
+        return self.topics.publish(channel, fragment)
+
+    def _count_refusal(self, message: MqttMessage, error: Refusal | DocumentError) -> None:
+        code = error.code if isinstance(error, Refusal) else Code.INVALID_FRAGMENT
+        self.statistics.refused[code] += 1
+        level = self._level(message, code)
+        log.log(level, "refused a message over MQTT as %r: %s", message.topic, error)
+
+    def _level(self, message: MqttMessage, code: Code) -> int:
+        """Return WARNING for what a Source sent, and for the first request with each code."""
+        if not self.requested.is_request(message):
+            return logging.WARNING
+        level = logging.DEBUG if code in self._warned else logging.WARNING
+        self._warned.add(code)
+        return level
+
+    def _channel(self, message: MqttMessage) -> str:
+        channel = message.channel or self._known.get(message.topic)
+        if channel is None:
+            raise Refusal(Code.BAD_REQUEST, "it does not name its channel")
+        if channel_topic(channel, self.prefix) != message.topic:
+            raise Refusal(Code.FORBIDDEN, "it is about a channel of another name")
+        check_url(channel, "its channel")
+        if not covers(self.channels, channel):
+            raise Refusal(Code.FORBIDDEN, "its channel is not one of mqtt_channels")
+        return channel
+
+
+class RequestedSelections:
+    """The leases of the parts that are published to a broker, at most `limit` of each topic."""
+
+    def __init__(self, prefix: str, topics: TopicLogs, cursors: BrokerCursors, limit: int) -> None:
+        self._prefix = request_prefix(prefix)
+        self._topics = topics
+        self._cursors = cursors
+        self._limit = limit
+        self._leases: dict[str, dict[TopicSelection, float]] = {}
+
+    def start(self) -> None:
+        """Begin the leases of the parts that the broker has a cursor for."""
+        self._leases = {}
+        for selection in self._cursors.parts():
+            self._renew(selection)
+
+    @property
+    def pattern(self) -> str | None:
+        """The pattern of MQTT topics for requests; None if parts cannot be requested."""
+        return self._prefix + "+" if self._limit else None
+
+    def is_request(self, message: MqttMessage) -> bool:
+        return message.topic.startswith(self._prefix)
+
+    def of_topic(self, topic: str) -> list[TopicSelection]:
+        return [TopicSelection(topic), *self._leases.get(topic, ())]
+
+    def add(self, message: MqttMessage) -> str:
+        """Add or renew the part that a message requests, and return its topic.
+
+        Raises:
+            Refusal: The part cannot be published.
+        """
+        try:
+            request = read_selection_request(message.payload)
+        except ConfigurationError as error:
+            raise Refusal(Code.BAD_REQUEST, str(error)) from None
+        if channel_topic(request.topic, self._prefix) != message.topic:
+            raise Refusal(Code.FORBIDDEN, "it is about a channel of another name")
+        state = self._topics.state(request.topic)
+        if state is None:
+            raise Refusal(Code.BAD_REQUEST, "nothing was ever published on its topic")
+        selection = TopicSelection(request.topic, request.select)
+        parts = self._leases.get(request.topic, {})
+        if parts.get(selection, _EXPIRED) < _now():
+            self._check_limit(parts)
+        if selection not in parts:
+            self._cursors.move(selection, max(0, state.position - 1))
+            log.info(
+                "a part of %s is now published over MQTT: %r", request.topic, request.select.text
+            )
+        self._renew(selection)
+        return request.topic
+
+    def _check_limit(self, parts: dict[TopicSelection, float]) -> None:
+        """Expire the part with the oldest lease, if a topic has as many as it may."""
+        now = _now()
+        live = [selection for selection, ends in parts.items() if ends >= now]
+        if len(live) < self._limit:
+            return
+        oldest = min(live, key=parts.__getitem__, default=None)
+        # Expired parts may still be there if the broker refuses to delete them.
+        is_full = len(parts) >= 2 * self._limit
+        if oldest is None or is_full or parts[oldest] > now + LEASE * _REPLACEABLE:
+            raise Refusal(Code.TOO_MANY, "its topic has enough parts already")
+        parts[oldest] = _EXPIRED
+
+    def _renew(self, selection: TopicSelection) -> None:
+        self._leases.setdefault(selection.topic, {})[selection] = _now() + LEASE
+
+    def expired(self) -> list[TopicSelection]:
+        now = _now()
+        return [
+            selection
+            for parts in self._leases.values()
+            for selection, ends in parts.items()
+            if ends < now
+        ]
+
+    def remove(self, selection: TopicSelection) -> None:
+        parts = self._leases[selection.topic]
+        del parts[selection]
+        if not parts:
+            del self._leases[selection.topic]
+
+    def restore(self, selection: TopicSelection) -> None:
+        """Undo `remove`; the part is expired unless it was requested meanwhile."""
+        self._leases.setdefault(selection.topic, {}).setdefault(selection, _EXPIRED)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
-from rsnotify_hub.fragments import Fragment, Interval, heartbeat_interval
+from rsnotify_hub.fragments import Fragment, Interval, heartbeat_interval, stored_fragment
 from rsnotify_hub.store.interface import Appended, Backlog, LogEntry, LogRetention, LogState
 
 _PAGE_ROWS = 256
@@ -116,7 +116,7 @@ def _page(database: sqlite3.Connection, which: str, values: list[str | int]) -> 
 
 def _entry(row: tuple[Any, ...]) -> LogEntry:
     position, body, content_type, from_, until, begins, heartbeat, whole = row
-    fragment = Fragment(
+    fragment = stored_fragment(
         body=body,
         content_type=content_type,
         from_=None if from_ is None else from_microseconds(from_),

@@ -1,22 +1,18 @@
-"""The file of an export.
+"""Exports of a hub: the format of the file, and reading and importing one.
 
-The format of an export: lines of JSON, one record in each.
+An export is lines of JSON, one record in each. The first record is the header, and the last counts
+the others, so that a part of a file is no export. Between them are subscriptions, cursors of
+brokers, and the fragments of each topic's log in their order. Cursors are positions of these
+fragments. A later version may add fields; a hub ignores those that it does not know. What a record
+contains is checked as requests of publishers and subscribers are, since a file may have been
+changed, or written by another program.
 
-The first record is the header, and the last counts the others, so that a part of a file is no
-export. Between them are subscriptions, cursors of brokers, and the fragments of each topic's log in
-their order. Cursors are positions of these fragments. A later version may add fields; a hub ignores
-those that it does not know. What a record contains is checked as requests of publishers and
-subscribers are, since a file may have been changed, or written by another program.
-
-Reads everything that a store has, for an export.
-
-Imports an export into a store, which may have other positions, or logs of its own.
-
-Theory of operation. The log of a topic is imported if the store has none, or one with the same
-beginning, as after an interrupted import, or an older whole content. There each cursor moves to the
-same fragment. In any other log it moves to the beginning, so that the subscriber receives all that
-this log keeps: some of it twice, but nothing is left out. Logs come first, since nodes that run
-deliver to a subscription as soon as it is stored.
+Theory of an import. The store may have other positions, or logs of its own. The log of a topic is
+imported if the store has none, or one with the same beginning, as after an interrupted import, or
+an older whole content. There each cursor moves to the same fragment. In any other log it moves to
+the beginning, so that the subscriber receives all that this log keeps: some of it twice, but
+nothing is left out. Logs come first, since nodes that run deliver to a subscription as soon as it
+is stored.
 """
 
 from __future__ import annotations
@@ -39,7 +35,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import DEFAULT_LIMITS, DocumentLimits
 from rsnotify.runtime.state_folders import flush
 from rsnotify_hub.filtering import selection_of_key
-from rsnotify_hub.fragments import Fragment
+from rsnotify_hub.fragments import Fragment, stored_fragment
 from rsnotify_hub.intake import read_content
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.store.interface import LogEntry, LogMoved, LogState, Store, SubscriptionRecords
@@ -261,7 +257,7 @@ def exported_fragment(topic: str, position: int, fragment: Fragment) -> Exported
 
 
 def fragment_of(record: ExportedFragment) -> Fragment:
-    return Fragment(
+    return stored_fragment(
         body=record.body,
         content_type=record.content_type,
         from_=None if record.from_ is None else record.from_.astimezone(UTC),

@@ -1,4 +1,4 @@
-"""The Source's side of `GET /ws`: it sends fragments without waiting; the hub acknowledges them."""
+"""A publication over WebSocket: a Source sends fragments without waiting for acknowledgements."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from rsnotify.errors import DocumentError
@@ -16,9 +17,9 @@ from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.websocket.websocket_connection import (
     AcceptedFrame,
-    FrameHandler,
     PublishingFrame,
     WebSocketConnection,
+    WebSocketRole,
     encode,
     instant,
 )
@@ -31,42 +32,38 @@ _IN_FLIGHT = 256
 #: How much of one connection is read ahead, in bytes.
 _AHEAD_BYTES = 512 * 1024
 
-#: How many fragments of one connection are read before other connections have their turn.
-_TURN = 16
+#: How many fragments of one connection are read before the event loop continues.
+_AT_ONCE = 16
 
 
-class WebSocketPublication(FrameHandler):
+@dataclass(eq=False, repr=False)
+class WebSocketPublication(WebSocketRole):
     """Appends the fragments of a Source to the log of its topic, and acknowledges them.
-
-    `check` raises Refusal if the Source may no longer publish. `refuse` sends a refusal and closes
-    the connection: everything that arrived before was appended and acknowledged then.
 
     Theory of operation. Fragments are read and published in callbacks, without a task. Those that
     arrive while another is read in a thread, or while many wait for the disk, are kept in a queue;
     reading from the connection pauses while there is much in it. An acknowledgement covers all
     fragments before it, so one is sent for all that became durable together.
 
+    Args:
+        check: Raises `Refusal` if the Source may no longer publish.
+        refuse: Sends a refusal, and ends the publication; everything that arrived before was
+            appended and acknowledged then.
+
     Attributes:
         ended: Done once everything that arrived is durable or refused, after `finish`.
     """
 
-    def __init__(
-        self,
-        connection: WebSocketConnection,
-        topic: str,
-        topics: TopicLogs,
-        intake: FragmentIntake,
-        check: Callable[[], None],
-        refuse: Callable[[Refusal], None],
-    ) -> None:
-        self._connection = connection
-        self._topic = topic
-        self._topics = topics
-        self._intake = intake
-        self._check = check
-        self._refuse = refuse
+    connection: WebSocketConnection
+    topic: str
+    topics: TopicLogs
+    intake: FragmentIntake
+    check: Callable[[], None]
+    refuse: Callable[[Refusal], None]
+
+    def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        # None stands for a message that is not text; it is refused in its turn.
+        # None is a message that is not text; it is refused after those before it.
         self._messages: deque[bytes | None] = deque()
         self._size = 0
         self._has_finished = False
@@ -81,16 +78,14 @@ class WebSocketPublication(FrameHandler):
 
     def start(self) -> None:
         """Report the end of the log to the Source."""
-        state = self._topics.state(self._topic)
+        state = self.topics.state(self.topic)
         through = instant(state.through if state else None)
-        self._connection.send_text(encode(PublishingFrame(topic=self._topic, through=through)))
+        self.connection.send_text(encode(PublishingFrame(topic=self.topic, through=through)))
 
     def finish(self) -> None:
         """Accept no more messages; those that have arrived are still appended."""
         self._has_finished = True
         self._schedule()
-
-    # Calls of the connection.
 
     def received(self, payload: bytes, *, is_text: bool) -> None:
         if self._has_finished:
@@ -102,7 +97,7 @@ class WebSocketPublication(FrameHandler):
             self._messages.append(payload)
             self._size += len(payload)
         if self._size > _AHEAD_BYTES:
-            self._connection.pause_reading()
+            self.connection.pause_reading()
         if not self._is_scheduled:
             self._continue()
 
@@ -112,8 +107,6 @@ class WebSocketPublication(FrameHandler):
     def lost(self) -> None:
         self.finish()
 
-    # The way of a fragment.
-
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
@@ -122,7 +115,7 @@ class WebSocketPublication(FrameHandler):
     def _continue(self) -> None:
         self._is_scheduled = False
         self._acknowledge()
-        for _ in range(_TURN):
+        for _ in range(_AT_ONCE):
             if not self._can_read():
                 break
             self._refusal = self._attempt(self._read_next)
@@ -157,12 +150,13 @@ class WebSocketPublication(FrameHandler):
             raise Refusal(Code.BAD_REQUEST, "frames are text frames")
         before, self._size = self._size, self._size - len(payload)
         if before > _AHEAD_BYTES >= self._size:
-            self._connection.resume_reading()
-        self._check()
-        if self._intake.is_small(payload):
-            self._publish(self._intake.read_now(payload))
+            self.connection.resume_reading()
+        self.check()
+        if self.intake.is_small(payload):
+            self._publish(self.intake.read_now(payload))
         else:
-            self._reading = asyncio.create_task(self._intake.read(payload))
+            reading = asyncio.to_thread(self.intake.read_now, payload)
+            self._reading = asyncio.create_task(reading)
             self._reading.add_done_callback(self._read_large)
 
     def _read_large(self, reading: asyncio.Task[Fragment]) -> None:
@@ -172,7 +166,7 @@ class WebSocketPublication(FrameHandler):
             fragment = reading.result()
             if self._refusal is not None:
                 raise self._refusal
-            self._check()
+            self.check()
             self._publish(fragment)
 
         self._reading = None
@@ -184,7 +178,7 @@ class WebSocketPublication(FrameHandler):
         if last is not None and last.done() and last.exception() is not None:
             return  # `_written`, which is about to be called, ends the publication
         self._in_flight += 1
-        self._last_written = written = self._topics.publish(self._topic, fragment)
+        self._last_written = written = self.topics.publish(self.topic, fragment)
         written.add_done_callback(partial(self._written, fragment.until))
 
     def _written(self, until: Instant, written: asyncio.Future[None]) -> None:
@@ -198,11 +192,11 @@ class WebSocketPublication(FrameHandler):
         self._schedule()
 
     def _acknowledge(self) -> None:
-        if self._durable is None or self._connection.is_paused:
+        if self._durable is None or self.connection.is_paused:
             return
-        frame = AcceptedFrame(topic=self._topic, until=format_datetime(self._durable))
+        frame = AcceptedFrame(topic=self.topic, until=format_datetime(self._durable))
         self._durable = None
-        self._connection.send_text(encode(frame))
+        self.connection.send_text(encode(frame))
 
     def _expects_more(self) -> bool:
         return self._refusal is None and (bool(self._messages) or not self._has_finished)
@@ -218,7 +212,7 @@ class WebSocketPublication(FrameHandler):
         self._has_finished = True
         self.ended.set_result(None)
         if self._refusal is not None:
-            self._refuse(self._refusal)
+            self.refuse(self._refusal)
 
 
 def _refusal_of(error: BaseException) -> Refusal:

@@ -1,17 +1,13 @@
-"""One open WebSocket: bytes of a transport in, messages out, and the rules that hold for all.
+"""One WebSocket of `GET /ws`: its opening handshake, its messages, and the frames of the protocol.
 
-Theory of operation. The sans-I/O protocol of `websockets` parses the bytes; this shell reads,
-writes and keeps time. Whole messages go to a *handler*, which is replaced when the client's first
-frame gives the connection its role. The handler is informed once that the connection has ended,
-which is when either side begins to close: from then on nothing is sent, and input is read only, for
-a moment, to find the client's own close.
+aiohttp reads the opening request, and `websockets` decides on the answer (`accept_upgrade`). From
+then on the sans-I/O protocol of `websockets` parses the bytes, and `WebSocketConnection` reads,
+writes and keeps time. Whole messages go to the connection's *role*, which is replaced when the
+client's first frame decides it. The role is informed once that the connection has ended, which is
+when either side begins to close: from then on nothing is sent, and input is read only, for a
+moment, to find the client's own close.
 
-A connection that only receives has no task and no timer. Its cost is this object, that protocol,
-and the transport.
-
-The frames of the hub's WebSocket (docs/protocol.md), as values and bytes.
-
-The opening handshake: aiohttp reads the request, and `websockets` determines the answer.
+The messages that are no documents are JSON (`docs/protocol.md`).
 """
 
 from __future__ import annotations
@@ -37,134 +33,9 @@ from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.selection import EVERYTHING, PushSelection
 from rsnotify_hub.fragments import Fragment, is_utf_8
 from rsnotify_hub.intake import is_text
-from rsnotify_hub.live.connections import CLOSE_SECONDS, ConnectionHandler, LiveConnection
+from rsnotify_hub.live.connections import CLOSE_SECONDS, ConnectionRole, LiveConnection
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import DeliveryTransport
-
-
-class SubscribeFrame(Struct, frozen=True, tag="subscribe"):
-    """A Destination subscribes to a topic or a selection from it, since an instant or live only."""
-
-    topic: str
-    since: str | None = None
-    select: PushSelection | None = None
-
-
-class PublishFrame(Struct, frozen=True, tag="publish"):
-    """A Source announces that fragments of a topic follow."""
-
-    topic: str
-
-
-class EndFrame(Struct, frozen=True, tag="end"):
-    """A client ends one of many topics."""
-
-    topic: str
-
-
-class DocumentsFrame(Struct, frozen=True, tag="documents"):
-    """The documents after it are of this one of many topics."""
-
-    topic: str
-
-
-class SubscribedFrame(Struct, frozen=True, tag="subscribed", omit_defaults=True):
-    """The hub will send the selection; its log ends at `through`; `audience` counts subscribers."""
-
-    topic: str
-    through: str | None
-    audience: int
-    select: PushSelection = EVERYTHING
-
-
-class GapFrame(Struct, frozen=True, tag="gap"):
-    """The log begins only at `from`."""
-
-    topic: str
-    from_: str = msgspec.field(name="from")
-
-
-class PublishingFrame(Struct, frozen=True, tag="publishing"):
-    """The hub accepts fragments; its log ends at `through`."""
-
-    topic: str
-    through: str | None
-
-
-class AcceptedFrame(Struct, frozen=True, tag="accepted"):
-    """All fragments up to the one that ends at `until` are durable."""
-
-    topic: str
-    until: str
-
-
-class ErrorFrame(Struct, frozen=True, tag="error", omit_defaults=True):
-    """The hub refuses a frame, and closes the connection, or ends one of its many topics."""
-
-    code: Code
-    message: str
-    topic: str | None = None
-
-
-#: Close codes (RFC 6455 §7.4.1 and its registry).
-GOING_AWAY = 1001
-INVALID_DATA = 1007
-POLICY_VIOLATION = 1008
-MESSAGE_TOO_BIG = 1009
-INTERNAL_ERROR = 1011
-TRY_AGAIN_LATER = 1013
-
-_TEXT, _BINARY = 0x81, 0x82
-
-First = SubscribeFrame | PublishFrame
-OfTopics = First | EndFrame | DocumentsFrame
-Sent = SubscribedFrame | GapFrame | PublishingFrame | AcceptedFrame | ErrorFrame | DocumentsFrame
-
-_decode = msgspec.json.Decoder(First).decode
-_decode_of_topics = msgspec.json.Decoder(OfTopics).decode
-encode: Callable[[Sent], bytes] = msgspec.json.Encoder().encode
-
-
-def decode(text: bytes) -> First:
-    """Decode the first frame of a connection for one topic."""
-    try:
-        frame: First = _decode(text)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise Refusal(Code.BAD_REQUEST, f"not a subscribe or publish frame: {error}") from None
-    return frame
-
-
-def decode_of_topics(text: bytes) -> OfTopics:
-    """Decode a frame of a connection for many topics."""
-    try:
-        frame: OfTopics = _decode_of_topics(text)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise Refusal(Code.BAD_REQUEST, f"not a frame of this protocol: {error}") from None
-    return frame
-
-
-def instant(value: Instant | None) -> str | None:
-    return None if value is None else format_datetime(value)
-
-
-def text_frame(payload: bytes) -> bytes:
-    """Encode an unmasked, unfragmented text frame (RFC 6455 §5.2)."""
-    return _frame(_TEXT, payload)
-
-
-def document_frames(fragments: Iterable[Fragment]) -> bytes:
-    """Encode one frame for each fragment; all subscribers of a topic share these bytes."""
-    return b"".join([_frame(_TEXT if is_text(each) else _BINARY, each.body) for each in fragments])
-
-
-def _frame(head: int, payload: bytes) -> bytes:
-    size = len(payload)
-    if size < 126:
-        return bytes((head, size)) + payload
-    if size < 65_536:
-        return struct.pack("!BBH", head, 126, size) + payload
-    return struct.pack("!BBQ", head, 127, size) + payload
-
 
 _log = logging.getLogger("rsnotify.hub.websocket.protocol")
 # Below this level it logs each connection and every byte.
@@ -173,7 +44,7 @@ _log.setLevel(logging.WARNING)
 #: How much is parsed at once: a flood of tiny frames must not block the event loop for long.
 _SLICE = 8 * 1024
 
-#: The largest message of a client that may not publish.
+#: The largest message of a client that has no role or does not publish.
 _SMALL = 16 * 1024
 
 #: How many frames such a client may send between two pings of the hub; for all clients, how many
@@ -185,9 +56,44 @@ _FRAMES_OF_TOPICS = 5_000
 
 _PING = b"\x89\x00"
 _CONTROL = 0x8
+#: Close codes (RFC 6455 §7.4.1 and its registry).
+GOING_AWAY = 1001
+INVALID_DATA = 1007
+POLICY_VIOLATION = 1008
+MESSAGE_TOO_BIG = 1009
+INTERNAL_ERROR = 1011
+TRY_AGAIN_LATER = 1013
+
+#: The subprotocol of connections with many topics (docs/protocol.md).
+TOPICS = Subprotocol("rsnotify.topics")
+
+#: The headers that aiohttp adds to a refusal itself.
+_ADDED_BY_AIOHTTP = frozenset(("connection", "content-length", "content-type", "date"))
 
 
-class FrameHandler(ConnectionHandler):
+def accept_upgrade(request: web.Request) -> tuple[bytes, bool]:
+    """Return the answer to an upgrade request (RFC 6455 §4.2), and if it is for many topics."""
+    protocol = ServerProtocol(
+        select_subprotocol=lambda _, offered: TOPICS if TOPICS in offered else None
+    )
+    headers = Headers([(name, value) for name, value in request.headers.items()])
+    answer = protocol.accept(Request(path=request.raw_path, headers=headers))
+    if answer.status_code != 101:
+        raise _refused(answer.status_code, answer.body or b"", answer.headers)
+    return answer.serialize(), protocol.subprotocol == TOPICS
+
+
+def _refused(status: int, body: bytes | bytearray, headers: Headers) -> web.HTTPException:
+    class Refused(web.HTTPException):
+        status_code = status
+
+    kept = {
+        name: value for name, value in headers.raw_items() if name.lower() not in _ADDED_BY_AIOHTTP
+    }
+    return Refused(text=body.decode(), headers=kept)
+
+
+class WebSocketRole(ConnectionRole):
     """The role of a WebSocket."""
 
     __slots__ = ()
@@ -204,7 +110,7 @@ class WebSocketConnection(LiveConnection):
     kind: ClassVar[DeliveryTransport] = DeliveryTransport.WEBSOCKET
 
     max_bytes: InitVar[int] = field(kw_only=True)
-    handler: FrameHandler | None = None
+    role: WebSocketRole | None = None
     _protocol: ServerProtocol = field(init=False)
     _small: bool = True
     _parts: list[bytes] = field(default_factory=list)
@@ -271,12 +177,12 @@ class WebSocketConnection(LiveConnection):
             self._fail(MESSAGE_TOO_BIG, "the message is too big")
         elif self._is_text and not is_utf_8(payload):
             self._fail(INVALID_DATA, "a text frame is not UTF-8")
-        elif self.handler is not None:
-            self.handler.received(payload, is_text=self._is_text)
+        elif self.role is not None:
+            self.role.received(payload, is_text=self._is_text)
 
     def _count_frame(self) -> None:
         self._frames += 1
-        if self._frames > (_FRAMES if self.turns is None else _FRAMES_OF_TOPICS):
+        if self._frames > (_FRAMES if self.replay_lock is None else _FRAMES_OF_TOPICS):
             self._fail(POLICY_VIOLATION, "too many frames")
 
     def pause_reading(self) -> None:
@@ -369,30 +275,117 @@ class DashboardConnection(WebSocketConnection):
     kind: ClassVar[DeliveryTransport] = DeliveryTransport.DASHBOARD
 
 
-#: The subprotocol of connections with many topics (docs/protocol.md).
-TOPICS = Subprotocol("rsnotify.topics")
+class SubscribeFrame(Struct, frozen=True, tag="subscribe"):
+    """A Destination subscribes to a topic or a selection from it, since an instant or live only."""
 
-#: The headers that aiohttp adds to a refusal itself.
-_ADDED_BY_AIOHTTP = frozenset(("connection", "content-length", "content-type", "date"))
-
-
-def accept_upgrade(request: web.Request) -> tuple[bytes, bool]:
-    """Return the answer to an upgrade request (RFC 6455 §4.2), and if it is for many topics."""
-    protocol = ServerProtocol(
-        select_subprotocol=lambda _, offered: TOPICS if TOPICS in offered else None
-    )
-    headers = Headers([(name, value) for name, value in request.headers.items()])
-    answer = protocol.accept(Request(path=request.raw_path, headers=headers))
-    if answer.status_code != 101:
-        raise _refused(answer.status_code, answer.body or b"", answer.headers)
-    return answer.serialize(), protocol.subprotocol == TOPICS
+    topic: str
+    since: str | None = None
+    select: PushSelection | None = None
 
 
-def _refused(status: int, body: bytes | bytearray, headers: Headers) -> web.HTTPException:
-    class Refused(web.HTTPException):
-        status_code = status
+class PublishFrame(Struct, frozen=True, tag="publish"):
+    """A Source announces that fragments of a topic follow."""
 
-    kept = {
-        name: value for name, value in headers.raw_items() if name.lower() not in _ADDED_BY_AIOHTTP
-    }
-    return Refused(text=body.decode(), headers=kept)
+    topic: str
+
+
+class EndFrame(Struct, frozen=True, tag="end"):
+    """A client ends one of many topics."""
+
+    topic: str
+
+
+class DocumentsFrame(Struct, frozen=True, tag="documents"):
+    """The documents after it are of this one of many topics."""
+
+    topic: str
+
+
+class SubscribedFrame(Struct, frozen=True, tag="subscribed", omit_defaults=True):
+    """The hub will send the selection; its log ends at `through`; `audience` counts subscribers."""
+
+    topic: str
+    through: str | None
+    audience: int
+    select: PushSelection = EVERYTHING
+
+
+class GapFrame(Struct, frozen=True, tag="gap"):
+    """The log begins only at `from`."""
+
+    topic: str
+    from_: str = msgspec.field(name="from")
+
+
+class PublishingFrame(Struct, frozen=True, tag="publishing"):
+    """The hub accepts fragments; its log ends at `through`."""
+
+    topic: str
+    through: str | None
+
+
+class AcceptedFrame(Struct, frozen=True, tag="accepted"):
+    """All fragments up to the one that ends at `until` are durable."""
+
+    topic: str
+    until: str
+
+
+class ErrorFrame(Struct, frozen=True, tag="error", omit_defaults=True):
+    """The hub refuses a frame, and closes the connection, or ends one of its many topics."""
+
+    code: Code
+    message: str
+    topic: str | None = None
+
+
+_TEXT, _BINARY = 0x81, 0x82
+
+First = SubscribeFrame | PublishFrame
+OfTopics = First | EndFrame | DocumentsFrame
+Sent = SubscribedFrame | GapFrame | PublishingFrame | AcceptedFrame | ErrorFrame | DocumentsFrame
+
+_decode = msgspec.json.Decoder(First).decode
+_decode_of_topics = msgspec.json.Decoder(OfTopics).decode
+encode: Callable[[Sent], bytes] = msgspec.json.Encoder().encode
+
+
+def decode(text: bytes) -> First:
+    """Decode the first frame of a connection for one topic."""
+    try:
+        frame: First = _decode(text)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Refusal(Code.BAD_REQUEST, f"not a subscribe or publish frame: {error}") from None
+    return frame
+
+
+def decode_of_topics(text: bytes) -> OfTopics:
+    """Decode a frame of a connection for many topics."""
+    try:
+        frame: OfTopics = _decode_of_topics(text)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Refusal(Code.BAD_REQUEST, f"not a frame of this protocol: {error}") from None
+    return frame
+
+
+def instant(value: Instant | None) -> str | None:
+    return None if value is None else format_datetime(value)
+
+
+def text_frame(payload: bytes) -> bytes:
+    """Encode an unmasked, unfragmented text frame (RFC 6455 §5.2)."""
+    return _frame(_TEXT, payload)
+
+
+def document_frames(fragments: Iterable[Fragment]) -> bytes:
+    """Encode one frame for each fragment; all subscribers of a topic share these bytes."""
+    return b"".join([_frame(_TEXT if is_text(each) else _BINARY, each.body) for each in fragments])
+
+
+def _frame(head: int, payload: bytes) -> bytes:
+    size = len(payload)
+    if size < 126:
+        return bytes((head, size)) + payload
+    if size < 65_536:
+        return struct.pack("!BBH", head, 126, size) + payload
+    return struct.pack("!BBQ", head, 127, size) + payload

@@ -1,8 +1,7 @@
-"""`GET /ws`: who may open a WebSocket, and the role that its first frame gives it.
+"""`GET /ws`: a client sends its first frame, which makes it a Source or a Destination of a topic.
 
-The Destination's side of `GET /ws`: it receives a topic, or one of many.
-
-A WebSocket for many topics: its subscriptions and publications, each of which ends by itself.
+With the subprotocol `rsnotify.topics`, a client has many topics on one connection. It may publish
+on some and subscribe to others, and each of these roles ends by itself (`ManyTopics`).
 """
 
 from __future__ import annotations
@@ -37,18 +36,16 @@ from rsnotify_hub.urls import check_url
 from rsnotify_hub.websocket.publication import WebSocketPublication
 from rsnotify_hub.websocket.websocket_connection import (
     INTERNAL_ERROR,
-    POLICY_VIOLATION,
-    TRY_AGAIN_LATER,
     DashboardConnection,
     DocumentsFrame,
     EndFrame,
     ErrorFrame,
-    FrameHandler,
     GapFrame,
     PublishFrame,
     SubscribedFrame,
     SubscribeFrame,
     WebSocketConnection,
+    WebSocketRole,
     accept_upgrade,
     decode,
     decode_of_topics,
@@ -57,6 +54,153 @@ from rsnotify_hub.websocket.websocket_connection import (
     instant,
     text_frame,
 )
+
+_NO_FIRST_FRAME = Refusal(Code.BAD_REQUEST, "no subscribe or publish frame arrived")
+
+#: How many bytes of frames are answered while the client does not read the answers.
+_UNREAD = 4 * 1024 * 1024
+#: The most that an answer adds to what it repeats of its frame, in bytes.
+_OVERHEAD = 256
+
+_Refuse: TypeAlias = Callable[[Refusal], None]
+
+
+@dataclass(eq=False, repr=False)
+class WebSocketHandler:
+    """The handler of `GET /ws`."""
+
+    intake: FragmentIntake
+    topics: TopicLogs
+    channel: LiveChannel
+    groups: SelectionGroups
+    connections: LiveConnections
+    replays: Replays
+    statistics: Statistics
+
+    def __post_init__(self) -> None:
+        self._publishing: set[WebSocketPublication] = set()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.connections.check(request)
+        answer, is_for_many = accept_upgrade(request)
+        kind = DashboardConnection if "dashboard" in request.query else WebSocketConnection
+
+        def connect(
+            transport: asyncio.Transport, lost: Callable[[LiveConnection], None]
+        ) -> WebSocketConnection:
+            connection = kind(transport, lost, max_bytes=self.intake.max_bytes)
+            connection.role = _FirstFrame(self, connection, request, is_for_many=is_for_many)
+            return connection
+
+        return self.connections.accept(request, answer, connect)
+
+    def publish(
+        self, connection: WebSocketConnection, request: web.Request, topic: str, refuse: _Refuse
+    ) -> WebSocketPublication:
+        """Begin a publication; `refuse` is called with the refusal that ends it."""
+        permission = self.intake.authorizer.check_publisher(request, topic)
+        connection.allow_large()
+        publication = WebSocketPublication(
+            connection, topic, self.topics, self.intake, permission.check, refuse
+        )
+        self._publishing.add(publication)
+        publication.ended.add_done_callback(lambda _: self._publishing.discard(publication))
+        publication.start()
+        return publication
+
+    def subscribe(
+        self, request: web.Request, subscriber: WebSocketSubscriber, frame: SubscribeFrame
+    ) -> None:
+        """Begin the replay to a subscriber."""
+        since, select = parse_since(frame.since), select_of(frame)
+        address, group = request.remote or "", None
+        if select:
+            group = self.groups.enter(TopicSelection(frame.topic, select), address)
+        if group is not None:
+            subscriber.key = group.selection.key
+            subscriber.leave = partial(self.groups.leave, group, address)
+        self.replays.start(subscriber, since, group, select)
+
+    def refuse(
+        self, connection: WebSocketConnection, refusal: Refusal, topic: str | None = None
+    ) -> None:
+        """Send a refusal; close the connection unless it is of one of its many topics."""
+        if connection.has_ended:
+            return
+        self.statistics.refused[refusal.code] += 1
+        frame = ErrorFrame(code=refusal.code, message=refusal.reason, topic=topic)
+        connection.send_text(encode(frame))
+        if topic is None:
+            connection.close(refusal.close_code, refusal.code)
+
+    async def finish(self) -> None:
+        """Acknowledge what Sources have sent, and accept no more of it."""
+        for publication in self._publishing:
+            publication.finish()
+        if self._publishing:
+            ended = [publication.ended for publication in self._publishing]
+            await asyncio.wait(ended, timeout=CLOSE_SECONDS)
+
+
+class _FirstFrame(WebSocketRole):
+    """Waits for the first frame of a client, for a limited time, and replaces itself."""
+
+    __slots__ = ("_connection", "_hub", "_is_for_many", "_request", "_timer")
+
+    def __init__(
+        self,
+        hub: WebSocketHandler,
+        connection: WebSocketConnection,
+        request: web.Request,
+        *,
+        is_for_many: bool,
+    ) -> None:
+        self._hub = hub
+        self._connection = connection
+        self._request = request
+        self._is_for_many = is_for_many
+        self._timer = asyncio.get_running_loop().call_later(
+            hub.intake.request_seconds, hub.refuse, connection, _NO_FIRST_FRAME
+        )
+
+    def received(self, payload: bytes, *, is_text: bool) -> None:
+        self._timer.cancel()
+        hub, connection = self._hub, self._connection
+        if self._is_for_many:
+            topics = connection.role = ManyTopics(hub, connection, self._request)
+            topics.received(payload, is_text=is_text)
+            return
+        try:
+            if not is_text:
+                raise Refusal(Code.BAD_REQUEST, "frames are text frames")
+            connection.role = self._role(decode(payload))
+        except Refusal as refusal:
+            hub.refuse(connection, refusal)
+
+    def _role(self, frame: SubscribeFrame | PublishFrame) -> WebSocketRole:
+        hub, connection = self._hub, self._connection
+        check_url(frame.topic, "topic")
+        # It does not keep the request, which would be most of the memory of an idle connection.
+        refuse = partial(hub.refuse, connection)
+        if isinstance(frame, PublishFrame):
+            return hub.publish(connection, self._request, frame.topic, refuse)
+        is_page = isinstance(connection, DashboardConnection)
+        encoding = DASHBOARD_FRAMES if is_page else FRAMES
+        subscriber = WebSocketSubscriber(
+            connection, frame.topic, hub.channel, encoding, refuse=refuse
+        )
+        hub.subscribe(self._request, subscriber, frame)
+        return subscriber
+
+    def lost(self) -> None:
+        self._timer.cancel()
+
+
+def select_of(frame: SubscribeFrame) -> PushSelection:
+    try:
+        return (frame.select or EVERYTHING).canonical()
+    except ConfigurationError as error:
+        raise Refusal(Code.BAD_REQUEST, f"select: {error}") from None
 
 
 class WebSocketFrames(Encoding):
@@ -88,7 +232,7 @@ class NamedFrames(Encoding):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class WebSocketSubscriber(LiveSubscriber, FrameHandler):
+class WebSocketSubscriber(LiveSubscriber, WebSocketRole):
     """A WebSocket that receives a topic. `refuse` sends a refusal, and closes it."""
 
     connection: WebSocketConnection
@@ -129,47 +273,21 @@ class TopicSubscriber(WebSocketSubscriber):
         self.refuse(Refusal(Code.UNAVAILABLE, "the hub failed"))
 
 
-_Role: TypeAlias = TopicSubscriber | WebSocketPublication
-_Refuse: TypeAlias = Callable[[Refusal], None]
-
-#: How many bytes of frames are answered while the client does not read the answers.
-_UNREAD = 4 * 1024 * 1024
-#: The most that an answer adds to what it repeats of its frame, in bytes.
-_OVERHEAD = 256
-
-
-class ManyTopics(FrameHandler):
-    """The role of a WebSocket for many topics.
-
-    Args:
-        subscribe: Begins the replay to a subscriber.
-        publish: Begins a publication on a topic, which calls a function if it is refused.
-        add_topic: Counts a topic in the limits, and returns what ends that.
-        refuse: Sends a refusal of a topic, or, without a topic, of all, and then closes.
-    """
+class ManyTopics(WebSocketRole):
+    """The role of a WebSocket for many topics, each of which has a role of its own."""
 
     def __init__(
-        self,
-        connection: WebSocketConnection,
-        channel: LiveChannel,
-        subscribe: Callable[[TopicSubscriber, SubscribeFrame], None],
-        publish: Callable[[str, _Refuse], WebSocketPublication],
-        add_topic: Callable[[], Callable[[], None]],
-        refuse: Callable[[Refusal, str | None], None],
+        self, hub: WebSocketHandler, connection: WebSocketConnection, request: web.Request
     ) -> None:
+        self._hub = hub
         self._connection = connection
-        self._channel = channel
-        self._subscribe = subscribe
-        self._publish = publish
-        self._add_topic = add_topic
-        self._refuse = refuse
-        self._roles: dict[str, tuple[_Role, Callable[[], None]]] = {}
+        self._request = request
+        self._roles: dict[str, tuple[TopicSubscriber | WebSocketPublication, Callable[[], None]]]
+        self._roles = {}
         #: The topic of the documents that follow.
         self._current: str | None = None
         self._unread = 0
-        connection.turns = asyncio.Lock()
-
-    # Calls of the connection.
+        connection.replay_lock = asyncio.Lock()
 
     def received(self, payload: bytes, *, is_text: bool) -> None:
         try:
@@ -179,27 +297,12 @@ class ManyTopics(FrameHandler):
             elif self._current is None:
                 raise Refusal(Code.BAD_REQUEST, "a document came before a documents frame")
             else:
-                self._pass_on(self._current, payload, is_text=is_text)
+                role, _ = self._roles.get(self._current, (None, None))
+                # A document of a topic that was refused may have been on its way.
+                if isinstance(role, WebSocketPublication):
+                    role.received(payload, is_text=is_text)
         except Refusal as refusal:
-            self._refuse(refusal, None)
-
-    def resumed(self) -> None:
-        self._unread = 0
-        for role, _ in self._roles.values():
-            if isinstance(role, WebSocketPublication):
-                role.resumed()
-
-    def lost(self) -> None:
-        for topic in list(self._roles):
-            self._end(topic)
-
-    # Topics.
-
-    def _limit_answers(self, payload: bytes) -> None:
-        if self._connection.is_paused:
-            self._unread += len(payload) + _OVERHEAD
-            if self._unread > _UNREAD:
-                self._connection.cut_off(seconds=CUT_OFF_SECONDS)
+            self._hub.refuse(self._connection, refusal)
 
     def _process(self, frame: SubscribeFrame | PublishFrame | EndFrame | DocumentsFrame) -> None:
         if isinstance(frame, DocumentsFrame):
@@ -211,36 +314,35 @@ class ManyTopics(FrameHandler):
         try:
             self._begin(frame)
         except Refusal as refusal:
-            self._refuse_topic(frame.topic, refusal)
+            self._refuse(frame.topic, refusal)
 
     def _begin(self, frame: SubscribeFrame | PublishFrame) -> None:
         topic = check_url(frame.topic, "topic")
-        refuse = partial(self._refuse_topic, topic)
-        release = self._add_topic()
+        refuse = partial(self._refuse, topic)
+        release = self._hub.connections.add_topic(self._request.remote)
         try:
-            role: _Role
+            role: TopicSubscriber | WebSocketPublication
             if isinstance(frame, PublishFrame):
-                role = self._publish(topic, refuse)
+                role = self._hub.publish(self._connection, self._request, topic, refuse)
             else:
-                encoding = NamedFrames(topic)
                 role = TopicSubscriber(
-                    self._connection, topic, self._channel, encoding, refuse=refuse
+                    self._connection, topic, self._hub.channel, NamedFrames(topic), refuse=refuse
                 )
-                self._subscribe(role, frame)
+                self._hub.subscribe(self._request, role, frame)
         except BaseException:
             release()
             raise
         self._roles[topic] = role, release
 
-    def _pass_on(self, topic: str, payload: bytes, *, is_text: bool) -> None:
-        role, _ = self._roles.get(topic, (None, None))
-        # A document of a topic that was refused may have been on its way.
-        if isinstance(role, WebSocketPublication):
-            role.received(payload, is_text=is_text)
+    def _limit_answers(self, payload: bytes) -> None:
+        if self._connection.is_paused:
+            self._unread += len(payload) + _OVERHEAD
+            if self._unread > _UNREAD:
+                self._connection.cut_off(seconds=CUT_OFF_SECONDS)
 
-    def _refuse_topic(self, topic: str, refusal: Refusal) -> None:
+    def _refuse(self, topic: str, refusal: Refusal) -> None:
         self._end(topic)
-        self._refuse(refusal, topic)
+        self._hub.refuse(self._connection, refusal, topic)
 
     def _end(self, topic: str) -> None:
         if topic in self._roles:
@@ -251,186 +353,12 @@ class ManyTopics(FrameHandler):
                 # It reads no more once it was refused, however much has arrived.
                 self._connection.resume_reading()
 
-
-_CLOSE_CODES = {
-    Code.BAD_REQUEST: POLICY_VIOLATION,
-    Code.FORBIDDEN: POLICY_VIOLATION,
-    Code.INVALID_FRAGMENT: POLICY_VIOLATION,
-    Code.UNAVAILABLE: TRY_AGAIN_LATER,
-    Code.TOO_MANY: TRY_AGAIN_LATER,
-}
-
-#: Handles the first message of a connection.
-_Begin = Callable[..., None]
-
-_NO_FIRST_FRAME = Refusal(Code.BAD_REQUEST, "no subscribe or publish frame arrived")
-
-
-class WebSocketHandler:
-    """The handler of `GET /ws`."""
-
-    def __init__(
-        self,
-        intake: FragmentIntake,
-        topics: TopicLogs,
-        channel: LiveChannel,
-        groups: SelectionGroups,
-        connections: LiveConnections,
-        replays: Replays,
-        statistics: Statistics,
-    ) -> None:
-        self._intake = intake
-        self._topics = topics
-        self._channel = channel
-        self._groups = groups
-        self._connections = connections
-        self._replays = replays
-        self._statistics = statistics
-        self._publishing: set[WebSocketPublication] = set()
-
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        self._connections.check(request)
-        answer, of_many = accept_upgrade(request)
-        begin = self._begin_many if of_many else self._begin
-        return self._connections.accept(request, answer, partial(self._connect, request, begin))
-
-    def _connect(
-        self,
-        request: web.Request,
-        begin: _Begin,
-        transport: asyncio.Transport,
-        lost: Callable[[LiveConnection], None],
-    ) -> WebSocketConnection:
-        kind = DashboardConnection if "dashboard" in request.query else WebSocketConnection
-        connection = kind(transport, lost, max_bytes=self._intake.max_bytes)
-        connection.handler = _FirstFrame(
-            partial(begin, connection, request),
-            partial(self.refuse, connection, _NO_FIRST_FRAME),
-            self._intake.request_seconds,
-        )
-        return connection
-
-    def _begin(
-        self,
-        connection: WebSocketConnection,
-        request: web.Request,
-        payload: bytes,
-        *,
-        is_text: bool,
-    ) -> None:
-        """Handle the first message of a connection for one topic."""
-        refuse = partial(self.refuse, connection)
-        try:
-            if not is_text:
-                raise Refusal(Code.BAD_REQUEST, "frames are text frames")
-            frame = decode(payload)
-            check_url(frame.topic, "topic")
-            if isinstance(frame, PublishFrame):
-                connection.handler = self._publish(connection, request, frame.topic, refuse)
-            else:
-                is_page = isinstance(connection, DashboardConnection)
-                subscriber = WebSocketSubscriber(
-                    connection,
-                    frame.topic,
-                    self._channel,
-                    DASHBOARD_FRAMES if is_page else FRAMES,
-                    refuse=refuse,
-                )
-                self._subscribe(request, subscriber, frame)
-                connection.handler = subscriber
-        except Refusal as refusal:
-            refuse(refusal)
-
-    def _begin_many(
-        self,
-        connection: WebSocketConnection,
-        request: web.Request,
-        payload: bytes,
-        *,
-        is_text: bool,
-    ) -> None:
-        """Handle the first message of a connection for many topics."""
-        connection.handler = topics = ManyTopics(
-            connection,
-            self._channel,
-            partial(self._subscribe, request),
-            partial(self._publish, connection, request),
-            partial(self._connections.add_topic, request.remote),
-            partial(self.refuse, connection),
-        )
-        topics.received(payload, is_text=is_text)
-
-    def _publish(
-        self,
-        connection: WebSocketConnection,
-        request: web.Request,
-        topic: str,
-        refuse: Callable[[Refusal], None],
-    ) -> WebSocketPublication:
-        permission = self._intake.authorizer.check_publisher(request, topic)
-        connection.allow_large()
-        publication = WebSocketPublication(
-            connection, topic, self._topics, self._intake, permission.check, refuse
-        )
-        self._publishing.add(publication)
-        publication.ended.add_done_callback(lambda _: self._publishing.discard(publication))
-        publication.start()
-        return publication
-
-    def _subscribe(
-        self, request: web.Request, subscriber: WebSocketSubscriber, frame: SubscribeFrame
-    ) -> None:
-        since, select = parse_since(frame.since), select_of(frame)
-        address, group = request.remote or "", None
-        if select:
-            group = self._groups.enter(TopicSelection(frame.topic, select), address)
-        if group is not None:
-            subscriber.key = group.selection.key
-            subscriber.leave = partial(self._groups.leave, group, address)
-        self._replays.start(subscriber, since, group, select)
-
-    def refuse(
-        self, connection: WebSocketConnection, refusal: Refusal, topic: str | None = None
-    ) -> None:
-        """Send a refusal; close the connection unless it is of one of its many topics."""
-        if connection.has_ended:
-            return
-        self._statistics.refused[refusal.code] += 1
-        frame = ErrorFrame(code=refusal.code, message=refusal.reason, topic=topic)
-        connection.send_text(encode(frame))
-        if topic is None:
-            connection.close(_CLOSE_CODES[refusal.code], refusal.code)
-
-    async def finish(self) -> None:
-        """Acknowledge what Sources have sent, and accept no more of it."""
-        for publication in self._publishing:
-            publication.finish()
-        if self._publishing:
-            ended = [publication.ended for publication in self._publishing]
-            await asyncio.wait(ended, timeout=CLOSE_SECONDS)
-
-
-class _FirstFrame(FrameHandler):
-    """Waits for the first frame of a client, for a limited time."""
-
-    __slots__ = ("_received", "_timer")
-
-    def __init__(
-        self, received: Callable[..., None], timed_out: Callable[[], None], seconds: float
-    ) -> None:
-        self._received = received
-        self._timer = asyncio.get_running_loop().call_later(seconds, timed_out)
-
-    def received(self, payload: bytes, *, is_text: bool) -> None:
-        self._timer.cancel()
-        self._received(payload, is_text=is_text)
+    def resumed(self) -> None:
+        self._unread = 0
+        for role, _ in self._roles.values():
+            if isinstance(role, WebSocketPublication):
+                role.resumed()
 
     def lost(self) -> None:
-        self._timer.cancel()
-
-
-def select_of(frame: SubscribeFrame) -> PushSelection:
-    try:
-        return (frame.select or EVERYTHING).canonical()
-    except ConfigurationError as error:
-        raise Refusal(Code.BAD_REQUEST, f"select: {error}") from None
+        for topic in list(self._roles):
+            self._end(topic)

@@ -1,40 +1,31 @@
 """The requests that the hub makes to callbacks: to verify, to deny, and to deliver.
 
-Callbacks belong to strangers: redirects are never followed, and only a bounded part of an answer is
-read. Time limits and the number of requests are up to the caller (`scheduler`): a request that is
-cancelled leaves nothing behind.
-
-Where a request to a callback goes, and the bytes of its head.
-
-The answer of a callback as a value, and its meaning for the subscription.
-
-Connections to hosts that strangers name: each address is checked when it is dialled.
+Callbacks belong to strangers. So the address of each is checked when it is connected to, redirects
+are never followed, and only a bounded part of an answer is read. A POST is made over a connection
+of a pool, with a head that is mostly the same for all subscribers of a topic. Time limits and the
+number of requests are up to the caller (`scheduler`): a request that is cancelled leaves nothing
+behind.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-import socket
 import ssl
 from collections.abc import Callable
-from enum import Enum, auto
 from functools import lru_cache, partial
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-import aiohappyeyeballs
 import aiohttp
-from aiohttp.abc import ResolveResult
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.links import format_links
 from rsnotify.format.model import Rel
 from rsnotify.format.signatures import SigningKey
-from rsnotify.runtime.dialing import AddressResolver
+from rsnotify.runtime.dialing import Dialer, any_socket, look_up
 from rsnotify.runtime.http_client import (
-    ConnectionOwner,
     ConnectionPool,
     HttpConnection,
     HttpOrigin,
@@ -49,65 +40,17 @@ from rsnotify_hub.store.interface import NotOwner
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.urls import SHORTEST_SECRET
 
-_PORTS = {"http": 80, "https": 443}
-# What could end the request line or the Host header early, or is no character of a URI.
-_UNSAFE_IN_URL = re.compile(r"[^\x21-\x7e]")
-# What would end a header early (RFC 9110 §5.5).
-_UNSAFE_IN_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-
-
-class CallbackEndpoint(NamedTuple):
-    """Where a request goes, with its request line and Host header."""
-
-    origin: HttpOrigin
-    opening: bytes
-
-
-def endpoint_of(url: str) -> CallbackEndpoint:
-    """Return where a POST to a URL goes, with the target exactly as it is written."""
-    parts = urlsplit(url)
-    if _UNSAFE_IN_URL.search(url) or parts.scheme not in _PORTS or not parts.hostname:
-        raise ValueError("this is not an absolute http or https URL")
-    # A bare `?` at the end belongs to the target, but urlsplit drops it.
-    authority, target = _split(url.partition("#")[0].partition("://")[2])
-    host = authority.rpartition("@")[2].removesuffix(":")
-    opening = f"POST {target} HTTP/1.1\r\nHost: {host}\r\n".encode()
-    port = parts.port or _PORTS[parts.scheme]
-    return CallbackEndpoint(HttpOrigin(parts.scheme == "https", parts.hostname, port), opening)
-
-
-def _split(rest: str) -> tuple[str, str]:
-    end = next((index for index, letter in enumerate(rest) if letter in "/?"), len(rest))
-    authority, target = rest[:end], rest[end:]
-    return authority, target if target.startswith("/") else "/" + target
-
-
-def common_head(*headers: tuple[str, str], size: int) -> bytes:
-    own = (
-        ("Accept", "*/*"),
-        ("Accept-Encoding", "identity"),
-        ("User-Agent", USER_AGENT),
-        ("Content-Length", str(size)),
-    )
-    return b"".join(_header(name, value) for name, value in (*headers, *own))
-
-
-def _header(name: str, value: str) -> bytes:
-    if _UNSAFE_IN_HEADER.search(value):
-        raise ValueError(f"the value of {name} has a character that a header cannot have")
-    return f"{name}: {value}\r\n".encode()
-
-
 #: How much of a failed answer's body is kept, so that an operator can find the cause.
 EXCERPT_BYTES = 512
 
 _REDACTED = b"[...]"
 
-
-class AnswerVerdict(Enum):
-    DELIVERED = auto()
-    GONE = auto()
-    RETRY = auto()
+_PORTS = {"http": 80, "https": 443}
+# What could end the request line or the Host header early, or is no character of a URI.
+_UNSAFE_IN_URL = re.compile(r"[^\x21-\x7e]")
+# What would end a header early (RFC 9110 §5.5).
+_UNSAFE_IN_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
 
 class Answer(Struct, frozen=True, gc=False):
@@ -117,7 +60,7 @@ class Answer(Struct, frozen=True, gc=False):
         status: The HTTP status; None without a response.
         reason: The outcome, worded to follow "the callback": `answers 500`.
         excerpt: The first bytes of the body, as far as they were wanted.
-        retry_after: The seconds after which it wants another request, if it says so.
+        retry_after: The seconds until the next request, if the response states them.
         reached: False if no connection could be opened, so that nothing was sent.
     """
 
@@ -128,94 +71,17 @@ class Answer(Struct, frozen=True, gc=False):
     reached: bool = True
 
     @property
-    def verdict(self) -> AnswerVerdict:
-        """The verdict on a delivery (WebSub §7).
+    def succeeded(self) -> bool:
+        """Whether the callback accepted (WebSub §7).
 
         A redirect is a failure: the subscriber verified this callback and no other.
         """
-        if self.succeeded:
-            return AnswerVerdict.DELIVERED
-        return AnswerVerdict.GONE if self.status == 410 else AnswerVerdict.RETRY
-
-    @property
-    def succeeded(self) -> bool:
         return self.status is not None and 200 <= self.status < 300
 
-
-def redacted(excerpt: bytes, subscription: Subscription) -> bytes:
-    """Return the part of an answer that may be shown: an error page may repeat the request."""
-    for secret in _secrets(subscription):
-        excerpt = excerpt.replace(secret.encode(), _REDACTED)
-    return excerpt[:EXCERPT_BYTES]
-
-
-def _secrets(subscription: Subscription) -> list[str]:
-    # The callback is a capability URL: any part of it but the host may be secret (WebSub §8.2).
-    parts = urlsplit(subscription.callback)
-    found = [subscription.secret or "", parts.query, *parts.path.split("/")]
-    found += [unquote(part) for part in found[1:]]  # as servers read them
-    found += [value or name for name, value in parse_qsl(parts.query, keep_blank_values=True)]
-    long_enough = {part for part in found if len(part) >= SHORTEST_SECRET}
-    return sorted(long_enough, key=len, reverse=True)
-
-
-#: How long one address is tried alone, in seconds (RFC 8305 §5).
-_HEAD_START = 0.25
-
-
-class CallbackDialer:
-    def __init__(
-        self,
-        owner: ConnectionOwner,
-        *,
-        allow_private_addresses: bool,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self._owner = owner
-        self._lookups = AddressResolver()
-        self._make_socket = None if allow_private_addresses else guarded_socket
-        self._tls = tls or ssl.create_default_context()
-
-    async def dial(self, origin: HttpOrigin) -> HttpConnection:
-        """Open a connection; `Unreachable` says why there is none."""
-        try:
-            return await self._dial(origin)
-        except (OSError, RuntimeError, ValueError) as error:  # from aiohappyeyeballs and uvloop
-            raise Unreachable from error
-
-    async def _dial(self, origin: HttpOrigin) -> HttpConnection:
-        found = await self._lookups.resolve(origin.host, origin.port, socket.AF_UNSPEC)
-        connected = await aiohappyeyeballs.start_connection(
-            [
-                (each["family"], socket.SOCK_STREAM, each["proto"], "", _address(each))
-                for each in found
-            ],
-            happy_eyeballs_delay=_HEAD_START,
-            interleave=1,
-            socket_factory=self._make_socket,
-        )
-        # No certificate has the dot of the DNS root.
-        name = origin.host.rstrip(".") if origin.secure else None
-        try:
-            _, connection = await asyncio.get_running_loop().create_connection(
-                partial(HttpConnection, origin, self._owner),
-                sock=connected,
-                ssl=self._tls if origin.secure else None,
-                server_hostname=name,
-            )
-        except BaseException:
-            connected.close()
-            raise
-        return connection
-
-
-def _address(found: ResolveResult) -> tuple[str, int] | tuple[str, int, int, int]:
-    if found["family"] == socket.AF_INET6:
-        return found["host"], found["port"], 0, 0
-    return found["host"], found["port"]
-
-
-_FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
+    @property
+    def is_gone(self) -> bool:
+        """Whether the callback ends its subscription."""
+        return self.status == 410
 
 
 class CallbackRequests:
@@ -239,9 +105,8 @@ class CallbackRequests:
         pool: ConnectionPool | None = None,
     ) -> None:
         self.pool = ConnectionPool() if pool is None else pool
-        self._dialer = CallbackDialer(
-            self.pool, allow_private_addresses=allow_private_addresses, tls=tls
-        )
+        self._make_socket = any_socket if allow_private_addresses else guarded_socket
+        self._tls = tls or ssl.create_default_context()
         self._client = client
         self._hub_url = hub_url
         self._method = method
@@ -309,23 +174,41 @@ class CallbackRequests:
             except StaleConnection:
                 # Repeat it once (RFC 9110 §9.2.2): a subscriber must accept a notification twice.
                 pass
-        connection = await self._dialer.dial(origin)
+        connection = await self._connect(origin)
         if not is_allowed():  # this process may have been suspended meanwhile
             connection.abort()
             raise NotOwner("another node delivers to this callback")
         return await connection.request(head, body)
 
+    async def _connect(self, origin: HttpOrigin) -> HttpConnection:
+        try:
+            sock = await Dialer(create=self._make_socket, look_up=look_up).dial(
+                origin.host, origin.port
+            )
+            try:
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    partial(HttpConnection, origin, self.pool),
+                    sock=sock,
+                    ssl=self._tls if origin.secure else None,
+                    # No certificate has the dot of the DNS root.
+                    server_hostname=origin.host.rstrip(".") if origin.secure else None,
+                )
+            except BaseException:
+                sock.close()
+                raise
+        except (OSError, RuntimeError, ValueError) as error:  # from uvloop, too
+            raise Unreachable from error
+        return connection
+
     def _request(
         self, subscription: Subscription, body: bytes, content_type: str
     ) -> tuple[HttpOrigin, bytes]:
-        origin, opening, key = callback_target(
-            subscription.callback, subscription.secret, self._method
-        )
+        endpoint, key = _target(subscription.callback, subscription.secret, self._method)
         common = notification_head(subscription.topic, self._hub_url, content_type, len(body))
         if key is None:
-            return origin, opening + common + b"\r\n"
+            return endpoint.origin, endpoint.opening + common + b"\r\n"
         signature = f"X-Hub-Signature: {key.sign(body)}\r\n\r\n".encode()  # WebSub §7.1
-        return origin, opening + common + signature
+        return endpoint.origin, endpoint.opening + common + signature
 
     async def get(self, url: str, *, limit: int) -> Answer:
         """GET a callback with a query (WebSub §5.2, §5.3); keep one byte more than the limit."""
@@ -349,34 +232,6 @@ class CallbackRequests:
         self.pool.close()
 
 
-class CallbackTarget(NamedTuple):
-    """What the deliveries to one subscription share."""
-
-    origin: HttpOrigin
-    opening: bytes
-    key: SigningKey | None
-
-
-# As many as the subscriptions of a large hub: a smaller cache that is used in order never hits.
-@lru_cache(maxsize=32_768)
-def callback_target(callback: str, secret: str | None, method: str) -> CallbackTarget:
-    """Return what a POST to a callback needs but its body; ValueError if it is no URL."""
-    key = None if secret is None else SigningKey(secret, method)
-    return CallbackTarget(*endpoint_of(callback), key)
-
-
-@lru_cache(maxsize=256)
-def notification_head(topic: str, hub_url: str, content_type: str, size: int) -> bytes:
-    """Return the headers that the requests to all subscribers of a topic share (WebSub §7)."""
-    links = format_links([(Rel.SELF, topic), (Rel.HUB, hub_url)])
-    return common_head(("Content-Type", content_type), ("Link", links), size=size)
-
-
-@lru_cache(maxsize=100)
-def _success(status: int) -> Answer:
-    return Answer(status, f"answers {status}")
-
-
 async def _beginning(response: aiohttp.ClientResponse, size: int) -> bytes:
     body = b""
     async for chunk in response.content.iter_chunked(size):
@@ -384,6 +239,11 @@ async def _beginning(response: aiohttp.ClientResponse, size: int) -> bytes:
         if len(body) >= size:
             break
     return body[:size]
+
+
+@lru_cache(maxsize=100)
+def _success(status: int) -> Answer:
+    return Answer(status, f"answers {status}")
 
 
 def _no_reply(error: Exception) -> Answer:
@@ -396,3 +256,76 @@ def _not_reached(error: Exception, *, connected: bool) -> Answer:
     # An address that is refused now is refused at the next attempt, too: not worth one.
     refused = isinstance(error.__cause__, PermissionError)
     return Answer(None, f"cannot be reached: {reason_of(error)}", reached=connected or refused)
+
+
+class CallbackEndpoint(NamedTuple):
+    """Where a request goes, with its request line and Host header."""
+
+    origin: HttpOrigin
+    opening: bytes
+
+
+# As many as the subscriptions of a large hub: a smaller cache that is used in order never hits.
+@lru_cache(maxsize=32_768)
+def _target(
+    callback: str, secret: str | None, method: str
+) -> tuple[CallbackEndpoint, SigningKey | None]:
+    """Return what the deliveries to one subscription share; ValueError if it is no URL."""
+    key = None if secret is None else SigningKey(secret, method)
+    return endpoint_of(callback), key
+
+
+def endpoint_of(url: str) -> CallbackEndpoint:
+    """Return where a POST to a URL goes, with the target exactly as it is written."""
+    parts = urlsplit(url)
+    if _UNSAFE_IN_URL.search(url) or parts.scheme not in _PORTS or not parts.hostname:
+        raise ValueError("this is not an absolute http or https URL")
+    # A bare `?` at the end belongs to the target, but urlsplit drops it.
+    authority, target = _split(url.partition("#")[0].partition("://")[2])
+    host = authority.rpartition("@")[2].removesuffix(":")
+    opening = f"POST {target} HTTP/1.1\r\nHost: {host}\r\n".encode()
+    port = parts.port or _PORTS[parts.scheme]
+    return CallbackEndpoint(HttpOrigin(parts.scheme == "https", parts.hostname, port), opening)
+
+
+def _split(rest: str) -> tuple[str, str]:
+    end = next((index for index, letter in enumerate(rest) if letter in "/?"), len(rest))
+    authority, target = rest[:end], rest[end:]
+    return authority, target if target.startswith("/") else "/" + target
+
+
+@lru_cache(maxsize=256)
+def notification_head(topic: str, hub_url: str, content_type: str, size: int) -> bytes:
+    """Return the headers that the requests to all subscribers of a topic share (WebSub §7)."""
+    headers = {
+        "Content-Type": content_type,
+        "Link": format_links([(Rel.SELF, topic), (Rel.HUB, hub_url)]),
+        "Accept": "*/*",
+        "Accept-Encoding": "identity",
+        "User-Agent": USER_AGENT,
+        "Content-Length": str(size),
+    }
+    return b"".join(_header(name, value) for name, value in headers.items())
+
+
+def _header(name: str, value: str) -> bytes:
+    if _UNSAFE_IN_HEADER.search(value):
+        raise ValueError(f"the value of {name} has a character that a header cannot have")
+    return f"{name}: {value}\r\n".encode()
+
+
+def redacted(excerpt: bytes, subscription: Subscription) -> bytes:
+    """Return the part of an answer that may be shown: an error page may repeat the request."""
+    for secret in _secrets(subscription):
+        excerpt = excerpt.replace(secret.encode(), _REDACTED)
+    return excerpt[:EXCERPT_BYTES]
+
+
+def _secrets(subscription: Subscription) -> list[str]:
+    # The callback is a capability URL: any part of it but the host may be secret (WebSub §8.2).
+    parts = urlsplit(subscription.callback)
+    found = [subscription.secret or "", parts.query, *parts.path.split("/")]
+    found += [unquote(part) for part in found[1:]]  # as servers read them
+    found += [value or name for name, value in parse_qsl(parts.query, keep_blank_values=True)]
+    long_enough = {part for part in found if len(part) >= SHORTEST_SECRET}
+    return sorted(long_enough, key=len, reverse=True)

@@ -1,6 +1,6 @@
 """WebSub callbacks as a channel of the log: each subscription is delivered from its position.
 
-The channel manages subscriptions. `registry` keeps them, and `delivery.sender` delivers to them.
+The registry keeps the subscriptions of this node, and the sender delivers to them.
 """
 
 from __future__ import annotations

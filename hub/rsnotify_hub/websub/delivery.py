@@ -2,10 +2,10 @@
 
 Theory of operation. A subscription is *active* while deliveries succeed, however far behind it
 is. A failed attempt makes it *retrying*, with growing waits. After attempts have failed for too
-long it is *given up*: nothing is sent until the topic is updated, and then it is retried for as
-long again (WebSub §7). Its position in the log stays, so that it then receives what it missed. A
-renewal shows that the subscriber is alive, so its next attempt does not wait. A *suspended*
-subscription waits for an administrator.
+long it is *given up*, a dead letter: nothing is sent until the topic is updated, and then it is
+retried for as long again (WebSub §7). Its position in the log stays, so that it then receives what
+it missed. A renewal shows that the subscriber is alive, so its next attempt does not wait. A
+*suspended* subscription waits for an administrator.
 
     state       failed          failed for too long   delivered   updated     renewed
     active      retrying        -                     active      active      active
@@ -16,10 +16,11 @@ subscription waits for an administrator.
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from msgspec import Struct
 
+from rsnotify.format.coverage import EARLIEST
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.subscriptions import DeliveryState, Subscription, subscription_id
 from rsnotify_hub.urls import authority_of, host_of
@@ -31,7 +32,6 @@ KEPT_FAILED, KEPT_DELIVERED = 10, 5
 #: The time between two successful attempts that are kept. So most deliveries cost nothing more, and
 #: those that are kept show more than the last moment.
 _APART = timedelta(seconds=10)
-_ALWAYS = datetime.min.replace(tzinfo=UTC)
 
 
 class DeliveryAttempt(Struct, frozen=True, gc=False):
@@ -39,7 +39,7 @@ class DeliveryAttempt(Struct, frozen=True, gc=False):
 
     Args:
         at: When it failed, or when one that succeeded began.
-        excerpt: The first bytes of the answer, if it says that the attempt failed.
+        excerpt: The first bytes of the answer to an attempt that failed.
         seconds: How long it took.
         after: The position in the log that the subscription had.
         through: The position of the last fragment that was sent.
@@ -79,10 +79,8 @@ class Delivery:
         failed: Its last failed attempts.
         delivered: Some of its last successful attempts.
         kept_after: Successful attempts are kept from this instant on.
-        stored_trouble: The trouble that the store has.
-        given_up_since: When it was given up; None unless it is.
+        given_up_since: When it became a dead letter; None unless it is one.
         slot: The attempt that runs or waits for capacity.
-        timer: Ends the wait for the next attempt.
         lock: Held while its value is changed in the store.
         is_stopped: Whether no attempt is made any more: another node has it, or will have it.
     """
@@ -100,7 +98,7 @@ class Delivery:
         self.stored_trouble: Trouble | None = None
         self.failed: list[DeliveryAttempt] = []
         self.delivered: list[DeliveryAttempt] = []
-        self.kept_after = _ALWAYS
+        self.kept_after = EARLIEST
         self.given_up_since: Instant | None = None
         self.slot: DeliverySlot | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -151,7 +149,6 @@ class Delivery:
         )
 
     def keep(self, attempt: DeliveryAttempt) -> None:
-        """Keep a successful attempt."""
         self.delivered.append(attempt)
         del self.delivered[:-KEPT_DELIVERED]
         self.kept_after = attempt.at + _APART
@@ -167,7 +164,7 @@ class Delivery:
         self._trying_since = self._trying_since or attempt.at
         self.failed.append(attempt)
         del self.failed[:-KEPT_FAILED]
-        self.kept_after = _ALWAYS
+        self.kept_after = EARLIEST
 
     def has_failed_for(self, seconds: float, now: Instant) -> bool:
         """Return whether attempts have failed for so long since the first, or since an update."""
@@ -175,7 +172,7 @@ class Delivery:
         return since is not None and now - since >= timedelta(seconds=seconds)
 
     def give_up(self, now: Instant) -> None:
-        """Make no more attempts until the topic is updated."""
+        """Make it a dead letter: no more attempts until the topic is updated."""
         self.given_up_since = now
         self.retry_at = None
 

@@ -15,7 +15,7 @@ from rsnotify_hub.urls import check_url
 #: WebSub §5.1: a secret is less than 200 bytes.
 MAX_SECRET_BYTES = 199
 _MAX_FIELDS = 100
-#: Longer numbers are cut to the longest lease anyway, and need not be parsed.
+#: Longer numbers are not parsed, since all of them become the longest lease.
 _LEASE_DIGITS = 18
 _LONGEST_LEASE = 10**_LEASE_DIGITS
 

@@ -4,9 +4,7 @@ Theory of operation. Each topic has at most one fetch at a time. Pings that arri
 the next one, which begins after all of them, so that it sees the change that each announces.
 Between two fetches of a topic that anybody may ping there is a pause, for which pings wait.
 
-The GET of a topic after a ping, with few redirects and a bounded answer.
-
-The part of a fetched topic that is new to its log, without I/O.
+Of a Change List, only the part that its log does not have is appended (`part_after`).
 """
 
 from __future__ import annotations
@@ -14,20 +12,17 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence, Set
-from urllib.parse import urldefrag, urlsplit
 from weakref import WeakValueDictionary
 
 import aiohttp
-from msgspec import Struct
-from yarl import URL
 
 from rsnotify.errors import DocumentError, InvalidDocument, Unavailable
 from rsnotify.format.datetimes import Instant, just_before
-from rsnotify.format.model import Document, Link, Rel, Resource
+from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import DocumentLimits, read_document
 from rsnotify.format.writer import write_document
 from rsnotify.runtime.tasks import cancel
-from rsnotify_hub.access.limits import is_granted
+from rsnotify_hub.access.limits import covers
 from rsnotify_hub.config.configuration import IntakeConfig, WebSubConfig
 from rsnotify_hub.fragments import (
     MERGED_CONTENT_TYPE,
@@ -36,164 +31,196 @@ from rsnotify_hub.fragments import (
     check_fragment,
     read_fragment,
     read_stored,
+    up_links,
 )
-from rsnotify_hub.http.topic_requests import exact_url, reason_of
+from rsnotify_hub.http.topic_requests import NO_VALIDATORS, Fetched, TopicClient, Validators
 from rsnotify_hub.intake import is_sitemap, is_xml, whole_content
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.interface import LogEntry
-from rsnotify_hub.urls import check_url, host_of
+from rsnotify_hub.urls import host_of
 
-#: How many redirects are followed.
-MAX_REDIRECTS = 3
-
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_MAX_VALIDATOR = 200
-_SUCCESS, _NOT_MODIFIED = 200, 304
-
-
-class Validators(Struct, frozen=True):
-    """The `ETag` and `Last-Modified` of one version of a content (RFC 9110 §8.8)."""
-
-    etag: str | None = None
-    modified: str | None = None
-
-    def conditions(self) -> dict[str, str]:
-        headers = {"If-None-Match": self.etag, "If-Modified-Since": self.modified}
-        return {name: value for name, value in headers.items() if value is not None}
-
-
-class Fetched(Struct, frozen=True):
-    """The answer of a topic; the content type may be empty."""
-
-    body: bytes
-    content_type: str
-    validators: Validators
-
-
-class TopicClient:
-    """Fetches topics, each with its redirects within `seconds`, through the guarded HTTP client."""
-
-    def __init__(self, client: aiohttp.ClientSession, *, max_bytes: int, seconds: float) -> None:
-        self._client = client
-        self._max_bytes = max_bytes
-        self._seconds = seconds
-
-    async def fetch(self, topic: str, known: Validators) -> Fetched | None:
-        """GET a topic; return None if its version is still the known one.
-
-        Raises:
-            Unavailable: It did not answer with usable content.
-        """
-        try:
-            async with asyncio.timeout(self._seconds):
-                return await self._follow(topic, known)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise Unavailable(topic, reason_of(error)) from None
-
-    async def _follow(self, topic: str, known: Validators) -> Fetched | None:
-        url = topic
-        for _ in range(MAX_REDIRECTS + 1):
-            async with self._client.get(
-                exact_url(url), allow_redirects=False, headers=known.conditions()
-            ) as response:
-                if response.status not in _REDIRECTS:
-                    return await self._read(topic, response)
-                url = _target(topic, url, response.headers.get("Location", ""))
-        raise Unavailable(topic, f"it redirects more than {MAX_REDIRECTS} times")
-
-    async def _read(self, topic: str, response: aiohttp.ClientResponse) -> Fetched | None:
-        if response.status == _NOT_MODIFIED:
-            return None
-        if response.status != _SUCCESS:
-            raise Unavailable(topic, f"it answers {response.status}")
-        if response.headers.get("Content-Encoding", "identity") != "identity":
-            raise Unavailable(topic, "it answers with a Content-Encoding")
-        chunks, size = [], 0
-        async for chunk in response.content.iter_any():
-            chunks.append(chunk)
-            size += len(chunk)
-            if size > self._max_bytes:
-                raise Unavailable(topic, f"its content is too large: over {self._max_bytes} bytes")
-        return Fetched(
-            body=b"".join(chunks),
-            content_type=response.headers.get("Content-Type", ""),
-            validators=Validators(
-                _short(response.headers.get("ETag")), _short(response.headers.get("Last-Modified"))
-            ),
-        )
-
-
-def _short(validator: str | None) -> str | None:
-    return validator if validator is not None and len(validator) <= _MAX_VALIDATOR else None
-
-
-def _target(topic: str, url: str, location: str) -> str:
-    """Return the target of a redirect, if it may be followed."""
-    target = urldefrag(str(exact_url(url).join(URL(location, encoded=True)))).url
-    try:
-        check_url(target, "the Location")
-    except Refusal:
-        raise Unavailable(topic, "it redirects to an unusable URL") from None
-    if urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https":
-        raise Unavailable(topic, "it redirects from https to http")
-    return target
-
+#: How many topics are fetched at once, since each may be held in memory; in all and of one host.
+_CONCURRENT, _CONCURRENT_PER_HOST = 16, 4
+#: How many topics may be fetched or wait for it.
+_MAX_TOPICS = 1000
+#: For how many topics the fetched version is remembered.
+_MAX_VERSIONS = 10_000
 
 #: What distinguishes two changes of one instant: the URI and the kind of change.
 ChangeKey = tuple[str, str | None]
 
 
-class NewsReader:
-    def __init__(self, limits: DocumentLimits, max_bytes: int) -> None:
-        self._limits = limits
-        self._max_bytes = max_bytes
+class TopicFetcher:
+    """Fetches topics that were pinged, and appends what is new."""
 
-    def news(
+    def __init__(
         self,
-        fetched: Fetched,
+        topics: TopicLogs,
+        client: aiohttp.ClientSession,
+        websub: WebSubConfig,
+        intake: IntakeConfig,
         *,
-        through: Instant | None,
-        last: Sequence[LogEntry],
-        received: Instant,
-    ) -> Fragment | None:
-        """Return what is to be appended to the log, or None if a Change List has nothing new.
+        open_topics: Sequence[str],
+        clock: Callable[[], Instant],
+    ) -> None:
+        self._topics = topics
+        self._clock = clock
+        self._open_topics = open_topics
+        self._max_open_topics = websub.max_open_topics
+        self._pause = websub.ping_seconds
+        self._client = TopicClient(
+            client,
+            max_bytes=websub.max_channel_bytes,
+            seconds=websub.callback_seconds,
+        )
+        self._limits = DocumentLimits(
+            document_bytes=websub.max_channel_bytes, links=intake.max_links
+        )
+        self._max_bytes = intake.max_fragment_bytes
+        self._capacity = asyncio.Semaphore(_CONCURRENT)
+        self._hosts: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._working: dict[str, asyncio.Task[None]] = {}
+        self._versions: dict[str, tuple[int, Validators]] = {}
 
-        `last` are the entries that reach `through`, the instant up to which the log has changes.
+    async def fetch(self, topic: str) -> None:
+        """GET a topic, and append what is new; return once that is durable.
+
+        Raises:
+            Refusal: Too many topics are being fetched, or there are too many open topics.
+            Unavailable: The topic did not answer with content that can be passed on.
         """
-        content_type = fetched.content_type or _guessed(fetched.body)
-        if is_xml(content_type) and is_sitemap(fetched.body):
-            return self._changes(fetched.body, content_type, through, last)
-        if len(fetched.body) > self._max_bytes:
-            raise InvalidDocument(f"it is larger than {self._max_bytes} bytes")
-        return whole_content(fetched.body, content_type, received)
+        if topic not in self._working:
+            self._check_capacity(topic)
+        if topic not in self._waiting:
+            self._waiting[topic] = _retrieved(asyncio.get_running_loop().create_future())
+        if topic not in self._working:
+            self._working[topic] = asyncio.create_task(self._work(topic))
+        await asyncio.shield(self._waiting[topic])
 
-    def _changes(
-        self, body: bytes, content_type: str, through: Instant | None, last: Sequence[LogEntry]
-    ) -> Fragment | None:
-        document = read_document(body, limits=self._limits)
-        known = set() if through is None else _known(last, through)
-        news = part_after(document, through=through, known=known)
-        if news is None:
-            return None
-        if news is not document:
-            body, content_type = write_document(news), MERGED_CONTENT_TYPE
-        if len(body) > self._max_bytes:
-            check_fragment(news, body, content_type)
-            body, content_type = write_document(announce(news)), MERGED_CONTENT_TYPE
-        return read_fragment(body, content_type=content_type, limits=self._limits)
+    def _check_capacity(self, topic: str) -> None:
+        if len(self._working) >= _MAX_TOPICS:
+            raise Refusal(Code.UNAVAILABLE, "too many topics are being fetched; try again later")
+        new = self.is_open(topic) and self._topics.state(topic) is None
+        if new and len(self._topics.states()) >= self._max_open_topics:
+            raise Refusal(Code.UNAVAILABLE, "this hub has too many open topics")
+
+    def is_open(self, topic: str) -> bool:
+        return covers(self._open_topics, topic)
+
+    async def _work(self, topic: str) -> None:
+        try:
+            while (future := self._waiting.pop(topic, None)) is not None:
+                await self._settle(topic, future)
+                if self.is_open(topic):
+                    await asyncio.sleep(self._pause)
+        finally:
+            del self._working[topic]
+
+    async def _settle(self, topic: str, future: asyncio.Future[None]) -> None:
+        host = self._hosts.setdefault(host_of(topic), asyncio.Semaphore(_CONCURRENT_PER_HOST))
+        try:
+            # The host comes first: a wait for a slow host must not use up the shared capacity.
+            async with host, self._capacity:
+                await self._fetch(topic)
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    async def _fetch(self, topic: str) -> None:
+        fetched = await self._client.fetch(topic, self._version(topic))
+        if fetched is None:
+            return
+        received = self._clock()
+        through, last = await self._end_of_log(topic)
+        try:
+            fragment = await asyncio.to_thread(
+                news_of,
+                fetched,
+                self._limits,
+                through=through,
+                last=last,
+                received=received,
+                max_bytes=self._max_bytes,
+            )
+            if fragment is not None:
+                await self._topics.publish(topic, fragment)
+        except DocumentError as error:
+            raise Unavailable(topic, error.reason) from None
+        self._remember(topic, fetched)
+
+    def _version(self, topic: str) -> Validators:
+        """Return the validators of the newest log entry, if it came from a fetch."""
+        position, validators = self._versions.get(topic, (0, NO_VALIDATORS))
+        return validators if position == self._topics.position(topic) else NO_VALIDATORS
+
+    def _remember(self, topic: str, fetched: Fetched) -> None:
+        self._versions.pop(topic, None)
+        self._versions[topic] = self._topics.position(topic), fetched.validators
+        if len(self._versions) > _MAX_VERSIONS:
+            del self._versions[next(iter(self._versions))]
+
+    async def _end_of_log(self, topic: str) -> tuple[Instant | None, list[LogEntry]]:
+        """Return the instant up to which the log has changes, and the entries that reach it."""
+        state = self._topics.state(topic)
+        if state is None or state.whole:
+            return None, []
+        before = just_before(state.through)
+        return state.through, await self._topics.read(topic, after=0, since=before)
+
+    async def close(self) -> None:
+        """Cancel all fetches; the pings get no answer."""
+        for future in self._waiting.values():
+            future.cancel()
+        await cancel(self._working.values())
 
 
-def _known(last: Sequence[LogEntry], through: Instant) -> set[ChangeKey]:
+def _retrieved(future: asyncio.Future[None]) -> asyncio.Future[None]:
+    """Mark any exception as retrieved, since the client that pinged may be gone."""
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return future
+
+
+def news_of(
+    fetched: Fetched,
+    limits: DocumentLimits,
+    *,
+    through: Instant | None,
+    last: Sequence[LogEntry],
+    received: Instant,
+    max_bytes: int,
+) -> Fragment | None:
+    """Return what is to be appended to the log; None if a Change List has nothing new.
+
+    `last` are the entries that reach `through`, the instant up to which the log has changes.
+    """
+    body, content_type = fetched.body, fetched.content_type
+    if not content_type:  # it is guessed, as RFC 9110 §8.3 allows
+        is_document = body.startswith(b"<?xml")
+        content_type = MERGED_CONTENT_TYPE if is_document else "application/octet-stream"
+    if not (is_xml(content_type) and is_sitemap(body)):
+        if len(body) > max_bytes:
+            raise InvalidDocument(f"it is larger than {max_bytes} bytes")
+        return whole_content(body, content_type, received)
+    document = read_document(body, limits=limits)
     known: set[ChangeKey] = set()
-    for entry in last:
-        known |= keys_at(read_stored(entry.fragment.body).resources, through)
-    return known
-
-
-def _guessed(body: bytes) -> str:
-    """Guess the type of a content without a Content-Type, as RFC 9110 §8.3 allows."""
-    return MERGED_CONTENT_TYPE if body.startswith(b"<?xml") else "application/octet-stream"
+    if through is not None:
+        for entry in last:
+            known |= keys_at(read_stored(entry.fragment.body).resources, through)
+    news = part_after(document, through=through, known=known)
+    if news is None:
+        return None
+    if news is not document:
+        body, content_type = write_document(news), MERGED_CONTENT_TYPE
+    if len(body) > max_bytes:
+        check_fragment(news, body, content_type)
+        body, content_type = write_document(announce(news)), MERGED_CONTENT_TYPE
+    return read_fragment(body, content_type=content_type, limits=limits)
 
 
 def keys_at(resources: Iterable[Resource], instant: Instant) -> set[ChangeKey]:
@@ -242,7 +269,7 @@ def _tail(
         resources=news,
         from_=from_,
         until=document.until or last,
-        links=_up(document),
+        links=up_links(document),
     )
 
 
@@ -254,143 +281,6 @@ def announce(document: Document) -> Document:
     last = document.resources[-1].changed_at
     if last is None:
         raise InvalidDocument("it is too large, and its last change has no datetime")
-    return Document(capability=capability_of(document), from_=last, until=last, links=_up(document))
-
-
-def _up(document: Document) -> tuple[Link, ...]:
-    return tuple(link for link in document.links if link.rel == Rel.UP)
-
-
-#: How many topics are fetched at once, since each may be held in memory; in all and of one host.
-_CONCURRENT, _CONCURRENT_PER_HOST = 16, 4
-#: How many topics may be fetched or wait for it.
-_MAX_TOPICS = 1000
-#: For how many topics the fetched version is remembered.
-_MAX_VERSIONS = 10_000
-
-_UNKNOWN = Validators()
-
-
-class PingHandler:
-    def __init__(
-        self,
-        topics: TopicLogs,
-        client: aiohttp.ClientSession,
-        websub: WebSubConfig,
-        intake: IntakeConfig,
-        *,
-        open_topics: Sequence[str],
-        clock: Callable[[], Instant],
-    ) -> None:
-        self._topics = topics
-        self._clock = clock
-        self._open_topics = open_topics
-        self._max_open_topics = websub.max_open_topics
-        self._pause = websub.ping_seconds
-        self._client = TopicClient(
-            client,
-            max_bytes=websub.max_channel_bytes,
-            seconds=websub.callback_seconds,
-        )
-        limits = DocumentLimits(document_bytes=websub.max_channel_bytes, links=intake.max_links)
-        self._reader = NewsReader(limits, intake.max_fragment_bytes)
-        self._capacity = asyncio.Semaphore(_CONCURRENT)
-        self._hosts: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        self._waiting: dict[str, asyncio.Future[None]] = {}
-        self._working: dict[str, asyncio.Task[None]] = {}
-        self._versions: dict[str, tuple[int, Validators]] = {}
-
-    async def fetch(self, topic: str) -> None:
-        """GET a topic, and append what is new; return once that is durable.
-
-        Raises:
-            Refusal: Too many topics are being fetched, or there are too many open topics.
-            Unavailable: The topic did not answer with content that can be passed on.
-        """
-        if topic not in self._working:
-            self._check_capacity(topic)
-        if topic not in self._waiting:
-            self._waiting[topic] = _retrieved(asyncio.get_running_loop().create_future())
-        if topic not in self._working:
-            self._working[topic] = asyncio.create_task(self._work(topic))
-        await asyncio.shield(self._waiting[topic])
-
-    def _check_capacity(self, topic: str) -> None:
-        if len(self._working) >= _MAX_TOPICS:
-            raise Refusal(Code.UNAVAILABLE, "too many topics are being fetched; try again later")
-        new = self.is_open(topic) and self._topics.state(topic) is None
-        if new and len(self._topics.states()) >= self._max_open_topics:
-            raise Refusal(Code.UNAVAILABLE, "this hub has too many open topics")
-
-    def is_open(self, topic: str) -> bool:
-        return any(is_granted(prefix, topic) for prefix in self._open_topics)
-
-    async def _work(self, topic: str) -> None:
-        try:
-            while (future := self._waiting.pop(topic, None)) is not None:
-                await self._settle(topic, future)
-                if self.is_open(topic):
-                    await asyncio.sleep(self._pause)
-        finally:
-            del self._working[topic]
-
-    async def _settle(self, topic: str, future: asyncio.Future[None]) -> None:
-        host = self._hosts.setdefault(host_of(topic), asyncio.Semaphore(_CONCURRENT_PER_HOST))
-        try:
-            # The host comes first: a wait for a slow host must not use up the shared capacity.
-            async with host, self._capacity:
-                await self._fetch(topic)
-        except asyncio.CancelledError:
-            future.cancel()
-            raise
-        except Exception as error:
-            future.set_exception(error)
-        else:
-            future.set_result(None)
-
-    async def _fetch(self, topic: str) -> None:
-        fetched = await self._client.fetch(topic, self._version(topic))
-        if fetched is None:
-            return
-        received = self._clock()
-        through, last = await self._end_of_log(topic)
-        try:
-            fragment = await asyncio.to_thread(
-                self._reader.news, fetched, through=through, last=last, received=received
-            )
-            if fragment is not None:
-                await self._topics.publish(topic, fragment)
-        except DocumentError as error:
-            raise Unavailable(topic, error.reason) from None
-        self._remember(topic, fetched)
-
-    def _version(self, topic: str) -> Validators:
-        """Return the validators of the newest log entry, if it came from a fetch."""
-        position, validators = self._versions.get(topic, (0, _UNKNOWN))
-        return validators if position == self._topics.position(topic) else _UNKNOWN
-
-    def _remember(self, topic: str, fetched: Fetched) -> None:
-        self._versions.pop(topic, None)
-        self._versions[topic] = self._topics.position(topic), fetched.validators
-        if len(self._versions) > _MAX_VERSIONS:
-            del self._versions[next(iter(self._versions))]
-
-    async def _end_of_log(self, topic: str) -> tuple[Instant | None, list[LogEntry]]:
-        """Return the instant up to which the log has changes, and the entries that reach it."""
-        state = self._topics.state(topic)
-        if state is None or state.whole:
-            return None, []
-        before = just_before(state.through)
-        return state.through, await self._topics.read(topic, after=0, since=before)
-
-    async def close(self) -> None:
-        """Cancel all fetches; the pings get no answer."""
-        for future in self._waiting.values():
-            future.cancel()
-        await cancel(self._working.values())
-
-
-def _retrieved(future: asyncio.Future[None]) -> asyncio.Future[None]:
-    """Mark any exception as retrieved, since the client that pinged may be gone."""
-    future.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return future
+    return Document(
+        capability=capability_of(document), from_=last, until=last, links=up_links(document)
+    )

@@ -1,8 +1,8 @@
-"""The subscriptions of this hub: `SubscriptionRegistry` finds them in memory, and
-`SubscriptionUpdates` changes them in the store and then in memory, so that neither is ahead for
-long.
+"""The WebSub subscriptions of this hub, and how many there may be.
 
-Limits on the number of subscriptions and pending requests, in all, per host and per client.
+`SubscriptionRegistry` finds them in memory. `SubscriptionUpdates` changes them in the store and
+then in memory, so that neither is ahead for long. `SubscriptionQuota` limits the number of
+subscriptions and of pending requests, in all, per host and per client.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.urls import authority_of, host_of
 from rsnotify_hub.websub.delivery import Delivery
 from rsnotify_hub.websub.forms import SubscriptionRequest
+
+#: How many requests may be pending: in all, and of one callback host or one client.
+MAX_PENDING = 2000
+PENDING_SHARE = 200
 
 
 class SubscriptionRegistry:
@@ -152,11 +156,6 @@ class SubscriptionUpdates:
         delivery.subscription = replace(delivery.subscription, position=position)
         subscription = delivery.subscription
         self._store.move_cursor(subscription.topic, subscription.callback, position)
-
-
-#: How many requests may be pending: in all, and of one callback host or one client.
-MAX_PENDING = 2000
-PENDING_SHARE = 200
 
 
 def client_of(address: str | None) -> str:

@@ -4,22 +4,17 @@ Theory of operation. There are two queues. A first attempt goes into the quick q
 the slow one. While something waits for the quick queue, a request that has run there for a second
 moves to the slow one; if that is full, the request ends as if its time were up. So the quick
 queue empties at least once a second, whatever callbacks do, and the number of open connections is
-bounded.
+bounded. Of the capacity of a queue, each host gets at most a share, and hosts that have something
+waiting are served round-robin: a host with a thousand callbacks delays the others no more than a
+host with one (`FairQueue`).
 
 A request starts within `submit` if there is capacity. It takes a task only if its starter runs
 one (`DeliveryScheduler.run`). All requests have the same time limit, so that one timer serves them
 all (`Deadlines`).
 
-Which waiting request starts next when more wait than may run at once.
-
-Theory of operation. A queue has a capacity, of which each host gets at most a share. Hosts that
-have something waiting are served round-robin, so a host with a thousand callbacks delays the
-others no more than a host with one. Nothing here does I/O or reads a clock.
-
-GET requests to callbacks: to verify an intent, and to say that a subscription is denied.
-
-Theory of operation. Whatever a stranger sends to the hub, it causes one GET at most: a request is
-repeated only if no connection could be opened, so that nobody was reached.
+Deliveries and the GETs that verify or deny a subscription (`IntentRequests`) have a scheduler each.
+Whatever a stranger sends to the hub, it causes one GET at most: a request is repeated only if no
+connection could be opened, so that nobody was reached.
 """
 
 from __future__ import annotations
@@ -40,13 +35,10 @@ from rsnotify.sync.retry import Retry
 from rsnotify_hub.urls import authority_of
 from rsnotify_hub.websub.callback_requests import Answer, CallbackRequests
 
+log = logging.getLogger("rsnotify.hub.websub")
 
-class QueueItem(Protocol):
-    @property
-    def host(self) -> str: ...
-
-
-T = TypeVar("T", bound=QueueItem)
+#: How long a request may run in the quick queue while others wait for it, in seconds.
+QUICK_SECONDS = 1.0
 
 
 class Capacity(Struct, frozen=True):
@@ -54,91 +46,19 @@ class Capacity(Struct, frozen=True):
     per_host: int
 
 
-class FairQueue(Generic[T]):
-    def __init__(self, capacity: Capacity) -> None:
-        self._capacity = capacity
-        self._waiting: OrderedDict[str, deque[T]] = OrderedDict()
-        self._running: dict[T, float] = {}
-        self._running_hosts: dict[str, int] = {}
-
-    def add(self, item: T) -> None:
-        self._waiting.setdefault(item.host, deque()).append(item)
-
-    def pop(self) -> T | None:
-        """Remove and return the waiting item that may run next; None if none may."""
-        if not self._waiting or len(self._running) >= self._capacity.count:
-            return None
-        host = next((host for host in self._waiting if self._has_share(host)), None)
-        if host is None:
-            return None
-        found = self._waiting[host].popleft()
-        self._waiting.move_to_end(host)
-        if not self._waiting[host]:
-            del self._waiting[host]
-        return found
-
-    def _has_share(self, host: str) -> bool:
-        return self._running_hosts.get(host, 0) < self._capacity.per_host
-
-    def has_capacity(self, host: str) -> bool:
-        return len(self._running) < self._capacity.count and self._has_share(host)
-
-    def start_at_once(self, item: T, now: float) -> bool:
-        """Start an item that does not wait, if there is capacity; return whether there was."""
-        running = self._running_hosts.get(item.host, 0)
-        if running >= self._capacity.per_host or len(self._running) >= self._capacity.count:
-            return False
-        self._running[item] = now
-        self._running_hosts[item.host] = running + 1
-        return True
-
-    def start(self, item: T, now: float) -> None:
-        """Count an item as running since `now`, in seconds of any monotonic clock."""
-        self._running[item] = now
-        self._running_hosts[item.host] = self._running_hosts.get(item.host, 0) + 1
-
-    def remove(self, item: T) -> None:
-        if self._running.pop(item, None) is not None:
-            self._running_hosts[item.host] -= 1
-            if not self._running_hosts[item.host]:
-                del self._running_hosts[item.host]
-        elif item in self._waiting.get(item.host, ()):
-            self._waiting[item.host].remove(item)
-            if not self._waiting[item.host]:
-                del self._waiting[item.host]
-
-    def blocking(self, before: float) -> Iterator[T]:
-        """Yield what runs since `before` or earlier while another waits for its capacity."""
-        full = len(self._running) >= self._capacity.count
-        for item, started in list(self._running.items()):
-            if started > before:
-                return
-            if self._waiting and (full or item.host in self._waiting):
-                yield item
-
-    def has_waiting(self) -> bool:
-        return bool(self._waiting)
-
-    def waiting(self) -> int:
-        return sum(map(len, self._waiting.values()))
-
-    def running(self) -> list[T]:
-        return list(self._running)
-
-    def clear(self) -> None:
-        self._waiting.clear()
-
-
-log = logging.getLogger("rsnotify.hub.websub")
-
-#: How long a request may run in the quick queue while others wait for it, in seconds.
-QUICK_SECONDS = 1.0
-
 #: The capacity for deliveries.
 QUICK = Capacity(400, per_host=50)
 SLOW = Capacity(200, per_host=10)
 
+#: The capacity for requests that verify or deny.
+QUICK_INTENTS = Capacity(100, per_host=20)
+SLOW_INTENTS = Capacity(50, per_host=5)
+
+#: How many attempts at one of these are made if no connection can be opened.
+TRIES = 3
+
 _TIMED_OUT = Answer(None, "takes too long")
+_NOT_SENT = Answer(None, "could not be requested")
 
 
 class DeliveryScheduler:
@@ -168,8 +88,8 @@ class DeliveryScheduler:
         """
         queue = self._slow if slow else self._quick
         slot = DeliverySlot(host, start, queue, self._deadlines)
-        if not self._closed and queue.start_at_once(slot, self._loop.time()):
-            start(slot)
+        if not self._closed and queue.has_capacity(host):
+            self._start(slot)
         else:
             queue.add(slot)
             self._schedule_check()
@@ -317,16 +237,13 @@ class DeliverySlot:
         if done is not None:
             done(answer)
 
-    def _forget_request(self) -> None:
-        self._cancel_request = self._done = None
-        self.deadlines.remove(self)
-
     def cancel(self) -> None:
         if self.task is not None:
             self.task.cancel()
         elif self._cancel_request is not None:
             self._cancel_request()
-            self._forget_request()
+            self._cancel_request = self._done = None
+            self.deadlines.remove(self)
 
     def expire(self) -> None:
         """End the request that runs, if one does, with the answer that its time was up."""
@@ -340,7 +257,7 @@ class DeliverySlot:
     @property
     def seconds(self) -> float:
         """How long its last request has taken until now."""
-        return self.deadlines.since(self.due)
+        return self.deadlines.elapsed(self.due)
 
     @property
     def is_started(self) -> bool:
@@ -373,8 +290,8 @@ class Deadlines:
     def remove(self, slot: DeliverySlot) -> None:
         self._due.pop(slot, None)
 
-    def since(self, due: float) -> float:
-        """Return the seconds since a slot was added."""
+    def elapsed(self, due: float) -> float:
+        """Return the seconds since a slot with this deadline was added."""
         return self._loop.time() - due + self._seconds
 
     def _expire(self) -> None:
@@ -394,14 +311,78 @@ class Deadlines:
             self._timer = None
 
 
-#: How many attempts are made at a callback to which no connection can be opened.
-TRIES = 3
+class QueueItem(Protocol):
+    @property
+    def host(self) -> str: ...
 
-#: The capacity for these requests; deliveries have their own.
-QUICK_INTENTS = Capacity(100, per_host=20)
-SLOW_INTENTS = Capacity(50, per_host=5)
 
-_NOT_SENT = Answer(None, "could not be requested")
+T = TypeVar("T", bound=QueueItem)
+
+
+class FairQueue(Generic[T]):
+    def __init__(self, capacity: Capacity) -> None:
+        self._capacity = capacity
+        self._waiting: OrderedDict[str, deque[T]] = OrderedDict()
+        self._running: dict[T, float] = {}
+        self._running_hosts: dict[str, int] = {}
+
+    def add(self, item: T) -> None:
+        self._waiting.setdefault(item.host, deque()).append(item)
+
+    def pop(self) -> T | None:
+        """Remove and return the waiting item that may run next; None if none may."""
+        if not self._waiting or len(self._running) >= self._capacity.count:
+            return None
+        host = next((host for host in self._waiting if self._has_share(host)), None)
+        if host is None:
+            return None
+        found = self._waiting[host].popleft()
+        self._waiting.move_to_end(host)
+        if not self._waiting[host]:
+            del self._waiting[host]
+        return found
+
+    def _has_share(self, host: str) -> bool:
+        return self._running_hosts.get(host, 0) < self._capacity.per_host
+
+    def has_capacity(self, host: str) -> bool:
+        return len(self._running) < self._capacity.count and self._has_share(host)
+
+    def start(self, item: T, now: float) -> None:
+        """Count an item as running since `now`, in seconds of any monotonic clock."""
+        self._running[item] = now
+        self._running_hosts[item.host] = self._running_hosts.get(item.host, 0) + 1
+
+    def remove(self, item: T) -> None:
+        if self._running.pop(item, None) is not None:
+            self._running_hosts[item.host] -= 1
+            if not self._running_hosts[item.host]:
+                del self._running_hosts[item.host]
+        elif item in self._waiting.get(item.host, ()):
+            self._waiting[item.host].remove(item)
+            if not self._waiting[item.host]:
+                del self._waiting[item.host]
+
+    def blocking(self, before: float) -> Iterator[T]:
+        """Yield what runs since `before` or earlier while another waits for its capacity."""
+        full = len(self._running) >= self._capacity.count
+        for item, started in list(self._running.items()):
+            if started > before:
+                return
+            if self._waiting and (full or item.host in self._waiting):
+                yield item
+
+    def has_waiting(self) -> bool:
+        return bool(self._waiting)
+
+    def waiting(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def running(self) -> list[T]:
+        return list(self._running)
+
+    def clear(self) -> None:
+        self._waiting.clear()
 
 
 class IntentRequests:

@@ -4,17 +4,14 @@ Theory of operation. A subscription that is up to date costs nothing but its ent
 is appended to its topic, it gets a slot of the `scheduler`, in which the sender reads on in the
 log, POSTs, and moves the cursor; then it gets another slot, until it reaches the end of the log.
 Entries that were appended meanwhile are merged if they chain, so that a slow callback gets few
-large fragments instead of many small ones. A failed attempt is repeated after a growing wait
-(`failures`). The log is the queue, so a wait costs no memory but a timer.
+large fragments instead of many small ones (`Notifications`). A failed attempt is repeated after a
+growing wait, until the delivery is given up (`FailureHandling`). The log is the queue, so a wait
+costs no memory but a timer.
 
 Most deliveries are the newest fragment for a subscription that is up to date, and whose connection
 is open: it is sent within the iteration of the event loop in which it was appended, without a task
 (`_send_now`). A task does everything else: reading, merging, dialling, and handling failures
 (`_attempt`).
-
-The handling of a failed attempt: it is logged and counted, and retried or given up.
-
-The next notification of a subscription, from its position in the log.
 """
 
 from __future__ import annotations
@@ -23,6 +20,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from random import Random
@@ -38,7 +36,7 @@ from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import LogEntry, LogState, NotOwner
 from rsnotify_hub.subscriptions import Subscription, is_expired
-from rsnotify_hub.websub.callback_requests import Answer, AnswerVerdict, CallbackRequests
+from rsnotify_hub.websub.callback_requests import Answer, CallbackRequests
 from rsnotify_hub.websub.delivery import Delivery, DeliveryAttempt
 from rsnotify_hub.websub.registry import SubscriptionUpdates
 from rsnotify_hub.websub.scheduler import DeliveryScheduler, DeliverySlot
@@ -47,81 +45,312 @@ log = logging.getLogger("rsnotify.hub.websub")
 
 #: How many failures are kept in memory.
 RECENT_FAILURES = 200
-
-
-class FailureHandling:
-    """Handles the failed attempts of all deliveries.
-
-    Attributes:
-        recent: The newest failed attempts.
-    """
-
-    def __init__(self, retry: Retry, give_up_seconds: float, statistics: Statistics) -> None:
-        self.recent: deque[tuple[Delivery, DeliveryAttempt]] = deque(maxlen=RECENT_FAILURES)
-        self._retry = retry
-        self._give_up_seconds = give_up_seconds
-        self._statistics = statistics
-        self._random = Random()
-
-    def record(
-        self, delivery: Delivery, attempt: DeliveryAttempt, retry_after: float | None
-    ) -> float | None:
-        """Return the seconds until the next attempt, or None if the delivery is given up."""
-        now = attempt.at
-        delivery.record_failure(attempt)
-        self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.FAILED)
-        self.recent.append((delivery, attempt))
-        facts = _facts(delivery, attempt)
-        # Warn once for each callback that fails; its further failures are details.
-        level = logging.WARNING if delivery.failures == 1 else logging.INFO
-        log.log(level, "the callback at %(host)s %(reason)s", facts, extra=facts)
-        if delivery.has_failed_for(self._give_up_seconds, now):
-            delivery.give_up(now)
-            delivery.is_extra = False
-            self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.GIVEN_UP)
-            log.warning(
-                "deliveries of %(topic)s to %(host)s wait for an update", facts, extra=facts
-            )
-            return None
-        is_extra, delivery.is_extra = delivery.is_extra, False
-        at_least = min(retry_after or 0.0, self._retry.most)
-        if is_extra and delivery.backoff_until is not None and delivery.backoff_until > now:
-            return max(at_least, (delivery.backoff_until - now).total_seconds())
-        return self._retry.delay(delivery.failures, self._random, at_least=at_least)
-
-    def restore(self, deliveries: Iterable[Delivery]) -> None:
-        """Fill `recent` with the last failures from before a restart."""
-        found = [(each, each.last_failure) for each in deliveries if each.last_failure is not None]
-        self.recent.extend(sorted(found, key=lambda failure: failure[1].at))
-
-    def remaining_wait(self, delivery: Delivery, now: Instant) -> float:
-        """Return how long a delivery that was given up must still wait.
-
-        So a dead callback of a busy topic is not requested at each update.
-        """
-        if not delivery.failures or delivery.last_failure is None:
-            return 0.0
-        wait = self._retry.delay(delivery.failures, self._random)
-        return (delivery.last_failure.at + timedelta(seconds=wait) - now).total_seconds()
-
-
-def _facts(delivery: Delivery, attempt: DeliveryAttempt) -> dict[str, object]:
-    return {
-        "id": delivery.id,
-        "topic": delivery.subscription.topic,
-        "host": delivery.host,
-        "status": attempt.status,
-        "reason": attempt.reason,
-        "failures": delivery.failures,
-    }
-
-
 #: How large a merged fragment may be.
 MERGED_BYTES = 256 * 1024
+#: How long running deliveries may take when the hub stops, in seconds.
+CLOSE_SECONDS = 3.0
+
+_DELIVERED = (DeliveryTransport.WEBSUB, DeliveryOutcome.DELIVERED)
+
+
+@dataclass(eq=False, repr=False)
+class DeliverySender:
+    """Makes the deliveries of all subscriptions.
+
+    Attributes:
+        failures: Decides when a failed delivery is repeated.
+        notifications: What each subscription receives next.
+    """
+
+    requests: CallbackRequests
+    topics: TopicLogs
+    scheduler: DeliveryScheduler
+    updates: SubscriptionUpdates
+    configuration: WebSubConfig
+    clock: Callable[[], Instant]
+    statistics: Statistics
+
+    def __post_init__(self) -> None:
+        self._retry = Retry(self.configuration.retry_seconds, self.configuration.max_retry_seconds)
+        self.failures = FailureHandling(
+            self._retry, self.configuration.give_up_seconds, self.statistics
+        )
+        self.notifications = Notifications(self.topics)
+        self._closed = False
+
+    def deliver_appended(self, deliveries: Iterable[Delivery]) -> None:
+        """Deliver what was appended to a topic, also to dead letters."""
+        now = self.clock()
+        for delivery in deliveries:
+            if delivery.given_up_since is not None:
+                delivery.resume_trying(now)
+                self.updates.store_trouble(delivery)
+            self.wake(delivery, now=now)
+
+    def retry_now(self, delivery: Delivery) -> None:
+        """Make an attempt now; if it fails, the backoff stays as it is."""
+        self._cancel_wait(delivery)
+        delivery.resume_trying(self.clock())
+        delivery.is_extra = delivery.slot is None  # else the attempt is one of the backoff
+        self.wake(delivery, at_once=True)
+        self.updates.store_trouble(delivery)
+
+    def wake(
+        self, delivery: Delivery, *, at_once: bool = False, now: Instant | None = None
+    ) -> None:
+        """Deliver what is missing, unless an attempt runs or waits; `at_once` skips a wait."""
+        if delivery.slot is not None or delivery.timer is not None:
+            return
+        if self._closed or delivery.is_stopped:
+            return
+        if not self.is_behind(delivery):
+            delivery.behind_since = None
+            return
+        if delivery.behind_since is None:
+            delivery.behind_since = now or self.clock()
+        if delivery.subscription.suspended or delivery.given_up_since is not None:
+            self.updates.store_trouble(delivery)
+            return
+        wait = 0.0
+        if delivery.failures and not at_once:
+            wait = self.failures.remaining_wait(delivery, now or self.clock())
+        if wait > 0:
+            self._retry_in(delivery, wait)
+        else:
+            self._submit(delivery)
+
+    def is_behind(self, delivery: Delivery) -> bool:
+        subscription = delivery.subscription
+        return subscription.position < self.topics.position(subscription.topic)
+
+    def _retry_in(self, delivery: Delivery, seconds: float) -> None:
+        delivery.backoff_until = delivery.retry_at = self.clock() + timedelta(seconds=seconds)
+        delivery.timer = asyncio.get_running_loop().call_later(seconds, self._retry_due, delivery)
+
+    def _retry_due(self, delivery: Delivery) -> None:
+        delivery.timer = None
+        self.wake(delivery, at_once=True)
+
+    def _cancel_wait(self, delivery: Delivery) -> None:
+        if delivery.timer is not None:
+            delivery.timer.cancel()
+            delivery.timer = delivery.retry_at = None
+
+    def interrupt(self, delivery: Delivery) -> None:
+        slot, delivery.slot = delivery.slot, None
+        if slot is not None and (slot.task is None or slot.task is not asyncio.current_task()):
+            self.scheduler.cancel(slot)
+        self._cancel_wait(delivery)
+
+    def stop(self, delivery: Delivery) -> None:
+        """Make no attempt any more, and cancel the one that runs."""
+        delivery.is_stopped = True
+        self.interrupt(delivery)
+
+    async def finish(self, deliveries: Iterable[Delivery]) -> None:
+        """Make no attempt any more, and give those that run a few seconds to end."""
+        running: list[DeliverySlot] = []
+        for delivery in deliveries:
+            if delivery.slot is None or not delivery.slot.is_started:
+                self.stop(delivery)
+            else:
+                delivery.is_stopped = True
+                self._cancel_wait(delivery)
+                running.append(delivery.slot)
+        await self.scheduler.finish(running, CLOSE_SECONDS)
+
+    async def end(self, delivery: Delivery, *, lease: Instant | None = None) -> bool:
+        """End a subscription unless its lease was renewed, and cancel its delivery."""
+        ended = await self.updates.end(delivery, lease=lease)
+        if ended:
+            self.interrupt(delivery)
+        return ended
+
+    # One attempt.
+
+    def _submit(self, delivery: Delivery) -> None:
+        is_retry = delivery.failures > 0
+        self.statistics.retries += is_retry
+        delivery.retry_at = None
+        delivery.slot = self.scheduler.submit(
+            delivery.authority, partial(self._start, delivery), slow=is_retry
+        )
+
+    def _start(self, delivery: Delivery, slot: DeliverySlot) -> None:
+        try:
+            # A retry has mostly fragments to merge.
+            if not delivery.failures and self._send_now(delivery, slot):
+                return
+        except Exception:
+            log.exception("a delivery to the callback at %s needs a task", slot.host)
+        self.scheduler.run(slot, self._attempt(delivery, slot))
+
+    def _send_now(self, delivery: Delivery, slot: DeliverySlot) -> bool:
+        """Send the next notification without a task, if it is in memory and a connection is open.
+
+        Nearly all deliveries take this path; `_attempt` can do everything.
+        """
+        subscription = delivery.subscription
+        notification = self.notifications.cached(subscription)
+        if notification is None or notification.body is None:
+            return False
+        now = self.clock()
+        if is_expired(subscription, now) or not self.updates.may_deliver(delivery):
+            return False
+        request = self.requests.begin(
+            subscription, notification.body, notification.content_type, slot.complete
+        )
+        if request is None:
+            return False
+        slot.watch(request.cancel, partial(self._answered, delivery, slot, notification, now))
+        return True
+
+    def _answered(
+        self,
+        delivery: Delivery,
+        slot: DeliverySlot,
+        notification: Notification,
+        began: Instant,
+        answer: Answer | None,
+    ) -> None:
+        if answer is None:
+            self.scheduler.run(slot, self._attempt(delivery, slot))
+        elif not answer.succeeded:
+            # A coroutine made here would never be awaited if the task is cancelled before it runs.
+            failed = partial(self._record_failure, delivery, slot, notification, answer)
+            self.scheduler.run(slot, self._attempt(delivery, slot, failed))
+        else:
+            wait = 0.0
+            try:
+                self._record_success(delivery, slot, notification, answer, began)
+            except Exception:
+                wait = self._log_fault(delivery)
+            delivery.slot = None
+            self.scheduler.release(slot)
+            self._continue(delivery, wait)
+
+    async def _attempt(
+        self,
+        delivery: Delivery,
+        slot: DeliverySlot,
+        record: Callable[[], Awaitable[float | None]] | None = None,
+    ) -> None:
+        """Deliver one notification, or record the outcome of a delivery, and go on."""
+        wait: float | None = None
+        try:
+            wait = await (record() if record else self._deliver_next(delivery, slot))
+        except NotOwner:
+            # Another node will acquire it from its cursor, and this one stops it when it knows. But
+            # if the lease is renewed in time, nothing else triggers the attempt.
+            wait = self._retry.first
+        except Exception:
+            wait = self._log_fault(delivery)
+        finally:
+            if delivery.slot is slot:
+                delivery.slot = None
+        if delivery.slot is None:
+            self._continue(delivery, wait)
+
+    def _log_fault(self, delivery: Delivery) -> float:
+        """Log a fault, which must not end a subscription; return the next attempt's wait."""
+        log.exception("a delivery of %s failed with an internal error", delivery.subscription.topic)
+        return self._retry.most
+
+    def _continue(self, delivery: Delivery, wait: float | None) -> None:
+        """Make the next attempt after some seconds; None if it needs another trigger."""
+        if wait is None or self._closed or delivery.is_stopped:
+            return
+        if wait:
+            self._retry_in(delivery, wait)
+        else:
+            self.wake(delivery)
+
+    async def _deliver_next(self, delivery: Delivery, slot: DeliverySlot) -> float | None:
+        """Deliver one notification, and return the seconds until the next attempt (`_continue`).
+
+        Raises:
+            NotOwner: Another node may deliver it.
+        """
+        if not self.updates.may_deliver(delivery):
+            raise NotOwner("another node delivers to this callback")
+        began = self.clock()
+        if is_expired(delivery.subscription, began):
+            ended = await self._end(delivery, "its lease has ended")
+            return None if ended else self._retry.first
+        try:
+            notification = await self.notifications.next(delivery.subscription)
+        except StorageError as error:
+            log.warning("a delivery of %s must wait: %s", delivery.subscription.topic, error)
+            return self._retry.first
+        if not self.updates.may_deliver(delivery):
+            raise NotOwner("another node delivers to this callback")
+        if notification.body is None:
+            self.updates.move_cursor(delivery, notification.position)
+        else:
+            answer = await slot.limit(
+                self.requests.deliver(
+                    delivery.subscription,
+                    notification.body,
+                    notification.content_type,
+                    is_allowed=partial(self.updates.may_deliver, delivery),
+                )
+            )
+            if delivery.slot is not slot:
+                return None
+            if not answer.succeeded:
+                return await self._record_failure(delivery, slot, notification, answer)
+            self._record_success(delivery, slot, notification, answer, began)
+        return 0.0
+
+    def _record_success(
+        self,
+        delivery: Delivery,
+        slot: DeliverySlot,
+        sent: Notification,
+        answer: Answer,
+        began: Instant,
+    ) -> None:
+        self.statistics.deliveries[_DELIVERED] += 1
+        size = len(sent.body or b"")
+        self.statistics.delivered_bytes[DeliveryTransport.WEBSUB] += size
+        if began >= delivery.kept_after:
+            delivery.keep(delivery.attempt(answer, began, slot.seconds, sent.position, size))
+        delivery.record_success()
+        if delivery.stored_trouble is not None:
+            self.updates.store_trouble(delivery)
+        self.updates.move_cursor(delivery, sent.position)
+
+    async def _record_failure(
+        self, delivery: Delivery, slot: DeliverySlot, sent: Notification, answer: Answer
+    ) -> float | None:
+        size = len(sent.body or b"")
+        attempt = delivery.attempt(answer, self.clock(), slot.seconds, sent.position, size)
+        if answer.is_gone and await self._end(delivery, "its callback is gone (410)"):
+            self.statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.GONE)
+            return None
+        wait = self.failures.record(delivery, attempt, answer.retry_after)
+        self.updates.store_trouble(delivery)
+        return wait
+
+    async def _end(self, delivery: Delivery, reason: str) -> bool:
+        """End a subscription; return False if it continues."""
+        subscription = delivery.subscription
+        log.info("a subscription of %s ends: %s", subscription.topic, reason)
+        try:
+            return await self.end(delivery, lease=subscription.expires)
+        except StorageError as error:
+            # The next attempt ends it: its lease stays over, or the callback answers 410 again.
+            log.warning("a subscription of %s could not be ended: %s", subscription.topic, error)
+            return False
+
+    async def close(self) -> None:
+        """Stop. Running deliveries have a few seconds to end."""
+        self._closed = True
+        await self.scheduler.close(CLOSE_SECONDS)
 
 
 class Notification(Struct, frozen=True):
-    """The next content of a subscription, or None, and the position in the log that it reaches."""
+    """What a subscription receives next, or None, and the position in the log that it reaches."""
 
     body: bytes | None
     content_type: str
@@ -189,7 +418,7 @@ def _alone(entry: LogEntry) -> Notification:
 async def _merged(entries: Sequence[LogEntry]) -> Notification:
     if len(entries) == 1:
         return _alone(entries[0])
-    # In a thread, since other deliveries need not wait for it.
+    # In a thread, so that other deliveries do not wait for it.
     body = await asyncio.to_thread(merge_fragments, [entry.fragment for entry in entries])
     return Notification(body, MERGED_CONTENT_TYPE, entries[-1].position)
 
@@ -200,302 +429,68 @@ def _latest(entries: Sequence[LogEntry]) -> Sequence[LogEntry]:
     return entries[max(wholes, default=0) :]
 
 
-_DELIVERED = (DeliveryTransport.WEBSUB, DeliveryOutcome.DELIVERED)
+class FailureHandling:
+    """Logs, counts and keeps failed attempts, and decides when the next is due.
 
-#: How long running deliveries may take when the hub stops, in seconds.
-CLOSE_SECONDS = 3.0
+    Attributes:
+        recent: The newest failed attempts.
+    """
 
-
-class DeliverySender:
-    def __init__(
-        self,
-        requests: CallbackRequests,
-        topics: TopicLogs,
-        scheduler: DeliveryScheduler,
-        updates: SubscriptionUpdates,
-        configuration: WebSubConfig,
-        clock: Callable[[], Instant],
-        statistics: Statistics,
-    ) -> None:
-        self._retry = Retry(configuration.retry_seconds, configuration.max_retry_seconds)
-        self.failures = FailureHandling(self._retry, configuration.give_up_seconds, statistics)
-        self._requests = requests
-        self._scheduler = scheduler
-        self._updates = updates
-        self._clock = clock
+    def __init__(self, retry: Retry, give_up_seconds: float, statistics: Statistics) -> None:
+        self.recent: deque[tuple[Delivery, DeliveryAttempt]] = deque(maxlen=RECENT_FAILURES)
+        self._retry = retry
+        self._give_up_seconds = give_up_seconds
         self._statistics = statistics
-        self._topics = topics
-        self.notifications = Notifications(topics)
-        self._closed = False
+        self._random = Random()
 
-    # What may trigger an attempt.
-
-    def deliver_appended(self, deliveries: Iterable[Delivery]) -> None:
-        """Deliver what was appended to a topic, also to those that were given up."""
-        now = self._clock()
-        for delivery in deliveries:
-            if delivery.given_up_since is not None:
-                delivery.resume_trying(now)
-                self._updates.store_trouble(delivery)
-            self.wake(delivery, now=now)
-
-    def retry_now(self, delivery: Delivery) -> None:
-        """Make an attempt now; if it fails, the backoff stays as it is."""
-        self._cancel_wait(delivery)
-        delivery.resume_trying(self._clock())
-        delivery.is_extra = delivery.slot is None  # else the attempt is one of the backoff
-        self.wake(delivery, at_once=True)
-        self._updates.store_trouble(delivery)
-
-    def wake(
-        self, delivery: Delivery, *, at_once: bool = False, now: Instant | None = None
-    ) -> None:
-        """Deliver what is missing, unless an attempt runs or waits; `at_once` skips a wait."""
-        if delivery.slot is not None or delivery.timer is not None or self._closed:
-            return
-        if delivery.is_stopped:
-            return
-        if not self.is_behind(delivery):
-            delivery.behind_since = None
-            return
-        if delivery.behind_since is None:
-            delivery.behind_since = now or self._clock()
-        if delivery.subscription.suspended or delivery.given_up_since is not None:
-            self._updates.store_trouble(delivery)
-            return
-        wait = 0.0
-        if delivery.failures and not at_once:
-            wait = self.failures.remaining_wait(delivery, now or self._clock())
-        if wait > 0:
-            self._retry_in(delivery, wait)
-        else:
-            self._submit(delivery)
-
-    def is_behind(self, delivery: Delivery) -> bool:
-        subscription = delivery.subscription
-        return subscription.position < self._topics.position(subscription.topic)
-
-    def _retry_in(self, delivery: Delivery, seconds: float) -> None:
-        delivery.backoff_until = delivery.retry_at = self._clock() + timedelta(seconds=seconds)
-        delivery.timer = asyncio.get_running_loop().call_later(seconds, self._retry_due, delivery)
-
-    def _retry_due(self, delivery: Delivery) -> None:
-        delivery.timer = None
-        self.wake(delivery, at_once=True)
-
-    def _cancel_wait(self, delivery: Delivery) -> None:
-        if delivery.timer is not None:
-            delivery.timer.cancel()
-            delivery.timer = delivery.retry_at = None
-
-    def interrupt(self, delivery: Delivery) -> None:
-        slot, delivery.slot = delivery.slot, None
-        if slot is not None and (slot.task is None or slot.task is not asyncio.current_task()):
-            self._scheduler.cancel(slot)
-        self._cancel_wait(delivery)
-
-    def stop(self, delivery: Delivery) -> None:
-        """Make no attempt any more, and cancel the one that runs."""
-        delivery.is_stopped = True
-        self.interrupt(delivery)
-
-    async def finish(self, deliveries: Iterable[Delivery]) -> None:
-        """Make no attempt any more, and give those that run a few seconds to end."""
-        running: list[DeliverySlot] = []
-        for delivery in deliveries:
-            if delivery.slot is None or not delivery.slot.is_started:
-                self.stop(delivery)
-            else:
-                delivery.is_stopped = True
-                self._cancel_wait(delivery)
-                running.append(delivery.slot)
-        await self._scheduler.finish(running, CLOSE_SECONDS)
-
-    async def end(self, delivery: Delivery, *, lease: Instant | None = None) -> bool:
-        """End a subscription unless its lease was renewed, and cancel its delivery."""
-        ended = await self._updates.end(delivery, lease=lease)
-        if ended:
-            self.interrupt(delivery)
-        return ended
-
-    # One attempt.
-
-    def _submit(self, delivery: Delivery) -> None:
-        is_retry = delivery.failures > 0
-        self._statistics.retries += is_retry
-        delivery.retry_at = None
-        delivery.slot = self._scheduler.submit(
-            delivery.authority, partial(self._start, delivery), slow=is_retry
-        )
-
-    def _start(self, delivery: Delivery, slot: DeliverySlot) -> None:
-        try:
-            # A retry has mostly fragments to merge.
-            if not delivery.failures and self._send_now(delivery, slot):
-                return
-        except Exception:
-            log.exception("a delivery to the callback at %s needs a task", slot.host)
-        self._scheduler.run(slot, self._attempt(delivery, slot))
-
-    def _send_now(self, delivery: Delivery, slot: DeliverySlot) -> bool:
-        """Send the next notification without a task, if it is in memory and a connection is open.
-
-        Nearly all deliveries take this path; `_attempt` can do everything.
-        """
-        subscription = delivery.subscription
-        notification = self.notifications.cached(subscription)
-        if notification is None or notification.body is None:
-            return False
-        now = self._clock()
-        if is_expired(subscription, now) or not self._updates.may_deliver(delivery):
-            return False
-        request = self._requests.begin(
-            subscription, notification.body, notification.content_type, slot.complete
-        )
-        if request is None:
-            return False
-        slot.watch(request.cancel, partial(self._answered, delivery, slot, notification, now))
-        return True
-
-    def _answered(
-        self,
-        delivery: Delivery,
-        slot: DeliverySlot,
-        notification: Notification,
-        began: Instant,
-        answer: Answer | None,
-    ) -> None:
-        if answer is None:
-            self._scheduler.run(slot, self._attempt(delivery, slot))
-        elif not answer.succeeded:
-            # A coroutine made here would never be awaited if the task is cancelled before it runs.
-            failed = partial(self._record_failure, delivery, slot, notification, answer)
-            self._scheduler.run(slot, self._finish(delivery, slot, failed))
-        else:
-            wait = 0.0
-            try:
-                self._record_success(delivery, slot, notification, answer, began)
-            except Exception:
-                wait = self._log_fault(delivery)
-            delivery.slot = None
-            self._scheduler.release(slot)
-            self._continue(delivery, wait)
-
-    async def _attempt(self, delivery: Delivery, slot: DeliverySlot) -> None:
-        await self._finish(delivery, slot, partial(self._deliver_next, delivery, slot))
-
-    async def _finish(
-        self, delivery: Delivery, slot: DeliverySlot, work: Callable[[], Awaitable[float | None]]
-    ) -> None:
-        wait: float | None = None
-        try:
-            wait = await work()
-        except NotOwner:
-            # Another node will acquire it from its cursor, and this one stops it when it knows. But
-            # if the lease is renewed in time, nothing else triggers the attempt.
-            wait = self._retry.first
-        except Exception:
-            wait = self._log_fault(delivery)
-        finally:
-            if delivery.slot is slot:
-                delivery.slot = None
-        if delivery.slot is None:
-            self._continue(delivery, wait)
-
-    def _log_fault(self, delivery: Delivery) -> float:
-        """Log a fault, which must not end a subscription; return the next attempt's wait."""
-        log.exception("a delivery of %s failed with an internal error", delivery.subscription.topic)
-        return self._retry.most
-
-    def _continue(self, delivery: Delivery, wait: float | None) -> None:
-        """Make the next attempt after some seconds; None if it needs another trigger."""
-        if wait is None or self._closed or delivery.is_stopped:
-            return
-        if wait:
-            self._retry_in(delivery, wait)
-        else:
-            self.wake(delivery)
-
-    async def _deliver_next(self, delivery: Delivery, slot: DeliverySlot) -> float | None:
-        """Deliver one notification, and return the seconds until the next attempt (`_continue`).
-
-        Raises:
-            NotOwner: Another node may deliver it.
-        """
-        if not self._updates.may_deliver(delivery):
-            raise NotOwner("another node delivers to this callback")
-        began = self._clock()
-        if is_expired(delivery.subscription, began):
-            ended = await self._end(delivery, "its lease has ended")
-            return None if ended else self._retry.first
-        try:
-            notification = await self.notifications.next(delivery.subscription)
-        except StorageError as error:
-            log.warning("a delivery of %s must wait: %s", delivery.subscription.topic, error)
-            return self._retry.first
-        if not self._updates.may_deliver(delivery):
-            raise NotOwner("another node delivers to this callback")
-        if notification.body is None:
-            self._updates.move_cursor(delivery, notification.position)
-        else:
-            answer = await slot.limit(
-                self._requests.deliver(
-                    delivery.subscription,
-                    notification.body,
-                    notification.content_type,
-                    is_allowed=partial(self._updates.may_deliver, delivery),
-                )
-            )
-            if delivery.slot is not slot:
-                return None
-            if answer.verdict is not AnswerVerdict.DELIVERED:
-                return await self._record_failure(delivery, slot, notification, answer)
-            self._record_success(delivery, slot, notification, answer, began)
-        return 0.0
-
-    def _record_success(
-        self,
-        delivery: Delivery,
-        slot: DeliverySlot,
-        sent: Notification,
-        answer: Answer,
-        began: Instant,
-    ) -> None:
-        self._statistics.deliveries[_DELIVERED] += 1
-        size = len(sent.body or b"")
-        self._statistics.delivered_bytes[DeliveryTransport.WEBSUB] += size
-        if began >= delivery.kept_after:
-            delivery.keep(delivery.attempt(answer, began, slot.seconds, sent.position, size))
-        delivery.record_success()
-        if delivery.stored_trouble is not None:
-            self._updates.store_trouble(delivery)
-        self._updates.move_cursor(delivery, sent.position)
-
-    async def _record_failure(
-        self, delivery: Delivery, slot: DeliverySlot, sent: Notification, answer: Answer
+    def record(
+        self, delivery: Delivery, attempt: DeliveryAttempt, retry_after: float | None
     ) -> float | None:
-        size = len(sent.body or b"")
-        attempt = delivery.attempt(answer, self._clock(), slot.seconds, sent.position, size)
-        gone = answer.verdict is AnswerVerdict.GONE
-        if gone and await self._end(delivery, "its callback is gone (410)"):
-            self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.GONE)
+        """Return the seconds until the next attempt; None if the delivery is now a dead letter."""
+        now = attempt.at
+        delivery.record_failure(attempt)
+        self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.FAILED)
+        self.recent.append((delivery, attempt))
+        facts = _facts(delivery, attempt)
+        # Warn once for each callback that fails; its further failures are details.
+        level = logging.WARNING if delivery.failures == 1 else logging.INFO
+        log.log(level, "the callback at %(host)s %(reason)s", facts, extra=facts)
+        if delivery.has_failed_for(self._give_up_seconds, now):
+            delivery.give_up(now)
+            delivery.is_extra = False
+            self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.GIVEN_UP)
+            log.warning(
+                "deliveries of %(topic)s to %(host)s wait for an update", facts, extra=facts
+            )
             return None
-        wait = self.failures.record(delivery, attempt, answer.retry_after)
-        self._updates.store_trouble(delivery)
-        return wait
+        is_extra, delivery.is_extra = delivery.is_extra, False
+        at_least = min(retry_after or 0.0, self._retry.most)
+        if is_extra and delivery.backoff_until is not None and delivery.backoff_until > now:
+            return max(at_least, (delivery.backoff_until - now).total_seconds())
+        return self._retry.delay(delivery.failures, self._random, at_least=at_least)
 
-    async def _end(self, delivery: Delivery, reason: str) -> bool:
-        """End a subscription; return False if it continues."""
-        subscription = delivery.subscription
-        log.info("a subscription of %s ends: %s", subscription.topic, reason)
-        try:
-            return await self.end(delivery, lease=subscription.expires)
-        except StorageError as error:
-            # The next attempt ends it: its lease stays over, or the callback answers 410 again.
-            log.warning("a subscription of %s could not be ended: %s", subscription.topic, error)
-            return False
+    def restore(self, deliveries: Iterable[Delivery]) -> None:
+        """Fill `recent` with the last failures from before a restart."""
+        found = [(each, each.last_failure) for each in deliveries if each.last_failure is not None]
+        self.recent.extend(sorted(found, key=lambda failure: failure[1].at))
 
-    async def close(self) -> None:
-        """Stop. Running deliveries have a few seconds to end."""
-        self._closed = True
-        await self._scheduler.close(CLOSE_SECONDS)
+    def remaining_wait(self, delivery: Delivery, now: Instant) -> float:
+        """Return how long a delivery that has failed must still wait.
+
+        So a dead callback of a busy topic is not requested at each update.
+        """
+        if not delivery.failures or delivery.last_failure is None:
+            return 0.0
+        wait = self._retry.delay(delivery.failures, self._random)
+        return (delivery.last_failure.at + timedelta(seconds=wait) - now).total_seconds()
+
+
+def _facts(delivery: Delivery, attempt: DeliveryAttempt) -> dict[str, object]:
+    return {
+        "id": delivery.id,
+        "topic": delivery.subscription.topic,
+        "host": delivery.host,
+        "status": attempt.status,
+        "reason": attempt.reason,
+        "failures": delivery.failures,
+    }

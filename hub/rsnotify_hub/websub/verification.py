@@ -146,21 +146,18 @@ class IntentVerification:
         await self.nodes.ask_owner(authority, ACCEPT, ForwardedRequest(request, client))
 
     async def _process(self, accepted: _Accepted) -> None:
+        request = accepted.request
         try:
-            await self._process_here(accepted)
+            if accepted.denial is not None:
+                url = denial_url(request.topic, request.callback, reason=accepted.denial)
+                await self.intent_requests.get(url, limit=0)
+            elif request.mode == "subscribe":
+                await self._subscribe(request, accepted.client)
+            elif await self._is_confirmed(request, lease=0):
+                await self.channel.remove(request.topic, request.callback)
         except NotOwner:
             # Its owner has changed while it was verified.
-            await self.forward(accepted.request, accepted.client)
-
-    async def _process_here(self, accepted: _Accepted) -> None:
-        request = accepted.request
-        if accepted.denial is not None:
-            url = denial_url(request.topic, request.callback, reason=accepted.denial)
-            await self.intent_requests.get(url, limit=0)
-        elif request.mode == "subscribe":
-            await self._subscribe(request, accepted.client)
-        elif await self._is_confirmed(request, lease=0):
-            await self.channel.remove(request.topic, request.callback)
+            await self.forward(request, accepted.client)
 
     async def _subscribe(self, request: SubscriptionRequest, client: str) -> None:
         lease = granted_lease(

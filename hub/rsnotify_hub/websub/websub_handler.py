@@ -16,7 +16,7 @@ from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.urls import check_url
 from rsnotify_hub.websub.forms import Ping, parse_form
-from rsnotify_hub.websub.pings import PingHandler
+from rsnotify_hub.websub.pings import TopicFetcher
 from rsnotify_hub.websub.registry import client_of
 from rsnotify_hub.websub.verification import ACCEPT, ForwardedRequest, IntentVerification
 
@@ -29,7 +29,7 @@ _CONTINUE = "100-continue"
 class WebSubHandler:
     intake: FragmentIntake
     topics: TopicLogs
-    pings: PingHandler
+    pings: TopicFetcher
     verification: IntentVerification
     limits: RateLimits
 

@@ -1,4 +1,6 @@
-"""The leading process of a Source: it feeds the hubs and writes the documents.
+"""Leader election among the processes of a Source, and what the leading process does.
+
+One process leads: it feeds the hubs and writes the documents. Another takes over when it ends.
 
 A change on its way to a hub: the recorder has committed, `ChangeStream.recorded` passes it from
 that thread to the event loop, and `ChannelNews.notify` resumes each `HubFeed`.
@@ -6,8 +8,6 @@ that thread to the event loop, and `ChannelNews.notify` resumes each `HubFeed`.
 Documents are written by two kinds of jobs. Frequent ones (the open Change List, cursors, Change
 Dumps) run in a loop. Those that a user schedules (Resource List, Resource Dump, rotation,
 retention) run by the `JobScheduler`.
-
-Leader election: one process of a Source leads, and another takes over when it ends.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The event loop, threads and scheduler that the Publishers of one process share.
 
-Jobs that run at intervals or at the times of cron expressions, by APScheduler.
+`JobScheduler` runs jobs at intervals or at the times of cron expressions, by APScheduler, which
+goes by the time of day and computes how long to sleep when a job is added or has run. The clock may
+be set meanwhile, and on Linux a suspended machine stops the timers of the event loop. So the
+scheduler compares its jobs with the clock every few seconds: an interval job that is due later than
+one interval from now runs at once, and a cron time that has passed is noticed.
 
-APScheduler goes by the time of day and computes how long to sleep when a job is added or has run.
-The clock may be set meanwhile, and on Linux a suspended machine stops the timers of the event
-loop. So the scheduler compares its jobs with the clock every few seconds: an interval job that is
-due later than one interval from now runs at once, and a cron time that has passed is noticed.
-
-Notices what other processes write into the journals, by polling their data versions.
+`JournalPoller` notices what other processes write into the journals, by polling their data
+versions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from msgspec import Struct
 
 from rsnotify_publisher.journal import Journal
-from rsnotify_publisher.journal.database import USUAL_MEMORY
+from rsnotify_publisher.journal.journal import USUAL_MEMORY
 from rsnotify_publisher.options import MISFIRE_GRACE, JobSchedule
 from rsnotify_publisher.push.transports import HubConnections
 

@@ -1,8 +1,7 @@
-"""Runs `rsnotify source` once its settings are known.
+"""Runs `rsnotify source` once its settings are known, and shows its status.
 
-The status of a Source: the number of recorded changes, and the cursor of each hub.
-
-Shows the status of `rsnotify source`: in a terminal, or as lines.
+The status is the number of recorded changes and the cursor of each hub, live in a terminal, else as
+lines.
 """
 
 from __future__ import annotations
@@ -21,8 +20,9 @@ from rsnotify.errors import counted, without_credentials
 from rsnotify.format.datetimes import Instant, from_microseconds
 from rsnotify.format.digest import SetSum
 from rsnotify.runtime.command_line import ForcedShutdown, complain, printable, run
+from rsnotify.runtime.listening import address, listen
 from rsnotify.runtime.processes import allow_files
-from rsnotify.runtime.serving import address, listen, serving
+from rsnotify.runtime.serving import serving
 from rsnotify.runtime.tasks import running
 from rsnotify_publisher.config import SourceConfiguration
 from rsnotify_publisher.description import SourceDescription
@@ -182,7 +182,7 @@ class SourceLineReport:
 
 class SourceTerminalReport:
     def __init__(self) -> None:
-        from rsnotify.runtime.command_line import live
+        from rsnotify.runtime.display import live
 
         self.live = live("")
 

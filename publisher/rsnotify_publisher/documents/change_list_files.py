@@ -1,10 +1,8 @@
-"""The open Change List, kept as written entries, so that a change is written once.
+"""Change Lists as files: the open one, kept as written entries, and the reading of closed ones.
 
-It follows the journal: new changes are appended, and changes that were closed are dropped. If the
-open period outgrew one document, its older parts are closed already, and a Change List Index
-lists all parts (core §12.2).
-
-Reads closed Change Lists.
+The open Change List follows the journal, so that a change is written once: new changes are
+appended, and changes that were closed are dropped. If the open period outgrew one document, its
+older parts are closed already, and a Change List Index lists all parts (core §12.2).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Writes the documents into a folder, which any web server can serve.
-
-Writes the Change Lists: the open one and the closed ones.
-"""
+"""Writes the documents into a folder, which any web server can serve."""
 
 from __future__ import annotations
 

@@ -1,12 +1,10 @@
 """Writes long documents: a single one if all entries fit, or an index and parts (core §7).
 
-Writes the Resource List: one document, or an index and parts, streamed while the set changes.
+The Resource List is streamed while the set changes. `at` is promised before the first resource is
+read, and `completed` after the last: each resource is listed as it was at some instant between, and
+the Change Lists have all changes since `at` (core §10.1).
 
-`at` is promised before the first resource is read, and `completed` after the last: each resource
-is listed as it was at some instant between, and the Change Lists have all changes since `at`
-(core §10.1).
-
-Notifications of documents that were written (Framework Notification §3).
+Each document that was written has a notification (Framework Notification §3).
 """
 
 from __future__ import annotations

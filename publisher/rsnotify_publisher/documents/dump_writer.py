@@ -1,8 +1,8 @@
-"""Writes dumps: packages, and the documents that list them.
+"""Writes dumps: packages with manifests, and the documents that list them (core §11.1, §13.1).
 
-Writes the documents that list packages: a dump, or its index and parts (core §11.1, §13.1).
-
-Adds resources and changes to a package and to its manifest.
+The input are entries and contents, the output are files in a folder. Which entries, when a dump is
+written, and how long it is kept is decided in `source_dumps`. Memory does not grow with the size of
+a dump.
 """
 
 from __future__ import annotations

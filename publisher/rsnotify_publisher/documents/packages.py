@@ -1,12 +1,10 @@
-"""Writes one package: a ZIP whose last member is the manifest (core §11.2, §13.2).
+"""Writes one package of a dump: a ZIP whose last member is the manifest (core §11.2, §13.2).
 
-Opens the bitstreams for packages one at a time, just before each is copied.
-
-The content that each change gave its resource, kept until the Change Dump is written.
+The bitstreams are opened one at a time, just before each is copied.
 
 A Change Dump has one bitstream for each change (core §13.2), but the Source can only return the
-current content. So the content is kept here from the time at which the change is recorded, in a
-file for each change, named after the datetime of the change.
+current content. So the content is kept from the time at which the change is recorded until the dump
+is written (`Captured`), in a file for each change, named after the datetime of the change.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Makes Sources of settings: a folder as a Source, or several folders as the sets of one.
-
-Publishes folders: each is scanned, started and watched, a few at a time.
-"""
+"""Publishes folders as Sources, or as the sets of one: each is scanned, started and watched."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 A `FolderScanner` belongs to one thread, since it reads the journal by a connection of its own. A
 file counts as deleted only if the operating system reports that it does not exist.
-
-Maps files to URIs: which files of a folder are published, and under which URI.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 Changes that the system reports are examined at once. Since reports can be missed (a file written
 before its new folder is watched, a queue that overflows), the whole folder is also compared
-with the journal at intervals, in slices, so that reports need not wait for it.
-
-Watches any number of folders by one watch of the operating system, which allows only a few.
+with the journal at intervals, in slices, so that reports need not wait for it. The system allows
+only a few watches, so any number of folders share one.
 """
 
 from __future__ import annotations

@@ -5,39 +5,94 @@ datetime is assigned inside a write transaction, of which SQLite allows one at a
 increase strictly across threads, processes and jumps of the clock. Instants are counts of
 microseconds since 1970 here.
 
-Terms: a change is *closed* once it is in a closed Change List, and *pruned* once it is
-closed and every hub has it, or its list was dropped from the archive. `pruned` is where the
-journal begins; the open Change List begins where the last closed one ends.
+A change is *closed* once it is in a closed Change List, and *pruned* once it is closed and every
+hub has it, or its list was dropped from the archive. `pruned` is where the journal begins; the open
+Change List begins where the last closed one ends.
 
-Which finished documents there are, and which files are about to be deleted.
+A transaction that records changes does not update the current set: in a large set, each change
+would read and write a page of its own. The changes are applied later, and at the latest before they
+leave the journal, many in one transaction that needs no flush: until it is on disk, the journal
+still has them. Whatever reads the set first applies all changes that were recorded before.
 
-A finished document is never written again. It is offered live or in an archive until the
-retention policy drops it. Its files then stay for a while (`Options.linger`), for clients that
-have just read their URLs.
+The journal also has the finished documents. One is never written again. It is offered live or in an
+archive until the retention policy drops it. Its files then stay for a while (`Options.linger`), for
+clients that have just read their URLs.
 
-Notices of the Source's own documents: that a document was written, and when.
-
-A notice is entered in the transaction in which its document counts as written, so that a crash
-loses neither. Notices have strictly increasing datetimes, as changes have, but of their own. They
-are kept up to a bound: a hub that was away for longer has a gap, and Destinations then read the
-documents themselves.
+And it has the notices of the Source's own documents. A notice is entered in the transaction in
+which its document counts as written, so that a crash loses neither. Notices have strictly
+increasing datetimes, as changes have, but of their own. They are kept up to a bound: a hub that was
+away for longer has a gap, and Destinations then read the documents themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import chain, repeat
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain, islice, repeat
+from pathlib import Path
+from typing import Any, Self
 
+from filelock import FileLock
 from msgspec import Struct, json
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError
+from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.digest import SetSum
 from rsnotify.format.model import INLINE_LIMIT, Capability, ChangeType, Resource
-from rsnotify_publisher.changes import Record
-from rsnotify_publisher.journal.current_set import CurrentSet, as_row, decode
-from rsnotify_publisher.journal.database import JournalConnection, JournalState, RecordedChanges
+from rsnotify.format.uris import normalize
+from rsnotify.runtime.state_folders import check_role, later_version, make_durably
+from rsnotify_publisher.changes import Record, as_listed
+from rsnotify_publisher.journal.database import (
+    PAGE_SIZE,
+    TABLES,
+    VERSION,
+    JournalState,
+    RecordedChanges,
+    migrate,
+    system_clock,
+)
+
+#: MiB of cache for the connection that writes.
+USUAL_MEMORY = 64.0
+# Pages in the WAL of a small file before a checkpoint.
+_CHECKPOINT = 2_000
+_STATE = (
+    "SELECT coalesce((SELECT max(at) FROM changes), pruned),"
+    " applied, promised, pruned, closed, tracked, sum FROM state"
+)
+#: How many notices are kept.
+KEPT = 1_000
+# How many resources are read at once; no writer waits for the reader, and the WAL stays short.
+_PAGE = 1_000
+#: How many changes are applied in one transaction, for which other writers wait.
+_APPLIED_AT_ONCE = 500
+_FIND_ONE = "SELECT uri, entry FROM resources WHERE uri = ?"
+_FIND = "SELECT uri, entry FROM resources WHERE uri IN (SELECT value FROM json_each(?))"
+_FIND_SPELLINGS = (
+    "SELECT normal, uri FROM spellings WHERE normal IN (SELECT value FROM json_each(?))"
+)
+_PUT = (
+    "INSERT INTO resources VALUES (?1, ?2, ?3, ?4)"
+    " ON CONFLICT (uri) DO UPDATE SET at = ?2, entry = ?3, validator = ?4"
+)
+
+_encode = json.Encoder().encode
+_decode = json.Decoder(Resource).decode
+
+#: A resource after a change: its URI, the datetime of the change (µs), its entry, its validator.
+Row = tuple[str, int, bytes, str | None]
+
+
+class _Summary(Struct, gc=False):
+    """The part of an entry that applying it needs; the rest is not decoded."""
+
+    change: str | None = None
+    hash: str | None = None
+
+
+_summary_of = json.Decoder(_Summary).decode
 
 
 class FinishedDocument(Struct, frozen=True):
@@ -62,146 +117,148 @@ class FinishedDocument(Struct, frozen=True):
     archived: bool = False
 
 
-class FinishedDocuments(JournalConnection):
-    """Reads and writes the table of documents; writing belongs inside `transaction()`."""
-
-    def finished(self, kind: str, *, archived: bool | None = None) -> list[FinishedDocument]:
-        """Return the finished documents of a kind, oldest first; by default in both states."""
-        rows = self._db.execute(
-            "SELECT kind, begins, ends, entries, size, files, archived FROM volumes"
-            " WHERE kind = ?1 AND (?2 IS NULL OR archived = ?2) ORDER BY begins",
-            (kind, archived),
-        )
-        return [
-            FinishedDocument(
-                kind, begin, end, entries, size, tuple(json.decode(files)), bool(archived)
-            )
-            for kind, begin, end, entries, size, files, archived in rows
-        ]
-
-    def put(self, document: FinishedDocument) -> None:
-        """Enter a document; all of its files have been written."""
-        self._db.execute(
-            "INSERT OR REPLACE INTO volumes VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (
-                document.kind,
-                document.begin,
-                document.end,
-                document.archived,
-                document.entries,
-                document.size,
-                json.encode(document.files).decode(),
-            ),
-        )
-        self.keep(document.files)  # a crash may have left one, which was discarded
-
-    def archive(self, documents: Iterable[FinishedDocument]) -> None:
-        for document in documents:
-            query = "UPDATE volumes SET archived = TRUE WHERE kind = ? AND begins = ?"
-            self._db.execute(query, (document.kind, document.begin))
-
-    def drop(self, documents: Iterable[FinishedDocument]) -> None:
-        for document in documents:
-            query = "DELETE FROM volumes WHERE kind = ? AND begins = ?"
-            self._db.execute(query, (document.kind, document.begin))
-            self.discard(document.files)
-
-    def discard(self, files: Iterable[str]) -> None:
-        """Enter files that no document refers to any more; they are deleted later."""
-        rows = [(name, self._clock()) for name in files]
-        self._db.executemany("INSERT OR IGNORE INTO discarded VALUES (?, ?)", rows)
-
-    def reclaim(self, stem: str) -> None:
-        """Keep the files whose names begin with `stem`, since they will be written again."""
-        query = "DELETE FROM discarded WHERE substr(file, 1, length(?1)) = ?1"
-        self._db.execute(query, (stem,))
-
-    def discarded(self, before: int) -> list[str]:
-        query = "SELECT file FROM discarded WHERE at < ? ORDER BY at"
-        return [name for (name,) in self._db.execute(query, (before,))]
-
-    def keep(self, files: Iterable[str]) -> None:
-        """Enter that files were deleted, or belong to a document again."""
-        rows = [(name,) for name in files]
-        self._db.executemany("DELETE FROM discarded WHERE file = ?", rows)
-
-    def files(self) -> set[str]:
-        """Return the names of all files that belong to a document, or were discarded."""
-        known = {name for (name,) in self._db.execute("SELECT file FROM discarded")}
-        for (files,) in self._db.execute("SELECT files FROM volumes"):
-            known.update(json.decode(files))
-        return known
-
-
-_encode = json.Encoder().encode
-_decode = json.Decoder(Resource).decode
-#: How many notices are kept.
-KEPT = 1_000
-
-
-class NoticeLog(FinishedDocuments):
-    """Reads and writes notices; writing belongs inside `transaction()`."""
-
-    def add_notices(self, documents: Iterable[Resource]) -> None:
-        """Enter that documents were written, and when; each has `change` and `capability`."""
-        at = max(self.state().reached, self.last_notice())
-        for document in documents:
-            at = max(self._clock(), at + 1)
-            self._db.execute("INSERT INTO notices VALUES (?, ?)", (at, _encode(document)))
-        kept = "SELECT at FROM notices ORDER BY at DESC LIMIT 1 OFFSET ?"
-        self._db.execute(f"DELETE FROM notices WHERE at < ({kept})", (KEPT,))
-
-    def add_version_notice(self, document: Resource, version: str) -> None:
-        """Enter that a document was written, unless there was a notice of this version.
-
-        The document is given without `change`.
-        """
-        query = "SELECT version FROM versions WHERE document = ?"
-        known = self._db.execute(query, (document.uri,)).fetchone()
-        if known == (version,):
-            return
-        change = ChangeType.CREATED if known is None else ChangeType.UPDATED
-        self.add_notices([replace(document, change=change)])
-        self._db.execute("INSERT OR REPLACE INTO versions VALUES (?, ?)", (document.uri, version))
-
-    def notices(self, after: int, limit: int = -1) -> list[Resource]:
-        """Read the notices later than `after`, oldest first, at most `limit` if not negative."""
-        query = "SELECT at, entry FROM notices WHERE at > ? ORDER BY at LIMIT ?"
-        rows = self._db.execute(query, (max(after, self.first_notice()), limit))
-        return [replace(_decode(entry), datetime=from_microseconds(at)) for at, entry in rows]
-
-    def first_notice(self) -> int:
-        """Return where notices begin: all notices are later."""
-        return int(self._value("SELECT min(at) FROM notices"))
-
-    def last_notice(self) -> int:
-        """Return the datetime of the last notice; where notices begin, if there is none."""
-        return int(self._value("SELECT max(at) FROM notices"))
-
-    def last_notice_at(self, instant: int) -> int:
-        """Return the datetime of the last notice at or before an instant, as `last_notice`."""
-        at: int | None = self._value("SELECT max(at) FROM notices WHERE at <= ?", instant)
-        return self.first_notice() if at is None else at
-
-    def add_notice_hub(self, hub: str) -> None:
-        """Add a hub; if it is new, its first notice is the next one."""
-        query = "INSERT OR IGNORE INTO told SELECT ?, max(at) FROM notices"
-        self._db.execute(query, (hub,))
-
-    def notice_cursor(self, hub: str) -> int:
-        """Return through which instant a hub is known to have every notice."""
-        return int(self._value("SELECT through FROM told WHERE hub = ?", hub))
-
-    def move_notice_cursor(self, hub: str, through: int) -> None:
-        self._db.execute("UPDATE told SET through = ? WHERE hub = ?", (through, hub))
-
-
-class Journal(NoticeLog, CurrentSet):
-    """Reads and writes the journal.
+class Journal:
+    """One connection to the journal, for one thread at a time; creates the file if it is missing.
 
     A method that says "within a transaction" belongs inside `transaction()`, where the writes of
     several methods become durable together.
+
+    Attributes:
+        recorded: The changes that the last transaction recorded.
+
+    Raises:
+        StorageError: The file cannot be used.
+        ConfigurationError: It belongs to a Source with another base URL.
     """
+
+    def __init__(
+        self, path: Path, base_url: str, *, clock: Callable[[], int] = system_clock
+    ) -> None:
+        self._path = path
+        self._clock = clock
+        self.recorded: list[RecordedChanges] = []
+        self._is_snapshot = False
+        check_role(path)
+        with self._translated():
+            if not path.exists():
+                make_durably(path.parent)
+            # A recorder of several journals may use another thread for each transaction.
+            self._db = sqlite3.connect(
+                path, isolation_level=None, timeout=30, check_same_thread=False
+            )
+            try:
+                self._prepare(base_url)
+            except BaseException:
+                self._db.close()
+                raise
+
+    def _prepare(self, base_url: str) -> None:
+        self._db.execute("PRAGMA synchronous=FULL")
+        # Two processes that switch a new file to WAL at once would see "locked".
+        if self._version() < VERSION:
+            with FileLock(self._path.with_suffix(".lock")):
+                if self._version() == 0:
+                    self._create(base_url)
+                elif self._version() < VERSION:
+                    with self.transaction():
+                        migrate(self._db, self._version())
+        if self._version() != VERSION:
+            raise later_version(self._path)
+        known = self._value("SELECT base_url FROM state")
+        if known != base_url:
+            raise ConfigurationError(
+                f"{self._path} belongs to the Source {known}, not {base_url}; "
+                "use that base URL, or another folder for the state"
+            )
+
+    def _version(self) -> int:
+        return int(self._value("PRAGMA user_version"))
+
+    def _value(self, query: str, *values: object) -> Any:
+        """Return the value of a query whose result has one row and column."""
+        return self._db.execute(query, values).fetchone()[0]
+
+    def _create(self, base_url: str) -> None:
+        now = self._clock()
+        self._db.execute(f"PRAGMA page_size={PAGE_SIZE}")
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.executescript(f"BEGIN;{TABLES}PRAGMA user_version={VERSION};")
+        self._db.execute(
+            "INSERT INTO state VALUES (?, ?, ?, ?, ?, TRUE, ?)",
+            (base_url, now, now, now, now, str(SetSum())),
+        )
+        self._db.execute("INSERT INTO notices VALUES (?, '')", (now,))
+        self._db.execute("COMMIT")
+
+    def expect_writes(self, memory: float = USUAL_MEMORY) -> None:
+        """Prepare for many transactions; otherwise a large set makes each change slower.
+
+        The pages of a change are scattered over the file, so a cache of 64 MB pays off. If the file
+        is large, the WAL is checkpointed only after up to 128 MB, since a checkpoint spends most of
+        its time on seeking; otherwise soon, since until the WAL has that size for the first time,
+        each flush also writes its new length.
+        """
+        self._db.execute(f"PRAGMA cache_size={-round(memory * 1024)}")
+        size, pages = self._value("PRAGMA page_size"), self._value("PRAGMA page_count")
+        after = min(max(_CHECKPOINT, pages / 2), memory * 2**20 / size * 2)
+        self._db.execute(f"PRAGMA wal_autocheckpoint={round(after)}")
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def transaction(self, *, flush: bool = True) -> Iterator[None]:
+        """Commit all writes at the end, or none if an exception is raised.
+
+        Without a flush, a power failure may undo the transaction, but none before it.
+        """
+        self.recorded = []
+        with self._translated():
+            if self._db.in_transaction:  # a failed transaction could not be rolled back
+                self._db.execute("ROLLBACK")
+            if not flush:
+                self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+            finally:
+                if not flush:
+                    self._db.execute("PRAGMA synchronous=FULL")
+
+    @contextmanager
+    def snapshot(self) -> Iterator[JournalState]:
+        """Read the journal, but not the current set, as it was at the start of the context."""
+        with self._translated():
+            self._db.execute("BEGIN")
+            self._is_snapshot = True
+            try:
+                yield self.state()
+            finally:
+                self._is_snapshot = False
+                self._db.execute("ROLLBACK")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise StorageError(f"{self._path}: {error}") from error
+
+    def state(self) -> JournalState:
+        return JournalState(*self._db.execute(_STATE).fetchone())
+
+    # Changes, and the hubs that receive them
 
     def record(self, records: Iterable[Record], earliest: Iterable[int] = ()) -> list[Resource]:
         """Enter changes, and return them with their datetimes; within a transaction.
@@ -289,7 +346,7 @@ class Journal(NoticeLog, CurrentSet):
         query = "SELECT uri, at, entry FROM changes WHERE at > ? ORDER BY at LIMIT ?"
         rows = self._db.execute(query, (after, limit))
         return [
-            replace(decode(entry), uri=uri, datetime=from_microseconds(at))
+            replace(_decode(entry), uri=uri, datetime=from_microseconds(at))
             for uri, at, entry in rows
         ]
 
@@ -343,3 +400,262 @@ class Journal(NoticeLog, CurrentSet):
             pass
         self._db.execute("DELETE FROM changes WHERE at <= ?", (through,))
         self._db.execute("UPDATE state SET pruned = ?", (through,))
+
+    # The current set
+
+    def apply_changes(self, through: int | None = None) -> bool:
+        """Apply the next changes to the set; within a transaction.
+
+        Return whether more are left, of those through an instant (µs) if one is given.
+        """
+        state = self.state()
+        through = state.last_change if through is None else min(through, state.last_change)
+        if state.sum is None or state.applied >= through:
+            return False
+        query = "SELECT uri, at, entry, validator FROM changes WHERE at > ? ORDER BY at LIMIT ?"
+        rows = self._db.execute(query, (state.applied, _APPLIED_AT_ONCE)).fetchall()
+        total = SetSum.parse(state.sum)
+        self.apply(rows, total)
+        applied = rows[-1][1]
+        self._db.execute("UPDATE state SET applied = ?, sum = ?", (applied, str(total)))
+        return bool(applied < through)
+
+    def bring_up_to_date(self) -> None:
+        """Apply all changes recorded so far to the set, within a transaction or outside.
+
+        Raises:
+            RuntimeError: This is a snapshot, which cannot write.
+        """
+        if self._is_snapshot:
+            raise RuntimeError("a snapshot does not have the current set; read that outside of it")
+        if self._db.in_transaction:
+            while self.apply_changes():
+                pass
+            return
+        state = self.state()
+        more = state.sum is not None and state.applied < state.last_change
+        while more:
+            with self.transaction(flush=False):
+                more = self.apply_changes(state.last_change)
+
+    def apply(self, rows: Iterable[Row], total: SetSum) -> None:
+        """Apply changes to the set in their order, and update its sum.
+
+        A change in another spelling of its URI takes the place of the resource that is in the set.
+        """
+        remaining = iter(rows)
+        while page := {normalize(row[0]): row for row in islice(remaining, _PAGE)}:
+            uris = self._spellings(page)
+            # If there is a single change, this query takes a quarter of the time.
+            query = (_FIND_ONE, uris) if len(uris) == 1 else (_FIND, [_encode(uris)])
+            before = self._db.execute(*query).fetchall()
+            total.remove((uri, _summary_of(entry).hash) for uri, entry in before)
+            changed = [(row, _summary_of(row[2])) for row in page.values()]
+            changed = [one for one in changed if one[1].change != ChangeType.DELETED]
+            total.add((row[0], each.hash) for row, each in changed)
+            after = {row[0]: row for row, _ in changed}
+            gone = [(uri,) for uri, _ in before if uri not in after]
+            self._db.executemany("DELETE FROM resources WHERE uri = ?", gone)
+            self._db.executemany(_PUT, after.values())
+
+    def _spellings(self, page: Mapping[str, Row]) -> list[str]:
+        """Return all URIs that resources of changes may have in the set, and store the new ones.
+
+        The changes are by the normal forms of their URIs.
+        """
+        uris = [row[0] for row in page.values()]
+        spelled = [(normal, row[0]) for normal, row in page.items() if normal != row[0]]
+        if not spelled and not self._value("SELECT EXISTS (SELECT 1 FROM spellings)"):
+            return uris
+        known = self._db.execute(_FIND_SPELLINGS, (_encode([*page]),)).fetchall()
+        self._db.executemany(
+            "DELETE FROM spellings WHERE normal = ?", [(normal,) for normal, _ in known]
+        )
+        is_kept = ((one, uri) for one, uri in spelled if not _is_deletion(page[one]))
+        self._db.executemany("INSERT INTO spellings VALUES (?, ?)", is_kept)
+        return list({*uris, *(one for one, _ in spelled), *(uri for _, uri in known)})
+
+    def revalidate(self, uri: str, validator: str) -> None:
+        """Set the validator of a resource that did not change; within a transaction."""
+        self.bring_up_to_date()
+        self._db.execute("UPDATE resources SET validator = ? WHERE uri = ?", (validator, uri))
+
+    def resources(self) -> Iterator[Resource]:
+        """Stream the current set by URI, as a Resource List shows it.
+
+        The set is read in pages and may change between them, so that no writer ever waits.
+        """
+        self.bring_up_to_date()
+        after = ""
+        query = "SELECT uri, at, entry FROM resources WHERE uri > ? ORDER BY uri LIMIT ?"
+        while rows := self._db.execute(query, (after, _PAGE)).fetchall():
+            for uri, at, entry in rows:
+                yield as_listed(_named(uri, entry), from_microseconds(at))
+            after = rows[-1][0]
+
+    def count(self) -> int:
+        self.bring_up_to_date()
+        return int(self._value("SELECT count(*) FROM resources"))
+
+    def resource(self, uri: str) -> tuple[Resource, str | None] | None:
+        """Return a resource of the current set and its validator; None if it has none such."""
+        self.bring_up_to_date()
+        query = "SELECT entry, validator FROM resources WHERE uri = ?"
+        row = self._db.execute(query, (uri,)).fetchone()
+        return None if row is None else (_named(uri, row[0]), row[1])
+
+    def select(
+        self, accepts: Callable[[str, str | None], bool]
+    ) -> Iterator[tuple[str, str | None]]:
+        """Stream the URIs and validators that `accepts` returns True for, in order."""
+        self.bring_up_to_date()
+        after = ""
+        query = "SELECT uri, validator FROM resources WHERE uri > ? ORDER BY uri LIMIT ?"
+        while rows := self._db.execute(query, (after, _PAGE)).fetchall():
+            yield from (row for row in rows if accepts(*row))
+            after = rows[-1][0]
+
+    def validators(self, prefix: str = "") -> dict[str, str | None]:
+        """Return the validators of all resources whose URI begins with `prefix`."""
+        self.bring_up_to_date()
+        # U+10FFFF sorts behind every character that a URI can hold.
+        query = "SELECT uri, validator FROM resources WHERE uri >= ? AND uri < ?"
+        return dict(self._db.execute(query, (prefix, prefix + "\U0010ffff")))
+
+    # Finished documents, and files that are about to be deleted
+
+    def finished(self, kind: str, *, archived: bool | None = None) -> list[FinishedDocument]:
+        """Return the finished documents of a kind, oldest first; by default in both states."""
+        rows = self._db.execute(
+            "SELECT kind, begins, ends, entries, size, files, archived FROM volumes"
+            " WHERE kind = ?1 AND (?2 IS NULL OR archived = ?2) ORDER BY begins",
+            (kind, archived),
+        )
+        return [
+            FinishedDocument(
+                kind, begin, end, entries, size, tuple(json.decode(files)), bool(archived)
+            )
+            for kind, begin, end, entries, size, files, archived in rows
+        ]
+
+    def put(self, document: FinishedDocument) -> None:
+        """Enter a document; all of its files have been written."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO volumes VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                document.kind,
+                document.begin,
+                document.end,
+                document.archived,
+                document.entries,
+                document.size,
+                json.encode(document.files).decode(),
+            ),
+        )
+        self.keep(document.files)  # a crash may have left one, which was discarded
+
+    def archive(self, documents: Iterable[FinishedDocument]) -> None:
+        for document in documents:
+            query = "UPDATE volumes SET archived = TRUE WHERE kind = ? AND begins = ?"
+            self._db.execute(query, (document.kind, document.begin))
+
+    def drop(self, documents: Iterable[FinishedDocument]) -> None:
+        for document in documents:
+            query = "DELETE FROM volumes WHERE kind = ? AND begins = ?"
+            self._db.execute(query, (document.kind, document.begin))
+            self.discard(document.files)
+
+    def discard(self, files: Iterable[str]) -> None:
+        """Enter files that no document refers to any more; they are deleted later."""
+        rows = [(name, self._clock()) for name in files]
+        self._db.executemany("INSERT OR IGNORE INTO discarded VALUES (?, ?)", rows)
+
+    def reclaim(self, stem: str) -> None:
+        """Keep the files whose names begin with `stem`, since they will be written again."""
+        query = "DELETE FROM discarded WHERE substr(file, 1, length(?1)) = ?1"
+        self._db.execute(query, (stem,))
+
+    def discarded(self, before: int) -> list[str]:
+        query = "SELECT file FROM discarded WHERE at < ? ORDER BY at"
+        return [name for (name,) in self._db.execute(query, (before,))]
+
+    def keep(self, files: Iterable[str]) -> None:
+        """Enter that files were deleted, or belong to a document again."""
+        rows = [(name,) for name in files]
+        self._db.executemany("DELETE FROM discarded WHERE file = ?", rows)
+
+    def files(self) -> set[str]:
+        """Return the names of all files that belong to a document, or were discarded."""
+        known = {name for (name,) in self._db.execute("SELECT file FROM discarded")}
+        for (files,) in self._db.execute("SELECT files FROM volumes"):
+            known.update(json.decode(files))
+        return known
+
+    # Notices of documents
+
+    def add_notices(self, documents: Iterable[Resource]) -> None:
+        """Enter that documents were written, and when; each has `change` and `capability`."""
+        at = max(self.state().reached, self.last_notice())
+        for document in documents:
+            at = max(self._clock(), at + 1)
+            self._db.execute("INSERT INTO notices VALUES (?, ?)", (at, _encode(document)))
+        kept = "SELECT at FROM notices ORDER BY at DESC LIMIT 1 OFFSET ?"
+        self._db.execute(f"DELETE FROM notices WHERE at < ({kept})", (KEPT,))
+
+    def add_version_notice(self, document: Resource, version: str) -> None:
+        """Enter that a document was written, unless there was a notice of this version.
+
+        The document is given without `change`.
+        """
+        query = "SELECT version FROM versions WHERE document = ?"
+        known = self._db.execute(query, (document.uri,)).fetchone()
+        if known == (version,):
+            return
+        change = ChangeType.CREATED if known is None else ChangeType.UPDATED
+        self.add_notices([replace(document, change=change)])
+        self._db.execute("INSERT OR REPLACE INTO versions VALUES (?, ?)", (document.uri, version))
+
+    def notices(self, after: int, limit: int = -1) -> list[Resource]:
+        """Read the notices later than `after`, oldest first, at most `limit` if not negative."""
+        query = "SELECT at, entry FROM notices WHERE at > ? ORDER BY at LIMIT ?"
+        rows = self._db.execute(query, (max(after, self.first_notice()), limit))
+        return [replace(_decode(entry), datetime=from_microseconds(at)) for at, entry in rows]
+
+    def first_notice(self) -> int:
+        """Return where notices begin: all notices are later."""
+        return int(self._value("SELECT min(at) FROM notices"))
+
+    def last_notice(self) -> int:
+        """Return the datetime of the last notice; where notices begin, if there is none."""
+        return int(self._value("SELECT max(at) FROM notices"))
+
+    def last_notice_at(self, instant: int) -> int:
+        """Return the datetime of the last notice at or before an instant, as `last_notice`."""
+        at: int | None = self._value("SELECT max(at) FROM notices WHERE at <= ?", instant)
+        return self.first_notice() if at is None else at
+
+    def add_notice_hub(self, hub: str) -> None:
+        """Add a hub; if it is new, its first notice is the next one."""
+        query = "INSERT OR IGNORE INTO told SELECT ?, max(at) FROM notices"
+        self._db.execute(query, (hub,))
+
+    def notice_cursor(self, hub: str) -> int:
+        """Return through which instant a hub is known to have every notice."""
+        return int(self._value("SELECT through FROM told WHERE hub = ?", hub))
+
+    def move_notice_cursor(self, hub: str, through: int) -> None:
+        self._db.execute("UPDATE told SET through = ? WHERE hub = ?", (through, hub))
+
+
+def as_row(record: Record, at: int) -> Row:
+    """Return the row of a resource; the entry is short, since it is written with its whole page."""
+    resource = record.resource
+    return (resource.uri, at, _encode(replace(resource, uri="")), record.validator)
+
+
+def _is_deletion(row: Row) -> bool:
+    return _summary_of(row[2]).change == ChangeType.DELETED
+
+
+def _named(uri: str, entry: bytes) -> Resource:
+    return replace(_decode(entry), uri=uri)

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from rsnotify.errors import StorageError
-from rsnotify_publisher.journal.database import USUAL_MEMORY, JournalState, RecordedChanges
-from rsnotify_publisher.journal.journal import Journal
+from rsnotify_publisher.journal.database import JournalState, RecordedChanges
+from rsnotify_publisher.journal.journal import USUAL_MEMORY, Journal
 
 T = TypeVar("T")
 

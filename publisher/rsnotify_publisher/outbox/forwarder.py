@@ -1,6 +1,6 @@
 """The thread that moves changes from an outbox into the journal of a Publisher.
 
-The interface between a forwarder and the database of an outbox.
+`OutboxQueue` is its interface to the database of the outbox.
 """
 
 from __future__ import annotations

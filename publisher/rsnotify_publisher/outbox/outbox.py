@@ -1,7 +1,4 @@
-"""The outbox in PostgreSQL, for psycopg 3 and for Django.
-
-The base class of all outboxes; subclasses write the lines.
-"""
+"""Outboxes: lines that are written in the Source's own transaction, with psycopg 3 or Django."""
 
 from __future__ import annotations
 

@@ -1,20 +1,13 @@
-"""The feed of one hub: the next fragment to send, and the hub's cursor.
+"""The feed of one hub: which fragment it is sent next, from memory or from the journal.
 
-A transport takes one fragment after the other from `fragments`, and calls `accepted` for what the
-hub has made durable. The feed keeps the cursor between connections.
+A transport sends one fragment after the other from `HubFeed.fragments`, and calls `accepted` for
+what the hub has made durable. The feed keeps the cursor between connections.
 
-What is new on one channel, for the feeds of all its hubs.
-
-The newest changes of a journal, in memory, from which the feeds of hubs that keep up are fed.
-
-Writes changes as fragments: Change Notifications of a limited size.
-
-What the feeds of the hubs read: changes from memory, or from the journal to catch up.
-
-The thread that has committed changes passes them to the event loop. If the Source's callback
-returns their contents, another thread reads these first: the callback may block, and the thread
-that committed may be one of the Source's own that holds a lock. Changes of other processes, and
-what a hub missed, are read from the journal.
+The thread that has committed changes passes them to the event loop (`ChangeStream.recorded`), which
+keeps the newest in memory and resumes the feeds (`ChannelNews`). If the Source's callback returns
+their contents, another thread reads these first: the callback may block, and the thread that
+committed may be one of the Source's own that holds a lock. Changes of other processes, and what a
+hub missed, are read from the journal.
 """
 
 from __future__ import annotations

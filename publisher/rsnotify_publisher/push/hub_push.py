@@ -1,12 +1,8 @@
 """All hubs of a Source, fed on both of its channels, and their cursors.
 
-One channel carries changes, the other notices of the Source's own documents.
-
-Which node of a hub is fed next, and after which wait; without I/O.
-
-One channel of a Source: each hub is fed in a task of its own, so that none waits for another.
-
-A hub of several nodes is fed at one of them, and at the next when that fails (`node_rotation`).
+One channel carries changes, the other notices of the Source's own documents. On each channel every
+hub is fed in a task of its own, so that none waits for another. A hub of several nodes is fed at
+one of them, and at the next when that fails (`NodeRotation`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Serves the documents over HTTP, as an aiohttp application or as routes for one.
 
-Blocking calls of many requests, made in threads together: a hand-over costs more than a call.
+Blocking calls of many requests are made in a thread together: a hand-over costs more than a call.
 """
 
 from __future__ import annotations

@@ -4,11 +4,10 @@ Files are served as they are, but the open Change List and the channel are made 
 a response has every change that was durable when the request arrived. Everything here blocks, so
 it runs in threads.
 
-The change memory: the changes since an instant, a page at a time (early draft §4.1).
-
-A page is a standard Change List. A page that has a next one is closed, and the next one begins at
-its `until`. The last page is open, and its `next` is empty until something changes. Recent changes
-are read from the journal, older ones from the closed Change Lists; a page reads only one of them.
+The change memory returns the changes since an instant, a page at a time (early draft §4.1). A page
+is a standard Change List. A page that has a next one is closed, and the next one begins at its
+`until`. The last page is open, and its `next` is empty until something changes. Recent changes are
+read from the journal, older ones from the closed Change Lists; a page reads only one of them.
 """
 
 from __future__ import annotations

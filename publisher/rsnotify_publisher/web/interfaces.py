@@ -1,7 +1,4 @@
-"""Serves the documents over HTTP, as an ASGI application around another one.
-
-Serves the documents over HTTP, as a WSGI application around another one.
-"""
+"""Serves the documents over HTTP, as an ASGI or WSGI application around another one."""
 
 from __future__ import annotations
 

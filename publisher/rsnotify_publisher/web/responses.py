@@ -1,9 +1,8 @@
-"""Responds with representations as clients request them: whole, in part, or compressed.
+"""Responds with representations as clients request them: whole, in part, compressed, or not at all.
 
-Reading, compressing and inflating happen while a response is sent, a piece at a time, so that a
-long document does not occupy memory.
-
-Decides how to respond to conditional requests (RFC 9110 §13) and ranges (§14), without I/O.
+Conditional requests (RFC 9110 §13) and ranges (§14) are decided without I/O. Reading, compressing
+and inflating happen while a response is sent, a piece at a time, so that a long document does not
+occupy memory. aiohttp's `FileResponse` does this for aiohttp alone, not for ASGI and WSGI.
 """
 
 from __future__ import annotations

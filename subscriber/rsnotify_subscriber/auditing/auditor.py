@@ -52,6 +52,7 @@ from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.mirror import MirrorTree, default_state
+from rsnotify_subscriber.storage.baseline_tables import same_resource
 from rsnotify_subscriber.storage.identity import (
     Identity,
     KnownLinks,
@@ -59,7 +60,6 @@ from rsnotify_subscriber.storage.identity import (
     read_held,
     read_identity,
 )
-from rsnotify_subscriber.storage.lookups import same_resource
 from rsnotify_subscriber.storage.resource_state import deletes, needs_request
 
 #: An interval may be rounded to whole seconds.

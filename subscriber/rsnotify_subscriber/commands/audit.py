@@ -102,7 +102,7 @@ def audit(
     with ExitStack() as stack:
         progress = None
         if not json and sys.stdout.isatty():
-            from rsnotify.runtime.command_line import progress_bar
+            from rsnotify.runtime.display import progress_bar
 
             progress = stack.enter_context(progress_bar("files compared"))
         result = run_until_stopped(lambda: compare(progress))

@@ -1,7 +1,4 @@
-"""`rsnotify follow --config`: many Sources in one process, as a file describes them.
-
-How `rsnotify follow --config` shows the status of many Sources.
-"""
+"""`rsnotify follow --config`: follows many Sources in one process, and shows their status."""
 
 from __future__ import annotations
 

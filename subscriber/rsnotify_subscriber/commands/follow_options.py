@@ -1,9 +1,4 @@
-"""The options of every command that follows a Source.
-
-The options that several commands share, as annotated types for typer.
-
-The listener for WebSub callbacks, as the options of a command describe it.
-"""
+"""The options of every command that follows a Source, and those that several commands share."""
 
 from __future__ import annotations
 
@@ -25,8 +20,7 @@ from msgspec.structs import fields
 from rsnotify.errors import ConfigurationError, WrongOption
 from rsnotify.format.model import ChangeType
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber.events import Via
-from rsnotify_subscriber.push.websub_callbacks import DEFAULT_TERMS, WebSubTerms
+from rsnotify_subscriber.push.terms import DEFAULT_TERMS, Via, WebSubTerms
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.fetching.credentials import Credentials
@@ -169,7 +163,7 @@ class CallbackServer:
         self.callbacks: Callbacks | None = None
         self._socket: socket.socket | None = None
         if url is not None:
-            from rsnotify.runtime.serving import listen
+            from rsnotify.runtime.listening import listen
             from rsnotify_subscriber.push.websub_callbacks import Callbacks
 
             self.callbacks = Callbacks(url, terms)

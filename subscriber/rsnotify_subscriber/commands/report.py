@@ -1,6 +1,6 @@
-"""How the commands that follow show a status: in a terminal, as lines, or as JSON.
+"""Following from the command line until stopped or level, and showing the status meanwhile.
 
-Following one Source or many from the command line, until stopped or until level.
+A status is shown live in a terminal, else as lines or as JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rsnotify_subscriber.events import Status, foreign_files
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from rsnotify.runtime.command_line import ProgressBar
+    from rsnotify.runtime.display import ProgressBar
     from rsnotify_subscriber.commands.follow_options import CallbackServer
 
 #: The seconds (calls of `show`) between two lines while only counts change.
@@ -102,7 +102,7 @@ class TerminalFollowReport(FollowReport[S]):
     """A display that is refreshed in place."""
 
     def __init__(self, view: StatusView[S]) -> None:
-        from rsnotify.runtime.command_line import live
+        from rsnotify.runtime.display import live
 
         super().__init__(view)
         self._live = live("looking for the Source")
@@ -153,7 +153,7 @@ class SubscriberView:
     def display(self, status: Status) -> RenderableType:
         from rich.text import Text
 
-        from rsnotify.runtime.command_line import ProgressBar
+        from rsnotify.runtime.display import ProgressBar
 
         if status.baseline:
             text, done, total = "baseline", status.applied, status.applied + status.pending

@@ -37,8 +37,7 @@ from rsnotify.format.hashes import verified_hashes
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Rel, Resource
 from rsnotify.format.reader import read_document
-from rsnotify_subscriber.fetching.contents import Content
-from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.fetcher import Content, Fetcher
 
 #: The path of the manifest in a package (core §11.2, §13.2).
 MANIFEST = "manifest.xml"
@@ -172,11 +171,7 @@ _MOST_BYTES = 16 * 2**30
 class DumpPackages:
     def __init__(self, fetcher: Fetcher) -> None:
         self._fetcher = fetcher
-        self._open: list[ZipPackage] = []
-
-    @property
-    def open_count(self) -> int:
-        return len(self._open)
+        self.opened: list[ZipPackage] = []
 
     async def open(self, entry: Resource) -> Document:
         """GET a package, verify it and open it.
@@ -213,21 +208,21 @@ class DumpPackages:
             package, _ = await opening  # the thread continues, and what it opens must be closed
             package.close()
             raise
-        self._open.append(package)
-        while len(self._open) > _KEPT and self._too_many:
-            await self._close(self._open[:1])
+        self.opened.append(package)
+        while len(self.opened) > _KEPT and self._too_many:
+            await self._close(self.opened[:1])
         return manifest
 
     @property
     def _too_many(self) -> bool:
-        return len(self._open) > _MOST_KEPT or sum(one.size for one in self._open) > _KEPT_BYTES
+        return len(self.opened) > _MOST_KEPT or sum(one.size for one in self.opened) > _KEPT_BYTES
 
     async def member(self, package: str, entry: Resource) -> Content:
         """Return the member at `entry.path`, verified by the entry's hash and length.
 
         A `FetchError` means that the package is closed, or does not have it.
         """
-        opened = next((one for one in reversed(self._open) if one.uri == package), None)
+        opened = next((one for one in reversed(self.opened) if one.uri == package), None)
         if opened is None or entry.path is None:
             raise Unavailable(entry.uri, f"the package {package} is no longer open")
         return await self._fetcher.collect(entry, _asynchronous(opened.pieces(entry.path)))
@@ -239,19 +234,19 @@ class DumpPackages:
 
         None stands for one that is not small, or for which `member` would raise an error.
         """
-        opened = {package.uri: package for package in self._open}
+        opened = {package.uri: package for package in self.opened}
         found = await asyncio.to_thread(_read_small, opened, wanted)
         return [None if each is None else self._fetcher.store(*each) for each in found]
 
     async def close(self) -> None:
         """Close all packages, and remove their files."""
-        await self._close(self._open[:])
+        await self._close(self.opened[:])
 
     async def _close(self, packages: Sequence[ZipPackage]) -> None:
         for package in packages:
             await asyncio.to_thread(package.close)
-            if package in self._open:  # removed only then, as this may be cancelled
-                self._open.remove(package)
+            if package in self.opened:  # removed only then, as this may be cancelled
+                self.opened.remove(package)
 
 
 def _opened(content: Content, uri: str) -> tuple[ZipPackage, Document]:

@@ -51,8 +51,7 @@ from rsnotify.representations import (
 )
 from rsnotify_subscriber.content.packages import DumpPackages
 from rsnotify_subscriber.content.patch_functions import Patch, PatchFunctions
-from rsnotify_subscriber.fetching.contents import Content, Unchanged
-from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.fetcher import Content, Fetcher, Unchanged
 from rsnotify_subscriber.fetching.responses import check_type
 from rsnotify_subscriber.handlers import ReadableHandler
 from rsnotify_subscriber.storage.resource_state import ResourceState

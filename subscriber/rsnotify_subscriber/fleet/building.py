@@ -30,7 +30,8 @@ from rsnotify_subscriber.mirror import FolderMirror, default_state
 from rsnotify_subscriber.options import FollowOptions
 from rsnotify_subscriber.pool import SubscriberPool
 from rsnotify_subscriber.push.mqtt_transport import MqttOptions
-from rsnotify_subscriber.push.websub_callbacks import DEFAULT_TERMS, Callbacks, WebSubTerms
+from rsnotify_subscriber.push.terms import DEFAULT_TERMS, WebSubTerms
+from rsnotify_subscriber.push.websub_callbacks import Callbacks
 from rsnotify_subscriber.storage.state_database import StateLocation
 from rsnotify_subscriber.subscriber import Subscriber
 
@@ -180,7 +181,7 @@ def _handler(source: FollowedSource, folder: Path) -> AnyHandler:
 def _location(source: FollowedSource) -> Path | StateLocation:
     if source.postgresql is not None:
         try:
-            from rsnotify_subscriber.storage.postgresql_state import PostgreSQLState
+            from rsnotify_subscriber.storage.postgresql import PostgreSQLState
         except ImportError:
             raise ConfigurationError(
                 'a state in PostgreSQL needs psycopg: pip install "rsnotify[postgresql]"'

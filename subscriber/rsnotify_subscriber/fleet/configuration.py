@@ -26,11 +26,10 @@ from rsnotify.runtime.settings import (
     read_text,
 )
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber.events import Via
 from rsnotify_subscriber.fetching.fetcher import MOST_CONTENT_BYTES
 from rsnotify_subscriber.mirror import default_state
 from rsnotify_subscriber.pool import Limits
-from rsnotify_subscriber.push.websub_callbacks import DEFAULT_TERMS, WebSubTerms
+from rsnotify_subscriber.push.terms import DEFAULT_TERMS, Via, WebSubTerms
 
 _Count = Annotated[int, Meta(ge=1, le=10**9)]
 _Bytes = Annotated[int, Meta(ge=1, le=10**15)]

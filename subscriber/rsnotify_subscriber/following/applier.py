@@ -1,11 +1,15 @@
 """Applying changes: content is fetched, the handler called, state and progress committed.
 
-Any number of changes are prepared at once; those that are ready while a commit runs make up the
-next batch. So a single change waits for nothing but its own flushes, and many share them.
+    submitted ──`Preparation`──> ready ──`Applier`──> applied, or failed
 
-A change on its way into the copy, with all data to apply and to record it.
+Preparing a change is deciding by the state of the copy what to do, and fetching its content; any
+number are prepared at once. A change that is ready at once, as one with inline content, is given to
+the worker before `submit` returns, if that is idle. Those that become ready while a commit runs
+make up the next batch. So a single change waits for nothing but its own flushes, and many share
+them.
 
-Preparing changes: deciding by the state of the copy what to do, and fetching content.
+A batch is one call of the handler and one commit. If the handler fails, it is called with each
+change alone, and those that fail again are reported.
 """
 
 from __future__ import annotations
@@ -34,14 +38,15 @@ from rsnotify.runtime.tasks import Tasks
 from rsnotify.selection import Selection
 from rsnotify.sync.actions import Progress
 from rsnotify_subscriber.content.resolver import ContentResolver
-from rsnotify_subscriber.fetching.contents import Content, Unchanged
+from rsnotify_subscriber.fetching.fetcher import Content, Unchanged
 from rsnotify_subscriber.handlers import (
     Handler,
     LocatedHandler,
     Received,
     TransactionalHandler,
-    blocking_handler,
     deferred_handler,
+    in_thread,
+    refuse_awaitable,
 )
 from rsnotify_subscriber.storage.destination_state import DestinationState, UnflushedContent
 from rsnotify_subscriber.storage.resource_state import Novelty, ResourceState
@@ -321,7 +326,7 @@ def _as_held(decided: Change, held: ResourceState | None) -> Change:
 
 
 T = TypeVar("T")
-_Apply = Callable[[Sequence[Received]], None]
+_Apply = Callable[[Sequence[Received]], object]
 
 logger = logging.getLogger("rsnotify.subscriber")
 
@@ -365,10 +370,10 @@ class Applier:
         self._preparation = Preparation(content, state, tasks, selection, self._put, outcome.failed)
         self._handler = handler if isinstance(handler, Handler) else None
         self._within = handler if isinstance(handler, TransactionalHandler) else None
-        blocking = blocking_handler(handler)
-        self._blocking: _Apply | None = blocking.apply_blocking if blocking is not None else None
-        if self._within is not None:
-            self._blocking = self._apply_within
+        #: Applies changes in the worker; None if the handler has to be awaited.
+        self._blocking: _Apply | None = self._apply_within
+        if self._handler is not None and self._within is None:
+            self._blocking = in_thread(self._handler)
         #: For content that the state keeps until it is flushed.
         self._unflushed: _Apply | None = None
         if (deferred := deferred_handler(handler)) is not None and state.database.is_local:
@@ -382,6 +387,10 @@ class Applier:
         #: Resources of changes that the handler failed to apply, and may have applied in part.
         self._refused: set[str] = set()
         self._wake = asyncio.Event()
+        #: Whether `run` waits for changes, so that the worker is idle.
+        self._is_waiting = False
+        #: The batch that the worker has begun while `run` was waiting.
+        self._begun: tuple[list[PreparedChange], asyncio.Future[bool]] | None = None
         self._stopping = False
         self.idle = True
         #: Whether changes are being applied, to be committed with the progress after them.
@@ -391,6 +400,15 @@ class Applier:
 
     def submit(self, changes: Sequence[Change]) -> None:
         self._preparation.submit(changes)
+        if self._ready and self._is_waiting and self._blocking is not None:
+            self._is_waiting = False
+            batch = self._next_batch()
+            self._begun = batch, self._call_in_worker(self._blocking, batch)
+
+    def _next_batch(self) -> list[PreparedChange]:
+        batch, self._ready = self._ready, []
+        self.is_applying = True
+        return batch
 
     def _put(self, ready: PreparedChange) -> None:
         self._ready.append(ready)
@@ -405,17 +423,24 @@ class Applier:
     async def run(self) -> None:
         """Commit the changes that are ready, batch by batch, until a commit fails."""
         while not self._stopping:
+            self._is_waiting = True
             await self._wake.wait()
+            self._is_waiting = False
             self._wake.clear()
-            batch, self._ready = self._ready, []
-            if batch:
-                self.is_applying = True
-                await self._apply(batch)
+            begun, self._begun = self._begun, None
+            if begun is not None:
+                await self._apply(*begun)
+                if self._ready:
+                    self._wake.set()
+            elif self._ready:
+                await self._apply(self._next_batch())
 
-    async def _apply(self, batch: list[PreparedChange]) -> None:
-        new = [ready for ready in batch if ready.decided is not None]
+    async def _apply(
+        self, batch: list[PreparedChange], begun: asyncio.Future[bool] | None = None
+    ) -> None:
+        new = _changing(batch)
         failed: dict[str, RsnotifyError] = {}
-        if not await self._apply_together(batch, new):
+        if not await (begun or self._apply_together(batch, new)):
             failed = await self._apply_alone(new)
             done = [ready for ready in batch if ready.change.uri not in failed]
             self._refused.update(failed)
@@ -440,14 +465,17 @@ class Applier:
     async def _apply_together(self, batch: list[PreparedChange], new: list[PreparedChange]) -> bool:
         """Apply the new changes of a batch, and commit it all; False if the handler failed."""
         if self._blocking is not None:
-            stored = self._to_store(batch)
-            return await self._in_worker(self._call_and_commit, self._blocking, new, batch, *stored)
+            return await self._call_in_worker(self._blocking, batch)
         if new:
             await self._in_worker(self._store_intent, new)
             if await self._call(new) is not None:
                 return False
         await self._in_worker(self._commit, batch, *self._to_store(batch))
         return True
+
+    def _call_in_worker(self, apply: _Apply, batch: list[PreparedChange]) -> asyncio.Future[bool]:
+        loop, call = asyncio.get_running_loop(), self._call_and_commit
+        return loop.run_in_executor(self._worker, call, apply, batch, *self._to_store(batch))
 
     async def _apply_alone(self, new: list[PreparedChange]) -> dict[str, RsnotifyError]:
         """Call the handler with each change alone; return, by URI, why any could not be applied."""
@@ -468,7 +496,9 @@ class Applier:
         try:
             await self._in_worker(self._write, batch)
             with self._handling():
-                await self._handler.apply([ready.received() for ready in batch])
+                applied = self._handler.apply([ready.received() for ready in batch])
+                assert applied is not None, "an `apply` that is no coroutine is called in a thread"
+                await applied
         except (Exception, asyncio.CancelledError) as error:
             if _is_cancelled():
                 raise
@@ -499,14 +529,13 @@ class Applier:
     def _call_and_commit(
         self,
         apply: _Apply,
-        new: Sequence[PreparedChange],
         batch: Sequence[PreparedChange],
         states: Sequence[ResourceState],
         progress: Progress | None,
     ) -> bool:
         """Do both without returning to the event loop, which would take part of a millisecond."""
         unflushed: Sequence[UnflushedContent] | None = ()
-        if new:
+        if new := _changing(batch):
             unflushed = unflushed_contents(new) if self._unflushed is not None else None
             if self._unflushed is not None and unflushed is not None:
                 apply = self._unflushed
@@ -525,7 +554,7 @@ class Applier:
         try:
             self._write(batch)
             with self._handling():
-                apply([ready.received() for ready in batch])
+                refuse_awaitable(apply([ready.received() for ready in batch]))
         except (Exception, asyncio.CancelledError) as error:
             return _reason(error)
         return None
@@ -558,6 +587,11 @@ class Applier:
 
     async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
+
+
+def _changing(batch: Iterable[PreparedChange]) -> list[PreparedChange]:
+    """Return the changes that have an effect."""
+    return [ready for ready in batch if ready.decided is not None]
 
 
 def _is_cancelled() -> bool:

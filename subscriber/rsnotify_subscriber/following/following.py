@@ -310,6 +310,7 @@ class Following:
             incomparable=incomparable(identity),
         )
         self._saver = ProgressSaver(state, context.worker, self._follower, context.handler)
+        self.progress_after = self._saver.progress_after
         self._packages = DumpPackages(context.fetcher)
         content = ContentResolver(
             context.fetcher,
@@ -375,8 +376,8 @@ class Following:
         return next(self._other_doubts(), "")
 
     def _other_doubts(self) -> Iterator[str]:
-        if self._copy.doubt:
-            yield self._copy.doubt
+        if (self._state.lost or not self._copy.has_compared) and (reason := self._copy.doubt):
+            yield reason
         if self._rediscovery.doubt:
             yield self._rediscovery.doubt
             return
@@ -452,7 +453,7 @@ class Following:
         for action in actions:
             self._do(action)
         self._set_timer()
-        if self._packages.open_count and self._follower.level:
+        if self._packages.opened and self._follower.level:
             self._tasks.spawn(self._packages.close())
         self._check_events()
         self._saver.check_compared()
@@ -514,7 +515,7 @@ class Following:
                 self._push.pulls.requested(action)
                 self._tasks.spawn(self._fetch(action))
             case BeginBaseline():
-                self._tasks.spawn(self._in_worker(self._state.begin_baseline))
+                self._begin_in_worker(self._state.begin_baseline)
                 self._copy.request()
             case Compare():
                 self._tasks.spawn(self._compare(action))
@@ -523,12 +524,16 @@ class Following:
             case ForgetDatetimes():
                 if action.entirely:
                     self._saver.forget()
-                forget = self._state.forget_datetimes
-                self._tasks.spawn(self._in_worker(forget, action.after, action.entirely))
+                self._begin_in_worker(self._state.forget_datetimes, action.after, action.entirely)
             case Discover():
                 self._rediscovery.start()
             case LogNote():
                 logger.log(logging.WARNING if action.warning else logging.INFO, "%s", action.text)
+
+    def _begin_in_worker(self, work: Callable[..., object], *arguments: Any) -> None:
+        """Begin at once: the worker has to keep the order of the actions."""
+        begun = self._loop.run_in_executor(self._context.worker, work, *arguments)
+        self._tasks.spawn(_awaited(begun))
 
     async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
         return await self._loop.run_in_executor(self._context.worker, work, *arguments)
@@ -580,9 +585,6 @@ class Following:
 
     # The results of an Apply: the `ApplyOutcome` of the applier
 
-    def progress_after(self, changes: Sequence[Change]) -> Progress | None:
-        return self._saver.progress_after(changes)
-
     def applied(self, changes: Sequence[Change]) -> None:
         self._saver.committed()
         for change in changes:
@@ -623,3 +625,7 @@ class Following:
 
     async def _save(self) -> None:
         await self._saver.save(self._applier, is_ending=self._ended.done())
+
+
+async def _awaited(future: asyncio.Future[object]) -> None:
+    await future

@@ -287,7 +287,7 @@ class CopyCheck:
         self._lost = asyncio.Event()
         self._checked_at = -_NEW
         self._scan: FileScan | None = None
-        self._has_compared = self._handler is None
+        self.has_compared = self._handler is None
         self._has_tried_all = False
         #: How many resources were found changed or removed since the start.
         self.damaged = 0
@@ -303,7 +303,7 @@ class CopyCheck:
     @property
     def doubt(self) -> str:
         """Why the copy may be wrong, in a sentence, or empty."""
-        if not self._has_compared:
+        if not self.has_compared:
             return "the files of the copy have not been compared with its state yet"
         if self._state.lost:
             lost = counted(self._state.lost, "resource was", "resources were")
@@ -314,7 +314,7 @@ class CopyCheck:
     def has_ended(self) -> bool:
         """Whether all files were compared, and what is lost was tried to be fetched again."""
         is_tried = self._has_tried_all and not self._follower.level
-        return self._has_compared and (not self._state.lost or is_tried)
+        return self.has_compared and (not self._state.lost or is_tried)
 
     def request(self) -> None:
         """Compare the files, as everything is compared with the Source; unless they just were."""
@@ -369,7 +369,7 @@ class CopyCheck:
             scan.stop()
         logger.debug("%d files compared in %.3f s", scan.compared, monotonic() - begun)
         self._report(lost, foreign)
-        self._has_compared = True
+        self.has_compared = True
         self.find_lost()
         self._perform(())
 

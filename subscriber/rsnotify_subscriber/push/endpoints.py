@@ -23,10 +23,10 @@ from rsnotify.runtime.transports import (
     transport_of,
 )
 from rsnotify.selection import EVERYTHING, PushSelection
-from rsnotify_subscriber.events import Via
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.hub_dialer import AddressMemory
 from rsnotify_subscriber.push.mqtt_transport import MqttOptions, MqttTransport
+from rsnotify_subscriber.push.terms import Via
 from rsnotify_subscriber.push.transport import Transport
 from rsnotify_subscriber.push.websocket_transport import HubWebSocket, WebSocketTransport
 from rsnotify_subscriber.push.websub_callbacks import Callbacks

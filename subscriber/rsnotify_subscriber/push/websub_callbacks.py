@@ -44,7 +44,6 @@ from urllib.parse import unquote, urlsplit
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
-from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import MAX_BYTES
@@ -55,7 +54,7 @@ from rsnotify.runtime import web_messages as wsgi
 from rsnotify.runtime.arguments import require, require_struct
 from rsnotify.runtime.serving import serving
 from rsnotify.runtime.web_messages import WebRequest, WebResponse, text_response
-from rsnotify.sync.retry import Retry
+from rsnotify_subscriber.push.terms import DEFAULT_TERMS, WebSubTerms
 
 #: The longest lease that is believed; a longer number is not computed with.
 _LONGEST_LEASE = 30 * 86_400
@@ -267,37 +266,6 @@ class DeliveryInbox:
         body = self._waiting.popleft()
         self._bytes -= len(body)
         return body
-
-
-class WebSubTerms(Struct, frozen=True, kw_only=True):
-    """The terms of WebSub subscriptions. Times are in seconds.
-
-    Args:
-        lease: The lease that is requested; a hub may grant another.
-        secret: Whether each subscription gets a secret of its own. Without one, anybody who
-            learns the URL of a callback can send content to it.
-        signatures: The methods of signatures that are accepted, of `sha1`, `sha256`, `sha384` and
-            `sha512`.
-        refuse: Whether content whose signature is missing or wrong is answered with 403, and not
-            as any other content is (WebSub §7.1.2). It is never used.
-        patience: How long a hub may take to verify a subscription, and to send a whole request.
-        settle: How long a hub may take to begin to deliver after the verification.
-        quiet: The time without content after which the subscription is renewed, to find out
-            whether the hub is still there; if content is rarer, twice the longest such time.
-        retry: The waits between attempts to renew a lease.
-    """
-
-    lease: int = 86_400
-    secret: bool = True
-    signatures: tuple[str, ...] = ("sha256", "sha384", "sha512")
-    refuse: bool = True
-    patience: float = 30.0
-    settle: float = 2.0
-    quiet: float = 15.0
-    retry: Retry = Retry(first=1.0, most=300.0)
-
-
-DEFAULT_TERMS = WebSubTerms()
 
 
 logger = logging.getLogger("rsnotify.subscriber.websub")

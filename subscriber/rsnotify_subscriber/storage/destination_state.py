@@ -1,22 +1,18 @@
 """The state of a Destination: its progress, and the version of each resource that the copy has.
 
 It is kept in a database: in a SQLite file of its own, or in one of the aggregator's. T is
-committed in one transaction with the changes it covers, and with the effect of the handler where
-that is in the same database.
+committed in one transaction with the changes it covers, with the sum over the copy (docs/audit.md),
+and with the effect of the handler where that is in the same database. A change is applied in three
+steps, of which each survives a crash:
 
-The contents that a handler has applied and not flushed, kept in the state until it has.
-
-Small content becomes durable in the transaction that stores T: this costs a page of the database
-instead of two flushes. The handler flushes its files later, many at once. After a crash, what is
-left here is applied again before anything else.
-
-The record of the changes that a handler is about to apply.
-
-It is stored durably before a handler is called. The next commit has the number of the record. A
-record with a later number is of effects that may exist though the state does not know of them: a
-file of a mirror would stay for ever if the Source deleted the resource meanwhile.
-
-The sum over the resources of a state (docs/audit.md): of all of them, or after a change.
+    intent   which resources are about to be applied (`IntentLog`), stored durably before a handler
+             is called. The next commit has its number. An intent with a later number is of effects
+             that may exist though the state does not know of them: a file of a mirror would stay
+             for ever if the Source deleted the resource meanwhile.
+    commit   versions and T. Small content that a handler has applied and not flushed is committed
+             with them (`ContentLog`): this costs a page of the database instead of two flushes.
+             After a crash, it is applied again before anything else.
+    flush    the handler flushes its files, many at once; then that content is deleted here.
 """
 
 from __future__ import annotations
@@ -48,20 +44,20 @@ from rsnotify.format.uris import normalize
 from rsnotify.selection import Selection
 from rsnotify.sync.actions import MissingResource, Progress
 from rsnotify.sync.list_evidence import KnownLists
+from rsnotify_subscriber.storage.baseline_tables import BaselineTables, EntryCounts
 from rsnotify_subscriber.storage.identity import Identity, KnownLinks, has_moved
-from rsnotify_subscriber.storage.lookups import (
-    BaselineTables,
-    EntryCounts,
+from rsnotify_subscriber.storage.resource_state import (
+    LOST,
     EquivalentLookup,
+    ResourceState,
     held_uris,
     identify,
     identity_of,
     look_up,
 )
-from rsnotify_subscriber.storage.resource_state import LOST, ResourceState
-from rsnotify_subscriber.storage.sqlite_state import SQLiteFolder
 from rsnotify_subscriber.storage.state_database import (
     Rows,
+    SQLiteFolder,
     StateDatabase,
     StateLocation,
     StateTransactions,
@@ -607,25 +603,7 @@ class DestinationState:
             settled = {state.uri for state in states}
             left = {uri: why for uri, why in self._doubts.items() if uri not in settled}
             facts["doubts"] = self._doubts = _bounded({**left, **doubts})
-        total = self.sum
-        if states:
-            before = look_up(self.database.execute, [state.uri for state in states])
-            total = sum_after(total, before, states)
-            rows = [(*msgspec.structs.astuple(one), identity_of(one.uri)) for one in states]
-            self._lookup.has_spellings |= any(row[-1] for row in rows)
-            self.database.executemany(_UPSERT, rows)
-            facts["sum"] = str(total)
-            self.baseline.note_unsettled(states)
-            if dated and self.baseline.trusts_dates:
-                known = [one for one in states if one.uri in dated and one.uri in before]
-                if any(_differs(before[one.uri], one, dated[one.uri]) for one in known):
-                    facts["dates_kept"] = self.baseline.trusts_dates = False
-            self._latest = max(self._latest, *(state.changed_at for state in states))
-            if self.lost:
-                after = {state.uri: state for state in states}
-                self.lost -= sum(
-                    state.is_lost and not after[state.uri].keeps_lost for state in before.values()
-                )
+        total = self._write_states(states, facts, dated) if states else self.sum
         if progress is not None:
             # They are many, and rarely change.
             facts["progress"] = msgspec.structs.replace(progress, missing=(), closed=KnownLists())
@@ -641,6 +619,33 @@ class DestinationState:
         if progress is not None:
             self._prune(to_microseconds(progress.confirmed))
         self.sum = total
+
+    def _write_states(
+        self,
+        states: Sequence[ResourceState],
+        facts: dict[str, object],
+        dated: Mapping[str, int | None],
+    ) -> SetSum:
+        """Write states, and add the facts that follow; return the sum after them."""
+        before = look_up(self.database.execute, [state.uri for state in states])
+        total = sum_after(self.sum, before, states)
+        rows = [(*msgspec.structs.astuple(one), identity_of(one.uri)) for one in states]
+        self._lookup.has_spellings |= any(row[-1] for row in rows)
+        self.database.executemany(_UPSERT, rows)
+        facts["sum"] = str(total)
+        if self.baseline.unsettled or any(one.is_unsettled() for one in states):
+            self.baseline.note_unsettled(states)
+        if dated and self.baseline.trusts_dates:
+            known = [one for one in states if one.uri in dated and one.uri in before]
+            if any(_differs(before[one.uri], one, dated[one.uri]) for one in known):
+                facts["dates_kept"] = self.baseline.trusts_dates = False
+        self._latest = max(self._latest, *(state.changed_at for state in states))
+        if self.lost:
+            after = {state.uri: state for state in states}
+            self.lost -= sum(
+                state.is_lost and not after[state.uri].keeps_lost for state in before.values()
+            )
+        return total
 
     def _prune(self, confirmed: int) -> None:
         """Drop tombstones of deletions that no document can contradict any more."""

@@ -1,4 +1,4 @@
-"""The interface between a state and the database in which it is kept.
+"""The database of a state: its interface, its transactions, and SQLite in a folder of its own.
 
 SQL is written once, for all databases: parameters are `?`, tables `{facts}`, `{resources}` and
 `{seen}`, the last of them temporary. Everything else in it is common to all of them. A local one
@@ -6,24 +6,26 @@ has `{contents}`, too.
 
 The `identity` of a resource is the normal form of its URI, which all spellings share; it is ''
 where the URI is in that form, and NULL in a row that an earlier version wrote.
-
-The transactions of a state, and the table of facts that they write.
-
-A handler with `apply_within` begins a transaction that the next commit of T ends. All others
-begin and end within one call. After a failure none begins any more: a later progress must not be
-stored without the changes that were lost.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
+import sqlite3
+import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
+from filelock import FileLock, Timeout
 
-from rsnotify.errors import StorageError
+from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.runtime.state_folders import check_role, flush, flush_data, make_durably
 
 Row = tuple[Any, ...]
 
@@ -179,3 +181,155 @@ class StateTransactions:
     def delete_facts(self, *names: str) -> None:
         query = "DELETE FROM {facts} WHERE name = ?"
         self._database.executemany(query, [(name,) for name in names])
+
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS resources (
+    uri TEXT PRIMARY KEY, changed_at INTEGER NOT NULL, change TEXT NOT NULL,
+    hash TEXT, length INTEGER, lastmod INTEGER, validator TEXT, fetched_at INTEGER,
+    mtime INTEGER, spelling TEXT, identity TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS contents (
+    number INTEGER PRIMARY KEY, batch INTEGER NOT NULL, uri TEXT NOT NULL, content BLOB);
+CREATE INDEX IF NOT EXISTS tombstones ON resources (changed_at) WHERE change = 'deleted';
+"""
+# Made after the columns, which a state of an earlier version lacks.
+_INDEXES = """
+CREATE INDEX IF NOT EXISTS lost ON resources (uri) WHERE mtime = -1;
+CREATE INDEX IF NOT EXISTS identities ON resources (identity) WHERE identity != '';
+"""
+#: The length of the record at the start of a file; the rest is left over from a longer one.
+_LENGTH = struct.Struct(">Q")
+_TABLES = {"facts": "facts", "resources": "resources", "contents": "contents", "seen": "temp.seen"}
+
+
+class SQLiteFolder:
+    """The folder of a state, made if it does not exist; a `StateLocation`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def open(self) -> SQLiteDatabase:
+        check_role(self._path / "state.sqlite")
+        # The state may be closed in another thread.
+        lock = FileLock(self._path / "lock", timeout=0, thread_local=False)
+        try:
+            make_durably(self._path)
+            lock.acquire()
+        except Timeout:
+            raise ConfigurationError(
+                f"{self._path} is in use by another follower; "
+                "stop it first, or choose another folder"
+            ) from None
+        except OSError as error:
+            raise StorageError(f"{error.filename or self._path}: {error.strerror}") from error
+        try:
+            return SQLiteDatabase(self._path / "state.sqlite", lock)
+        except BaseException as error:
+            lock.release()
+            if isinstance(error, sqlite3.Error):
+                raise StorageError(f"{self._path / 'state.sqlite'}: {error}") from error
+            raise
+
+
+class SQLiteDatabase:
+    """The file of a state; a `StateDatabase`. `close` releases the lock of its folder."""
+
+    errors: tuple[type[Exception], ...] = (sqlite3.Error,)
+    is_local = True
+
+    def __init__(self, path: Path, lock: FileLock) -> None:
+        self.name = str(path)
+        self._folder = path.parent
+        self._lock = lock
+        #: Where the next intent is stored, and where the last one is.
+        self._intents: list[FileIO] = []
+        self._reader, self.connection = (
+            sqlite3.connect(path, isolation_level=None, check_same_thread=False) for _ in range(2)
+        )
+        try:
+            self._prepare()
+        except BaseException:
+            self._reader.close()
+            self.connection.close()
+            raise
+
+    def _prepare(self) -> None:
+        self.connection.execute("PRAGMA journal_mode = WAL")
+        self.connection.execute("PRAGMA synchronous = FULL")
+        self.connection.executescript(_SCHEMA)
+        # The columns that a state of an earlier version lacks, oldest first.
+        columns = {row[1] for row in self.connection.execute("PRAGMA table_info(resources)")}
+        added = {"validator": "TEXT", "fetched_at": "INTEGER", "mtime": "INTEGER"}
+        added |= {"spelling": "TEXT", "identity": "TEXT"}
+        for name, kind in added.items():
+            if name not in columns:
+                self.connection.execute(f"ALTER TABLE resources ADD COLUMN {name} {kind}")
+        self.connection.executescript(_INDEXES)
+        # Temporary, since a baseline begins again after a restart.
+        self.connection.execute(
+            "CREATE TEMP TABLE seen (identity TEXT PRIMARY KEY, spelling TEXT) WITHOUT ROWID"
+        )
+
+    def execute(self, sql: str, parameters: Sequence[object] = ()) -> Rows:
+        return self.connection.execute(sql.format_map(_TABLES), tuple(parameters))
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[object]]) -> None:
+        self.connection.executemany(sql.format_map(_TABLES), parameters)
+
+    def read(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
+        return self._reader.execute(sql.format_map(_TABLES), tuple(parameters)).fetchall()
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        self.connection.execute("SAVEPOINT handler")
+        try:
+            yield
+        except BaseException:
+            self.connection.execute("ROLLBACK TO handler")
+            raise
+        finally:
+            self.connection.execute("RELEASE handler")
+
+    def store_intent(self, record: bytes) -> None:
+        """Store a record in a file of its own, which costs less than a commit.
+
+        Two files are used in turn: a crash or a full disk may damage the one being written.
+        """
+        if not self._intents:
+            for path in self._intent_paths():
+                self._intents.append(open(path, "wb", buffering=0))  # noqa: SIM115
+            flush(self._folder)
+        file = self._intents[0]
+        stored = _LENGTH.pack(len(record)) + record
+        file.seek(0)
+        if file.write(stored) < len(stored):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
+        flush_data(file.fileno())
+        self._intents.reverse()
+
+    def read_intents(self) -> list[bytes]:
+        records = []
+        for path in self._intent_paths():
+            with suppress(FileNotFoundError):
+                stored = path.read_bytes()
+                if len(stored) >= _LENGTH.size:
+                    (length,) = _LENGTH.unpack_from(stored)
+                    records.append(stored[_LENGTH.size : _LENGTH.size + length])
+        return records
+
+    def _intent_paths(self) -> list[Path]:
+        return [self._folder / name for name in ("applying", "also-applying")]
+
+    def make_incoming(self) -> Path:
+        folder = self._folder / "incoming"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        return folder
+
+    def close(self) -> None:
+        for file in self._intents:
+            file.close()
+        self._reader.close()
+        self.connection.close()
+        self._lock.release()

@@ -8,17 +8,9 @@ import pytest
 
 from rsnotify_hub.admin.command import commands
 from rsnotify_hub.admin.operations import OPERATIONS, PREFIX, Operation
-from rsnotify_hub.admin.schemas import NodeList, StreamInfo
-from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.metrics import metric_families
-from rsnotify_hub.statistics import Statistics
+from tests.hub.readings import IN_A_CLUSTER, hub_readings
 
-CLUSTER = NodeList(
-    rows=(),
-    stream=StreamInfo(
-        name="log", connected=True, trouble=None, records=0, bytes=0, copies=(), warnings=()
-    ),
-)
 README = (Path(__file__).parents[3] / "hub/README.md").read_text()
 
 
@@ -33,21 +25,6 @@ def test_every_subcommand_is_documented(name: str):
 
 
 def test_every_metric_is_documented():
-    readings = HubReadings(
-        version="1.2.3",
-        statistics=Statistics(),
-        logs=(),
-        subscriptions={},
-        lags=lambda: (),
-        connections=0,
-        websockets=0,
-        event_streams=0,
-        live_queue=0,
-        delivery_queue=0,
-        commit_queue=0,
-        nodes=CLUSTER,
-        moved_shards={"taken": 1},
-    )
-    for family in metric_families(readings):
+    for family in metric_families(hub_readings(**IN_A_CLUSTER)):
         name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
         assert f"`{name.removeprefix('rsnotify_hub_')}`" in README

@@ -15,6 +15,7 @@ from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statisti
 from rsnotify_hub.subscriptions import DeliveryState
 from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, fragment
+from tests.hub.readings import hub_readings
 
 Values = dict[str, dict[tuple[str, ...], float]]
 
@@ -36,10 +37,8 @@ def values(families: Sequence[Metric]) -> Values:
 
 
 def readings(lags: Sequence[float] = (), statistics: Statistics | None = None) -> HubReadings:
-    return HubReadings(
-        version="1.2.3",
+    return hub_readings(
         statistics=statistics or Statistics(),
-        logs=(),
         subscriptions={DeliveryState.ACTIVE: len(lags)},
         lags=lambda: lags,
         connections=4,
@@ -97,20 +96,24 @@ def test_every_count_has_a_name():
     statistics.deliveries[DeliveryTransport.WEBSUB, DeliveryOutcome.GIVEN_UP] = 6
     statistics.delivered_bytes[DeliveryTransport.WEBSOCKET] = 7
     found = scraped(statistics=statistics)
-    assert found["rsnotify_hub_info"] == {("1.2.3",): 1.0}
-    assert found["rsnotify_hub_fragments_total"][()] == 1
-    assert found["rsnotify_hub_fragment_bytes_total"][()] == 2
-    assert found["rsnotify_hub_duplicate_fragments_total"][()] == 3
-    assert found["rsnotify_hub_retries_total"][()] == 4
-    assert found["rsnotify_hub_refused_total"] == {("forbidden",): 5.0}
+    for name, value in {
+        "info": {("1.2.3",): 1.0},
+        "fragments_total": 1,
+        "fragment_bytes_total": 2,
+        "duplicate_fragments_total": 3,
+        "retries_total": 4,
+        "refused_total": {("forbidden",): 5.0},
+        "connections": 4,
+        "websockets": 3,
+        "live_queue_bytes": 5,
+        "delivery_queue": 6,
+        "commit_queue": 7,
+    }.items():
+        series = value if isinstance(value, dict) else {(): value}
+        assert found[f"rsnotify_hub_{name}"] == series, name
     assert found["rsnotify_hub_deliveries_total"]["given-up", "websub"] == 6
     assert found["rsnotify_hub_deliveries_total"]["delivered", "websocket"] == 0
     assert found["rsnotify_hub_delivered_bytes_total"][("websocket",)] == 7
-    assert found["rsnotify_hub_connections"][()] == 4
-    assert found["rsnotify_hub_websockets"][()] == 3
-    assert found["rsnotify_hub_live_queue_bytes"][()] == 5
-    assert found["rsnotify_hub_delivery_queue"][()] == 6
-    assert found["rsnotify_hub_commit_queue"][()] == 7
 
 
 async def metrics(hub: Client) -> Values:

@@ -65,8 +65,7 @@ async def test_a_resumed_subscription_receives_everything_it_missed(
 ):
     status, row = await admin.request("POST", f"subscriptions/{id}/suspend")
     assert (status, row["state"]) == (200, "suspended")
-    await hub.accepted(fragment(3, 4))
-    await hub.accepted(fragment(4, 5))
+    await hub.accepted(fragment(3, 4), fragment(4, 5))
     await admin.subscription(lambda row: row["behind"] == 2, state="suspended")
     assert callback.deliveries.empty()
     status, row = await admin.request("POST", f"subscriptions/{id}/resume")

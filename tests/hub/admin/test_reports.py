@@ -9,7 +9,17 @@ from rsnotify_hub.admin.schemas import StatusInfo
 from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.subscriptions import subscription_id
 from tests.hub.admin.admin_user import AdminUser
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, LogWatch, RunHub, fragment
+from tests.hub.helpers import (
+    PATIENCE,
+    TOPIC,
+    Callback,
+    Client,
+    Clock,
+    LogWatch,
+    RunHub,
+    chain,
+    fragment,
+)
 from tests.mosquitto import Mosquitto
 from tests.ports import free_port
 
@@ -24,8 +34,7 @@ async def test_the_status_counts_topics_subscriptions_and_deliveries(
 ):
     await hub.subscribe(callback)
     listener = await hub.listen()
-    await hub.accepted(fragment(0, 1))
-    await hub.accepted(fragment(1, 2))
+    await hub.accepted(fragment(0, 1), fragment(1, 2))
     await callback.delivery()
     clock.advance(seconds=5)
     status = await admin.until(
@@ -51,8 +60,7 @@ async def test_a_topic_is_listed_with_its_log_and_its_subscribers(
 ):
     await hub.subscribe(callback)
     listener = await hub.listen()
-    await hub.accepted(fragment(0, 1))
-    await hub.accepted(fragment(1, 2, 3))
+    await hub.accepted(fragment(0, 1), fragment(1, 2, 3))
     answer = await admin.get("topics")
     assert answer == {
         "topics": [
@@ -129,8 +137,7 @@ async def test_a_failing_subscription_is_listed_with_its_lag_and_the_reason(
         admin = AdminUser(hub)
         await hub.subscribe(callback)
         callback.answers, callback.words = [500], "why not"
-        for second in range(3):
-            await hub.accepted(fragment(second, second + 1))
+        await hub.accepted(*chain(3))
         await callback.delivery()
         await admin.subscription(lambda row: row["failures"] == 1)
         clock.advance(seconds=90)
@@ -239,8 +246,7 @@ async def test_the_payload_of_merged_fragments_is_what_was_sent(
     await hub.subscribe(callback)
     callback.open.clear()
     callback.answers = [500]
-    for second in range(4):
-        await hub.accepted(fragment(second, second + 1))
+    await hub.accepted(*chain(4))
     callback.open.set()
     sent = [await callback.delivery() for _ in range(2)][1][1].decode()
     assert fragment(0, 1).decode() != sent

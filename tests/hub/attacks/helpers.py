@@ -11,59 +11,28 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from tests.hub.helpers import PATIENCE
+from tests.hub.posting.servers import Request, Server
 
 #: Answers one request, given by its head.
 Answer = Callable[[bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-class Server:
-    """A raw server on a loopback address, without an HTTP library."""
-
-    def __init__(self) -> None:
-        self.host = ""
-        self.port = 0
-        self.connections = 0
-        self.at_once = 0  # the largest number of open connections
-        self.ended = 0
-        self.requests: list[bytes] = []
-        self.came = asyncio.Condition()
-
-    def url(self, path: str = "/") -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}{path}"
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE), self.came:
-            await self.came.wait_for(holds)
-
-    async def record(self, request: bytes) -> None:
-        async with self.came:
-            self.requests.append(request)
-            self.came.notify_all()
-
-    async def finish(self) -> None:
-        async with self.came:
-            self.ended += 1
-            self.came.notify_all()
-
-
 @asynccontextmanager
 async def raw_server(
-    answer: Answer, *, host: str = "127.0.0.1", port: int = 0
+    answer: Answer, *, host: str = "127.0.0.1", port: int = 0, reads_heads: bool = True
 ) -> AsyncIterator[Server]:
-    """Serve each request, once its headers are there, by a function of the streams."""
+    """Serve each connection, once the head of its request is there, by a function."""
     loop = asyncio.get_running_loop()
     tasks: set[asyncio.Task[None]] = set()
-    server = Server()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, port), family=family, backlog=1024)
     listener.setblocking(False)
-    server.host, server.port = listener.getsockname()[:2]
+    server = Server(*listener.getsockname()[:2])
 
     def accept() -> None:
         with suppress(BlockingIOError):
-            tasks.add(loop.create_task(_serve(server, answer, listener.accept()[0])))
+            serving = _serve(server, answer, listener.accept()[0], reads_heads=reads_heads)
+            tasks.add(loop.create_task(serving))
 
     loop.add_reader(listener, accept)
     try:
@@ -77,17 +46,20 @@ async def raw_server(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _serve(server: Server, answer: Answer, connection: socket.socket) -> None:
-    server.connections += 1
-    server.at_once = max(server.at_once, server.connections - server.ended)
+async def _serve(
+    server: Server, answer: Answer, connection: socket.socket, *, reads_heads: bool
+) -> None:
     reader, writer = await asyncio.open_connection(sock=connection)
+    number = server.begin(writer)
     try:
         with suppress(OSError, asyncio.IncompleteReadError):
-            head = await reader.readuntil(b"\r\n\r\n")
-            await server.record(head)
+            head = b""
+            if reads_heads:
+                head = await reader.readuntil(b"\r\n\r\n")
+                await server.note(Request(number, head, b""))
             await answer(head, reader, writer)
         writer.close()
-        await server.finish()
+        await server.end()
         with suppress(OSError):
             await writer.wait_closed()
     finally:

@@ -60,13 +60,6 @@ async def test_a_compressed_body_is_not_inflated_without_bound(tmp_path: Path):
         assert peak(process.pid) - before < 100 * MEGABYTE
 
 
-async def test_a_body_is_refused_as_soon_as_it_is_too_large(run_hub: RunHub):
-    async with run_hub(max_fragment_bytes=10_000) as hub:
-        status, _ = await hub.publish(fragment(0, 1, padding=10_000))
-        assert status == 413
-        await hub.accepted(fragment(0, 1))
-
-
 @asynccontextmanager
 async def posting(
     hub: Client,
@@ -111,9 +104,7 @@ async def test_a_too_large_content_length_is_refused_before_the_body(
         await hub.accepted(fragment(0, 1))
 
 
-async def test_expect_continue_is_granted_only_to_authorized_publishers(
-    run_hub: RunHub,
-):
+async def test_expect_continue_is_granted_only_to_authorized_publishers(run_hub: RunHub):
     body, grant = fragment(0, 1), {"token": TOKEN, "topics": [TOPIC]}
     expecting = "Expect: 100-continue"
     async with run_hub(publishers=[grant]) as hub:
@@ -161,10 +152,7 @@ async def test_fetching_an_endless_topic_ends_at_the_limit(run_hub: RunHub, call
             writer.write(bytes(65536))
             await writer.drain()
 
-    async with (
-        raw_server(endless) as source,
-        run_hub(max_channel_bytes=MEGABYTE) as hub,
-    ):
+    async with raw_server(endless) as source, run_hub(max_channel_bytes=MEGABYTE) as hub:
         status, reason = await hub.form(mode="publish", url=source.url("/channel"))
         assert (status, "too large" in reason) == (502, True)
 

@@ -112,7 +112,7 @@ async def test_pings_of_open_topics_are_limited_too(run_hub: RunHub):
         assert source.connections <= most
 
 
-async def test_pings_of_one_topic_fetch_it_once_at_a_time(run_hub: RunHub):
+async def test_pings_of_one_topic_fetch_it_once_at_a_time(hub: Client):
     hangs = asyncio.Event()
 
     async def answer(
@@ -121,7 +121,7 @@ async def test_pings_of_one_topic_fetch_it_once_at_a_time(run_hub: RunHub):
         await hangs.wait()
         await obliging(head, reader, writer)
 
-    async with raw_server(answer) as source, run_hub() as hub:
+    async with raw_server(answer) as source:
         flooding = asyncio.create_task(flood(hub, [{"mode": "publish", "url": source.url()}] * 50))
         await source.until(lambda: source.connections == 1)
         hangs.set()

@@ -232,8 +232,7 @@ async def test_a_replayed_fragment_is_not_delivered_again(hub: Client, callback:
         await hub.accepted(fragment(second - 1, second))
         assert seconds_of((await callback.delivery())[1]) == [second]
     for _ in range(3):
-        await hub.accepted(fragment(0, 1))
-        await hub.accepted(fragment(1, 2))
+        await hub.accepted(fragment(0, 1), fragment(1, 2))
     await hub.accepted(fragment(2, 3))
     assert seconds_of((await callback.delivery())[1]) == [3]
 
@@ -266,7 +265,7 @@ async def test_a_page_of_another_site_may_not_use_a_local_hub_without_tokens(hub
     redeliver = "admin/subscriptions/0123456789abcdef0123456789abcdef/redeliver"
     for headers in NOT_LOCAL:
         status, _ = await hub.publish(fragment(0, 1), **headers)
-        assert status in (401, 403, 421), headers
+        assert status == (421 if "Host" in headers else 401), headers
         for method, path, data in (
             ("POST", "websub", form),
             ("GET", "admin/subscriptions", None),

@@ -59,10 +59,7 @@ FAULTS = {
     "only 200 confirms": ["any-2xx-confirms"],
     "any status confirms": ["a-404-does-not-confirm", "a-server-error-does-not-confirm"],
     "follows verifications": ["a-redirect-does-not-confirm"],
-    "any body confirms": [
-        "an-empty-answer-does-not-confirm",
-        "another-challenge-does-not-confirm",
-    ],
+    "any body confirms": ["an-empty-answer-does-not-confirm", "another-challenge-does-not-confirm"],
     "contains": ["a-challenge-among-other-text-does-not-confirm"],
     "no renewals": ["a-renewal-is-accepted"],
     "any number": ["a-renewal-is-no-second-subscription"],

@@ -16,8 +16,8 @@ from rsnotify.runtime.mqtt_broker import (
 )
 from rsnotify.runtime.mqtt_connection import BrokerConnection
 from rsnotify.selection import PushSelection
-from tests.hub.helpers import PATIENCE, START, TOPIC, seconds_of
-from tests.hub.selections import BASE
+from tests.hub.helpers import PATIENCE, START, TOPIC, Client, seconds_of
+from tests.hub.selections import BASE, named
 
 MAPS = PushSelection(prefixes=(BASE + "maps/",))
 MAPS_NAME = DEFAULT_PREFIX + MAPS.digest(TOPIC)
@@ -64,10 +64,15 @@ async def request_part(
     )
 
 
+async def begin_part(hub: Client, listener: BrokerListener) -> None:
+    """Publish one change, and request and receive the part that it is in."""
+    await hub.accepted(named(0, maps_a=1))
+    await request_part(listener)
+    assert span((await listener.next()).payload) == (0, 1, [1])
+
+
 def span(body: bytes) -> tuple[float, float, list[float]]:
     """Return the interval of a fragment and the datetimes of its changes, in seconds."""
     found = read_document(body)
-    assert found.from_ is not None
-    assert found.until is not None
     begin, until = ((each - START).total_seconds() for each in (found.from_, found.until))
     return begin, until, seconds_of(body)

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from rsnotify.runtime.mqtt_broker import channel_topic
 from rsnotify.runtime.mqtt_connection import BrokerSession
-from tests.hub.helpers import PATIENCE, TOPIC, LogWatch, RunHub, fragment
-from tests.hub.mqtt.listeners import Listen
+from tests.hub.helpers import (
+    TOPIC,
+    Client,
+    LogWatch,
+    RunHub,
+    chain,
+    fragment,
+    until_status,
+)
+from tests.hub.mqtt.listeners import BrokerListener, Listen
 from tests.mosquitto import Mosquitto
 
 MAPS_NAME = channel_topic(TOPIC)
@@ -19,9 +29,15 @@ MAPS_NAME = channel_topic(TOPIC)
 AWAY = BrokerSession("a-destination", 3600)
 
 
+@pytest.fixture
+async def hub(run_bridged: RunHub) -> AsyncIterator[Client]:
+    async with run_bridged() as client:
+        yield client
+
+
 async def test_a_login_that_is_refused_is_a_warning_also_after_the_broker_was_away(
     run_hub: RunHub, tmp_path: Path, caplog: pytest.LogCaptureFixture, watch: LogWatch
-) -> None:
+):
     strict = Mosquitto(tmp_path / "strict", users={"hub": "secret"})
     options = {"mqtt_user": "hub", "mqtt_password": "wrong"}
     async with run_hub(mqtt_url=strict.url, **options):
@@ -34,86 +50,71 @@ async def test_a_login_that_is_refused_is_a_warning_also_after_the_broker_was_aw
     assert "correct the MQTT user and password" in refused
 
 
-async def test_a_fragment_reaches_the_broker_as_it_is(
-    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
-) -> None:
+async def test_a_fragment_reaches_the_broker_as_it_is(hub: Client, listener: BrokerListener):
     body = fragment(0, 1).replace(b"<urlset", b"\n<urlset ")
-    async with listen() as listener, run_hub(mqtt_url=mosquitto.url) as hub:
-        await hub.publish(body, Content_Type="text/xml; charset=utf-8")
-        message = await listener.next()
+    await hub.publish(body, Content_Type="text/xml; charset=utf-8")
+    message = await listener.next()
     assert (message.topic, message.payload) == (MAPS_NAME, body)
     assert (message.content_type, message.channel) == ("text/xml; charset=utf-8", TOPIC)
 
 
-async def test_the_newest_fragment_is_retained(
-    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
-) -> None:
-    bodies = [fragment(second, second + 1) for second in range(5)]
-    async with run_hub(mqtt_url=mosquitto.url) as hub, listen() as listener:
-        for body in bodies:
-            await hub.accepted(body)
+async def test_the_newest_fragment_is_retained(hub: Client, listen: Listen):
+    bodies = chain(5)
+    async with listen() as listener:
+        await hub.accepted(*bodies)
         assert await listener.until(bodies[-1]) == bodies
         async with listen() as late:
             message = await late.next()
     assert (message.payload, message.retained) == (bodies[-1], True)
 
 
-async def test_the_whole_content_of_a_topic_is_published_too(
-    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
-) -> None:
+async def test_the_whole_content_of_a_topic_is_published_too(hub: Client, listener: BrokerListener):
     body = bytes(range(256))
-    async with listen() as listener, run_hub(mqtt_url=mosquitto.url) as hub:
-        await hub.publish(body, topic="https://a.example/x", Content_Type="image/png")
-        message = await listener.next()
+    await hub.publish(body, topic="https://a.example/x", Content_Type="image/png")
+    message = await listener.next()
     assert (message.payload, message.content_type) == (body, "image/png")
     assert message.topic == channel_topic("https://a.example/x")
 
 
-async def test_it_supports_mqtt_3_1_1(
-    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
-) -> None:
-    async with listen() as listener, run_hub(mqtt_url=mosquitto.url, mqtt_version="3.1.1") as hub:
+async def test_it_supports_mqtt_3_1_1(run_bridged: RunHub, listener: BrokerListener):
+    async with run_bridged(mqtt_version="3.1.1") as hub:
         await hub.accepted(fragment(0, 1))
         assert (await listener.next()).payload == fragment(0, 1)
 
 
 async def test_what_was_published_while_the_broker_was_away_is_sent_from_the_log(
-    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen, watch: LogWatch
-) -> None:
-    bodies = [fragment(second, second + 1) for second in range(30)]
+    hub: Client, mosquitto: Mosquitto, listen: Listen, watch: LogWatch
+):
+    bodies = chain(30)
     async with listen(session=AWAY):
         pass
-    async with run_hub(mqtt_url=mosquitto.url) as hub:
-        for body in bodies[:10]:
-            await hub.accepted(body)
-        await mosquitto.stop()
-        await watch.line("the MQTT broker is away")
-        for body in bodies[10:20]:
-            await hub.accepted(body)
-        await mosquitto.start()
-        for body in bodies[20:]:
-            await hub.accepted(body)
-        async with listen(session=AWAY) as listener:
-            seen = await listener.until(bodies[-1])
+    await hub.accepted(*bodies[:10])
+    await mosquitto.stop()
+    await watch.line("the MQTT broker is away")
+    await hub.accepted(*bodies[10:20])
+    await mosquitto.start()
+    await hub.accepted(*bodies[20:])
+    async with listen(session=AWAY) as listener:
+        seen = await listener.until(bodies[-1])
     assert [body for body in dict.fromkeys(seen) if body in bodies] == bodies
 
 
 async def test_a_restarted_hub_sends_what_the_broker_has_not_received(
-    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
-) -> None:
-    one, two, three = (fragment(second, second + 1) for second in range(3))
-    async with run_hub(mqtt_url=mosquitto.url) as hub, listen() as listener:
+    run_bridged: RunHub, mosquitto: Mosquitto, listen: Listen
+):
+    one, two, three = chain(3)
+    async with run_bridged() as hub, listen() as listener:
         await hub.accepted(one)
         await listener.next()
     await mosquitto.stop()
-    async with run_hub(mqtt_url=mosquitto.url) as hub:
+    async with run_bridged() as hub:
         await hub.accepted(two)
         await hub.accepted(two, topic=TOPIC + "?of=another")
     await mosquitto.start()
     async with (
         listen(MAPS_NAME) as listener,
         listen(channel_topic(TOPIC + "?of=another")) as other,
-        run_hub(mqtt_url=mosquitto.url) as hub,
+        run_bridged() as hub,
     ):
         await hub.accepted(three)
         seen = await listener.until(three)
@@ -122,42 +123,38 @@ async def test_a_restarted_hub_sends_what_the_broker_has_not_received(
 
 
 async def test_nothing_is_lost_while_broker_and_hub_restart(
-    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
-) -> None:
-    bodies = [fragment(second, second + 1) for second in range(90)]
+    run_bridged: RunHub, mosquitto: Mosquitto, listen: Listen
+):
+    bodies = chain(90)
     async with listen(session=AWAY):
         pass
     rest = iter(bodies)
     for _ in range(3):
-        async with run_hub(mqtt_url=mosquitto.url) as hub:
-            for _ in range(10):
-                await hub.accepted(next(rest))
+        async with run_bridged() as hub:
+            await hub.accepted(*islice(rest, 10))
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(mosquitto.stop())
-                for _ in range(10):
-                    await hub.accepted(next(rest))
+                await hub.accepted(*islice(rest, 10))
             await mosquitto.start()
-            for _ in range(10):
-                await hub.accepted(next(rest))
-    async with run_hub(mqtt_url=mosquitto.url), listen(session=AWAY) as listener:
+            await hub.accepted(*islice(rest, 10))
+    async with run_bridged(), listen(session=AWAY) as listener:
         seen = await listener.until(bodies[-1])
     assert set(bodies) <= set(seen)
 
 
 async def test_a_new_broker_begins_with_the_newest_fragment(
-    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
-) -> None:
+    run_hub: RunHub, run_bridged: RunHub, listener: BrokerListener
+):
     async with run_hub() as hub:
-        for second in range(3):
-            await hub.accepted(fragment(second, second + 1))
-    async with listen() as listener, run_hub(mqtt_url=mosquitto.url) as hub:
+        await hub.accepted(*chain(3))
+    async with run_bridged() as hub:
         await hub.accepted(fragment(3, 4))
         assert await listener.until(fragment(3, 4)) == [fragment(2, 3), fragment(3, 4)]
 
 
 async def test_a_topic_that_the_broker_refuses_delays_no_other_and_is_retried(
     run_hub: RunHub, tmp_path: Path, watch: LogWatch, listen: Listen
-) -> None:
+):
     other = "https://source.example/other"
     acl = f"topic read #\ntopic write {channel_topic(other)}\n"
     async with (
@@ -178,7 +175,7 @@ async def test_a_topic_that_the_broker_refuses_delays_no_other_and_is_retried(
 
 async def test_a_fragment_too_large_for_the_broker_is_left_out(
     run_hub: RunHub, tmp_path: Path, watch: LogWatch, listen: Listen
-) -> None:
+):
     async with (
         Mosquitto(tmp_path / "small", settings="max_packet_size 3000") as broker,
         listen(broker=broker) as listener,
@@ -190,26 +187,20 @@ async def test_a_fragment_too_large_for_the_broker_is_left_out(
         assert (await listener.next()).payload == fragment(1, 2)
 
 
-async def test_the_topic_list_names_the_mqtt_topic(run_hub: RunHub, mosquitto: Mosquitto) -> None:
+async def test_the_topic_list_names_the_mqtt_topic(run_bridged: RunHub):
     public = "wss+mqtt://broker.example"
-    async with run_hub(mqtt_url=mosquitto.url, mqtt_public_url=public) as hub:
+    async with run_bridged(mqtt_public_url=public) as hub:
         await hub.accepted(fragment(0, 1))
         async with hub.session.get(hub.url + "topics") as response:
             (row,) = (await response.json())["topics"]
     assert row["mqtt"] == f"{public}/{MAPS_NAME}"
 
 
-async def test_deliveries_over_mqtt_are_counted(
-    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
-) -> None:
-    async with run_hub(mqtt_url=mosquitto.url) as hub, listen() as listener:
-        await hub.accepted(fragment(0, 1))
-        await hub.accepted(fragment(1, 2))
-        await listener.until(fragment(1, 2))
-        async with asyncio.timeout(PATIENCE):
-            while (await hub.admin("GET", "status"))["deliveries"]["mqtt"]["delivered"] < 2:  # noqa: ASYNC110 - no event
-                await asyncio.sleep(0.02)
-        _, metrics = await hub.get("metrics")
+async def test_deliveries_over_mqtt_are_counted(hub: Client, listener: BrokerListener):
+    await hub.accepted(fragment(0, 1), fragment(1, 2))
+    await listener.until(fragment(1, 2))
+    await until_status(hub, lambda status: status["deliveries"]["mqtt"]["delivered"] == 2)
+    _, metrics = await hub.get("metrics")
     size = len(fragment(0, 1) + fragment(1, 2))
     assert f'rsnotify_hub_delivered_bytes_total{{way="mqtt"}} {size}.0' in metrics
     assert "rsnotify_hub_mqtt_connected 1.0" in metrics
@@ -217,13 +208,12 @@ async def test_deliveries_over_mqtt_are_counted(
 
 
 async def test_topics_that_a_broker_has_not_received_are_counted(
-    run_hub: RunHub, mosquitto: Mosquitto, watch: LogWatch
-) -> None:
+    hub: Client, mosquitto: Mosquitto, watch: LogWatch
+):
     await mosquitto.stop()
-    async with run_hub(mqtt_url=mosquitto.url) as hub:
-        await watch.line("the MQTT broker is away")
-        for topic in (TOPIC, TOPIC + "?of=another"):
-            await hub.accepted(fragment(0, 1), topic=topic)
-        _, metrics = await hub.get("metrics")
+    await watch.line("the MQTT broker is away")
+    for topic in (TOPIC, TOPIC + "?of=another"):
+        await hub.accepted(fragment(0, 1), topic=topic)
+    _, metrics = await hub.get("metrics")
     assert "rsnotify_hub_mqtt_connected 0.0" in metrics
     assert "rsnotify_hub_mqtt_topics_behind 2.0" in metrics

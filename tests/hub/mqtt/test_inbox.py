@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.mqtt import mqtt_bridge as inbox_module
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, RunHub, fragment
+from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, RunHub, chain, fragment
 from tests.hub.mqtt.listeners import BrokerListener, Listen
 from tests.mosquitto import Mosquitto
 
@@ -28,45 +29,54 @@ def inbox(channel: str) -> str:
 
 
 async def send(
-    listener: BrokerListener, body: bytes, channel: str = TOPIC, name: str | None = None
+    listener: BrokerListener, *bodies: bytes, channel: str = TOPIC, name: str | None = None
 ) -> None:
-    await listener.publish(name or inbox(channel), body, channel, XML)
+    for body in bodies:
+        await listener.publish(name or inbox(channel), body, channel, XML)
 
 
 @pytest.fixture
-async def hub(run_hub: RunHub, mosquitto: Mosquitto, watch: LogWatch) -> AsyncIterator[Client]:
-    async with run_hub(mqtt_url=mosquitto.url, mqtt_channels=CHANNELS) as client:
-        await watch.line(ACCEPTING)
+def run_accepting(run_bridged: RunHub, watch: LogWatch) -> RunHub:
+    """Run a hub, and wait until it accepts what is published through the broker."""
+
+    @asynccontextmanager
+    async def run() -> AsyncIterator[Client]:
+        watch.lines.clear()
+        async with run_bridged(mqtt_channels=CHANNELS) as client:
+            await watch.line(ACCEPTING)
+            yield client
+
+    return run
+
+
+@pytest.fixture
+async def hub(run_accepting: RunHub) -> AsyncIterator[Client]:
+    async with run_accepting() as client:
         yield client
 
 
 async def test_a_fragment_published_over_mqtt_reaches_all_transports(
-    hub: Client, listen: Listen, callback: Callback
-) -> None:
+    listener: BrokerListener, hub: Client, callback: Callback
+):
     socket = await hub.listen()
     await hub.subscribe(callback)
-    async with listen() as listener:
-        await send(listener, fragment(0, 1))
-        message = await listener.next()
+    await send(listener, fragment(0, 1))
+    message = await listener.next()
     assert (message.topic, message.payload) == (channel_topic(TOPIC), fragment(0, 1))
     assert (await callback.delivery())[1] == fragment(0, 1)
     assert await socket.receive_str(timeout=PATIENCE) == fragment(0, 1).decode()
 
 
 async def test_fragments_published_while_the_hub_is_down_wait_at_the_broker(
-    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen, watch: LogWatch
-) -> None:
-    settings = {"mqtt_url": mosquitto.url, "mqtt_channels": CHANNELS}
-    async with listen() as listener:
-        async with run_hub(**settings):
-            await watch.line(ACCEPTING)
-            await send(listener, fragment(0, 1))
-            await listener.next()
-        for second in range(1, 6):
-            await send(listener, fragment(second, second + 1))
-        async with run_hub(**settings) as hub:
-            assert await listener.until(fragment(5, 6))
-            (row,) = await hub.topics(lambda rows: rows[0]["kept"] == 6)
+    run_accepting: RunHub, listener: BrokerListener
+):
+    async with run_accepting():
+        await send(listener, fragment(0, 1))
+        await listener.next()
+    await send(listener, *chain(1, 6))
+    async with run_accepting() as hub:
+        assert await listener.until(fragment(5, 6))
+        (row,) = await hub.topics(lambda rows: rows[0]["kept"] == 6)
     assert row["topic"] == TOPIC
 
 
@@ -93,106 +103,95 @@ async def lost(hub: Client) -> float:
 
 
 async def test_a_message_is_retried_after_an_internal_error(
-    hub: Client, listen: Listen, watch: LogWatch, failing: list[bytes]
-) -> None:
+    listener: BrokerListener, hub: Client, watch: LogWatch, failing: list[bytes]
+):
     failing += [fragment(0, 1)] * len(inbox_module.RETRY_SECONDS)
-    async with listen() as listener:
-        await send(listener, fragment(0, 1))
-        await send(listener, fragment(1, 2))
-        assert await listener.until(fragment(1, 2)) == [fragment(0, 1), fragment(1, 2)]
+    await send(listener, fragment(0, 1), fragment(1, 2))
+    assert await listener.until(fragment(1, 2)) == [fragment(0, 1), fragment(1, 2)]
     assert sum("is tried again: MemoryError" in line for line in watch.lines) == 3
     assert (failing, await lost(hub)) == ([], 0)
 
 
 async def test_a_message_that_always_fails_is_dropped_and_counted(
-    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen, watch: LogWatch, failing: list[bytes]
-) -> None:
-    settings = {"mqtt_url": mosquitto.url, "mqtt_channels": CHANNELS}
+    run_accepting: RunHub, listener: BrokerListener, watch: LogWatch, failing: list[bytes]
+):
     failing += [fragment(0, 1)] * (len(inbox_module.RETRY_SECONDS) + 1)
-    async with listen() as listener:
-        async with run_hub(**settings) as hub:
-            await watch.line(ACCEPTING)
-            await send(listener, fragment(0, 1))
-            await send(listener, fragment(1, 2))
-            assert (await listener.next()).payload == fragment(1, 2)
-            await watch.line("could not be handled")
-            assert (failing, await lost(hub)) == ([], 1)
-        async with run_hub(**settings):  # to which it would come again
-            await send(listener, fragment(2, 3))
-            assert await listener.until(fragment(2, 3)) in (
-                [fragment(1, 2), fragment(2, 3)],
-                [fragment(2, 3)],
-            )
+    async with run_accepting() as hub:
+        await send(listener, fragment(0, 1), fragment(1, 2))
+        assert (await listener.next()).payload == fragment(1, 2)
+        await watch.line("could not be handled")
+        assert (failing, await lost(hub)) == ([], 1)
+    async with run_accepting():  # to which it would come again
+        await send(listener, fragment(2, 3))
+        assert await listener.until(fragment(2, 3)) in (
+            [fragment(1, 2), fragment(2, 3)],
+            [fragment(2, 3)],
+        )
 
 
-async def test_an_internal_error_while_storing_loses_only_that_message(
-    hub: Client, listen: Listen, watch: LogWatch, monkeypatch: pytest.MonkeyPatch
+def fail_to_store(
+    monkeypatch: pytest.MonkeyPatch, fails: Callable[[bytes], object], error: Exception
 ) -> None:
     publish = TopicLogs.publish
 
-    def fail(self: TopicLogs, topic: str, fragment_: Fragment) -> asyncio.Future[None]:
-        if fragment_.body != fragment(0, 1):
-            return publish(self, topic, fragment_)
+    def fail(self: TopicLogs, topic: str, fragment: Fragment) -> asyncio.Future[None]:
+        if not fails(fragment.body):
+            return publish(self, topic, fragment)
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        failed.set_exception(ValueError("a fault of ours"))
+        failed.set_exception(error)
         return failed
 
     monkeypatch.setattr(TopicLogs, "publish", fail)
-    async with listen() as listener:
-        await send(listener, fragment(0, 1))
-        await send(listener, fragment(1, 2))
-        assert (await listener.next()).payload == fragment(1, 2)
+
+
+async def test_an_internal_error_while_storing_loses_only_that_message(
+    listener: BrokerListener, hub: Client, watch: LogWatch, monkeypatch: pytest.MonkeyPatch
+):
+    fail_to_store(monkeypatch, lambda body: body == fragment(0, 1), ValueError("a fault of ours"))
+    await send(listener, fragment(0, 1), fragment(1, 2))
+    assert (await listener.next()).payload == fragment(1, 2)
     await watch.line("could not be handled")
     assert await lost(hub) == 1
 
 
 async def test_a_message_that_could_not_be_stored_is_not_acknowledged_and_comes_again(
-    hub: Client, listen: Listen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish, failures = TopicLogs.publish, [StorageError("the disk is full")]
-
-    def fail(self: TopicLogs, topic: str, fragment_: Fragment) -> asyncio.Future[None]:
-        if not failures:
-            return publish(self, topic, fragment_)
-        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        failed.set_exception(failures.pop())
-        return failed
-
-    monkeypatch.setattr(TopicLogs, "publish", fail)
-    async with listen() as listener:
-        await send(listener, fragment(0, 1))
-        assert (await listener.next()).payload == fragment(0, 1)
-    assert failures == []
+    listener: BrokerListener, hub: Client, monkeypatch: pytest.MonkeyPatch
+):
+    failing = [True]
+    fail_to_store(
+        monkeypatch, lambda _: failing and failing.pop(), StorageError("the disk is full")
+    )
+    await send(listener, fragment(0, 1))
+    assert (await listener.next()).payload == fragment(0, 1)
+    assert failing == []
 
 
 async def test_a_message_without_changes_is_refused_on_a_topic_with_changes(
-    hub: Client, listen: Listen, watch: LogWatch
-) -> None:
-    async with listen() as listener:
-        await send(listener, fragment(0, 1))
-        await listener.next()
-        await listener.publish(inbox(TOPIC), b"an error page", TOPIC, "text/plain")
-        await send(listener, fragment(1, 2))
-        assert (await listener.next()).payload == fragment(1, 2)
+    listener: BrokerListener, hub: Client, watch: LogWatch
+):
+    await send(listener, fragment(0, 1))
+    await listener.next()
+    await listener.publish(inbox(TOPIC), b"an error page", TOPIC, "text/plain")
+    await send(listener, fragment(1, 2))
+    assert (await listener.next()).payload == fragment(1, 2)
     await watch.line("refused a message over MQTT", "a Change Notification was expected")
 
 
 async def test_with_mqtt_3_1_1_a_channel_is_identified_by_its_mqtt_topic(
     hub: Client, listen: Listen
-) -> None:
+):
     async with listen(version="3.1.1") as listener:
         await listener.publish(inbox(TOPIC), fragment(0, 1), "", "")
         assert (await listener.next()).payload == fragment(0, 1)
 
 
 async def test_an_invalid_fragment_is_refused_and_the_next_is_accepted(
-    hub: Client, listen: Listen, watch: LogWatch
-) -> None:
-    async with listen() as listener:
-        for body in (b"<urlset", fragment(1, 0.5), b"\xff" * 100):
-            await send(listener, body)
-        await send(listener, fragment(0, 1))
-        assert (await listener.next()).payload == fragment(0, 1)
+    listener: BrokerListener, hub: Client, watch: LogWatch
+):
+    for body in (b"<urlset", fragment(1, 0.5), b"\xff" * 100):
+        await send(listener, body)
+    await send(listener, fragment(0, 1))
+    assert (await listener.next()).payload == fragment(0, 1)
     refusals = [line for line in watch.lines if "refused a message over MQTT" in line]
     assert len(refusals) == 3
     _, metrics = await hub.get("metrics")
@@ -210,44 +209,46 @@ async def test_an_invalid_fragment_is_refused_and_the_next_is_accepted(
     ],
 )
 async def test_a_message_on_the_topic_of_another_channel_is_refused(
-    hub: Client, listen: Listen, watch: LogWatch, channel: str, name: str | None, reason: str
-) -> None:
-    async with listen() as listener:
-        await send(listener, fragment(0, 1), channel, name)
-        await watch.line("refused a message over MQTT", reason)
+    listener: BrokerListener,
+    hub: Client,
+    watch: LogWatch,
+    channel: str,
+    name: str | None,
+    reason: str,
+):
+    await send(listener, fragment(0, 1), channel=channel, name=name)
+    await watch.line("refused a message over MQTT", reason)
     assert await hub.topics() == []
 
 
 async def test_a_message_with_qos_0_is_refused(
-    hub: Client, listen: Listen, watch: LogWatch
-) -> None:
-    async with listen() as listener:
-        listener.connection._client.publish(inbox(TOPIC), fragment(0, 1), qos=0)
-        await watch.line("refused a message over MQTT", "QoS 0")
-        await send(listener, fragment(1, 2))
-        assert (await listener.next()).payload == fragment(1, 2)
+    listener: BrokerListener, hub: Client, watch: LogWatch
+):
+    listener.connection._client.publish(inbox(TOPIC), fragment(0, 1), qos=0)
+    await watch.line("refused a message over MQTT", "QoS 0")
+    await send(listener, fragment(1, 2))
+    assert (await listener.next()).payload == fragment(1, 2)
 
 
 async def test_without_channels_the_hub_accepts_nothing_over_mqtt(
-    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
-) -> None:
-    async with run_hub(mqtt_url=mosquitto.url) as hub, listen() as listener:
+    run_bridged: RunHub, listener: BrokerListener
+):
+    async with run_bridged() as hub:
         await send(listener, fragment(0, 1))
         await hub.accepted(fragment(1, 2))
         assert await listener.until(fragment(1, 2)) == [fragment(1, 2)]
 
 
 async def test_a_callback_may_subscribe_to_a_topic_published_only_over_mqtt(
-    run_hub: RunHub, mosquitto: Mosquitto, callback: Callback
-) -> None:
-    settings = {"mqtt_url": mosquitto.url, "mqtt_channels": CHANNELS, "publishers": []}
-    async with run_hub(**settings) as hub:
+    run_bridged: RunHub, callback: Callback
+):
+    async with run_bridged(mqtt_channels=CHANNELS, publishers=[]) as hub:
         await hub.subscribe(callback)
 
 
 async def test_the_acl_of_the_broker_decides_which_source_may_publish_what(
     run_hub: RunHub, tmp_path: Path, listen: Listen, watch: LogWatch
-) -> None:
+):
     acl = (
         "user hub\ntopic write rsnotify/#\ntopic read rsnotify-in/#\n"
         f"user source\ntopic write {inbox(TOPIC)}\n"
@@ -275,19 +276,19 @@ async def test_the_acl_of_the_broker_decides_which_source_may_publish_what(
             (subscriber, TOPIC, channel_topic(TOPIC)),
         ):
             with pytest.raises(ConnectionRefused):
-                await send(listener, b"a lie", channel, name)
+                await send(listener, b"a lie", channel=channel, name=name)
         await send(source, fragment(1, 2))
         assert (await subscriber.next()).payload == fragment(1, 2)
         assert source.messages.empty(), "a Source reads nothing"
 
 
 async def test_many_fragments_of_many_channels_are_all_accepted(
-    hub: Client, listen: Listen
-) -> None:
+    listener: BrokerListener, hub: Client
+):
     topics = [f"https://source.example/data/{number}" for number in range(20)]
-    async with listen() as listener, asyncio.TaskGroup() as tasks:
+    async with asyncio.TaskGroup() as tasks:
         for topic in topics:
-            for second in range(10):
-                tasks.create_task(send(listener, fragment(second, second + 1), topic))
+            for body in chain(10):
+                tasks.create_task(send(listener, body, channel=topic))
     rows = await hub.topics(lambda rows: sum(row["kept"] for row in rows) == 200)
     assert {row["topic"] for row in rows} == set(topics)

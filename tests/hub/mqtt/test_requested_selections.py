@@ -19,36 +19,36 @@ from rsnotify.runtime.mqtt_broker import (
 from rsnotify.runtime.mqtt_connection import BrokerConnection
 from rsnotify.selection import PushSelection
 from rsnotify_hub.filtering import QUIET_SECONDS
-from rsnotify_hub.mqtt import mqtt_bridge as bridge
 from rsnotify_hub.mqtt import mqtt_bridge as requested_selections
 from rsnotify_hub.store.sqlite_store import SqliteStore
-from tests.hub.helpers import PATIENCE, TOPIC, LogWatch, RunHub, fragment
+from tests.hub.helpers import PATIENCE, TOPIC, Client, LogWatch, RunHub, fragment, send
 from tests.hub.mqtt.listeners import (
     MAPS,
     MAPS_NAME,
     REFUSED,
+    BrokerListener,
     Listen,
+    begin_part,
     request_part,
     span,
 )
 from tests.hub.selections import BASE, named
 from tests.mosquitto import Mosquitto
 
+REQUESTS = channel_topic(TOPIC, request_prefix(DEFAULT_PREFIX))
 ACL = (Path(__file__).resolve().parents[3] / "hub/mosquitto/acl").read_text()
 
 
 async def test_who_asks_for_a_part_gets_it_by_a_name_of_its_own_and_the_newest_first(
-    run_hub_with_parts: RunHub, listen: Listen
-) -> None:
-    async with run_hub_with_parts() as hub, listen(MAPS_NAME) as listener:
-        await hub.accepted(named(0, maps_a=1, b=2))
-        await hub.accepted(named(2, maps_a=3, b=4))
+    hub: Client, listen: Listen
+):
+    async with listen(MAPS_NAME) as listener:
+        await hub.accepted(named(0, maps_a=1, b=2), named(2, maps_a=3, b=4))
         await request_part(listener)
         message = await listener.next()
         assert (message.topic, message.channel) == (MAPS_NAME, TOPIC)
         assert span(message.payload) == (2, 4, [3])
-        await hub.accepted(named(4, b=5))
-        await hub.accepted(named(5, maps_a=6))
+        await hub.accepted(named(4, b=5), named(5, maps_a=6))
         reached = 4.0
         while reached < 6:
             begin, until, seconds = span((await listener.next()).payload)
@@ -62,12 +62,10 @@ async def test_who_asks_for_a_part_gets_it_by_a_name_of_its_own_and_the_newest_f
 
 
 async def test_a_node_that_does_not_own_the_bridge_for_a_moment_leaves_nothing_out(
-    run_hub_with_parts: RunHub, listen: Listen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with run_hub_with_parts(retry_seconds=0.01) as hub, listen(MAPS_NAME) as listener:
-        await hub.accepted(named(0, maps_a=1))
-        await request_part(listener)
-        await listener.next()
+    part: BrokerListener, run_hub_with_parts: RunHub, monkeypatch: pytest.MonkeyPatch
+):
+    async with run_hub_with_parts(retry_seconds=0.01) as hub:
+        await begin_part(hub, part)
         refusals = 2  # of the topic, and of its part
         owns = SqliteStore.owns_bridge
 
@@ -77,60 +75,42 @@ async def test_a_node_that_does_not_own_the_bridge_for_a_moment_leaves_nothing_o
             return owns(store) and refusals < 0
 
         monkeypatch.setattr(SqliteStore, "owns_bridge", owns_again)
-        await hub.accepted(named(1, maps_a=2))
-        await hub.accepted(named(2, maps_a=3))
-        assert span((await listener.next()).payload) == (1, 2, [2])
+        await hub.accepted(named(1, maps_a=2), named(2, maps_a=3))
+        assert span((await part.next()).payload) == (1, 2, [2])
 
 
-async def test_who_asks_as_well_changes_nothing_for_the_others(
-    run_hub_with_parts: RunHub, listen: Listen
-) -> None:
-    async with (
-        run_hub_with_parts() as hub,
-        listen(MAPS_NAME) as listener,
-        listen(MAPS_NAME) as other,
-    ):
-        await hub.accepted(named(0, maps_a=1))
-        await request_part(listener)
-        assert span((await listener.next()).payload) == (0, 1, [1])
+async def test_who_asks_as_well_changes_nothing_for_the_others(hub: Client, listen: Listen):
+    async with listen(MAPS_NAME) as listener, listen(MAPS_NAME) as other:
+        await begin_part(hub, listener)
         await request_part(other)
         await hub.accepted(named(1, maps_a=2))
         assert span((await listener.next()).payload) == (1, 2, [2])
 
 
 async def test_who_asks_as_well_keeps_nobody_from_hearing_that_nothing_was_left(
-    run_hub_with_parts: RunHub, listen: Listen, watch: LogWatch
-) -> None:
-    async with run_hub_with_parts() as hub, listen(MAPS_NAME) as listener:
-        await hub.accepted(named(0, maps_a=1))
-        await request_part(listener)
-        await listener.next()
-        await hub.accepted(named(1, b=2))
-        assert span((await listener.next()).payload) == (1, 2, [])
-        await hub.accepted(named(2, b=3))  # is held back now
-        await request_part(listener)
-        await request_part(listener, PushSelection())
-        await watch.line("asks for all of its topic")  # so what came before was taken as well
-        assert span((await listener.next()).payload) == (2, 3, [])
+    part: BrokerListener, hub: Client, watch: LogWatch
+):
+    await begin_part(hub, part)
+    await hub.accepted(named(1, b=2))
+    assert span((await part.next()).payload) == (1, 2, [])
+    await hub.accepted(named(2, b=3))  # is held back now
+    await request_part(part)
+    await request_part(part, PushSelection())
+    await watch.line("asks for all of its topic")  # so what came before was taken as well
+    assert span((await part.next()).payload) == (2, 3, [])
 
 
-async def test_a_flood_of_what_was_not_asked_for_is_hardly_heard(
-    run_hub_with_parts: RunHub, listen: Listen
-) -> None:
-    async with run_hub_with_parts() as hub, listen(MAPS_NAME) as listener:
-        await hub.accepted(named(0, maps_a=1))
-        await request_part(listener)
-        await listener.next()
-        source = await hub.source()
-        for second in range(1, 300):
-            await source.send_str(named(second, b=second + 1).decode())
-        loop = asyncio.get_running_loop()
-        frames, reached, begin_of_all = 0, 1.0, loop.time()
-        while reached < 300:
-            begin, until, _ = span((await listener.next()).payload)
-            assert begin <= reached
-            frames, reached = frames + 1, until
-        assert frames <= (loop.time() - begin_of_all) / QUIET_SECONDS + 2
+async def test_a_flood_of_what_was_not_asked_for_is_hardly_heard(part: BrokerListener, hub: Client):
+    await begin_part(hub, part)
+    bodies = [named(second, b=second + 1) for second in range(1, 300)]
+    await send(await hub.source(), *bodies)
+    loop = asyncio.get_running_loop()
+    frames, reached, begin_of_all = 0, 1.0, loop.time()
+    while reached < 300:
+        begin, until, _ = span((await part.next()).payload)
+        assert begin <= reached
+        frames, reached = frames + 1, until
+    assert frames <= (loop.time() - begin_of_all) / QUIET_SECONDS + 2
 
 
 async def test_a_part_outlives_the_hub_and_the_broker_gets_what_it_missed(
@@ -139,11 +119,9 @@ async def test_a_part_outlives_the_hub_and_the_broker_gets_what_it_missed(
     mosquitto: Mosquitto,
     listen: Listen,
     watch: LogWatch,
-) -> None:
+):
     async with run_hub_with_parts() as hub, listen(MAPS_NAME) as listener:
-        await hub.accepted(named(0, maps_a=1))
-        await request_part(listener)
-        await listener.next()
+        await begin_part(hub, listener)
         await mosquitto.stop()
         await watch.line("the MQTT broker is away")
         await hub.accepted(named(1, maps_a=2))
@@ -158,19 +136,16 @@ async def test_a_part_outlives_the_hub_and_the_broker_gets_what_it_missed(
         assert found[-2:] == [2, 4]
 
 
+@pytest.mark.usefixtures("often_cleaned")
 async def test_a_part_that_nobody_requests_any_more_is_deleted(
-    run_hub_with_parts: RunHub, listen: Listen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bridge, "_CLEAN_UP_SECONDS", 0.05)
-    async with run_hub_with_parts() as hub, listen(MAPS_NAME) as listener, listen() as whole:
-        await hub.accepted(named(0, maps_a=1))
-        await request_part(listener)
-        assert (await listener.next()).payload
+    hub: Client, listen: Listen, monkeypatch: pytest.MonkeyPatch
+):
+    async with listen(MAPS_NAME) as listener, listen() as whole:
+        await begin_part(hub, listener)
         monkeypatch.setattr(requested_selections, "LEASE", 0)
         await request_part(listener)  # and not again
         assert (await listener.next()).payload == b""
-        await hub.accepted(named(1, maps_a=2))
-        await hub.accepted(named(2, maps_a=3))
+        await hub.accepted(named(1, maps_a=2), named(2, maps_a=3))
         seen = await whole.until(named(2, maps_a=3))
         assert named(1, maps_a=2) in seen
         monkeypatch.setattr(requested_selections, "LEASE", 7_200)
@@ -182,9 +157,10 @@ async def test_a_part_that_nobody_requests_any_more_is_deleted(
         )
 
 
+@pytest.mark.usefixtures("often_cleaned")
 async def test_a_part_requested_while_it_is_being_deleted_is_published_again(
-    run_hub_with_parts: RunHub, listen: Listen, watch: LogWatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    part: BrokerListener, hub: Client, watch: LogWatch, monkeypatch: pytest.MonkeyPatch
+):
     publish = BrokerConnection.publish
 
     async def publish_late(
@@ -193,25 +169,22 @@ async def test_a_part_requested_while_it_is_being_deleted_is_published_again(
         if payload == b"":
             monkeypatch.setattr(requested_selections, "LEASE", 7_200)
             watch.lines.clear()
-            await request_part(listener)
+            await request_part(part)
             await watch.line("is now published over MQTT")
             for _ in range(9):  # there is time to send it
                 await hub.get("healthz")
         return await publish(self, topic, payload, **options)
 
-    monkeypatch.setattr(bridge, "_CLEAN_UP_SECONDS", 0.05)
     monkeypatch.setattr(BrokerConnection, "publish", publish_late)
-    async with run_hub_with_parts() as hub, listen(MAPS_NAME) as listener:
-        for second in range(3):
-            await hub.accepted(named(second, maps_a=second + 1))
-        await request_part(listener)
-        assert (await listener.next()).payload == named(2, maps_a=3)
-        monkeypatch.setattr(requested_selections, "LEASE", 0)
-        await request_part(listener)
-        assert (await listener.next()).payload == b""
-        assert (await listener.next()).payload == named(2, maps_a=3)
-        await hub.accepted(named(3, maps_a=4))
-        assert (await listener.next()).payload == named(3, maps_a=4)
+    await hub.accepted(*(named(second, maps_a=second + 1) for second in range(3)))
+    await request_part(part)
+    assert (await part.next()).payload == named(2, maps_a=3)
+    monkeypatch.setattr(requested_selections, "LEASE", 0)
+    await request_part(part)
+    assert (await part.next()).payload == b""
+    assert (await part.next()).payload == named(2, maps_a=3)
+    await hub.accepted(named(3, maps_a=4))
+    assert (await part.next()).payload == named(3, maps_a=4)
 
 
 @pytest.mark.parametrize(
@@ -224,59 +197,52 @@ async def test_a_part_requested_while_it_is_being_deleted_is_published_again(
     ],
 )
 async def test_an_invalid_request_is_refused_and_affects_no_other(
-    run_hub_with_parts: RunHub,
-    listen: Listen,
+    part: BrokerListener,
+    hub: Client,
     watch: LogWatch,
     select: PushSelection,
     topic: str,
     of: str,
     reason: str,
-) -> None:
-    async with run_hub_with_parts() as hub, listen(MAPS_NAME) as listener:
-        await hub.accepted(named(0, maps_a=1))
-        await request_part(listener, select, topic=topic, of=of)
-        await watch.line(REFUSED, reason)
-        deep = b'{"x":' + b"[" * 8_000
-        for junk in (b"", b"{", b"[]", b"\xff", b'{"topic":"\xff"}', deep, b"x" * 20_000):
-            await listener.publish(
-                channel_topic(TOPIC, request_prefix(DEFAULT_PREFIX)), junk, TOPIC, "text/plain"
-            )
-        await request_part(listener)
-        assert span((await listener.next()).payload) == (0, 1, [1])
-        lines = [line for line in watch.lines if REFUSED in line]
-        assert len(lines) <= 2, "a request may come from anybody, who could fill the log"
+):
+    await hub.accepted(named(0, maps_a=1))
+    await request_part(part, select, topic=topic, of=of)
+    await watch.line(REFUSED, reason)
+    deep = b'{"x":' + b"[" * 8_000
+    for junk in (b"", b"{", b"[]", b"\xff", b'{"topic":"\xff"}', deep, b"x" * 20_000):
+        await part.publish(REQUESTS, junk, TOPIC, "text/plain")
+    await request_part(part)
+    assert span((await part.next()).payload) == (0, 1, [1])
+    lines = [line for line in watch.lines if REFUSED in line]
+    assert len(lines) <= 2, "a request may come from anybody, who could fill the log"
 
 
 async def test_a_request_cannot_inject_lines_into_the_log(
-    run_hub_with_parts: RunHub, listen: Listen, watch: LogWatch
-) -> None:
-    async with run_hub_with_parts(), listen(MAPS_NAME) as listener:
+    part: BrokerListener, run_hub_with_parts: RunHub, watch: LogWatch
+):
+    async with run_hub_with_parts():
         junk = (
             rb'{"topic":"T","select":{"changes":["\n\u001b[2Kall is well' + b"!" * 9_000 + b'"]}}'
         )
-        await listener.publish(
-            channel_topic(TOPIC, request_prefix(DEFAULT_PREFIX)), junk, TOPIC, "application/json"
-        )
+        await part.publish(REQUESTS, junk, TOPIC, "application/json")
         line = await watch.line(REFUSED, "all is well")
         assert line.isprintable()
         assert len(line) < 500
 
 
 async def test_a_topic_has_no_more_parts_than_allowed(
-    run_hub_with_parts: RunHub, listen: Listen, watch: LogWatch
-) -> None:
+    part: BrokerListener, run_hub_with_parts: RunHub, watch: LogWatch
+):
     other = PushSelection(prefixes=(BASE + "b",))
-    async with run_hub_with_parts(max_selections=1) as hub, listen(MAPS_NAME) as listener:
-        await hub.accepted(named(0, maps_a=1))
-        await request_part(listener)
-        await listener.next()
-        await request_part(listener, other)
+    async with run_hub_with_parts(max_selections=1) as hub:
+        await begin_part(hub, part)
+        await request_part(part, other)
         await watch.line(REFUSED, "enough parts")
 
 
 async def test_the_shipped_acl_lets_a_subscriber_request_parts_and_nothing_else(
     run_hub_with_parts: RunHub, tmp_path: Path, listen: Listen
-) -> None:
+):
     users = {"hub": "one", "subscriber": "three"}
     subscriber = BrokerLogin(user="subscriber", password="three")
     async with (
@@ -285,9 +251,7 @@ async def test_the_shipped_acl_lets_a_subscriber_request_parts_and_nothing_else(
         listen(MAPS_NAME, broker=broker, login=subscriber) as listener,
         listen("rsnotify-ask/#", broker=broker, login=subscriber) as nosy,
     ):
-        await hub.accepted(named(0, maps_a=1))
-        await request_part(listener)
-        assert span((await listener.next()).payload) == (0, 1, [1])
+        await begin_part(hub, listener)
         for name in (MAPS_NAME, channel_topic(TOPIC), "rsnotify-in/x", "rsnotify-ask/x/y"):
             with pytest.raises(ConnectionRefused):
                 await listener.publish(name, fragment(0, 1), TOPIC, "application/xml")
@@ -295,25 +259,22 @@ async def test_the_shipped_acl_lets_a_subscriber_request_parts_and_nothing_else(
 
 
 async def test_a_part_is_sent_in_order_while_it_is_requested_again_and_again(
-    run_hub_with_parts: RunHub, listen: Listen
-) -> None:
-    async with run_hub_with_parts() as hub, listen(MAPS_NAME) as listener:
-        await hub.accepted(named(0, maps_a=1))
-        await request_part(listener)
-        await listener.next()
-        source = await hub.source()
-        for second in range(1, 90):
-            name = "maps_a" if second % 3 == 0 else "b"
-            await source.send_str(named(second, **{name: second + 1}).decode())
-            if second % 30 == 0:
-                async with asyncio.timeout(PATIENCE):
-                    await request_part(listener)
-        found: list[float] = []
-        reached = 0.0
-        while reached < 90:
-            _, reached, seconds = span((await listener.next()).payload)
-            found += seconds
-        assert found == list(range(4, 90, 3))
+    part: BrokerListener, hub: Client
+):
+    await begin_part(hub, part)
+    source = await hub.source()
+    for second in range(1, 90):
+        name = "maps_a" if second % 3 == 0 else "b"
+        await source.send_str(named(second, **{name: second + 1}).decode())
+        if second % 30 == 0:
+            async with asyncio.timeout(PATIENCE):
+                await request_part(part)
+    found: list[float] = []
+    reached = 0.0
+    while reached < 90:
+        _, reached, seconds = span((await part.next()).payload)
+        found += seconds
+    assert found == list(range(4, 90, 3))
 
 
 def test_the_documentation_shows_the_encoding_of_a_request() -> None:

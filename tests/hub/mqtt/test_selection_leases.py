@@ -12,8 +12,17 @@ from rsnotify_hub.filtering import TopicSelection
 from rsnotify_hub.mqtt import mqtt_bridge as bridge
 from rsnotify_hub.mqtt import mqtt_bridge as requested_selections
 from rsnotify_hub.mqtt.mqtt_bridge import RequestedSelections
-from tests.hub.helpers import TOPIC, LogWatch, RunHub
-from tests.hub.mqtt.listeners import MAPS, MAPS_NAME, REFUSED, Listen, request_part, span
+from tests.hub.helpers import TOPIC, Client, LogWatch, RunHub
+from tests.hub.mqtt.listeners import (
+    MAPS,
+    MAPS_NAME,
+    REFUSED,
+    BrokerListener,
+    Listen,
+    begin_part,
+    request_part,
+    span,
+)
 from tests.hub.selections import BASE, named
 
 OTHER = PushSelection(prefixes=(BASE + "b",))
@@ -29,17 +38,16 @@ class Time:
 
 
 @pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+def time(often_cleaned: None, monkeypatch: pytest.MonkeyPatch) -> Time:
     """The clock of the leases."""
     found = Time()
     monkeypatch.setattr(requested_selections, "_now", found)
-    monkeypatch.setattr(bridge, "_CLEAN_UP_SECONDS", 0.05)
     return found
 
 
 async def test_a_part_that_nobody_renewed_is_replaced_by_another(
-    run_hub_with_parts: RunHub, listen: Listen, watch: LogWatch, time: Time
-) -> None:
+    time: Time, run_hub_with_parts: RunHub, listen: Listen, watch: LogWatch
+):
     async with (
         run_hub_with_parts(max_selections=1) as hub,
         listen(MAPS_NAME) as first,
@@ -58,12 +66,12 @@ async def test_a_part_that_nobody_renewed_is_replaced_by_another(
 
 
 async def test_a_replaced_part_counts_against_the_limit_when_requested_again(
+    time: Time,
     run_hub_with_parts: RunHub,
     listen: Listen,
     watch: LogWatch,
-    time: Time,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     monkeypatch.setattr(bridge, "_CLEAN_UP_SECONDS", 3_600.0)
     async with (
         run_hub_with_parts(max_selections=1) as hub,
@@ -81,8 +89,8 @@ async def test_a_replaced_part_counts_against_the_limit_when_requested_again(
 
 
 async def test_a_renewed_part_stays_and_the_oldest_other_is_replaced(
-    run_hub_with_parts: RunHub, listen: Listen, time: Time
-) -> None:
+    time: Time, run_hub_with_parts: RunHub, listen: Listen
+):
     async with run_hub_with_parts(max_selections=2) as hub, listen("rsnotify/+") as listener:
         await hub.accepted(named(0, maps_a=1))
         await request_part(listener)
@@ -101,13 +109,13 @@ async def test_a_renewed_part_stays_and_the_oldest_other_is_replaced(
 
 @pytest.mark.parametrize("error", [Unavailable, ConnectionRefused])
 async def test_deleting_a_part_is_retried_after_an_error(
-    run_hub_with_parts: RunHub,
-    listen: Listen,
-    watch: LogWatch,
     time: Time,
+    part: BrokerListener,
+    hub: Client,
+    watch: LogWatch,
     monkeypatch: pytest.MonkeyPatch,
     error: type[Unavailable],
-) -> None:
+):
     end, tries = BacklogSender.end, []
 
     async def fail_once(self: BacklogSender, selection: TopicSelection) -> None:
@@ -117,38 +125,30 @@ async def test_deleting_a_part_is_retried_after_an_error(
         await end(self, selection)
 
     monkeypatch.setattr(BacklogSender, "end", fail_once)
-    async with run_hub_with_parts() as hub, listen(MAPS_NAME) as listener:
-        await hub.accepted(named(0, maps_a=1))
-        await request_part(listener)
-        assert (await listener.next()).payload
-        time.seconds = LEASE + 1
-        while (
-            await listener.next()
-        ).payload:  # again, if the connection was lost before its PUBACK
-            pass
-        assert tries == [TopicSelection(TOPIC, MAPS)] * 2
-        was_lost = any("the MQTT broker is away" in line for line in watch.lines)
-        assert was_lost is (error is Unavailable), "a refusal ends no connection"
+    await begin_part(hub, part)
+    time.seconds = LEASE + 1
+    while (await part.next()).payload:  # again, if the connection was lost before its PUBACK
+        pass
+    assert tries == [TopicSelection(TOPIC, MAPS)] * 2
+    was_lost = any("the MQTT broker is away" in line for line in watch.lines)
+    assert was_lost is (error is Unavailable), "a refusal ends no connection"
 
 
 async def test_a_part_that_expired_just_before_sending_can_be_requested_again(
-    run_hub_with_parts: RunHub, listen: Listen, time: Time, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    time: Time, part: BrokerListener, hub: Client, monkeypatch: pytest.MonkeyPatch
+):
     wake, remove, senders = BacklogSender.wake, RequestedSelections.remove, list[BacklogSender]()
 
     def remove_later(self: RequestedSelections, selection: TopicSelection) -> None:
         wake(senders[0], selection.topic)
         remove(self, selection)
 
-    async with run_hub_with_parts() as hub, listen(MAPS_NAME) as listener:
-        await hub.accepted(named(0, maps_a=1))
-        await request_part(listener)
-        assert span((await listener.next()).payload) == (0, 1, [1])
-        with monkeypatch.context() as patch:
-            patch.setattr(BacklogSender, "wake", lambda self, topic: senders.append(self))
-            patch.setattr(RequestedSelections, "remove", remove_later)
-            await hub.accepted(named(1, maps_a=2))
-            time.seconds = LEASE + 1
-            assert (await listener.next()).payload == b""
-        await request_part(listener)
-        assert span((await listener.next()).payload) == (1, 2, [2])
+    await begin_part(hub, part)
+    with monkeypatch.context() as patch:
+        patch.setattr(BacklogSender, "wake", lambda self, topic: senders.append(self))
+        patch.setattr(RequestedSelections, "remove", remove_later)
+        await hub.accepted(named(1, maps_a=2))
+        time.seconds = LEASE + 1
+        assert (await part.next()).payload == b""
+    await request_part(part)
+    assert span((await part.next()).payload) == (1, 2, [2])

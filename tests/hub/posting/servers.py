@@ -26,22 +26,32 @@ class Request(Struct, frozen=True):
 
 
 class Server:
-    """The requests and connections that it received."""
+    """A server without an HTTP library, and what it has received."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.host = host
         self.port = port
         self.requests: list[Request] = []
         self.connections = 0
+        self.at_once = 0  # the largest number of open connections
         self.ended = 0
         self.writers: list[asyncio.StreamWriter] = []
         self.changed = asyncio.Condition()
 
-    def url(self, path: str = "/", *, scheme: str = "http", host: str = "127.0.0.1") -> str:
+    def url(self, path: str = "/", *, scheme: str = "http", host: str | None = None) -> str:
+        host = host or (f"[{self.host}]" if ":" in self.host else self.host)
         return f"{scheme}://{host}:{self.port}{path}"
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE), self.changed:
             await self.changed.wait_for(holds)
+
+    def begin(self, writer: asyncio.StreamWriter) -> int:
+        """Count a connection; return its number."""
+        self.writers.append(writer)
+        self.connections += 1
+        self.at_once = max(self.at_once, self.connections - self.ended)
+        return self.connections - 1
 
     async def note(self, request: Request) -> None:
         async with self.changed:
@@ -59,16 +69,14 @@ async def serving(
     *scripts: Script, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
 ) -> AsyncIterator[Server]:
     """Serve; connections beyond the scripts follow the last of them."""
-    server = Server(0)
+    server = Server()
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         tasks.add(task)
-        number = server.connections
-        server.connections += 1
-        server.writers.append(writer)
+        number = server.begin(writer)
         try:
             for answer in scripts[min(number, len(scripts) - 1)]:
                 head = await reader.readuntil(b"\r\n\r\n")

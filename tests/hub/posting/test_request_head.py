@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rsnotify.runtime.http_client import HttpOrigin
-from rsnotify_hub.websub.callback_requests import (
-    common_head,
-    endpoint_of,
-)
+from rsnotify_hub.websub.callback_requests import endpoint_of, notification_head
 
 
 @pytest.mark.parametrize(
@@ -55,4 +52,4 @@ def test_a_url_that_cannot_be_requested_is_refused(url: str):
 @pytest.mark.parametrize("value", ["a\r\nX: y", "a\ny", "a\0", "\x7f", "a\r"])
 def test_no_value_ends_its_header_early(value: str):
     with pytest.raises(ValueError, match="Content-Type"):
-        common_head(("Content-Type", value), size=1)
+        notification_head("https://a.example/", "https://hub.example/websub", value, 1)

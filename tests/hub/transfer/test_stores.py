@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -28,11 +28,10 @@ from rsnotify_hub.transfer.files import (
 )
 from rsnotify_jetstream.cluster_records import NodeRecord
 from rsnotify_jetstream.jetstream_store import open_jetstream
+from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.jetstream.hubs import ClusterHub, running_hubs, until
-from tests.hub.jetstream.nodes import prefixed
 from tests.hub.storing import FOREVER, made
-from tests.nats_servers import NatsCluster, running_nats
 
 PAGE = "https://source.example/page"
 BROKER = "mqtts://broker.example/rsnotify"
@@ -46,12 +45,6 @@ DAY = timedelta(days=1)
 OpenStore = Callable[[str], AbstractAsyncContextManager[Store]]
 
 
-@pytest.fixture(scope="module")
-def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
-    with running_nats(tmp_path_factory.mktemp("nats")) as server:
-        yield server
-
-
 @asynccontextmanager
 async def on_sqlite(folder: Path) -> AsyncIterator[Store]:
     store = SqliteStore(folder, FOREVER, Clock())
@@ -62,27 +55,20 @@ async def on_sqlite(folder: Path) -> AsyncIterator[Store]:
 
 
 @asynccontextmanager
-async def on_nats(nats: NatsCluster, prefix: str) -> AsyncIterator[Store]:
-    store = await open_jetstream(
-        prefixed(nats.url, prefix), FOREVER, Clock(), NodeRecord(), shards=4
-    )
+async def on_nats(settings: NatsSettings) -> AsyncIterator[Store]:
+    store = await open_jetstream(settings, FOREVER, Clock(), NodeRecord(), shards=4)
     try:
         yield store
     finally:
         await store.close()
 
 
-def part_of(folder: Path) -> str:
-    """Return a prefix in NATS that no other test uses."""
-    return "".join(char if char.isalnum() else "-" for char in folder.name)[-50:]
-
-
 @pytest.fixture(params=["sqlite", "jetstream"])
 def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
     if request.param == "sqlite":
         return lambda name: on_sqlite(tmp_path / name)
-    nats = request.getfixturevalue("nats")
-    return lambda name: on_nats(nats, f"{part_of(tmp_path)}-{name}")
+    settings = request.getfixturevalue("nats_settings")
+    return lambda name: on_nats(replace(settings, prefix=f"{settings.prefix}-{name}"))
 
 
 async def append(store: Store, topic: str, fragments: Sequence[Fragment]) -> list[int]:
@@ -96,17 +82,19 @@ async def exported(store: Store) -> list[Exported]:
     return [record async for record in read_store(store)]
 
 
+async def export_of(opening: AbstractAsyncContextManager[Store]) -> list[Exported]:
+    async with opening as store:
+        return await exported(store)
+
+
 async def imported(store: Store, records: Sequence[Exported]) -> ImportReport:
     return await import_records(store, records, NOW)
 
 
 async def pending(store: Store, subscription: Subscription) -> list[Fragment]:
     """Return what a subscription has still to receive, from its cursor in the store."""
-    (found,) = [
-        each
-        for each in (await store.records()).subscriptions
-        if each.callback == subscription.callback
-    ]
+    known = {each.callback: each for each in (await store.records()).subscriptions}
+    found = known[subscription.callback]
     log = [entry async for entry in read_log(store, found.topic)]
     return [entry.fragment for entry in log if entry.position > found.position]
 
@@ -115,7 +103,9 @@ async def kept(store: Store, topic: str) -> list[Fragment]:
     return [entry.fragment async for entry in read_log(store, topic)]
 
 
-async def test_everything_moves_from_sqlite_to_nats_and_back(tmp_path: Path, nats: NatsCluster):
+async def test_everything_moves_from_sqlite_to_nats_and_back(
+    tmp_path: Path, nats_settings: NatsSettings
+):
     parts = [made(0, 1), made(1, 2, padding=10), made(2, until=3)]
     page = whole_content(b"\xff\x00 any content", "image/png", at(7))
     async with on_sqlite(tmp_path / "one") as store:
@@ -125,9 +115,8 @@ async def test_everything_moves_from_sqlite_to_nats_and_back(tmp_path: Path, nat
         subscriptions = [replace(ONE, position=positions[1]), replace(TWO, position=0)]
         cursors = {"": 0, TOPIC: positions[2], PAGE: 0}
         await store.restore(SubscriptionRecords(subscriptions, {BROKER: cursors}))
-    async with on_sqlite(tmp_path / "one") as store:
-        first = await exported(store)
-    for opened in (on_nats(nats, part_of(tmp_path)), on_sqlite(tmp_path / "two")):
+    first = await export_of(on_sqlite(tmp_path / "one"))
+    for opened in (on_nats(nats_settings), on_sqlite(tmp_path / "two")):
         async with opened as store:
             report = await imported(store, first)
             assert report == ImportReport(subscriptions=2, logs=3, fragments=5)
@@ -147,16 +136,13 @@ async def test_a_repeated_import_changes_nothing(open_store: OpenStore):
     async with open_store("one") as store:
         (first, _) = await append(store, TOPIC, parts)
         await store.restore(SubscriptionRecords([replace(ONE, position=first)], {BROKER: {"": 0}}))
-    async with open_store("one") as store:
-        records = await exported(store)
+    records = await export_of(open_store("one"))
     async with open_store("two") as store:
         await imported(store, records)
-    async with open_store("two") as store:
-        before = await exported(store)
+    before = await export_of(open_store("two"))
     async with open_store("two") as store:
         assert await imported(store, records) == ImportReport(newer=1)
-    async with open_store("two") as store:
-        assert await exported(store) == before
+    assert await export_of(open_store("two")) == before
 
 
 async def test_an_interrupted_import_is_continued(open_store: OpenStore):
@@ -164,8 +150,7 @@ async def test_an_interrupted_import_is_continued(open_store: OpenStore):
     async with open_store("one") as store:
         positions = await append(store, TOPIC, parts)
         await store.restore(SubscriptionRecords([replace(ONE, position=positions[1])], {}))
-    async with open_store("one") as store:
-        records = await exported(store)
+    records = await export_of(open_store("one"))
     async with open_store("two") as store:
         await append(store, TOPIC, parts[:1])
     async with open_store("two") as store:
@@ -181,8 +166,7 @@ async def test_a_log_with_other_fragments_is_kept_and_delivered_from_its_beginni
     async with open_store("one") as store:
         (position, _) = await append(store, TOPIC, [made(0, 1), made(1, 2)])
         await store.restore(SubscriptionRecords([replace(ONE, position=position)], {}))
-    async with open_store("one") as store:
-        records = await exported(store)
+    records = await export_of(open_store("one"))
     newer = [made(5, 6), made(6, 7)]
     async with open_store("two") as store:
         await append(store, TOPIC, newer)
@@ -201,8 +185,7 @@ async def test_of_two_whole_contents_the_newer_is_kept_and_delivered(
         (position,) = await append(store, PAGE, [whole_content(b"imported", "text/plain", at(7))])
         subscriptions = [replace(subscription, position=position), replace(TWO, topic=PAGE)]
         await store.restore(SubscriptionRecords(subscriptions, {}))
-    async with open_store("one") as store:
-        records = await exported(store)
+    records = await export_of(open_store("one"))
     async with open_store("two") as store:
         await append(store, PAGE, [whole_content(b"stored", "text/plain", at(received))])
     async with open_store("two") as store:
@@ -215,12 +198,9 @@ async def test_of_two_whole_contents_the_newer_is_kept_and_delivered(
 
 async def test_the_later_lease_of_a_subscription_is_kept(open_store: OpenStore):
     renewed = replace(ONE, expires=at(200), secret="another")
-    async with open_store("one") as store:
-        assert await store.restore(SubscriptionRecords([ONE, TWO], {})) == 2
-    async with open_store("one") as store:
-        assert await store.restore(SubscriptionRecords([renewed, TWO], {})) == 1
-    async with open_store("one") as store:
-        assert await store.restore(SubscriptionRecords([ONE], {})) == 0
+    for subscriptions, restored in (([ONE, TWO], 2), ([renewed, TWO], 1), ([ONE], 0)):
+        async with open_store("one") as store:
+            assert await store.restore(SubscriptionRecords(subscriptions, {})) == restored
     async with open_store("one") as store:
         assert {*(await store.records()).subscriptions} == {renewed, TWO}
 
@@ -236,31 +216,27 @@ async def test_the_cursors_of_a_broker_that_is_known_are_kept(open_store: OpenSt
 async def test_a_subscription_whose_lease_has_ended_is_left_out(tmp_path: Path):
     async with on_sqlite(tmp_path / "one") as store:
         await store.restore(SubscriptionRecords([replace(ONE, expires=NOW), TWO], {}))
-    async with on_sqlite(tmp_path / "one") as store:
-        records = await exported(store)
+    records = await export_of(on_sqlite(tmp_path / "one"))
     async with on_sqlite(tmp_path / "two") as store:
         assert await imported(store, records) == ImportReport(subscriptions=1, expired=1)
         assert list((await store.records()).subscriptions) == [TWO]
 
 
-async def test_nodes_that_run_deliver_to_what_is_restored_or_renewed(
-    nats: NatsCluster, tmp_path: Path
-):
-    name = prefixed(nats.url, part_of(tmp_path))
+async def test_nodes_that_run_deliver_to_what_is_restored_or_renewed(nats_settings: NatsSettings):
     lease = Clock()().replace(year=2030)
-    async with running_hubs(name, Clock()) as hubs:
+    async with running_hubs(nats_settings, Clock()) as hubs:
         running = [await hubs.start("one"), await hubs.start("two")]
         subscriptions = [
             replace(ONE, callback=f"https://{number}.example/", expires=lease)
             for number in range(12)
         ]
         urls = {each.callback for each in subscriptions}
-        async with on_nats(nats, part_of(tmp_path)) as store:
+        async with on_nats(nats_settings) as store:
             await store.restore(SubscriptionRecords(subscriptions, {}))
         await until(lambda: set[str]().union(*(hub.urls for hub in running)) == urls)
         assert not running[0].urls & running[1].urls
         renewed = [replace(each, secret="new", expires=lease + DAY) for each in subscriptions]
-        async with on_nats(nats, part_of(tmp_path)) as store:
+        async with on_nats(nats_settings) as store:
             assert await store.restore(SubscriptionRecords(renewed, {})) == 12
         await until(lambda: subscriptions_of(running) == {*renewed})
 

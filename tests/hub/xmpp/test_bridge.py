@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from rsnotify.format.reader import read_document
 from rsnotify_xmpp.xmpp_connection import PubSubItem, XmppConnection, connect
 from rsnotify_xmpp.xmpp_service import parse_service
-from tests.hub.helpers import PATIENCE, TOPIC, Client, LogWatch, RunHub, fragment
+from tests.hub.helpers import PATIENCE, TOPIC, Client, LogWatch, RunHub, chain, fragment, until
 from tests.prosody import DOMAIN, PASSWORDS, SERVICE, Prosody
 from tests.xmpp.hostile import BOUNDED, STAGES, HostileXmpp, hostile_server
 
@@ -40,7 +40,7 @@ class NodeReader:
 
     def __init__(self) -> None:
         self.items: asyncio.Queue[PubSubItem] = asyncio.Queue()
-        self.newest: bytes | None = None
+        self.newest: tuple[Any, ...] | None = None
         self.connection: XmppConnection
 
     async def next(self) -> tuple[Any, ...]:
@@ -64,7 +64,8 @@ def meaning(body: bytes) -> tuple[Any, ...]:
 async def reading(server: Prosody, topic: str = TOPIC) -> AsyncIterator[NodeReader]:
     reader = NodeReader()
     async with connect(server.login("reader"), reader.items.put_nowait) as reader.connection:
-        reader.newest = await reader.connection.subscribe(PLACE, topic)
+        newest = await reader.connection.subscribe(PLACE, topic)
+        reader.newest = None if newest is None else meaning(newest)
         yield reader
 
 
@@ -91,14 +92,13 @@ async def behind(hub: Client, count: int) -> None:
 
 
 async def shown(hub: Client, metric: str) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while metric not in (await hub.get("metrics"))[1]:  # noqa: ASYNC110 - no event
-            await asyncio.sleep(0.02)
+    async def is_shown() -> bool:
+        return metric in (await hub.get("metrics"))[1]
+
+    await until(is_shown)
 
 
-async def test_a_fragment_is_the_payload_of_an_item(
-    run_connected: Connected, prosody: Prosody
-) -> None:
+async def test_a_fragment_is_the_payload_of_an_item(run_connected: Connected, prosody: Prosody):
     first, second = (
         fragment(0, 1),
         fragment(1, 2).replace(b"<urlset", b"<!-- a comment -->\n<urlset"),
@@ -107,8 +107,7 @@ async def test_a_fragment_is_the_payload_of_an_item(
         await hub.accepted(first)
         await behind(hub, 0)
         async with reading(prosody) as reader:
-            assert reader.newest is not None
-            assert meaning(reader.newest) == meaning(first)
+            assert reader.newest == meaning(first)
             await hub.accepted(second)
             assert await reader.next() == meaning(second)
         await behind(hub, 0)
@@ -119,36 +118,32 @@ async def test_a_fragment_is_the_payload_of_an_item(
 
 async def test_a_service_that_is_killed_under_load_has_the_newest_fragment_in_the_end(
     run_connected: Connected, prosody: Prosody
-) -> None:
-    bodies = iter([fragment(second, second + 1) for second in range(90)])
+):
+    bodies = iter(chain(90))
     async with run_connected() as hub:
         for _ in range(3):
-            for body in islice(bodies, 10):
-                await hub.accepted(body)
+            await hub.accepted(*islice(bodies, 10))
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(prosody.stop(signal.SIGKILL))
-                for body in islice(bodies, 10):
-                    await hub.accepted(body)
+                await hub.accepted(*islice(bodies, 10))
             await prosody.start()
             for body in islice(bodies, 10):
                 await hub.accepted(body)
         await behind(hub, 0)
         async with reading(prosody) as reader:
-            assert reader.newest is not None
-            assert meaning(reader.newest) == meaning(body)
+            assert reader.newest == meaning(body)
 
 
 async def test_what_was_published_while_the_service_was_away_is_sent_from_the_log(
     run_hub: RunHub, prosody: Prosody, watch: LogWatch
-) -> None:
-    bodies = [fragment(second, second + 1) for second in range(5)]
+):
+    bodies = chain(5)
     async with run_hub(**settings(prosody)) as hub:
         await hub.accepted(bodies[0])
         await behind(hub, 0)
         await prosody.stop()
         await watch.line("the XMPP service is away")
-        for body in bodies[1:]:
-            await hub.accepted(body)
+        await hub.accepted(*bodies[1:])
         await behind(hub, 1)
     await prosody.start()
     async with reading(prosody) as reader, run_hub(**settings(prosody)):
@@ -157,7 +152,7 @@ async def test_what_was_published_while_the_service_was_away_is_sent_from_the_lo
 
 async def test_a_wrong_password_is_named_and_the_log_waits(
     run_hub: RunHub, prosody: Prosody, watch: LogWatch
-) -> None:
+):
     async with run_hub(**settings(prosody, xmpp_password="wrong")) as hub:
         line = await watch.line("the XMPP service refuses this hub")
         assert f"it refuses the login of 'hub@{DOMAIN}'" in line
@@ -170,7 +165,7 @@ async def test_a_wrong_password_is_named_and_the_log_waits(
 @pytest.mark.parametrize("wrong", ["name", "authority"])
 async def test_a_wrong_certificate_is_named(
     run_hub: RunHub, tmp_path: Path, watch: LogWatch, wrong: str
-) -> None:
+):
     name = "other.example" if wrong == "name" else DOMAIN
     async with Prosody(tmp_path / "wrong", name=name) as server:
         others = {} if wrong == "name" else {"xmpp_ca": None}
@@ -180,7 +175,7 @@ async def test_a_wrong_certificate_is_named(
 
 async def test_an_account_that_may_not_publish_is_named_and_delays_no_other_transport(
     run_hub: RunHub, prosody: Prosody, watch: LogWatch
-) -> None:
+):
     reader = {"xmpp_jid": f"reader@{DOMAIN}", "xmpp_password": PASSWORDS["reader"]}
     async with run_hub(**settings(prosody, **reader)) as hub:
         await hub.accepted(fragment(0, 1))
@@ -190,7 +185,7 @@ async def test_an_account_that_may_not_publish_is_named_and_delays_no_other_tran
 
 async def test_what_cannot_be_an_item_is_left_out(
     run_connected: Connected, prosody: Prosody, watch: LogWatch
-) -> None:
+):
     async with run_connected() as hub:
         await hub.accepted(fragment(0, *range(1, 3_000)))
         await watch.line("is left out over XMPP", "too large for a stanza")
@@ -199,13 +194,12 @@ async def test_what_cannot_be_an_item_is_left_out(
         await hub.accepted(fragment(3_000, 3_001))
         await behind(hub, 0)
         async with reading(prosody) as reader:
-            assert reader.newest is not None
-            assert meaning(reader.newest) == meaning(fragment(3_000, 3_001))
+            assert reader.newest == meaning(fragment(3_000, 3_001))
 
 
 async def test_a_service_that_stops_answering_is_left(
     run_connected: Connected, prosody: Prosody, watch: LogWatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr("rsnotify_xmpp.xmpp_connection.TIMEOUT", 0.5)
     monkeypatch.setattr("rsnotify_xmpp.xmpp_connection.PING_SECONDS", 0.1)
     async with run_connected() as hub:
@@ -221,7 +215,7 @@ async def test_a_service_that_stops_answering_is_left(
 @pytest.mark.parametrize("flood", ["nested elements", "text"])
 async def test_a_service_that_sends_without_end_is_left(
     run_hub: RunHub, tmp_path: Path, watch: LogWatch, flood: str, stage: str
-) -> None:
+):
     async with hostile_server(tmp_path, flood, stage) as server:
         async with run_hub(**settings(server)) as hub:
             await watch.line("the XMPP service is away", "it sends")
@@ -230,7 +224,7 @@ async def test_a_service_that_sends_without_end_is_left(
         assert server.accepted / server.connections < BOUNDED
 
 
-async def test_presences_of_many_senders_are_not_kept(prosody: Prosody) -> None:
+async def test_presences_of_many_senders_are_not_kept(prosody: Prosody):
     async with connect(prosody.login("hub")) as hub, connect(prosody.login("reader")) as other:
         presence = f'<presence to="hub@{DOMAIN}/RESOURCE"/>'
         other._client.send_raw(presence.replace("RESOURCE", hub._client.boundjid.resource))
@@ -241,7 +235,7 @@ async def test_presences_of_many_senders_are_not_kept(prosody: Prosody) -> None:
 
 async def test_a_message_to_the_account_of_the_hub_is_ignored_and_counted(
     run_connected: Connected, prosody: Prosody
-) -> None:
+):
     async with run_connected() as hub, connect(prosody.login("reader")) as stranger:
         stranger._client.send_raw(
             f'<message to="hub@{DOMAIN}" type="chat"><body>publish this</body></message>'
@@ -249,9 +243,7 @@ async def test_a_message_to_the_account_of_the_hub_is_ignored_and_counted(
         await shown(hub, 'refused_total{code="xmpp-message"} 1.0')
 
 
-async def test_the_hub_states_the_service_and_the_node_of_each_topic(
-    run_connected: Connected,
-) -> None:
+async def test_the_hub_states_the_service_and_the_node_of_each_topic(run_connected: Connected):
     async with run_connected() as hub:
         await hub.accepted(fragment(0, 1))
         async with hub.session.get(hub.url + "topics") as response:
@@ -261,7 +253,7 @@ async def test_the_hub_states_the_service_and_the_node_of_each_topic(
     assert row["xmpp"] == f"xmpp:{SERVICE}?;node={PLACE.node(TOPIC)}"
 
 
-async def test_two_connections_of_an_account_receive_the_same(prosody: Prosody) -> None:
+async def test_two_connections_of_an_account_receive_the_same(prosody: Prosody):
     async with connect(prosody.login("hub")) as hub:
         await (await hub.publish(PLACE, TOPIC, fragment(0, 1)))
         async with reading(prosody) as one, reading(prosody) as other:
@@ -269,9 +261,7 @@ async def test_two_connections_of_an_account_receive_the_same(prosody: Prosody) 
             assert await one.next() == await other.next() == meaning(fragment(1, 2))
 
 
-async def test_a_node_that_was_deleted_is_created_again(
-    run_connected: Connected, prosody: Prosody
-) -> None:
+async def test_a_node_that_was_deleted_is_created_again(run_connected: Connected, prosody: Prosody):
     async with run_connected() as hub:
         await hub.accepted(fragment(0, 1))
         await behind(hub, 0)
@@ -282,5 +272,4 @@ async def test_a_node_that_was_deleted_is_created_again(
         await hub.accepted(fragment(1, 2))
         await behind(hub, 0)
         async with reading(prosody) as reader:
-            assert reader.newest is not None
-            assert meaning(reader.newest) == meaning(fragment(1, 2))
+            assert reader.newest == meaning(fragment(1, 2))

@@ -12,23 +12,20 @@ import pytest
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import ChangeType, Link, Rel, Resource
-from rsnotify_publisher import Publisher
 from rsnotify_publisher.outbox import Forwarder, Outbox, OutboxLine
-from rsnotify_publisher.outbox.postgresql_queue import PostgreSQLQueue
+from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
 from tests.postgresql import PostgreSQL
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
+from tests.publisher.helpers import BASE, PATIENCE, eventually, quick_publisher
 
 OUTBOX = Outbox()
 A, B = BASE + "a", BASE + "b"
 
 
 class Source:
-    """A database with its outbox, and a Publisher."""
-
     def __init__(self, conninfo: str, folder: Path) -> None:
         self.conninfo = conninfo
         self.queue = PostgreSQLQueue(conninfo)
-        self.publisher = Publisher(folder, BASE, options=QUICK)
+        self.publisher = quick_publisher(folder)
         self.forwarder = Forwarder(self.publisher, self.queue)
         with self.connect() as connection:
             connection.execute(OUTBOX.ddl.encode())
@@ -63,12 +60,11 @@ def rewrite(connection: psycopg.Connection, name: str) -> int:
     """Change a record and tell of it, in the transaction of the caller; return its version."""
     query = "UPDATE records SET version = version + 1 WHERE name = %s RETURNING version"
     row = connection.execute(query, (name,)).fetchone()
-    assert row is not None
     OUTBOX.updated(connection, BASE + name, length=row[0])
     return int(row[0])
 
 
-def test_a_transaction_that_commits_late_is_not_passed_over(source: Source) -> None:
+def test_a_transaction_that_commits_late_is_not_passed_over(source: Source):
     with source.connect() as slow, source.connect() as quick:
         rewrite(slow, "a")
         rewrite(quick, "b")
@@ -81,7 +77,7 @@ def test_a_transaction_that_commits_late_is_not_passed_over(source: Source) -> N
     assert source.waiting() == []
 
 
-def test_changes_that_are_rolled_back_are_never_published(source: Source) -> None:
+def test_changes_that_are_rolled_back_are_never_published(source: Source):
     with source.connect() as connection:
         rewrite(connection, "a")
         connection.rollback()
@@ -90,7 +86,7 @@ def test_changes_that_are_rolled_back_are_never_published(source: Source) -> Non
     assert source.reported() == [("b", 1)]
 
 
-def test_changes_of_one_resource_keep_the_order_of_their_commits(source: Source) -> None:
+def test_changes_of_one_resource_keep_the_order_of_their_commits(source: Source):
     with source.connect() as first, source.connect() as second:
         second.execute("SELECT 1")  # the one that began first commits last
         rewrite(first, "a")
@@ -108,7 +104,7 @@ def test_changes_of_one_resource_keep_the_order_of_their_commits(source: Source)
 @pytest.mark.parametrize("seed", range(4))
 def test_however_transactions_interleave_each_change_is_published_once_and_in_order(
     source: Source, seed: int
-) -> None:
+):
     random = Random(seed)
     connections = [source.connect() for _ in range(4)]
     with connections[0] as connection:
@@ -147,12 +143,11 @@ def test_however_transactions_interleave_each_change_is_published_once_and_in_or
 def rewrite_own(connection: psycopg.Connection, number: int) -> int:
     query = "UPDATE records SET version = version + 1 WHERE name = %s RETURNING version"
     row = connection.execute(query, (f"of {number}",)).fetchone()
-    assert row is not None
     OUTBOX.updated(connection, f"{BASE}{number}", length=row[0])
     return int(row[0])
 
 
-def test_all_metadata_of_a_change_passes_through(source: Source) -> None:
+def test_all_metadata_of_a_change_passes_through(source: Source):
     link = Link(Rel.DUPLICATE, "https://mirror.example/a", pri=1)
     with source.connect() as connection:
         OUTBOX.created(connection, A, length=3, type="text/plain", hash="md5:ab", links=[link])
@@ -171,7 +166,7 @@ def test_all_metadata_of_a_change_passes_through(source: Source) -> None:
     assert [one.uri for one in updated] == [B] * 3
 
 
-async def test_it_is_recorded_in_asyncio_too(source: Source) -> None:
+async def test_it_is_recorded_in_asyncio_too(source: Source):
     async with await psycopg.AsyncConnection.connect(source.conninfo) as connection:
         await OUTBOX.acreated(connection, A, length=1)
         await OUTBOX.aupdated(connection, A, length=2)
@@ -180,7 +175,7 @@ async def test_it_is_recorded_in_asyncio_too(source: Source) -> None:
     assert [str(one.change) for one in source.published()] == ["created", "updated", "deleted"]
 
 
-def test_what_dies_between_record_and_delete_is_recorded_again(source: Source) -> None:
+def test_what_dies_between_record_and_delete_is_recorded_again(source: Source):
     def take(waiting: Sequence[OutboxLine]) -> dict[int, str]:
         source.publisher.updated(A, length=1)
         raise ZeroDivisionError
@@ -195,7 +190,7 @@ def test_what_dies_between_record_and_delete_is_recorded_again(source: Source) -
     assert source.waiting() == []
 
 
-def test_one_forwards_at_a_time(source: Source) -> None:
+def test_one_forwards_at_a_time(source: Source):
     other = PostgreSQLQueue(source.conninfo)
 
     def take(waiting: Sequence[OutboxLine]) -> dict[int, str]:
@@ -214,7 +209,7 @@ def test_one_forwards_at_a_time(source: Source) -> None:
                                    '{"uri": "http://a.example/"}'])  # fmt: skip
 def test_a_line_that_cannot_be_published_is_set_aside_with_the_reason(
     source: Source, entry: str, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     with source.connect() as connection:
         insert = f"INSERT INTO {OUTBOX.table} (entry) VALUES (%s)"
         connection.execute(insert.encode(), (entry,))
@@ -227,7 +222,7 @@ def test_a_line_that_cannot_be_published_is_set_aside_with_the_reason(
     assert f"line {number} of the outbox cannot be published" in caplog.text
 
 
-def test_what_triggers_of_the_database_write_is_published(source: Source) -> None:
+def test_what_triggers_of_the_database_write_is_published(source: Source):
     trigger = f"""
         CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             INSERT INTO rsnotify_outbox (entry) VALUES (json_build_object(
@@ -242,7 +237,7 @@ def test_what_triggers_of_the_database_write_is_published(source: Source) -> Non
     assert source.reported() == [("a", 7)]
 
 
-def test_nothing_is_recorded_where_it_would_be_a_transaction_of_its_own(source: Source) -> None:
+def test_nothing_is_recorded_where_it_would_be_a_transaction_of_its_own(source: Source):
     with psycopg.connect(source.conninfo, autocommit=True) as connection:
         with pytest.raises(ConfigurationError, match="begin a transaction"):
             OUTBOX.updated(connection, A)
@@ -251,7 +246,7 @@ def test_nothing_is_recorded_where_it_would_be_a_transaction_of_its_own(source: 
     assert len(source.waiting()) == 1
 
 
-def test_a_change_that_cannot_be_published_is_refused_at_the_door(source: Source) -> None:
+def test_a_change_that_cannot_be_published_is_refused_at_the_door(source: Source):
     changes = [Resource(uri, change=ChangeType.UPDATED) for uri in (A, "relative")]
     with source.connect() as connection, pytest.raises(ConfigurationError, match="absolute URI"):
         OUTBOX.record(connection, changes)
@@ -259,7 +254,7 @@ def test_a_change_that_cannot_be_published_is_refused_at_the_door(source: Source
 
 
 @pytest.mark.parametrize("name", ["", "a.b", 'a"b', "Outbox", "ä", "x" * 51])
-def test_a_name_that_needs_quotes_is_refused(name: str) -> None:
+def test_a_name_that_needs_quotes_is_refused(name: str):
     with pytest.raises(ConfigurationError):
         Outbox(name)
 
@@ -267,7 +262,7 @@ def test_a_name_that_needs_quotes_is_refused(name: str) -> None:
 # While it runs
 
 
-def test_a_forwarder_is_notified_at_once_and_ends_at_once(source: Source) -> None:
+def test_a_forwarder_is_notified_at_once_and_ends_at_once(source: Source):
     with Forwarder(source.publisher, source.queue, poll=3600) as forwarder:
         forwarder.start()
         for number in range(5):
@@ -277,7 +272,7 @@ def test_a_forwarder_is_notified_at_once_and_ends_at_once(source: Source) -> Non
     assert source.waiting() == []
 
 
-def test_another_forwarder_takes_over(source: Source) -> None:
+def test_another_forwarder_takes_over(source: Source):
     others = [Forwarder(source.publisher, PostgreSQLQueue(source.conninfo)) for _ in range(2)]
     with source.connect() as connection, others[0]:
         with others[1]:
@@ -291,7 +286,7 @@ def test_another_forwarder_takes_over(source: Source) -> None:
 
 def test_after_a_crash_of_the_database_it_goes_on(
     source: Source, postgresql_server: PostgreSQL, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     with Forwarder(source.publisher, source.queue):
         with source.connect() as connection:
             rewrite(connection, "a")

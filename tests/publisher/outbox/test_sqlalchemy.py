@@ -14,9 +14,9 @@ from sqlalchemy.pool import NullPool
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.outbox import Forwarder
-from rsnotify_publisher.outbox.postgresql_queue import PostgreSQLQueue
+from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
 from rsnotify_publisher.outbox.sqlalchemy import SQLAlchemyOutbox, SQLAlchemyQueue
-from tests.publisher.helpers import BASE, QUICK, eventually
+from tests.publisher.helpers import BASE, eventually, quick_publisher
 
 
 class Base(DeclarativeBase):
@@ -49,7 +49,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
 
 @pytest.fixture
 def publisher(tmp_path: Path) -> Iterator[Publisher]:
-    with Publisher(tmp_path / "state", BASE, options=QUICK) as publisher:
+    with quick_publisher(tmp_path / "state") as publisher:
         yield publisher
 
 
@@ -58,7 +58,7 @@ def reported(publisher: Publisher) -> list[str]:
         return [f"{one.change} {one.uri.removeprefix(BASE)}" for one in journal.changes(0)]
 
 
-def test_only_committed_changes_are_forwarded(engine: Engine, publisher: Publisher) -> None:
+def test_only_committed_changes_are_forwarded(engine: Engine, publisher: Publisher):
     forwarder = Forwarder(publisher, SQLAlchemyQueue(engine, OUTBOX))
     with Session(engine) as session:
         session.add(Record(name="a", body="1"))
@@ -74,7 +74,7 @@ def test_only_committed_changes_are_forwarded(engine: Engine, publisher: Publish
     assert reported(publisher) == ["created a", "deleted a"]
 
 
-def test_a_line_that_cannot_be_published_is_set_aside(engine: Engine, publisher: Publisher) -> None:
+def test_a_line_that_cannot_be_published_is_set_aside(engine: Engine, publisher: Publisher):
     with engine.begin() as connection:
         connection.execute(OUTBOX.table.insert(), [{"entry": "no JSON"}])
         OUTBOX.updated(connection, BASE + "a")
@@ -87,9 +87,7 @@ def test_a_line_that_cannot_be_published_is_set_aside(engine: Engine, publisher:
     assert refused
 
 
-def test_a_forwarder_polls_while_it_runs_and_ends_at_once(
-    engine: Engine, publisher: Publisher
-) -> None:
+def test_a_forwarder_polls_while_it_runs_and_ends_at_once(engine: Engine, publisher: Publisher):
     with Forwarder(publisher, SQLAlchemyQueue(engine, OUTBOX), poll=3600):
         with engine.begin() as connection:
             OUTBOX.updated(connection, BASE + "a")
@@ -98,7 +96,7 @@ def test_a_forwarder_polls_while_it_runs_and_ends_at_once(
 
 def test_in_postgresql_the_other_queue_is_notified_at_once(
     on_postgresql: str, postgresql: str, publisher: Publisher
-) -> None:
+):
     engine = create_engine(on_postgresql, poolclass=NullPool)
     Base.metadata.create_all(engine)
     with Forwarder(publisher, PostgreSQLQueue(postgresql), poll=3600):
@@ -108,7 +106,7 @@ def test_in_postgresql_the_other_queue_is_notified_at_once(
             eventually(lambda count=count: len(reported(publisher)) == count)  # type: ignore[misc]
 
 
-async def test_it_is_recorded_in_asyncio_too(on_postgresql: str, publisher: Publisher) -> None:
+async def test_it_is_recorded_in_asyncio_too(on_postgresql: str, publisher: Publisher):
     asynchronous = create_async_engine(on_postgresql, poolclass=NullPool)
     async with asynchronous.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
@@ -122,7 +120,7 @@ async def test_it_is_recorded_in_asyncio_too(on_postgresql: str, publisher: Publ
     assert reported(publisher) == ["updated a", "created b"]
 
 
-def test_nothing_is_recorded_in_autocommit_mode(engine: Engine) -> None:
+def test_nothing_is_recorded_in_autocommit_mode(engine: Engine):
     alone = engine.execution_options(isolation_level="AUTOCOMMIT")
     with (
         alone.connect() as connection,
@@ -131,12 +129,12 @@ def test_nothing_is_recorded_in_autocommit_mode(engine: Engine) -> None:
         OUTBOX.updated(connection, BASE + "a")
 
 
-def test_an_unavailable_database_is_reported_without_the_statement(publisher: Publisher) -> None:
+def test_an_unavailable_database_is_reported_without_the_statement(publisher: Publisher):
     engine = create_engine("sqlite:////nowhere/source.sqlite", poolclass=NullPool)
     with pytest.raises(StorageError, match=r"^the outbox rsnotify_outbox: unable to open"):
         Forwarder(publisher, SQLAlchemyQueue(engine, OUTBOX)).forward()
 
 
-def test_the_name_of_the_table_is_checked() -> None:
+def test_the_name_of_the_table_is_checked():
     with pytest.raises(ConfigurationError):
         SQLAlchemyOutbox(MetaData(), "a b")

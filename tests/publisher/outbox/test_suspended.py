@@ -13,9 +13,9 @@ from sqlalchemy.pool import NullPool
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.outbox import Forwarder, Outbox, forwarder
-from rsnotify_publisher.outbox.postgresql_queue import PostgreSQLQueue
+from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
 from rsnotify_publisher.outbox.sqlalchemy import SQLAlchemyOutbox, SQLAlchemyQueue
-from tests.publisher.helpers import BASE, QUICK, eventually
+from tests.publisher.helpers import BASE, eventually, quick_publisher
 from tests.suspending import suspended
 
 A = BASE + "a"
@@ -43,7 +43,7 @@ def run(queue):
             pass  # its session was closed meanwhile
 """
 BY_POSTGRESQL = """
-from rsnotify_publisher.outbox.postgresql_queue import PostgreSQLQueue
+from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
 run(PostgreSQLQueue(sys.argv[2] + "?application_name=suspended"))
 """
 BY_SQLALCHEMY = """
@@ -59,12 +59,12 @@ def last_change(publisher: Publisher) -> Resource:
         return journal.changes(0)[-1]
 
 
-def test_no_older_change_follows_a_newer_one_in_postgresql(postgresql: str, tmp_path: Path) -> None:
+def test_no_older_change_follows_a_newer_one_in_postgresql(postgresql: str, tmp_path: Path):
     outbox = Outbox()
     with psycopg.connect(postgresql) as connection:
         connection.execute(outbox.ddl.encode())
         outbox.created(connection, A)
-    publisher = Publisher(tmp_path, BASE, options=QUICK)
+    publisher = quick_publisher(tmp_path)
     other = Forwarder(publisher, PostgreSQLQueue(postgresql), poll=0.1)
     program = FORWARD + BY_POSTGRESQL
     with publisher, suspended(program, str(tmp_path), postgresql) as first:
@@ -88,7 +88,7 @@ def is_empty(conninfo: str) -> bool:
         return connection.execute("SELECT count(*) FROM rsnotify_outbox").fetchone() == (0,)
 
 
-def test_no_older_change_follows_a_newer_one_in_sqlite(tmp_path: Path) -> None:
+def test_no_older_change_follows_a_newer_one_in_sqlite(tmp_path: Path):
     url = f"sqlite:///{tmp_path}/source.sqlite"
     engine = create_engine(url, poolclass=NullPool)
     metadata = MetaData()
@@ -96,7 +96,7 @@ def test_no_older_change_follows_a_newer_one_in_sqlite(tmp_path: Path) -> None:
     metadata.create_all(engine)
     with engine.begin() as connection:
         outbox.created(connection, A)
-    publisher = Publisher(tmp_path / "state", BASE, options=QUICK)
+    publisher = quick_publisher(tmp_path / "state")
     other = Forwarder(publisher, SQLAlchemyQueue(engine, outbox), poll=0.1)
     program = FORWARD + BY_SQLALCHEMY
     with publisher, suspended(program, str(tmp_path / "state"), url) as first:
@@ -110,7 +110,7 @@ def test_no_older_change_follows_a_newer_one_in_sqlite(tmp_path: Path) -> None:
 
 def test_a_forwarder_warns_of_one_that_keeps_it_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     monkeypatch.setattr(forwarder, "_PATIENCE", 0.01)
     engine = create_engine(f"sqlite:///{tmp_path}/source.sqlite", poolclass=NullPool)
     metadata = MetaData()
@@ -119,7 +119,7 @@ def test_a_forwarder_warns_of_one_that_keeps_it_waiting(
     with engine.begin() as connection:
         outbox.created(connection, A)
     arguments = (str(tmp_path / "state"), str(engine.url))
-    publisher = Publisher(tmp_path / "state", BASE, options=QUICK)
+    publisher = quick_publisher(tmp_path / "state")
     waiting = Forwarder(publisher, SQLAlchemyQueue(engine, outbox), poll=0.01)
     with suspended(FORWARD + BY_SQLALCHEMY, *arguments), publisher, waiting:
         with caplog.at_level(logging.WARNING):

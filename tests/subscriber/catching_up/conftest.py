@@ -12,12 +12,10 @@ from tests.subscriber.packed_source import PackedSource
 
 @pytest.fixture
 async def source() -> AsyncIterator[PackedSource]:
-    source = PackedSource()
-    await source.server.start()
-    for n in range(10):
-        source.put(f"r{n}", b"%d" % n * 100)
-    yield source
-    await source.server.stop()
+    async with PackedSource() as source:
+        for n in range(10):
+            source.put(f"r{n}", b"%d" % n * 100)
+        yield source
 
 
 @pytest.fixture(autouse=True)

@@ -48,8 +48,7 @@ async def test_if_a_package_of_a_dump_is_broken_the_rest_is_unpacked_and_then_th
     source.pack_resources()
     unannounced(source, "resourcedump.xml")
     source.answers["/data/resources-4.zip"] = broken(source)
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
     assert logged(log, "the Resource Dump could not be used", "resources-4.zip")
     assert logged(log, "baseline from the Resource List")
     assert fetched(source) == {f"/data/r{n}" for n in range(4, 8)}
@@ -63,8 +62,7 @@ async def test_a_change_dump_with_a_broken_package_is_finally_replaced_by_the_li
     source.offered = (*LISTS, Capability.CHANGE_DUMP)
     await miss_changes(source, destination)
     source.answers["/data/changes-2.zip"] = broken(source)
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
 
 
 async def test_the_copy_of_a_manifest_replaces_a_broken_package(
@@ -75,8 +73,7 @@ async def test_the_copy_of_a_manifest_replaces_a_broken_package(
     source.offered = (*LISTS, Capability.CHANGE_DUMP)
     await miss_changes(source, destination)
     source.answers["/data/changes-2.zip"] = status(404)
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
     assert logged(log, "the copy of its manifest is used instead", "changes-2.zip")
     assert source.gets["/data/resourcelist.xml"] == 0
 
@@ -93,8 +90,7 @@ async def test_a_broken_archive_is_replaced_by_the_change_dump(
     source.offered = (*LISTS, Capability.CHANGE_DUMP)
     await miss_changes(source, destination)
     source.answers["/data/" + name] = spoil
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
     assert logged(log, "the Change List Archive could not be used", name)
     assert logged(log, "going on with the Change Dump ")
     assert source.gets["/data/resourcelist.xml"] == 0
@@ -106,8 +102,7 @@ async def test_a_list_rotated_away_between_two_requests_is_found_at_its_new_addr
     await miss_changes(source, destination, packed=False)
     lists = source.closed[2:4]
     source.answers["/data/changelist-2.xml"] = first(1, status(404), body(write_document(lists[0])))
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
     assert source.gets["/data/resourcelist.xml"] == 0
 
 
@@ -116,8 +111,7 @@ async def test_an_archive_that_names_a_deleted_list_leads_to_the_resource_list(
 ) -> None:
     await miss_changes(source, destination, packed=False)
     source.answers["/data/changelist-2.xml"] = status(410)
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
     assert logged(log, "baseline from the Resource List")
 
 
@@ -129,8 +123,7 @@ async def test_a_resource_list_that_stays_broken_is_replaced_by_the_dump(
     await miss_changes(source, destination)
     source.pack_resources()
     source.answers["/data/resourcelist.xml"] = body(truncated(write_document(Document("x"))))
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
     assert logged(log, "the Resource List could not be used")
     assert logged(log, "baseline from the Resource Dump")
 
@@ -139,15 +132,14 @@ async def test_an_archived_list_is_the_last_fallback_over_http(
     source: PackedSource, destination: Destination, log: pytest.LogCaptureFixture
 ) -> None:
     source.offered = (*LISTS, Capability.RESOURCE_LIST_ARCHIVE)
-    source.documents["old.xml"] = source._resource_list()
+    source.documents["old.xml"] = source.resource_list()
     at = source.documents["old.xml"].at
     source.documents["resourcelist-archive.xml"] = Document(
         Capability.RESOURCE_LIST_ARCHIVE, (Resource("old.xml", at=at),)
     )
     source.put("r1", b"changed since")
     source.answers["/data/resourcelist.xml"] = status(404)
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
     assert logged(log, "baseline from the Resource List Archive")
 
 

@@ -24,8 +24,7 @@ async def test_after_a_minute_the_change_list_is_enough(
     source.put("r1", b"new")
     source.delete("r2")
     source.gets.clear()
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
     assert logged(log, "2 changes from the Change List")
     offered = {"/.well-known/resourcesync", "/data/capabilitylist.xml"}
     assert set(source.gets) == {*offered, "/data/changelist.xml", "/data/r1"}
@@ -37,7 +36,7 @@ async def test_after_an_hour_the_change_list_archive_is_read(
 ) -> None:
     await miss_changes(source, destination, packed=False)
     if index:
-        archive = source._document("changelist-archive.xml")
+        archive = source.document("changelist-archive.xml")
         assert archive is not None
         parts = ("changelist-archive-1.xml", "changelist-archive-2.xml")
         for place, name in zip((0, 3), parts, strict=True):
@@ -45,8 +44,7 @@ async def test_after_an_hour_the_change_list_archive_is_read(
             source.documents[name] = replace(archive, resources=resources)
         members = tuple(map(Resource, parts))
         source.documents["changelist-archive.xml"] = replace(archive, index=True, resources=members)
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
     assert logged(log, "going on with the Change List Archive")
     assert source.gets["/data/often"] == 1
     assert source.gets["/data/resourcelist.xml"] == 0
@@ -58,8 +56,7 @@ async def test_after_a_day_the_change_dump_is_unpacked(
     source.archive = False
     source.offered = (*LISTS, Capability.CHANGE_DUMP)
     await miss_changes(source, destination)
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
     assert logged(log, "going on with the Change Dump")
     assert logged(log, "changes from the Change Dump", "changes-4.zip")
     assert fetched(source) == {"/data/last"}
@@ -73,8 +70,7 @@ async def test_after_a_week_the_archive_of_change_dumps_is_unpacked(
     source.offered = (*LISTS, Capability.CHANGE_DUMP, Capability.CHANGE_DUMP_ARCHIVE)
     await miss_changes(source, destination)
     source.archive_dump()
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
     assert logged(log, "going on with the Change Dump Archive")
     assert fetched(source) == {"/data/last"}
 
@@ -86,8 +82,7 @@ async def test_after_a_month_the_resource_list_is_compared(
     source.offered = (*LISTS, Capability.RESOURCE_DUMP)
     source.pack_resources()
     await miss_changes(source, destination)
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
     assert logged(log, "no list of changes reaches back to")
     assert logged(log, "baseline from the Resource List")
     assert source.gets["/data/resourcedump.xml"] == 0
@@ -99,8 +94,7 @@ async def test_a_first_copy_is_unpacked_from_the_resource_dump(
     source.offered = (*LISTS, Capability.RESOURCE_DUMP)
     source.pack_resources()
     source.put("r1", b"changed since")
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
     assert logged(log, "baseline from the Resource Dump")
     assert fetched(source) == {"/data/r1"}
 
@@ -112,14 +106,12 @@ async def test_any_single_document_of_a_source_is_enough(
     source.offered = offered
     source.pack_resources()
     source.pack_changes()
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
     source.put("r1", b"new")
     source.delete("r2")
     source.pack_resources()
     source.pack_changes() if Capability.CHANGE_DUMP in offered else None
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
     if set(offered) <= set(DUMPS):
         assert fetched(source) == set()
 
@@ -133,8 +125,7 @@ async def test_a_gap_that_no_document_covers_is_reported_each_time(
 ) -> None:
     source.offered, source.archive = (capability,), False
     source.pack_changes() if capability in DUMPS else None
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
     through = destination.current.status.through
     assert through is not None
     source.put("uncovered", b"x")
@@ -160,8 +151,7 @@ async def test_following_may_begin_at_a_dump(
 ) -> None:
     source.pack_resources()
     source.pack_changes()
-    await destination.catch_up(source.base + NAMES[capability])
-    assert destination.equals_source()
+    await destination.become_equal(source.base + NAMES[capability])
 
 
 async def test_following_may_begin_at_an_archive_below_a_capability_list(
@@ -169,12 +159,11 @@ async def test_following_may_begin_at_an_archive_below_a_capability_list(
 ) -> None:
     source.offered = (*LISTS, Capability.CHANGE_LIST_ARCHIVE)
     source.rotate()
-    archive = source._document("changelist-archive.xml")
+    archive = source.document("changelist-archive.xml")
     assert archive is not None
-    links = (source._up(),)
+    links = (source.up(),)
     source.documents["changelist-archive.xml"] = replace(archive, links=links)
-    await destination.catch_up(source.base + "changelist-archive.xml")
-    assert destination.equals_source()
+    await destination.become_equal(source.base + "changelist-archive.xml")
 
 
 async def test_at_most_two_large_packages_are_stored_at_once_and_none_at_the_end(

@@ -49,6 +49,5 @@ async def test_no_member_of_many_small_packages_is_fetched_by_its_own_uri(
 ) -> None:
     source.offered = (*LISTS, Capability.RESOURCE_DUMP)
     source.pack_resources(per_package=1)
-    await destination.catch_up()
-    assert destination.equals_source()
+    await destination.become_equal()
     assert fetched(source) == set()

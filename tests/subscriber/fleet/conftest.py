@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from rsnotify_subscriber import FolderMirror, Received, Subscriber
-from rsnotify_subscriber.fleet import Fleet, FollowedSourceStatus
+from rsnotify_subscriber.fleet import Fleet, FollowedSourceStatus, Limits
 from tests.subscriber.destination import PACE, PATIENCE, files_of
 from tests.subscriber.options import gathered
 from tests.subscriber.source import SmallSource
+
+DEFAULT_LIMITS = Limits()
 
 
 class Many:
@@ -28,6 +30,19 @@ class Many:
             await source.server.start()
             for resource in range(3):
                 source.put(f"r{resource}", b"%d of %d" % (resource, number))
+
+    async def fleet(self, count: int, limits: Limits = DEFAULT_LIMITS, *away: str) -> Fleet:
+        """Start so many Sources, apart from some, and make a fleet of all."""
+        await self.start(count)
+        for name in away:
+            await self.sources[name].server.stop()
+        return self.fleet_of_all(limits)
+
+    def fleet_of_all(self, limits: Limits = DEFAULT_LIMITS) -> Fleet:
+        fleet = Fleet(limits)
+        for name in self.sources:
+            self.add(fleet, name)
+        return fleet
 
     async def stop(self) -> None:
         await asyncio.gather(*(source.server.stop() for source in self.sources.values()))
@@ -63,10 +78,7 @@ class Hanging:
         self.called = threading.Event()
         self.release = threading.Event()
 
-    async def apply(self, changes: Sequence[Received]) -> None:
-        raise AssertionError("it is called in a thread")
-
-    def apply_blocking(self, changes: Sequence[Received]) -> None:
+    def apply(self, changes: Sequence[Received]) -> None:
         self.called.set()
         assert self.release.wait(PATIENCE)
 
@@ -90,3 +102,8 @@ async def until(
 ) -> None:
     async with asyncio.timeout(PATIENCE):
         await fleet.until(condition)
+
+
+async def until_level(fleet: Fleet, *names: str) -> None:
+    """Wait until these are level; all of them, if none is named."""
+    await until(fleet, lambda all_: all(all_[name].status.level for name in names or all_))

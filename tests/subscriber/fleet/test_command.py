@@ -17,10 +17,12 @@ from typer.testing import CliRunner
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.command_line import application
 from tests.subscriber.fleet.conftest import PATIENCE, Many
-from tests.subscriber.processes import outcome, rsnotify, running
+from tests.subscriber.processes import outcome, run, running
 from tests.subscriber.source import held_back, path_of, status
 
 URL = "https://a.example/"
+MIRRORED = '[defaults]\ndest = "{name}"\n'
+NOTING = 'handler = "noting:Noting"\noptions = {file = "noted"}\n'
 #: It is asked for at the beginning, and once more beside what follows from it.
 OFFER = "/data/capabilitylist.xml"
 HANDLER = """
@@ -44,6 +46,8 @@ def source(many: Many, name: str, more: str = "") -> str:
 
 
 def write(many: Many, *parts: str) -> Path:
+    """Write a file of Sources; without parts, of all, which are mirrored by their names."""
+    parts = parts or (MIRRORED, *(source(many, name) for name in many.sources))
     file = many.folder / "fleet.toml"
     new = file.with_suffix(".new")
     new.write_text("\n".join(parts))
@@ -97,16 +101,12 @@ async def test_each_source_has_its_own_handler_filter_and_state(many: Many) -> N
     (many.folder / "noting.py").write_text(HANDLER)
     file = write(
         many,
-        '[defaults]\ndest = "{name}"',
+        MIRRORED,
         source(many, "s0"),
         source(many, "s1", 'only = ["r1"]\nstate = "states/{name}"'),
-        source(
-            many,
-            "s2",
-            'handler = "noting:Noting"\noptions = {file = "noted"}\nstate = "states/{name}"',
-        ),
+        source(many, "s2", f'{NOTING}state = "states/{{name}}"'),
     )
-    done = await outcome(await rsnotify("follow", "--config", file, "--once", "--json"))
+    done = await run("follow", "--config", file, "--once", "--json")
     assert (done[0], done[2]) == (0, "")
     final = json.loads(done[1].splitlines()[-1])
     assert (final["sources"], final["level"], final["resources"]) == (3, 3, 7)
@@ -120,10 +120,8 @@ async def test_each_source_has_its_own_handler_filter_and_state(many: Many) -> N
 async def test_once_ends_with_the_sources_that_failed(many: Many) -> None:
     await many.start(2)
     await many.sources["s1"].server.stop()
-    file = write(
-        many, '[defaults]\ndest = "{name}"', *(source(many, name) for name in many.sources)
-    )
-    code, output, errors = await outcome(await rsnotify("follow", "--config", file, "--once"))
+    file = write(many)
+    code, output, errors = await run("follow", "--config", file, "--once")
     assert code == 1
     assert "1 of 2 Sources in step, 1 in trouble" in output
     assert errors.splitlines()[-2] == "rsnotify: 1 of 2 Sources are not in step:"
@@ -135,9 +133,7 @@ async def test_once_ends_with_the_sources_that_failed(many: Many) -> None:
 async def test_once_fails_if_it_is_stopped_before_all_are_level(many: Many) -> None:
     await many.start(2)
     many.sources["s1"].answers[path_of("r0")] = held_back(asyncio.Event(), status(500))
-    file = write(
-        many, '[defaults]\ndest = "{name}"', *(source(many, name) for name in many.sources)
-    )
+    file = write(many)
     arguments = ("follow", "--config", file, "--once", "--json")
     async with running(*arguments) as process:
         told = Told(process)
@@ -154,7 +150,7 @@ async def test_once_fails_if_it_is_stopped_before_all_are_level(many: Many) -> N
 
 async def test_the_file_is_read_again_when_it_changes(many: Many) -> None:
     await many.start(4)
-    defaults = '[defaults]\ndest = "{name}"\npoll = 0.2\n'
+    defaults = MIRRORED + "poll = 0.2\n"
     file = write(many, defaults, source(many, "s0"), source(many, "s1"))
     async with running("follow", "--config", file, "--json") as process:
         told = Told(process)
@@ -188,12 +184,11 @@ async def test_the_file_is_read_again_when_it_changes(many: Many) -> None:
 
 async def test_a_changed_file_raises_the_limit_of_open_files(many: Many, few_files: int) -> None:
     await many.start(1)
-    one = '[defaults]\ndest = "{name}"\n' + source(many, "s0")
-    file = write(many, one)
+    file = write(many)
     async with running("follow", "--config", file, "--json") as process:
         await Told(process).until(lambda told: told.in_step() == {"s0"})
         assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE)[0] == few_files
-        write(many, f"[limits]\nrequests = {few_files}", one)
+        write(many, f"[limits]\nrequests = {few_files}", MIRRORED, source(many, "s0"))
         process.send_signal(signal.SIGHUP)
         await said(process, "are read only when the command starts")
         assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE)[0] > few_files
@@ -205,7 +200,7 @@ async def test_a_path_on_the_command_line_begins_at_the_working_directory(
     await many.start(1)
     (many.folder / "here").mkdir()
     monkeypatch.chdir(many.folder / "here")
-    file = write(many, '[defaults]\ndest = "{name}"', source(many, "s0"))
+    file = write(many)
     arguments = ["follow", "--config", str(file), "--mqtt-url", "mqtts://b.example"]
     ended = CliRunner().invoke(application(), [*arguments, "--mqtt-ca", "ca.pem"])
     assert isinstance(ended.exception, ConfigurationError)
@@ -234,7 +229,7 @@ async def test_wrong_settings_are_reported_before_any_source_is_followed(
     many: Many, arguments: tuple[str, ...], told: str
 ) -> None:
     await many.start(1)
-    file = write(many, '[defaults]\ndest = "{name}"', source(many, "s0"))
+    file = write(many)
     named = [str(file) if one == "FILE" else one for one in arguments]
     ended = CliRunner().invoke(application(), ["follow", *named])
     assert isinstance(ended.exception, ConfigurationError)

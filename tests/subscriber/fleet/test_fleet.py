@@ -14,8 +14,8 @@ from aiohttp import web
 from rsnotify.errors import ConfigurationError
 from rsnotify_subscriber import PushState, Received
 from rsnotify_subscriber.fleet import Fleet, Limits, Phase, totals
-from tests.subscriber.fleet.conftest import PATIENCE, Hanging, Many, until
-from tests.subscriber.hub import SmallHub
+from tests.subscriber.fleet.conftest import PATIENCE, Hanging, Many, until, until_level
+from tests.subscriber.hub import SmallHub, push
 
 
 def workers() -> list[str]:
@@ -23,12 +23,9 @@ def workers() -> list[str]:
 
 
 async def test_all_are_followed_by_a_few_threads(many: Many) -> None:
-    await many.start(20)
-    fleet = Fleet(Limits(workers=3))
-    for name in many.sources:
-        many.add(fleet, name)
+    fleet = await many.fleet(20, Limits(workers=3))
     async with fleet:
-        await until(fleet, lambda all_: all(one.status.level for one in all_.values()))
+        await until_level(fleet)
         assert many.equal()
         assert 1 <= len(workers()) <= 3
         for source in many.sources.values():
@@ -46,15 +43,13 @@ async def test_a_pushed_change_is_applied_only_to_its_source(many: Many, hub: Sm
     await many.start(3)
     source = many.sources["s1"]
     source.hubs = [hub.url]
-    fleet = Fleet()
-    for name in many.sources:
-        many.add(fleet, name)
+    fleet = many.fleet_of_all()
     async with fleet:
-        await until(fleet, lambda all_: all(one.status.level for one in all_.values()))
+        await until_level(fleet)
         await until(fleet, lambda all_: all_["s1"].status.push is PushState.UP)
         assert totals(fleet.status).pushed == 1
-        before, change = source.last, source.put_inline("new", b"pushed")
-        await hub.publish(source.fragment([change], before), before, source.last)
+        source.put_inline("new", b"pushed")
+        await push(source, hub)
         await until(fleet, lambda _: many.equal("s1"))
     assert many.equal()
 
@@ -62,29 +57,22 @@ async def test_a_pushed_change_is_applied_only_to_its_source(many: Many, hub: Sm
 async def test_a_source_that_is_away_does_not_block_the_others_and_is_followed_later(
     many: Many,
 ) -> None:
-    await many.start(4)
-    await many.sources["s2"].server.stop()
-    fleet = Fleet(Limits(starting=1))
-    for name in many.sources:
-        many.add(fleet, name)
+    fleet = await many.fleet(4, Limits(starting=1), "s2")
     async with fleet:
         await until(fleet, lambda all_: sum(one.status.level for one in all_.values()) == 3)
         await until(fleet, lambda all_: all_["s2"].error is not None)
         assert "cannot connect" in (fleet.status["s2"].error or "")
         assert totals(fleet.status).wrong == 1
         await many.sources["s2"].server.start()
-        await until(fleet, lambda all_: all_["s2"].status.level)
+        await until_level(fleet, "s2")
         assert fleet.status["s2"].error is None
         assert many.equal()
 
 
 async def test_a_source_that_goes_away_is_reported_until_it_is_back(many: Many) -> None:
-    await many.start(2)
-    fleet = Fleet()
-    for name in many.sources:
-        many.add(fleet, name)
+    fleet = await many.fleet(2)
     async with fleet:
-        await until(fleet, lambda all_: all(one.status.level for one in all_.values()))
+        await until_level(fleet)
         await many.sources["s0"].server.stop()
         await until(fleet, lambda all_: "cannot connect" in (all_["s0"].error or ""))
         assert fleet.status["s1"].error is None
@@ -98,15 +86,13 @@ async def test_a_run_that_fails_is_retried_and_the_others_continue(
     await many.start(2)
     in_the_way = many.folder / "s0.state"
     in_the_way.write_text("a file where a folder has to be")
-    fleet = Fleet()
-    for name in many.sources:
-        many.add(fleet, name)
+    fleet = many.fleet_of_all()
     async with fleet:
         await until(fleet, lambda all_: all_["s0"].phase is Phase.FAILED)
-        await until(fleet, lambda all_: all_["s1"].status.level)
+        await until_level(fleet, "s1")
         assert str(in_the_way) in (fleet.status["s0"].error or "")
         in_the_way.unlink()
-        await until(fleet, lambda all_: all_["s0"].status.level)
+        await until_level(fleet, "s0")
         assert fleet.status["s0"].error is None
         assert many.equal()
     told = [one for one in caplog.records if one.name == "rsnotify.subscriber.fleet"]
@@ -137,7 +123,7 @@ async def test_an_error_of_a_handler_is_reported_and_ends_no_source(
         assert fleet.status["s0"].error == "ValueError: not like this"
         await until(fleet, lambda all_: all_["s1"].error is not None)
         assert "could not be applied: no room" in (fleet.status["s1"].error or "")
-        await until(fleet, lambda all_: all_["s2"].status.level)
+        await until_level(fleet, "s2")
     assert any(one.exc_info for one in caplog.records if one.levelno == logging.WARNING)
 
 
@@ -154,7 +140,7 @@ async def test_a_handler_that_gives_up_what_it_waits_for_is_called_again(many: M
     fleet = Fleet()
     many.add(fleet, "s0", unsteady)
     async with fleet:
-        await until(fleet, lambda all_: all_["s0"].status.level)
+        await until_level(fleet, "s0")
     assert len(set(applied)) == 4
 
 
@@ -172,9 +158,7 @@ async def test_only_a_few_begin_at_a_time_and_all_can_be_stopped(many: Many) -> 
             raise AssertionError
 
         source.answers["/data/capabilitylist.xml"] = answer
-    fleet = Fleet(Limits(starting=2))
-    for name in many.sources:
-        many.add(fleet, name)
+    fleet = many.fleet_of_all(Limits(starting=2))
     async with asyncio.timeout(PATIENCE), fleet:
         await enough.wait()
         phases = [one.phase for one in fleet.status.values()]
@@ -192,16 +176,16 @@ async def test_sources_come_and_go_while_the_others_are_followed(many: Many) -> 
     many.add(fleet, "s0")
     many.add(fleet, "s1")
     async with fleet:
-        await until(fleet, lambda all_: all(one.status.level for one in all_.values()))
+        await until_level(fleet)
         gets, offer = many.sources["s0"].gets, "/data/capabilitylist.xml"
         asked = gets[offer]
         many.add(fleet, "s2")
-        await until(fleet, lambda all_: all_["s2"].status.level)
+        await until_level(fleet, "s2")
         await fleet.remove("s1")
         assert set(fleet.status) == {"s0", "s2"}
         many.sources["s1"].put("r0", b"nobody is to see this")
         many.add(fleet, "s1", via="poll")  # its state and its name are free
-        await until(fleet, lambda all_: all_["s1"].status.level)
+        await until_level(fleet, "s1")
         assert many.equal()
         assert gets[offer] == asked
 
@@ -226,45 +210,31 @@ async def test_the_end_of_the_fleet_waits_for_removed_sources(many: Many, hangin
 
 
 async def test_a_name_belongs_to_one_source(many: Many) -> None:
-    await many.start(1)
-    fleet = Fleet()
-    many.add(fleet, "s0")
+    fleet = await many.fleet(1)
     with pytest.raises(ConfigurationError, match="followed already"):
         many.add(fleet, "s0")
 
 
 async def test_catching_up_ends_with_the_errors_of_failed_sources(many: Many) -> None:
-    await many.start(3)
-    await many.sources["s1"].server.stop()
-    fleet = Fleet(Limits(starting=1))
-    for name in many.sources:
-        many.add(fleet, name)
+    fleet = await many.fleet(3, Limits(starting=1), "s1")
     async with asyncio.timeout(PATIENCE):
         await fleet.catch_up()
-    assert {name: one.phase for name, one in fleet.status.items()} == {
-        "s0": Phase.ENDED,
-        "s1": Phase.FAILED,
-        "s2": Phase.ENDED,
-    }
+    phases = [one.phase for one in fleet.status.values()]
+    assert phases == [Phase.ENDED, Phase.FAILED, Phase.ENDED]
     assert "cannot connect" in (fleet.status["s1"].error or "")
     assert fleet.status["s0"].error is None
     assert many.equal("s0", "s2")
 
 
 async def test_a_fleet_that_is_cancelled_leaves_no_state_locked(many: Many) -> None:
-    await many.start(2)
-    fleet = Fleet()
-    for name in many.sources:
-        many.add(fleet, name)
+    fleet = await many.fleet(2)
     running = asyncio.create_task(fleet.run())
-    await until(fleet, lambda all_: all(one.status.level for one in all_.values()))
+    await until_level(fleet)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     assert workers() == []
-    again = Fleet()
-    for name in many.sources:
-        many.add(again, name)
+    again = many.fleet_of_all()
     async with asyncio.timeout(PATIENCE):
         await again.catch_up()
     assert many.equal()

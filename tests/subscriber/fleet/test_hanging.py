@@ -9,17 +9,15 @@ import sys
 from pathlib import Path
 
 from tests.subscriber.fleet.conftest import Many
-from tests.subscriber.fleet.test_command import HANDLER, Told, said, source, write
-from tests.subscriber.processes import outcome, rsnotify, running
+from tests.subscriber.fleet.test_command import HANDLER, NOTING, Told, said, source, write
+from tests.subscriber.processes import outcome, run, running
 
 HANGING = """
 import sys, threading, time
 
 
 class InThread:
-    async def apply(self, changes): ...
-
-    def apply_blocking(self, changes):
+    def apply(self, changes):
         print("called", file=sys.stderr, flush=True)
         threading.Event().wait()
 
@@ -53,9 +51,8 @@ async def test_the_second_signal_ends_a_handler_that_hangs_in_a_thread(many: Man
         code, _, errors = await outcome(process)
     assert (code, errors.splitlines()[-1]) == (1, LEFT)
     (many.folder / "noting.py").write_text(HANDLER)
-    noting = 'handler = "noting:Noting"\noptions = {file = "noted"}\nstate = "state"'
-    file = write(many, first, source(many, "s1", noting))
-    assert (await outcome(await rsnotify("follow", "--config", file, "--once")))[0] == 0
+    file = write(many, first, source(many, "s1", f'{NOTING}state = "state"'))
+    assert (await run("follow", "--config", file, "--once"))[0] == 0
     noted = sorted((many.folder / "noted").read_text().splitlines())
     assert noted == ["updated r0", "updated r1", "updated r2"]
     assert many.equal("s0")

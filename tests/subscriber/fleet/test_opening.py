@@ -26,13 +26,17 @@ async def test_a_state_that_another_thread_closed_is_free_again(tmp_path: Path) 
     DestinationState(tmp_path).close()
 
 
-async def test_a_task_cancelled_while_a_state_is_opened_leaves_it_free(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_use", [False, True])
+async def test_a_task_cancelled_while_a_state_is_opened_is_cancelled_and_leaves_it_as_it_was(
+    tmp_path: Path, in_use: bool
+) -> None:
     gate = Barrier(2, timeout=PATIENCE)
 
     async def open_it() -> None:
         async with opened(tmp_path, lane):
-            raise AssertionError("it was cancelled before")
+            raise AssertionError("it was cancelled before, or is in use")
 
+    state = DestinationState(tmp_path) if in_use else None
     with ThreadPoolExecutor(2) as pool, Lane(pool) as lane:
         blocked = lane.submit(gate.wait)
         opening = asyncio.create_task(open_it())
@@ -42,24 +46,6 @@ async def test_a_task_cancelled_while_a_state_is_opened_leaves_it_free(tmp_path:
         blocked.result(PATIENCE)
         with pytest.raises(asyncio.CancelledError):
             await opening
+    if state is not None:
+        state.close()
     DestinationState(tmp_path).close()
-
-
-async def test_a_task_cancelled_while_a_state_cannot_be_opened_is_cancelled(tmp_path: Path) -> None:
-    gate = Barrier(2, timeout=PATIENCE)
-
-    async def open_it() -> None:
-        async with opened(tmp_path, lane):
-            raise AssertionError("it is in use")
-
-    state = DestinationState(tmp_path)
-    with ThreadPoolExecutor(2) as pool, Lane(pool) as lane:
-        blocked = lane.submit(gate.wait)
-        opening = asyncio.create_task(open_it())
-        await asyncio.sleep(0)  # it waits for its turn in the lane
-        opening.cancel()
-        gate.wait()
-        blocked.result(PATIENCE)
-        with pytest.raises(asyncio.CancelledError):
-            await opening
-    state.close()

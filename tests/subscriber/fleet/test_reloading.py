@@ -106,7 +106,7 @@ async def test_a_handler_that_does_not_return_does_not_block_the_others(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(reloading, "_PATIENCE", 0.1)
+    monkeypatch.setattr(reloading, "_LEAVE_PATIENCE", 0.1)
     monkeypatch.setattr(sys.modules[__name__], "HANGING", hanging, raising=False)
     await many.start(2)
     handled = f'handler = "{__name__}:HANGING"\nstate = "{{name}}.rsnotify"'

@@ -20,11 +20,8 @@ from tests.subscriber.push.world import World
 LONG = 17.0 + HOLD
 
 
-def test_only_the_best_endpoint_is_opened() -> None:
+def test_only_the_best_endpoint_is_opened_and_the_next_as_soon_as_one_fails() -> None:
     assert World().run(1000) == "a"
-
-
-def test_the_next_endpoint_is_opened_as_soon_as_one_fails() -> None:
     world = World(can="c")
     world.run()
     assert world.up == {"c"}
@@ -74,21 +71,32 @@ def test_an_endpoint_that_asks_for_a_delay_is_not_waited_for() -> None:
     assert world.run(1 + HOLD) == "a"
 
 
-def test_a_better_endpoint_that_returns_replaces_the_worse_once_it_has_held() -> None:
+@pytest.mark.parametrize(
+    ("places", "telling"),
+    [({}, "abc"), ({"a": "hub", "b": "hub", "c": "another"}, "")],
+    ids=["hubs that deliver", "endpoints of one hub"],
+)
+def test_a_better_endpoint_that_returns_replaces_the_worse_once_it_has_held(
+    places: dict[str, str], telling: str
+) -> None:
     world = World(can="bc")
+    world.places, world.telling = places, set(telling)
     assert world.run(100) == "b"
     world.can.add("a")
     while world.run(0.1) != "ab":
         pass
     assert world.run(HOLD - 0.2) == "ab"
-    assert world.run(1.3) == "a"
+    assert world.run(1.3 if telling else 0.3) == "a"
 
 
-def test_an_endpoint_that_returns_and_receives_nothing_does_not_close_one_that_does() -> None:
+@pytest.mark.parametrize("places", [{}, {"a": "hub", "b": "hub"}], ids=["hubs", "one hub"])
+def test_an_endpoint_that_returns_and_receives_nothing_does_not_close_one_that_does(
+    places: dict[str, str],
+) -> None:
     world = World(can="b")
+    world.places, world.telling = places, {"b"}
     world.run(100)
     world.can.add("a")
-    world.telling = {"b"}
     assert world.run(1000) == "ab"
     world.telling.add("a")
     assert world.run(1.5) == "a"
@@ -103,29 +111,6 @@ def test_an_endpoint_that_returns_closes_others_in_the_end_if_none_receives_anyt
         pass
     assert world.run(QUIET - 2) == "ab"
     assert world.run(2) == "a"
-
-
-def test_another_endpoint_of_the_same_hub_is_closed_once_the_better_one_has_held() -> None:
-    world = World(can="bc")
-    world.places = {"a": "hub", "b": "hub", "c": "another"}
-    world.telling = set()
-    assert world.run(100) == "b"
-    world.can.add("a")
-    while world.run(0.1) != "ab":
-        pass
-    assert world.run(HOLD - 0.2) == "ab"
-    assert world.run(0.3) == "a"
-
-
-def test_another_endpoint_of_the_same_hub_stays_while_only_it_receives_changes() -> None:
-    world = World(can="b")
-    world.places = {"a": "hub", "b": "hub"}
-    world.telling = {"b"}
-    world.run(100)
-    world.can.add("a")
-    assert world.run(1000) == "ab"
-    world.telling.add("a")
-    assert world.run(1.5) == "a"
 
 
 def test_an_endpoint_that_received_more_is_closed_when_it_is_silent_too() -> None:

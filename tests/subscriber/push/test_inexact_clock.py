@@ -11,9 +11,9 @@ import pytest
 
 from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import Instant
-from rsnotify_subscriber.events import Via
 from rsnotify_subscriber.push.endpoints import Endpoint
 from rsnotify_subscriber.push.push_subscription import PushSubscription
+from rsnotify_subscriber.push.terms import Via
 from rsnotify_subscriber.push.transport import TransportListener
 from tests.subscriber.push.virtual import VirtualLoop
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import cast
+from typing import Any, cast
 
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Capability, Document
@@ -37,14 +37,18 @@ class Followed:
         return ()
 
 
-def lived(life: Callable[[PushMonitor, list[str]], Awaitable[None]]) -> None:
+def lived(
+    life: Callable[[PushMonitor, list[str]], Coroutine[Any, Any, None]],
+) -> Callable[[], None]:
+    """Make a test of what a monitor that is up, and what its follower is told, live through."""
+
     async def whole() -> None:
         follower = Followed()
         monitor = PushMonitor(cast(Follower, follower), lambda _: None, lambda _: None)
         monitor.up()
         await life(monitor, follower.told)
 
-    run(whole())
+    return lambda: run(whole())
 
 
 def beat(monitor: PushMonitor, seconds: float) -> None:
@@ -55,58 +59,56 @@ def beat(monitor: PushMonitor, seconds: float) -> None:
     monitor.fragment(write_document(document))
 
 
-def test_a_connection_that_is_replaced_within_a_second_is_no_loss() -> None:
-    async def life(monitor: PushMonitor, told: list[str]) -> None:
-        beat(monitor, 1)
-        for _ in range(3):
-            monitor.down()
-            await asyncio.sleep(RETURN / 2)
-            monitor.up()
-        await asyncio.sleep(2 * RETURN)
-        assert told == ["up"]
-
-    lived(life)
-
-
-def test_one_that_is_not_replaced_within_a_second_is_lost_until_something_new_comes() -> None:
-    async def life(monitor: PushMonitor, told: list[str]) -> None:
-        beat(monitor, 1)
+@lived
+async def test_a_connection_that_is_replaced_within_a_second_is_no_loss(
+    monitor: PushMonitor, told: list[str]
+) -> None:
+    beat(monitor, 1)
+    for _ in range(3):
         monitor.down()
-        await asyncio.sleep(1.5 * RETURN)
-        assert told == ["up", "down"]
+        await asyncio.sleep(RETURN / 2)
         monitor.up()
-        assert told == ["up", "down"]
-        beat(monitor, 2)
-        assert told == ["up", "down", "up"]
-
-    lived(life)
+    await asyncio.sleep(2 * RETURN)
+    assert told == ["up"]
 
 
-def test_without_heartbeats_any_loss_counts_at_once() -> None:
-    async def life(monitor: PushMonitor, told: list[str]) -> None:
-        monitor.down()
-        assert told == ["up", "down"]
-
-    lived(life)
-
-
-def test_one_that_is_replaced_by_a_hub_without_heartbeats_is_lost_when_they_are_missed() -> None:
-    async def life(monitor: PushMonitor, told: list[str]) -> None:
-        beat(monitor, 1)
-        monitor.down()
-        monitor.up()
-        await asyncio.sleep(1.5 * QUIET)
-        assert told == ["up", "down"]
-
-    lived(life)
+@lived
+async def test_one_that_is_not_replaced_within_a_second_is_lost_until_something_new_comes(
+    monitor: PushMonitor, told: list[str]
+) -> None:
+    beat(monitor, 1)
+    monitor.down()
+    await asyncio.sleep(1.5 * RETURN)
+    assert told == ["up", "down"]
+    monitor.up()
+    assert told == ["up", "down"]
+    beat(monitor, 2)
+    assert told == ["up", "down", "up"]
 
 
-def test_nothing_happens_after_the_end() -> None:
-    async def life(monitor: PushMonitor, told: list[str]) -> None:
-        beat(monitor, 1)
-        monitor.down()
-        monitor.ended()
-        await asyncio.sleep(2 * QUIET)
-        assert told == ["up"]
+@lived
+async def test_without_heartbeats_any_loss_counts_at_once(
+    monitor: PushMonitor, told: list[str]
+) -> None:
+    monitor.down()
+    assert told == ["up", "down"]
 
-    lived(life)
+
+@lived
+async def test_one_that_is_replaced_by_a_hub_without_heartbeats_is_lost_when_they_are_missed(
+    monitor: PushMonitor, told: list[str]
+) -> None:
+    beat(monitor, 1)
+    monitor.down()
+    monitor.up()
+    await asyncio.sleep(1.5 * QUIET)
+    assert told == ["up", "down"]
+
+
+@lived
+async def test_nothing_happens_after_the_end(monitor: PushMonitor, told: list[str]) -> None:
+    beat(monitor, 1)
+    monitor.down()
+    monitor.ended()
+    await asyncio.sleep(2 * QUIET)
+    assert told == ["up"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from random import Random
+from typing import Any
 
 from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import Instant
-from rsnotify_subscriber.events import Event, PushDown, PushUp, Via
+from rsnotify_subscriber.events import Event, PushDown, PushUp
 from rsnotify_subscriber.push.endpoints import Endpoint
 from rsnotify_subscriber.push.push_subscription import (
     HOLD,
@@ -17,6 +19,7 @@ from rsnotify_subscriber.push.push_subscription import (
     SLACK,
     PushSubscription,
 )
+from rsnotify_subscriber.push.terms import Via
 from rsnotify_subscriber.push.transport import TransportListener
 from tests.subscriber.push.virtual import run
 
@@ -100,8 +103,8 @@ class Kept:
         self.push.pulled(asyncio.get_running_loop().time(), news=news)
 
 
-def lived(life) -> None:  # type: ignore[no-untyped-def]
-    """Let a `PushSubscription` live through something."""
+def lived(life: Callable[[Kept], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Make a test of what a `PushSubscription` lives through."""
 
     async def whole() -> None:
         kept = Kept()
@@ -113,7 +116,7 @@ def lived(life) -> None:  # type: ignore[no-untyped-def]
             await asyncio.wait({keeping})
         assert not kept.is_up
 
-    run(whole())
+    return lambda: run(whole())
 
 
 async def both_up(kept: Kept) -> None:
@@ -124,150 +127,136 @@ async def both_up(kept: Kept) -> None:
     await asyncio.sleep(HOLD + 1)
 
 
-def test_an_endpoint_that_misses_the_changes_of_two_pulls_counts_as_lost() -> None:
-    async def life(kept: Kept) -> None:
-        kept.better.be_there()
-        await asyncio.sleep(60)
-        kept.pull(news=True)  # of before it was joined, for all one knows
-        await asyncio.sleep(SILENCE_GRACE + 1)
-        assert kept.names() == ["better"]
-        kept.pull(news=True)
-        kept.worse.be_there()
-        await asyncio.sleep(SILENCE_GRACE - 1)
-        assert kept.names() == ["better"]
-        assert kept.worse.joins == 0
-        await asyncio.sleep(2)
-        assert kept.names() == ["worse"]
-        kinds = [(type(one), one.hub) for one in kept.events if isinstance(one, PushUp | PushDown)]
-        assert kinds == [(PushUp, "better"), (PushDown, "better"), (PushUp, "worse")]
-        kept.better.tell(1)
-        await asyncio.sleep(0)
-        assert kept.names() == ["better"]
-        assert kept.better.joins == 1
-
-    lived(life)
+@lived
+async def test_an_endpoint_that_misses_the_changes_of_two_pulls_counts_as_lost(kept: Kept) -> None:
+    kept.better.be_there()
+    await asyncio.sleep(60)
+    kept.pull(news=True)  # of before it was joined, for all one knows
+    await asyncio.sleep(SILENCE_GRACE + 1)
+    assert kept.names() == ["better"]
+    kept.pull(news=True)
+    kept.worse.be_there()
+    await asyncio.sleep(SILENCE_GRACE - 1)
+    assert kept.names() == ["better"]
+    assert kept.worse.joins == 0
+    await asyncio.sleep(2)
+    assert kept.names() == ["worse"]
+    kinds = [(type(one), one.hub) for one in kept.events if isinstance(one, PushUp | PushDown)]
+    assert kinds == [(PushUp, "better"), (PushDown, "better"), (PushUp, "worse")]
+    kept.better.tell(1)
+    await asyncio.sleep(0)
+    assert kept.names() == ["better"]
+    assert kept.better.joins == 1
 
 
-def test_an_endpoint_that_receives_them_soon_does_not_count_as_lost() -> None:
-    async def life(kept: Kept) -> None:
-        kept.better.be_there()
-        await asyncio.sleep(60)
-        kept.pull(news=False)
-        kept.pull(news=True)
-        await asyncio.sleep(SILENCE_GRACE - 1)
-        kept.better.tell(1)
-        await asyncio.sleep(60)
-        assert kept.names() == ["better"]
-
-    lived(life)
+@lived
+async def test_an_endpoint_that_receives_them_soon_does_not_count_as_lost(kept: Kept) -> None:
+    kept.better.be_there()
+    await asyncio.sleep(60)
+    kept.pull(news=False)
+    kept.pull(news=True)
+    await asyncio.sleep(SILENCE_GRACE - 1)
+    kept.better.tell(1)
+    await asyncio.sleep(60)
+    assert kept.names() == ["better"]
 
 
-def test_a_pull_that_began_before_an_endpoint_was_up_proves_nothing() -> None:
-    async def life(kept: Kept) -> None:
-        began = asyncio.get_running_loop().time()
-        await asyncio.sleep(1)
-        kept.better.be_there()
-        await asyncio.sleep(1)
-        kept.push.pulled(began, news=True)
-        kept.pull(news=True)
-        await asyncio.sleep(60)
-        assert kept.names() == ["better"]
-
-    lived(life)
+@lived
+async def test_a_pull_that_began_before_an_endpoint_was_up_proves_nothing(kept: Kept) -> None:
+    began = asyncio.get_running_loop().time()
+    await asyncio.sleep(1)
+    kept.better.be_there()
+    await asyncio.sleep(1)
+    kept.push.pulled(began, news=True)
+    kept.pull(news=True)
+    await asyncio.sleep(60)
+    assert kept.names() == ["better"]
 
 
-def test_the_only_endpoint_is_down_while_it_receives_nothing() -> None:
-    async def life(kept: Kept) -> None:
-        kept.push.set_endpoints([kept.better.way])
-        kept.better.be_there()
-        await asyncio.sleep(1)
-        kept.pull(news=False)
-        kept.pull(news=True)
-        await asyncio.sleep(SILENCE_GRACE + 1)
-        assert not kept.is_up
-        kept.better.tell(1)
-        assert kept.is_up
-
-    lived(life)
+@lived
+async def test_the_only_endpoint_is_down_while_it_receives_nothing(kept: Kept) -> None:
+    kept.push.set_endpoints([kept.better.way])
+    kept.better.be_there()
+    await asyncio.sleep(1)
+    kept.pull(news=False)
+    kept.pull(news=True)
+    await asyncio.sleep(SILENCE_GRACE + 1)
+    assert not kept.is_up
+    kept.better.tell(1)
+    assert kept.is_up
 
 
-def test_a_worse_endpoint_is_closed_at_once_when_the_better_receives_the_same() -> None:
-    async def life(kept: Kept) -> None:
-        await both_up(kept)
-        kept.worse.tell(1)
-        await asyncio.sleep(SLACK + 1)
-        assert kept.names() == ["better", "worse"]
-        kept.better.tell(1)
-        assert kept.names() == ["better"]
-
-    lived(life)
-
-
-def test_changes_known_before_do_not_prove_that_an_endpoint_works() -> None:
-    async def life(kept: Kept) -> None:
-        await both_up(kept)
-        kept.better.tell(0)
-        kept.better.tell(-10)
-        await asyncio.sleep(10)
-        assert kept.names() == ["better", "worse"]
-        kept.better.tell(1)
-        assert kept.names() == ["better"]
-
-    lived(life)
+@lived
+async def test_a_worse_endpoint_is_closed_at_once_when_the_better_receives_the_same(
+    kept: Kept,
+) -> None:
+    await both_up(kept)
+    kept.worse.tell(1)
+    await asyncio.sleep(SLACK + 1)
+    assert kept.names() == ["better", "worse"]
+    kept.better.tell(1)
+    assert kept.names() == ["better"]
 
 
-def test_an_endpoint_that_is_removed_before_it_is_opened_is_never_connected() -> None:
-    async def life(kept: Kept) -> None:
-        await asyncio.sleep(0)
-        kept.push.set_endpoints([])
-        kept.push.set_endpoints([kept.worse.way])
-        kept.push.set_endpoints([])
-        kept.worse.be_there()
-        await asyncio.sleep(60)
-        assert kept.worse.joins == 0
-        assert kept.names() == []
-
-    lived(life)
+@lived
+async def test_changes_known_before_do_not_prove_that_an_endpoint_works(kept: Kept) -> None:
+    await both_up(kept)
+    kept.better.tell(0)
+    kept.better.tell(-10)
+    await asyncio.sleep(10)
+    assert kept.names() == ["better", "worse"]
+    kept.better.tell(1)
+    assert kept.names() == ["better"]
 
 
-def test_the_loss_of_the_last_endpoint_is_reported_once() -> None:
-    async def life(kept: Kept) -> None:
-        kept.better.be_there()
-        await asyncio.sleep(60)
-        kept.better.be_away()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert not kept.is_up
-        kept.better.be_there()
-        await asyncio.sleep(0.5)
-        assert kept.names() == ["better"]
-
-    lived(life)
-
-
-def test_an_endpoint_that_never_comes_up_is_reported_once_and_retried() -> None:
-    async def life(kept: Kept) -> None:
-        refusing = Refusing("refusing")
-        kept.push.set_endpoints([refusing.way])
-        await asyncio.sleep(3600)
-        assert refusing.joins > 100
-        reason = "refusing: it lets nobody in"
-        assert kept.events == [PushDown(Via.WEBSOCKET, "refusing", "topic", reason, 0)]
-
-    lived(life)
+@lived
+async def test_an_endpoint_that_is_removed_before_it_is_opened_is_never_connected(
+    kept: Kept,
+) -> None:
+    await asyncio.sleep(0)
+    kept.push.set_endpoints([])
+    kept.push.set_endpoints([kept.worse.way])
+    kept.push.set_endpoints([])
+    kept.worse.be_there()
+    await asyncio.sleep(60)
+    assert kept.worse.joins == 0
+    assert kept.names() == []
 
 
-def test_a_worse_endpoint_of_the_same_hub_is_closed_once_the_better_has_held() -> None:
-    async def life(kept: Kept) -> None:
-        kept.better, kept.worse = Hub("wss://hub.example/ws"), Hub("https://HUB.example:443/websub")
-        kept.push.set_endpoints([kept.worse.way])
-        kept.worse.be_there()
-        await asyncio.sleep(60)
-        kept.push.set_endpoints([kept.better.way, kept.worse.way])
-        kept.better.be_there()
-        await asyncio.sleep(HOLD - 1)
-        assert kept.names() == [kept.better.way.hub, kept.worse.way.hub]
-        await asyncio.sleep(2)
-        assert kept.names() == [kept.better.way.hub]
+@lived
+async def test_the_loss_of_the_last_endpoint_is_reported_once(kept: Kept) -> None:
+    kept.better.be_there()
+    await asyncio.sleep(60)
+    kept.better.be_away()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not kept.is_up
+    kept.better.be_there()
+    await asyncio.sleep(0.5)
+    assert kept.names() == ["better"]
 
-    lived(life)
+
+@lived
+async def test_an_endpoint_that_never_comes_up_is_reported_once_and_retried(kept: Kept) -> None:
+    refusing = Refusing("refusing")
+    kept.push.set_endpoints([refusing.way])
+    await asyncio.sleep(3600)
+    assert refusing.joins > 100
+    reason = "refusing: it lets nobody in"
+    assert kept.events == [PushDown(Via.WEBSOCKET, "refusing", "topic", reason, 0)]
+
+
+@lived
+async def test_a_worse_endpoint_of_the_same_hub_is_closed_once_the_better_has_held(
+    kept: Kept,
+) -> None:
+    kept.better, kept.worse = Hub("wss://hub.example/ws"), Hub("https://HUB.example:443/websub")
+    kept.push.set_endpoints([kept.worse.way])
+    kept.worse.be_there()
+    await asyncio.sleep(60)
+    kept.push.set_endpoints([kept.better.way, kept.worse.way])
+    kept.better.be_there()
+    await asyncio.sleep(HOLD - 1)
+    assert kept.names() == [kept.better.way.hub, kept.worse.way.hub]
+    await asyncio.sleep(2)
+    assert kept.names() == [kept.better.way.hub]

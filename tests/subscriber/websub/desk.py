@@ -6,18 +6,21 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
+import pytest
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from rsnotify.errors import FetchError
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.push.websub_callbacks import Callbacks, WebSubTerms
+from rsnotify_subscriber.push.terms import WebSubTerms
+from rsnotify_subscriber.push.websub_callbacks import Callbacks
 from rsnotify_subscriber.push.websub_transport import WebSubTransport
 from tests.web_servers import serving_asgi, serving_wsgi
 
+E = TypeVar("E", bound=FetchError)
 #: Seconds; only what hangs takes them.
 PATIENCE = 60.0
 #: As in life, but in a hurry.
@@ -154,6 +157,13 @@ class Desk:
                 task.cancel()
                 with suppress(asyncio.CancelledError, FetchError, ZeroDivisionError):
                     await task
+
+    async def fails_to_receive(self, topic: str, error: type[E], told: str) -> E:
+        """Check that a subscription ends with an error before it is there, and return that."""
+        with pytest.raises(error, match=told) as caught:
+            async with self.receiving(topic):
+                raise AssertionError("it is subscribed")
+        return caught.value
 
 
 OpenDesk = Callable[..., AbstractAsyncContextManager[Desk]]

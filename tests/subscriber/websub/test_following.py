@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from rsnotify_subscriber.commands.follow_options import CallbackServer
 from rsnotify_subscriber.push import push_subscription as failover
 from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.processes import outcome, rsnotify, running, until_reported
-from tests.subscriber.source import SmallSource, body, status
+from tests.subscriber.source import SmallSource, status
 from tests.subscriber.websub.conftest import RunHub
 from tests.subscriber.websub.desk import TERMS, Desk, open_desk
 
@@ -26,30 +25,20 @@ from tests.subscriber.websub.desk import TERMS, Desk, open_desk
 RARE = replace(PACE, poll=600, poll_with_push=600)
 
 
-@pytest.fixture(autouse=True)
-def some_content(source: SmallSource) -> None:
-    for n in range(5):
-        source.put(f"r{n}", b"%d" % n)
+pytestmark = pytest.mark.usefixtures("some_content")
 
 
-@asynccontextmanager
-async def following(
+def following(
     destination: Destination, desk: Desk, **options: object
-) -> AsyncIterator[Subscriber]:
-    """Follow, from the moment that the baseline is there and a hub has confirmed."""
-    options = {"via": Via.WEBSUB, "pace": RARE, "callbacks": desk.callbacks} | options
-    async with destination.subscriber(**options) as subscriber:
-        await destination.until(lambda: subscriber.status.push is PushState.UP)
-        await destination.until(lambda: subscriber.status.level)
-        yield subscriber
+) -> AbstractAsyncContextManager[Subscriber]:
+    options = {"via": Via.WEBSUB, "pace": RARE, "callbacks": desk.callbacks, **options}
+    return destination.following(**options)
 
 
 async def push(source: SmallSource, desk: Desk, hub: str) -> None:
     """Push the last change at the hub, under the topic that the Source has."""
-    before = source.changes[-2].changed_at
-    assert before is not None
-    fragment = source.fragment(source.changes[-1:], before)
-    await desk.publish_at(hub, source.base + "channel.xml", fragment, "application/xml")
+    topic = source.base + "channel.xml"
+    await desk.publish_at(hub, topic, source.latest()[0], "application/xml")
 
 
 async def test_a_change_is_applied_without_a_poll(
@@ -154,9 +143,8 @@ async def test_the_status_has_the_reason_of_a_refusal_until_push_works(
 ) -> None:
     refusing = source.base + "no-hub"
     source.hubs = [refusing]
-    async with destination.subscriber(
-        via=Via.WEBSUB, pace=RARE, callbacks=desk.callbacks
-    ) as subscriber:
+    options = {"via": Via.WEBSUB, "pace": RARE, "callbacks": desk.callbacks}
+    async with destination.subscriber(**options) as subscriber:
         await destination.until(lambda: subscriber.status.level)
         await destination.until(lambda: subscriber.status.error is not None)
         assert subscriber.status.push is PushState.DOWN
@@ -171,12 +159,9 @@ async def test_the_status_has_the_reason_of_a_refusal_until_push_works(
 async def test_websub_needs_a_topic_to_subscribe_to(
     source: SmallSource, destination: Destination, desk: Desk
 ) -> None:
-    alone = replace(source._resource_list(), links=())
-    source.answers["/data/alone.xml"] = body(write_document(alone))
+    alone = source.publish("alone.xml", replace(source.resource_list(), links=()))
     with pytest.raises(ConfigurationError, match="offers no hub that speaks WebSub"):
-        await destination.catch_up(
-            source.base + "alone.xml", via=Via.WEBSUB, callbacks=desk.callbacks
-        )
+        await destination.catch_up(alone, via=Via.WEBSUB, callbacks=desk.callbacks)
 
 
 # The command

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify.errors import RefusedAddress, Unavailable
+from rsnotify.errors import FetchError, RefusedAddress, Unavailable
 from rsnotify.sync.retry import Retry
 from rsnotify_subscriber.fetching.sessions import Connections, Sessions
 from rsnotify_subscriber.push.websub_callbacks import CallbackSubscription, HubSilence
@@ -158,14 +158,11 @@ def test_a_subscription_is_renewed_only_after_more_than_the_usual_silence(
 
 
 async def test_the_first_hub_that_accepts_is_used(blog: Blog, desk: Desk) -> None:
-    refusing = web.Application()
-    server = Server(refusing)
-    await server.start()
-    other = f"http://127.0.0.1:{server.port}/hub"  # answers 404
-    blog.headers = [("Link", f'<{other}>; rel="hub", <{blog.hub}>; rel="hub"')]
-    async with desk.receiving(blog.topic):
-        assert len(blog.confirmed) == 1
-    await server.stop()
+    async with Server(web.Application()) as server:
+        other = f"http://127.0.0.1:{server.port}/hub"  # answers 404
+        blog.headers = [("Link", f'<{other}>; rel="hub", <{blog.hub}>; rel="hub"')]
+        async with desk.receiving(blog.topic):
+            assert len(blog.confirmed) == 1
 
 
 async def test_hubs_of_other_protocols_are_skipped_and_https_comes_first(
@@ -177,9 +174,7 @@ async def test_hubs_of_other_protocols_are_skipped_and_https_comes_first(
     async with desk.receiving(blog.topic):
         assert len(blog.confirmed) == 1
     blog.headers = [("Link", ", ".join(f'<{hub}>; rel="hub"' for hub in (*hubs[:2], secure)))]
-    with pytest.raises(Unavailable, match=secure):
-        async with desk.receiving(blog.topic):
-            pass
+    await desk.fails_to_receive(blog.topic, Unavailable, secure)
 
 
 async def test_the_hubs_of_the_documents_are_used_while_the_topic_is_away(
@@ -190,9 +185,7 @@ async def test_the_hubs_of_the_documents_are_used_while_the_topic_is_away(
         assert blog.requests[0]["hub.topic"] == blog.topic
         assert await blog.publish(b"x") == [204]
         await recorder.until(lambda: recorder.documents)
-    with pytest.raises(Unavailable, match="503"):
-        async with desk.receiving(blog.topic):
-            pass
+    await desk.fails_to_receive(blog.topic, Unavailable, "503")
 
 
 async def test_the_hubs_of_the_documents_are_used_if_the_topic_names_none(
@@ -201,9 +194,7 @@ async def test_the_hubs_of_the_documents_are_used_if_the_topic_names_none(
     blog.link(self=blog.topic + "?self")
     async with desk.receiving(blog.topic, (blog.hub,)):
         assert blog.requests[0]["hub.topic"] == blog.topic + "?self"
-    with pytest.raises(Unavailable, match="names no hub that speaks WebSub"):
-        async with desk.receiving(blog.topic):
-            pass
+    await desk.fails_to_receive(blog.topic, Unavailable, "names no hub that speaks WebSub")
 
 
 async def test_a_hub_that_sends_retry_after_gets_no_requests_until_then(
@@ -214,47 +205,38 @@ async def test_a_hub_that_sends_retry_after_gets_no_requests_until_then(
 
     app = web.Application()
     app.router.add_post("/hub", busy)
-    server = Server(app)
-    await server.start()
-    blog.link(hub=f"http://127.0.0.1:{server.port}/hub")
-    with pytest.raises(Unavailable, match="429") as caught:
-        async with desk.receiving(blog.topic):
-            pass
-    assert caught.value.retry_after == 77
-    await server.stop()
+    async with Server(app) as server:
+        blog.link(hub=f"http://127.0.0.1:{server.port}/hub")
+        error = await desk.fails_to_receive(blog.topic, Unavailable, "429")
+    assert error.retry_after == 77
 
 
 # Where one does not go
 
 
-async def test_a_hub_at_a_private_address_is_refused(blog: Blog, desk: Desk) -> None:
-    blog.link(hub=blog.hub.replace("127.0.0.1", "localhost"))
-    with pytest.raises(RefusedAddress, match="not public"):
-        async with desk.receiving(blog.topic):
-            pass
+@pytest.mark.parametrize(
+    ("hub", "move", "error", "told"),
+    [
+        ("localhost", None, RefusedAddress, "not public"),
+        ("127.0.0.1", (307, "http://localhost:{}/hub/inner"), RefusedAddress, "not public"),
+        ("127.0.0.1", (308, "http://127.0.0.1:{}/hub"), Unavailable, "redirects"),
+        ("127.0.0.1", (303, "http://127.0.0.1:{}/blog"), Unavailable, "303"),
+    ],
+    ids=["a private address", "a redirect to one", "redirects in a circle", "See Other"],
+)
+async def test_a_hub_that_leads_elsewhere_is_given_up_and_gets_no_form(
+    blog: Blog,
+    desk: Desk,
+    hub: str,
+    move: tuple[int, str] | None,
+    error: type[FetchError],
+    told: str,
+) -> None:
+    blog.link(hub=blog.hub.replace("127.0.0.1", hub))
+    if move is not None:
+        blog.moves["/hub"] = (move[0], move[1].format(blog.server.port))
+    await desk.fails_to_receive(blog.topic, error, told)
     assert blog.requests == []
-
-
-async def test_a_hub_that_redirects_to_a_private_address_is_refused(blog: Blog, desk: Desk) -> None:
-    blog.moves["/hub"] = (307, blog.hub.replace("127.0.0.1", "localhost") + "/inner")
-    with pytest.raises(RefusedAddress, match="not public"):
-        async with desk.receiving(blog.topic):
-            pass
-    assert blog.requests == []
-
-
-async def test_a_hub_that_redirects_in_a_circle_is_given_up(blog: Blog, desk: Desk) -> None:
-    blog.moves["/hub"] = (308, blog.hub)
-    with pytest.raises(Unavailable, match="redirects"):
-        async with desk.receiving(blog.topic):
-            pass
-
-
-async def test_a_form_is_not_sent_on_after_see_other(blog: Blog, desk: Desk) -> None:
-    blog.moves["/hub"] = (303, blog.topic)
-    with pytest.raises(Unavailable, match="303"):
-        async with desk.receiving(blog.topic):
-            pass
 
 
 async def test_a_secret_that_is_sent_by_https_is_not_sent_on_by_http(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rsnotify.errors import Unavailable
-from rsnotify_subscriber.push.websub_callbacks import WebSubTerms
+from rsnotify_subscriber.push.terms import WebSubTerms
 from tests.subscriber.websub.blog import Blog
 from tests.subscriber.websub.desk import TERMS, Desk, open_desk
 
@@ -116,32 +116,23 @@ async def test_it_subscribes_and_unsubscribes_at_the_hub(
     assert set(desk.statuses("GET")) == {200}
 
 
-async def test_205_a_verification_for_another_topic_is_not_confirmed(
-    blog: Blog, desk: Desk
+@pytest.mark.parametrize(
+    ("asks", "told"),
+    [
+        ({"hub.topic": "https://a.example/another"}, r"hub\.topic='.*another'"),
+        ({"hub.lease_seconds": "0"}, r"hub\.lease_seconds='0'"),
+    ],
+    ids=["205 another topic", "a lease of no seconds"],
+)
+async def test_a_verification_of_something_else_is_not_confirmed_and_reported(
+    blog: Blog, asks: dict[str, str], told: str
 ) -> None:
-    blog.asks = {"hub.topic": blog.topic + "?another"}
-    async with open_desk(_hasty()) as hasty:
-        with pytest.raises(
-            Unavailable, match=r"a verification with hub\.topic='.*another', which cannot"
-        ):
-            async with hasty.receiving(blog.topic):
-                pass
+    blog.asks = asks
+    async with open_desk(WebSubTerms(patience=0.2)) as hasty:
+        told = f"a verification with {told}, which cannot"
+        await hasty.fails_to_receive(blog.topic, Unavailable, told)
         assert hasty.statuses("GET") == [404]
         assert len(hasty.callbacks) == 0
-
-
-async def test_a_lease_of_no_seconds_is_refused_and_reported(blog: Blog, desk: Desk) -> None:
-    blog.lease = 0
-    async with open_desk(_hasty()) as hasty:
-        with pytest.raises(
-            Unavailable, match=r"a verification with hub\.lease_seconds='0', which cannot"
-        ):
-            async with hasty.receiving(blog.topic):
-                pass
-
-
-def _hasty() -> WebSubTerms:
-    return WebSubTerms(patience=0.2)
 
 
 async def test_300_a_delivery_is_answered_with_2xx(blog: Blog, desk: Desk) -> None:

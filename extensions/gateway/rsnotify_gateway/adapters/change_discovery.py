@@ -12,8 +12,6 @@ Each object of an activity is a resource. The newest activity of an object decid
 - Pages that shift while they are read are read again. If the collection ends before the last check,
   or its newest activity is older than it was, all is read, and at level 2 the gap is reported.
 - Two activities of one object at the same datetime differ by their identifiers, if they have any.
-
-Parses collections and pages of IIIF Change Discovery 1.0: bytes in, values out.
 """
 
 from __future__ import annotations

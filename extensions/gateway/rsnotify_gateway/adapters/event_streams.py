@@ -11,8 +11,6 @@ the type of the change.
   missed, and that cannot be noticed. If its events have no ids, each new connection is such a gap.
 - A silent stream may be a quiet or a broken one, so the datetime of the latest event is what is
   claimed to be checked, less the time by which events were out of order on this connection.
-
-Parses Server-Sent Events (WHATWG HTML §9.2.6), and finds changes in their JSON.
 """
 
 from __future__ import annotations

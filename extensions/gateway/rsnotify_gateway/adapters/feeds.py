@@ -11,8 +11,6 @@ Each entry is a resource, by its link.
   of another order, changes on other pages than the first are not seen.
 - A feed that names a hub is subscribed to (WebSub). What the hub delivers is a reason to read the
   feed, and proves nothing. The feed is polled as well, in case the hub fails.
-
-Parses Atom and RSS with feedparser: bytes in, entries out.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ resource is what a member is a version of (`ldes:versionOfPath`), or else the me
   absence of a member is none: a stream may keep its newest members only (`ldes:retentionPolicy`).
 - A page whose Cache-Control says `immutable` is read once. Every other page is requested in each
   check, conditionally. A member is immutable by definition, and is not read again either.
-
-Parses pages of LDES and TREE with pyoxigraph: bytes in, members and relations out.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ identifier. Records are listed with their metadata, which is hashed and not kept
 - A record that leaves the harvested set without a deletion is seen by such a comparison only.
 - A resumption token that has expired makes the harvest begin again where it began. A list that
   comes back to a token, or has the same pages or more of them without end, fails the check.
-
-Parses responses of OAI-PMH 2.0: bytes in, values out.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class PostgreSQLAdapter:
     ) -> None:
         try:
             from rsnotify_gateway.outbox_tables import OutboxTables
-            from rsnotify_publisher.outbox.postgresql_queue import PostgreSQLQueue
+            from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
         except ImportError:
             raise ConfigurationError(
                 'type = "postgresql" needs psycopg; install it with pip install '

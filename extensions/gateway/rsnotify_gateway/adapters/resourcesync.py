@@ -15,8 +15,6 @@ whose discovery and choice of documents are used. Dumps are not read, since they
   missing changes, or there is none, the gap is reported.
 - Entries of the Resource List that have other metadata than those of Change Lists, such as another
   kind of hash, are recorded as updated once per comparison.
-
-Reads the lists of a Source: the changes from an instant on, and the whole set.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from tests.subscriber.source import SmallSource
 
 
 @pytest.fixture(autouse=True)
-def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_a_hurry(monkeypatch: pytest.MonkeyPatch, some_content: None) -> None:
     monkeypatch.setattr(failover, "HOLD", 0.1)
     monkeypatch.setattr(mqtt, "RETAINED_WAIT", 0.1)
     # The machine may have much to do.
@@ -24,18 +24,10 @@ def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "_GOODBYE", PATIENCE)
 
 
-@pytest.fixture(autouse=True)
-def some_content(source: SmallSource) -> None:
-    for n in range(5):
-        source.put(f"r{n}", b"%d" % n)
-
-
 @pytest.fixture
 async def other() -> AsyncIterator[SmallHub]:
-    hub = SmallHub()
-    await hub.server.start()
-    yield hub
-    await hub.stop()
+    async with SmallHub() as hub:
+        yield hub
 
 
 @pytest.fixture

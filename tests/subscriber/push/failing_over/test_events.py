@@ -18,35 +18,32 @@ from rsnotify_subscriber.events import (
     PushUp,
 )
 from tests.subscriber.destination import PATIENCE, Destination
-from tests.subscriber.hub import SmallHub
+from tests.subscriber.hub import SmallHub, push
 from tests.subscriber.push.failing_over.scene import (
     followed,
-    push,
-    until_by,
 )
 from tests.subscriber.source import SmallSource
 
 
-def ways(events: list[Event]) -> list[Event]:
+def ways(destination: Destination) -> list[Event]:
     """Return what is told of ways; when it is level again is told beside that."""
-    return [one for one in events if isinstance(one, PushUp | PushDown)]
+    return [one for one in destination.events if isinstance(one, PushUp | PushDown)]
 
 
 async def test_an_application_receives_events_about_its_endpoints(
     source: SmallSource, two: list[SmallHub], destination: Destination
 ) -> None:
     hub, other = two
-    events: list[Event] = []
-    async with followed(destination, on_event=events.append) as subscriber:
+    events = destination.events
+    async with followed(destination) as subscriber:
         await hub.subscribed()
         topic = source.base + "channel.xml"
         assert PushUp(Via.WEBSOCKET, hub.url, topic) in events
         assert isinstance([one for one in events if not isinstance(one, PushUp)][-1], LevelReached)
-        assert [type(one).__name__ for one in events if type(one).__name__.startswith("Base")] == [
-            "BaselineBegun",
-            "BaselineComplete",
-        ]
-        rungs = [one.kind.value for one in events if isinstance(one, Pulling)]
+        names = [type(one).__name__ for one in events]
+        baseline = [name for name in names if name.startswith("Base")]
+        assert baseline == ["BaselineBegun", "BaselineComplete"]
+        rungs = [one.kind.value for one in destination.events_of(Pulling)]
         assert rungs[:2] == ["Resource List", "Change List"]
         events.clear()
         source.put("lost", b"1")
@@ -54,31 +51,26 @@ async def test_an_application_receives_events_about_its_endpoints(
         await push(source, hub)
         await destination.until_equal()
         await destination.until(lambda: subscriber.status.level)
-        assert [type(one) for one in events if not isinstance(one, Behind | LevelReached)] == [
-            GapSeen,
-            Pulling,
-        ]
+        kinds = [type(one) for one in events if not isinstance(one, Behind | LevelReached)]
+        assert kinds == [GapSeen, Pulling]
         events.clear()
         await hub.stop()
-        await until_by(destination, other.url)
-        downs = [one for one in events if isinstance(one, PushDown)]
-        assert [(one.hub, one.left) for one in downs] == [(hub.url, 0)]
-        assert hub.url in downs[0].reason
+        await destination.until_by(other.url)
+        (down,) = destination.events_of(PushDown)
+        assert (down.hub, down.left) == (hub.url, 0)
+        assert hub.url in down.reason
         assert PushUp(Via.WEBSOCKET, other.url, topic) in events
         await hub.server.start()
         await hub.subscribed(2)
         source.put_inline("newest", b"by the first")
         await push(source, hub)
-        await until_by(destination, hub.url)
-        assert ways(events)[-1] == PushDown(Via.WEBSOCKET, other.url, topic, "", 1)
-    assert ways(events)[-1] == PushDown(Via.WEBSOCKET, hub.url, topic, "", 0)
+        await destination.until_by(hub.url)
+        assert ways(destination)[-1] == PushDown(Via.WEBSOCKET, other.url, topic, "", 1)
+    assert ways(destination)[-1] == PushDown(Via.WEBSOCKET, hub.url, topic, "", 0)
 
 
 async def test_an_event_handler_may_fail_and_may_stop_the_subscriber(
-    source: SmallSource,
-    two: list[SmallHub],
-    destination: Destination,
-    caplog: pytest.LogCaptureFixture,
+    two: list[SmallHub], destination: Destination, caplog: pytest.LogCaptureFixture
 ) -> None:
     def on_event(event: Event) -> None:
         if isinstance(event, PushUp):

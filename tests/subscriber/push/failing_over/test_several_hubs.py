@@ -8,19 +8,16 @@ from aiohttp import web
 from rsnotify.errors import ConfigurationError, Unavailable
 from rsnotify_subscriber import PushState
 from rsnotify_subscriber.events import (
-    Event,
     OfferChanged,
 )
 from rsnotify_subscriber.following import following as rediscovery
 from rsnotify_subscriber.push import push_subscription as failover
 from rsnotify_subscriber.push import websocket_transport as websocket
-from tests.subscriber.destination import PACE, Destination
-from tests.subscriber.hub import SmallHub, anywhere
+from tests.subscriber.destination import PACE, PATIENCE, Destination
+from tests.subscriber.hub import SmallHub, anywhere, push
 from tests.subscriber.push.failing_over.scene import (
     LIST,
     followed,
-    push,
-    until_by,
 )
 from tests.subscriber.source import SmallSource, status
 
@@ -30,24 +27,24 @@ async def test_the_next_hub_takes_over_until_the_lost_one_is_back(
 ) -> None:
     hub, other = two
     async with followed(destination):
-        await until_by(destination, hub.url)
+        await destination.until_by(hub.url)
         assert other.subscriptions == []
         await hub.stop()
-        await until_by(destination, other.url)
+        await destination.until_by(other.url)
         await other.subscribed()
         source.answers[LIST] = status(503)
         source.put_inline("new", b"by the other")
         await push(source, other)
         await destination.until_equal()
         await hub.server.start()
-        await until_by(destination, hub.url, other.url)
+        await destination.until_by(hub.url, other.url)
         source.put_inline("newer", b"by the other, as the Source has not reached the first")
         await push(source, other)
         await destination.until_equal()
         await hub.subscribed(2)
         source.put_inline("newest", b"by the first")
         await push(source, hub)
-        await until_by(destination, hub.url)
+        await destination.until_by(hub.url)
         await destination.until_equal()
 
 
@@ -65,7 +62,7 @@ async def test_the_first_hub_that_is_back_replays_what_was_published_meanwhile(
         source.put_inline("meanwhile", b"2")
         await push(source, *two)
         await two[1].server.start()
-        await until_by(destination, two[1].url)
+        await destination.until_by(two[1].url)
         await destination.until_equal()
 
 
@@ -79,53 +76,42 @@ async def test_a_hub_that_accepts_connections_and_never_answers_is_not_waited_fo
     monkeypatch.setattr(failover, "PATIENCE", 0.1)
     source.hubs = [silent, hub.url]
     async with followed(destination):
-        await until_by(destination, hub.url)
-
-
-async def test_a_hub_that_never_confirms_a_subscription_is_given_up(
-    hub: SmallHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def ignore(*_: object) -> None:
-        pass
-
-    monkeypatch.setattr(hub, "_subscribe", ignore)
-    monkeypatch.setattr(websocket, "TIMEOUT", 0.1)
-    lost = websocket.WebSocketTransport(hub.url, "topic", trusts=anywhere)
-    with pytest.raises(Unavailable, match="no answer in time"):
-        await lost.receive(None, Nobody())
+        await destination.until_by(hub.url)
 
 
 @pytest.mark.parametrize(
-    "frame",
+    ("frame", "reason"),
     [
-        f'{{"type": "subscribed", "audience": {10**400}}}',
-        '{"type": "subscribed", "audience": -1}',
-        f'{{"type": "no", "more": {"[" * 100_000}{"]" * 100_000}}}',
-        "{",
+        (None, "no answer in time"),
+        (f'{{"type": "subscribed", "audience": {10**400}}}', "^ws://"),
+        ('{"type": "subscribed", "audience": -1}', "^ws://"),
+        (f'{{"type": "no", "more": {"[" * 100_000}{"]" * 100_000}}}', "^ws://"),
+        ("{", "^ws://"),
+        (
+            f'{{"type": "error", "code": "no", "message": "{"because " * 1000}"}}',
+            "'no': 'because because",
+        ),
     ],
-    ids=["more listeners than a number holds", "less than none", "too deep", "cut off"],
+    ids=[
+        "none",
+        "more listeners than a number holds",
+        "less than none",
+        "too deep",
+        "cut off",
+        "long",
+    ],
 )
-async def test_a_hub_that_sends_nonsense_is_given_up(
-    hub: SmallHub, monkeypatch: pytest.MonkeyPatch, frame: str
+async def test_a_hub_that_does_not_confirm_a_subscription_is_given_up(
+    hub: SmallHub, monkeypatch: pytest.MonkeyPatch, frame: str | None, reason: str
 ) -> None:
     async def babble(socket: web.WebSocketResponse, _: object) -> None:
-        await socket.send_str(frame)
+        if frame is not None:
+            await socket.send_str(frame)
 
     monkeypatch.setattr(hub, "_subscribe", babble)
+    monkeypatch.setattr(websocket, "TIMEOUT", PATIENCE if frame else 0.1)
     lost = websocket.WebSocketTransport(hub.url, "topic", trusts=anywhere)
-    with pytest.raises(Unavailable):
-        await lost.receive(None, Nobody())
-
-
-async def test_only_the_beginning_of_a_hub_s_reason_is_repeated(
-    hub: SmallHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def refuse(socket: web.WebSocketResponse, _: object) -> None:
-        await socket.send_json({"type": "error", "code": "no", "message": "because " * 1000})
-
-    monkeypatch.setattr(hub, "_subscribe", refuse)
-    lost = websocket.WebSocketTransport(hub.url, "topic", trusts=anywhere)
-    with pytest.raises(Unavailable, match="'no': 'because because") as error:
+    with pytest.raises(Unavailable, match=reason) as error:
         await lost.receive(None, Nobody())
     assert len(str(error.value)) < 500
 
@@ -147,7 +133,7 @@ async def test_each_change_is_applied_once_though_several_hubs_send_it(
 ) -> None:
     hub, other = two
     async with followed(destination, hubs=2) as subscriber:
-        await until_by(destination, hub.url, other.url)
+        await destination.until_by(hub.url, other.url)
         await hub.subscribed()
         await other.subscribed()
         source.answers[LIST] = status(503)
@@ -158,7 +144,7 @@ async def test_each_change_is_applied_once_though_several_hubs_send_it(
         assert destination.equals_source()
         assert subscriber.status.applied == 25
         await hub.stop()
-        await until_by(destination, other.url)
+        await destination.until_by(other.url)
         assert subscriber.status.push is PushState.UP
         source.put_inline("one", b"left")
         await push(source, other)
@@ -187,19 +173,17 @@ async def test_another_offer_affects_only_the_hubs_that_changed(
     monkeypatch.setattr(rediscovery, "_INTERVAL", 0.05)
     hub, other = two
     source.hubs = [hub.url, "ws://127.0.0.1:9/ws"]
-    events: list[Event] = []
-    options = {"pace": PACE, "hubs": 2, "on_event": events.append}
-    async with followed(destination, **options) as subscriber:
+    async with followed(destination, pace=PACE, hubs=2) as subscriber:
         await hub.subscribed()
         source.hubs = [other.url, hub.url]
-        await until_by(destination, other.url, hub.url)
+        await destination.until_by(other.url, hub.url)
         assert len(hub.subscriptions) == 1
         source.hubs = [other.url]
-        await until_by(destination, other.url)
+        await destination.until_by(other.url)
         source.hubs = []
         await destination.until(lambda: subscriber.status.push is PushState.OFF)
         source.put("polled", b"1")
         await destination.until_equal()
         assert len(other.subscriptions) == 1
-    offers = [one.now.hubs for one in events if isinstance(one, OfferChanged)]
+    offers = [one.now.hubs for one in destination.events_of(OfferChanged)]
     assert offers == [(other.url, hub.url), (other.url,), ()]

@@ -9,22 +9,22 @@ from msgspec.structs import replace
 
 from rsnotify_subscriber import PushState
 from rsnotify_subscriber.events import (
-    Event,
     PushDown,
 )
 from rsnotify_subscriber.following import push_monitor as push_intake
 from rsnotify_subscriber.push import push_subscription as push_module
 from tests.subscriber.destination import PACE, Destination
-from tests.subscriber.hub import SmallHub
+from tests.subscriber.hub import SmallHub, push
 from tests.subscriber.push.failing_over.scene import (
     LIST,
     beat,
     followed,
-    push,
     sum_up,
-    until_by,
 )
 from tests.subscriber.source import SmallSource, status
+
+#: Polls are frequent only without push.
+DOWN_ALONE = replace(PACE, poll=0.1, poll_with_push=600)
 
 
 async def test_the_lists_reveal_a_hub_that_the_source_does_not_reach(
@@ -35,15 +35,12 @@ async def test_the_lists_reveal_a_hub_that_the_source_does_not_reach(
 ) -> None:
     monkeypatch.setattr(push_module, "SILENCE_GRACE", 0.1)
     hub, other = two
-    events: list[Event] = []
-    pace = replace(PACE, poll_with_push=0.2)
-    async with followed(destination, pace=pace, on_event=events.append) as subscriber:
-        await until_by(destination, hub.url)
+    async with followed(destination, pace=replace(PACE, poll_with_push=0.2)) as subscriber:
+        await destination.until_by(hub.url)
         while subscriber.status.way != (other.url,):
             source.put("unheard", b"%d" % len(source.changes))
             await destination.until_equal()
-            await destination.until(lambda: events)
-        reasons = [one.reason for one in events if isinstance(one, PushDown)]
+        reasons = [one.reason for one in destination.events_of(PushDown)]
         assert reasons == [f"{hub.url}: it does not send changes that the lists have"]
         await other.subscribed()
         source.answers[LIST] = status(503)
@@ -52,20 +49,19 @@ async def test_the_lists_reveal_a_hub_that_the_source_does_not_reach(
         await destination.until_equal()
         source.put_inline("newer", b"by both")
         await push(source, *two)
-        await until_by(destination, hub.url)
+        await destination.until_by(hub.url)
 
 
 async def test_after_a_loss_the_lists_are_polled_until_push_brings_something_new(
     source: SmallSource, two: list[SmallHub], destination: Destination
 ) -> None:
     hub, other = two
-    pace = replace(PACE, poll=0.1, poll_with_push=600)
-    async with followed(destination, pace=pace):
+    async with followed(destination, pace=DOWN_ALONE):
         source.put_inline("first", b"1")
         await push(source, hub)
         await destination.until_equal()
         await hub.stop()
-        await until_by(destination, other.url)
+        await destination.until_by(other.url)
         for n in range(3):
             source.put("unheard", b"%d" % n)
             await destination.until_equal()
@@ -99,7 +95,7 @@ async def test_the_lists_are_polled_as_without_push_where_the_only_hub_is_silent
         await destination.until_equal()
         source.put_inline("new", b"by the hub")
         await push(source, hub)
-        await until_by(destination, hub.url)
+        await destination.until_by(hub.url)
 
 
 @pytest.mark.parametrize("tell", [beat, sum_up])
@@ -112,8 +108,8 @@ async def test_the_lists_are_polled_as_without_push_where_heartbeats_stop(
 ) -> None:
     monkeypatch.setattr(push_intake, "QUIET", 0.2)
     source.hubs = [hub.url]
-    async with followed(destination, pace=replace(PACE, poll=0.1, poll_with_push=600)):
-        await until_by(destination, hub.url)
+    async with followed(destination, pace=DOWN_ALONE):
+        await destination.until_by(hub.url)
         await tell(source, hub)
         for n in range(3):
             source.put("unheard", b"%d" % n)
@@ -130,8 +126,8 @@ async def test_the_offer_is_read_soon_where_heartbeats_stop(
 ) -> None:
     monkeypatch.setattr(push_intake, "QUIET", 0.2)
     source.hubs = [hub.url]
-    async with followed(destination, pace=replace(PACE, poll=0.1, poll_with_push=600)):
-        await until_by(destination, hub.url)
+    async with followed(destination, pace=DOWN_ALONE):
+        await destination.until_by(hub.url)
         source.hubs = [other.url]
         await beat(source, hub)
-        await until_by(destination, other.url)
+        await destination.until_by(other.url)

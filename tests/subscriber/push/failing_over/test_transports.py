@@ -14,13 +14,11 @@ from rsnotify_subscriber.push import push_subscription as failover
 from rsnotify_subscriber.push import websub_transport as transport
 from tests.mosquitto import Mosquitto
 from tests.subscriber.destination import Destination
-from tests.subscriber.hub import SmallHub
+from tests.subscriber.hub import SmallHub, push
 from tests.subscriber.push.failing_over.scene import (
     LIST,
     RARE,
     followed,
-    push,
-    until_by,
 )
 from tests.subscriber.source import SmallSource, status
 from tests.subscriber.test_mqtt import publish
@@ -35,16 +33,16 @@ async def test_a_websub_subscription_ends_when_a_better_transport_is_back(
     async with serve(load_configuration(None, **settings)) as slow, open_desk() as desk:
         source.hubs = [slow + "websub", hub.url]
         async with followed(destination, callbacks=desk.callbacks):
-            await until_by(destination, hub.url)
+            await destination.until_by(hub.url)
             assert await desk.any_subscriptions_at(slow) == []
             await hub.stop()
-            await until_by(destination, slow + "websub")
+            await destination.until_by(slow + "websub")
             await desk.subscriptions_at(slow, 1)
             await hub.server.start()
             await hub.subscribed(2)
             source.put_inline("new", b"by the first")
             await push(source, hub)
-            await until_by(destination, hub.url)
+            await destination.until_by(hub.url)
             await desk.subscriptions_at(slow, 0)
             await desk.all_left()
             source.answers[LIST] = status(503)
@@ -95,7 +93,7 @@ async def test_each_transport_takes_over_from_the_better_one_until_it_is_back(
             source.put_inline(f"by{len(source.changes)}", b"x")
             await bring(way)
             await destination.until_equal()
-            await until_by(destination, *([way] if way else []))
+            await destination.until_by(*([way] if way else []))
             source.answers.pop(LIST, None)
 
         def best() -> str | None:
@@ -129,7 +127,5 @@ async def test_each_transport_takes_over_from_the_better_one_until_it_is_back(
 
 async def say(desk: Desk, hub: str, source: SmallSource) -> None:
     """Publish the last change at a real hub."""
-    before = source.changes[-2].changed_at
-    assert before is not None
-    fragment = source.fragment(source.changes[-1:], before)
-    await desk.publish_at(hub, source.base + "channel.xml", fragment, "application/xml")
+    topic = source.base + "channel.xml"
+    await desk.publish_at(hub, topic, source.latest()[0], "application/xml")

@@ -1,0 +1,75 @@
+"""How changes arrive: over which transport, and the terms of WebSub subscriptions.
+
+The options of commands are made from these, so this imports nothing that takes time to import.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import cast
+
+from msgspec import Struct
+
+from rsnotify.runtime.extensions import offered
+from rsnotify.sync.retry import Retry
+
+
+class Via(StrEnum):
+    """How changes arrive: by any push that is offered, by one transport of it, or by polling."""
+
+    AUTO = "auto"
+    WEBSOCKET = "websocket"
+    MQTT = "mqtt"
+    XMPP = "xmpp"
+    WEBSUB = "websub"
+    POLL = "poll"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Via | None:
+        """Return the transport of an installed package, by the scheme of its URLs."""
+        if not isinstance(value, str) or value not in offered("transports"):
+            return None
+        member = str.__new__(cls, value)
+        member._name_, member._value_ = value.upper(), value
+        return cast(Via, cls._value2member_map_.setdefault(value, member))
+
+
+#: What needs no extension.
+BUILT_IN = (Via.AUTO, Via.WEBSOCKET, Via.MQTT, Via.WEBSUB, Via.POLL)
+_NAMES = {Via.WEBSOCKET: "WebSocket", Via.MQTT: "MQTT", Via.XMPP: "XMPP", Via.WEBSUB: "WebSub"}
+
+
+def protocol_of(via: Via) -> str | None:
+    """Return the name of the protocol that a hub must speak; None if push is not required."""
+    return None if via in (Via.AUTO, Via.POLL) else _NAMES.get(via, via)
+
+
+class WebSubTerms(Struct, frozen=True, kw_only=True):
+    """The terms of WebSub subscriptions. Times are in seconds.
+
+    Args:
+        lease: The lease that is requested; a hub may grant another.
+        secret: Whether each subscription gets a secret of its own. Without one, anybody who
+            learns the URL of a callback can send content to it.
+        signatures: The methods of signatures that are accepted, of `sha1`, `sha256`, `sha384` and
+            `sha512`.
+        refuse: Whether content whose signature is missing or wrong is answered with 403, and not
+            as any other content is (WebSub §7.1.2). It is never used.
+        patience: How long a hub may take to verify a subscription, and to send a whole request.
+        settle: How long a hub may take to begin to deliver after the verification.
+        quiet: The time without content after which the subscription is renewed, to find out
+            whether the hub is still there; if content is rarer, twice the longest such time.
+        retry: The waits between attempts to renew a lease.
+    """
+
+    lease: int = 86_400
+    secret: bool = True
+    signatures: tuple[str, ...] = ("sha256", "sha384", "sha512")
+    refuse: bool = True
+    patience: float = 30.0
+    settle: float = 2.0
+    quiet: float = 15.0
+    retry: Retry = Retry(first=1.0, most=300.0)
+
+
+DEFAULT_TERMS = WebSubTerms()

@@ -1,0 +1,218 @@
+"""The comparison of a state with Resource Lists, and the table of the resources seen in them.
+
+An entry without a hash and a date does not show whether its content has changed. Nor does its date
+if the Source is known to change content without it. Such resources are requested now and then.
+
+A version that was fetched while the second, or the day, of its `lastmod` was running is unsettled:
+a later version of that unit has the same `lastmod`, so that without a hash no list shows it. (Git
+calls such entries of its index racy.) Unsettled versions are fetched again until the unit is over:
+at the first comparison of each run, and at intervals while a run continues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import monotonic
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from rsnotify.errors import without_credentials
+from rsnotify.format.datetimes import Instant, to_microseconds
+from rsnotify.format.model import Resource
+from rsnotify.format.uris import normalize
+from rsnotify.representations import describe_representation
+from rsnotify_subscriber.storage.resource_state import EquivalentLookup, ResourceState, select_in
+from rsnotify_subscriber.storage.state_database import StateDatabase, StateTransactions
+
+_UNLISTED = """
+SELECT coalesce(nullif(identity, ''), uri) FROM {resources} AS resources
+    WHERE change != 'deleted' AND changed_at <= ? AND NOT EXISTS (
+        SELECT 1 FROM {seen} AS seen
+        WHERE seen.identity = coalesce(nullif(resources.identity, ''), resources.uri)
+    ) ORDER BY uri
+"""
+_SEEN = "SELECT identity, coalesce(spelling, identity) FROM {seen} WHERE identity IN"
+#: How many URIs that are listed in two spellings are stored.
+_TWOFOLD = 100
+#: Seconds between two requests for an unsettled version.
+_BETWEEN = 900.0
+
+
+class ComparedEntries(NamedTuple):
+    """Entries of a Resource List that may differ from the copy.
+
+    Args:
+        differing: Those of resources that are held differently.
+        absent: Those of resources that are not held.
+        unproven: Those that do not show whether the content has changed.
+        checkable: The same, where a conditional request shows it.
+    """
+
+    differing: list[Resource]
+    absent: list[Resource]
+    unproven: list[Resource]
+    checkable: list[Resource]
+
+
+class EntryCounts(Struct, frozen=True, array_like=True):
+    """How many entries of a Resource List were compared, without a hash, and without a date too."""
+
+    entries: int = 0
+    unhashed: int = 0
+    undated: int = 0
+
+
+class BaselineTables:
+    """Compares the resources of a state with the entries of Resource Lists.
+
+    Of a resource that a list has in two spellings, the first entry counts, and the state is in
+    doubt. `respell` stores the spellings of resources that a list has in another one.
+
+    Attributes:
+        trusts_dates: Whether no resource is known that has changed without a new `lastmod`.
+        unsettled: By URI, when this process fetched unsettled versions.
+        counts: What was compared since the last `begin`, but for the entries of packages.
+    """
+
+    def __init__(
+        self,
+        database: StateDatabase,
+        transactions: StateTransactions,
+        lookup: EquivalentLookup,
+        respell: Callable[[Sequence[ResourceState]], None],
+        prefer: tuple[str, ...],
+    ) -> None:
+        self._database = database
+        self._transactions = transactions
+        self._lookup = lookup
+        self._respell = respell
+        self.prefer = prefer
+        self.trusts_dates = True
+        self.counts = EntryCounts()
+        #: By the spelling that is left out, the one that counts.
+        self._twofold = transactions.read_fact("twofold", dict[str, str]) or {}
+        #: Whether a list of this baseline has a URI that is not in normal form.
+        self._has_spellings = False
+        self.unsettled: dict[str, float] = {}
+
+    @property
+    def doubts(self) -> Mapping[str, str]:
+        """By URI, which spelling of a resource is left out, and why, in a sentence."""
+        return {uri: same_resource(counted) for uri, counted in self._twofold.items()}
+
+    def begin(self) -> None:
+        """Forget what was seen in an earlier baseline, within a transaction."""
+        self.counts = EntryCounts()
+        self._database.execute("DELETE FROM {seen}")
+        self._has_spellings = False
+        if self._twofold:
+            self._twofold = {}
+            self._transactions.write_facts(twofold=self._twofold)
+
+    def note_unsettled(self, states: Iterable[ResourceState]) -> None:
+        for state in states:
+            if state.is_unsettled():
+                self.unsettled[state.uri] = monotonic()
+            else:
+                self.unsettled.pop(state.uri, None)
+
+    def compare(
+        self,
+        resources: Iterable[Resource],
+        at: Instant,
+        *,
+        lost: bool = False,
+        packaged: bool = False,
+    ) -> ComparedEntries:
+        """Store entries of a Resource List as seen, and return those that differ from the copy.
+
+        Resources that changed after `at`, the instant of the list, are left alone. With `lost`,
+        those that the copy has lost differ. Entries that are `packaged` are not counted.
+        """
+        found = ComparedEntries([], [], [], [])
+        unhashed = undated = 0
+        moment = to_microseconds(at)
+        respelled: list[ResourceState] = []
+        with self._transactions.writing():
+            entries = self._without_twofold(resources)
+            known = self._lookup.find(self._database.execute, list(entries))
+            for identity, resource in entries.items():
+                state = known.get(identity)
+                entry = describe_representation(resource, self.prefer)
+                unhashed += entry.hash is None
+                undated += entry.hash is None and entry.lastmod is None
+                if state is None:
+                    found.absent.append(resource)
+                    continue
+                if state.changed_at > moment:
+                    continue
+                if state.source_uri != resource.uri:
+                    respelled.append(state.respelled(resource.uri))
+                if (lost and state.is_lost) or self._differs(state, entry):
+                    (found.differing if state.exists else found.absent).append(resource)
+                elif self._is_undated(entry):
+                    is_checkable = bool(state.validator and state.fetched_at)
+                    (found.checkable if is_checkable else found.unproven).append(resource)
+            if respelled:
+                self._respell(respelled)
+            query = "INSERT INTO {seen} VALUES (?, ?) ON CONFLICT (identity) DO NOTHING"
+            seen = [(key, None if key == one.uri else one.uri) for key, one in entries.items()]
+            self._database.executemany(query, seen)
+        if not packaged:
+            so_far = self.counts
+            self.counts = EntryCounts(
+                so_far.entries + len(entries), so_far.unhashed + unhashed, so_far.undated + undated
+            )
+        return found
+
+    def _is_undated(self, entry: Resource) -> bool:
+        return entry.hash is None and (entry.lastmod is None or not self.trusts_dates)
+
+    def _without_twofold(self, resources: Iterable[Resource]) -> dict[str, Resource]:
+        """Return entries by the normal forms of their URIs, and record other spellings of one."""
+        entries: dict[str, Resource] = {}
+        twofold: dict[str, str] = {}
+        given = [(normalize(resource.uri), resource) for resource in resources]
+        self._has_spellings |= any(identity != one.uri for identity, one in given)
+        seen: dict[str, str] = {}
+        if self._has_spellings:
+            identities = [identity for identity, _ in given]
+            seen = dict(select_in(self._database.execute, _SEEN, identities))
+        for identity, resource in given:
+            first = seen.setdefault(identity, resource.uri)
+            if first == resource.uri:
+                entries[identity] = resource
+            elif len(self._twofold) + len(twofold) < _TWOFOLD:
+                twofold[resource.uri] = first
+        if twofold:
+            self._twofold = {**self._twofold, **twofold}
+            self._transactions.write_facts(twofold=self._twofold)
+        return entries
+
+    def _differs(self, state: ResourceState, entry: Resource) -> bool:
+        if not state.is_as_listed(entry):
+            return True
+        if entry.lastmod is None:
+            return False
+        if entry.hash is not None or not state.is_unsettled(entry.lastmod):
+            return False
+        fetched = self.unsettled.get(state.uri)
+        return fetched is None or monotonic() - fetched >= _BETWEEN
+
+    def unlisted(self, at: Instant) -> list[str]:
+        """Return the resources, not changed after `at`, that no list of this baseline has.
+
+        Their URIs are in normal form.
+        """
+        with self._transactions.storage_errors():
+            rows = self._database.execute(_UNLISTED, (to_microseconds(at),)).fetchall()
+        return [uri for (uri,) in rows]
+
+
+def same_resource(other: str) -> str:
+    """Return in a clause that a URI is another spelling of one that is listed, too."""
+    return (
+        f"the Source lists it and {without_credentials(other)}, which identify one resource "
+        "(RFC 3986 §6.2); the copy has the latter"
+    )

@@ -1,0 +1,34 @@
+"""Readings of a hub that has nothing, apart from what a test says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rsnotify_hub.admin.schemas import NodeList, StreamInfo
+from rsnotify_hub.admin.views import HubReadings
+from rsnotify_hub.statistics import Statistics
+
+#: What a node adds that belongs to a cluster.
+IN_A_CLUSTER = {
+    "nodes": NodeList(
+        rows=(),
+        stream=StreamInfo(
+            name="log", connected=True, trouble=None, records=0, bytes=0, copies=(), warnings=()
+        ),
+    ),
+    "moved_shards": {"lost": 0},
+}
+
+
+def hub_readings(**changes: Any) -> HubReadings:
+    counts = ("connections", "websockets", "event_streams")
+    queues = ("live_queue", "delivery_queue", "commit_queue")
+    defaults = {
+        "version": "1.2.3",
+        "statistics": Statistics(),
+        "logs": (),
+        "subscriptions": {},
+        "lags": lambda: (),
+        **dict.fromkeys((*counts, *queues), 0),
+    }
+    return HubReadings(**{**defaults, **changes})

@@ -1,0 +1,210 @@
+"""The at of a Resource List, and the clocks of Sources and Destinations, are not right."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.wild.documents import change_list, entry, resource_list
+from tests.wild.hub import Hub, offer_hub
+from tests.wild.running import (
+    Copy,
+    Folder,
+    Recorder,
+    assert_honest,
+    audited,
+    follow_once,
+    following,
+    pushed,
+    run_honest,
+    run_right,
+    until_right,
+)
+from tests.wild.source import Source
+
+# A Resource List's `at` lies ahead of the clock by which the Change List is dated.
+#
+# Two machines write the two lists and their clocks differ, by seconds or by an hour; or `at` is the
+# time at which writing the list ended, while core §5.2.1 wants that at which it began. Changes
+# dated between the true time and `at` are missing from the Resource List, and look old beside it.
+# No time in a document that lies after the Date of its answer (RFC 9110 §6.6.1) can be right.
+
+
+@pytest.fixture(params=[12, 3600], ids=["by 12 s", "by an hour"])
+def ahead(request: pytest.FixtureRequest, source: Source) -> float:
+    """Put a set whose Resource List was made at 100, and says that it was later."""
+    source.offer()
+    source.files("a", "b", "c")
+    source.clock = source.t(100.5)
+    source.list_resources(at=100 + request.param)
+    source.list_changes()
+    return float(request.param)
+
+
+def change_at(source: Source, when: float) -> None:
+    """Change all there is to change, within seconds, and list it."""
+    source.clock = source.t(when + 3.5)
+    created = source.create("d", when + 2, b"d")
+    source.list_changes(source.update("a", when), source.delete("b", when + 1), created)
+
+
+async def test_changes_after_it_are_applied_in_the_next_run(
+    source: Source, copy: Copy, ahead: float
+):
+    await run_honest(source, copy)
+    change_at(source, 104)
+    await run_right(source, copy)
+
+
+async def test_changes_after_it_are_applied_while_following(
+    source: Source, copy: Copy, ahead: float
+):
+    async with following(source, copy) as subscriber:
+        await until_right(subscriber, copy, source)
+        change_at(source, 104)
+        await until_right(subscriber, copy, source)
+
+
+async def test_changes_that_the_list_already_had_are_applied(
+    source: Source, copy: Copy, ahead: float
+):
+    """The Change List had them at the first copy already, and the Resource List did not."""
+    change_at(source, 104)
+    await run_right(source, copy)
+
+
+async def test_without_a_date_nothing_is_believed_either(source: Source, copy: Copy, ahead: float):
+    source.list_resources(at=100 + ahead, headers={"Date": None})
+    source.list_changes(headers={"Date": None})
+    await run_honest(source, copy)
+    change_at(source, 104)
+    await run_right(source, copy)
+
+
+async def test_audit_does_not_call_a_copy_right_that_lacks_the_changes(
+    source: Source, tmp_path: Path, ahead: float
+):
+    copy = Folder(tmp_path / "copy")
+    before = dict(source.resources)
+    await follow_once(source, copy)
+    change_at(source, 104)
+    for name, content in before.items():
+        (copy.path / name).write_bytes(content)
+    (copy.path / "d").unlink(missing_ok=True)
+    outcome = await audited(source, copy.path)
+    assert outcome.code in (1, 2), outcome
+    assert_honest(copy, source, outcome)
+
+
+# `at` is the time at which writing the Resource List ended, while core §5.2.1 wants its beginning.
+#
+# What changed while it was written may be missing from it, though its datetime lies before `at`. No
+# Date shows this, so a first copy compares every entry of the Change List with what it holds.
+
+
+@pytest.fixture
+def written_while_things_change(source: Source) -> None:
+    """List `a` and `b` at 1; then create `d`, delete `b`; finish the list at 60."""
+    source.offer()
+    source.files("a", "b", "c")
+    listed = [entry(source.uri(one), content=source.resources[one]) for one in "abc"]
+    source.file("d", b"d", 30)
+    source.remove("b")
+    source.file("c", b"changed", 32)
+    source.put("resourcelist.xml", resource_list(listed, at=source.t(60)))
+    source.list_changes(
+        source.changed("d", "created", 30),
+        source.changed("b", "deleted", 31),
+        source.changed("c", "updated", 32),
+        from_=0,
+    )
+
+
+@pytest.mark.usefixtures("written_while_things_change")
+async def test_a_first_copy_has_what_changed_meanwhile(source: Source, copy: Copy):
+    await run_right(source, copy)
+
+
+@pytest.mark.usefixtures("written_while_things_change")
+async def test_so_has_a_later_copy_that_is_compared_with_such_a_list(source: Source, copy: Copy):
+    await follow_once(source, copy)
+    listed = [entry(source.uri(one), content=source.resources[one]) for one in "acd"]
+    source.file("e", b"e", 500)
+    source.put("resourcelist.xml", resource_list(listed, at=source.t(600)))
+    source.list_changes(source.changed("e", "created", 500), from_=400)
+    await run_right(source, copy)
+
+
+@pytest.mark.usefixtures("written_while_things_change")
+async def test_audit_does_not_believe_it_either(source: Source, tmp_path: Path):
+    copy = Folder(tmp_path / "copy")
+    copy.path.mkdir()
+    for name, content in {"a": b"a", "b": b"b", "c": b"c"}.items():
+        (copy.path / name).write_bytes(content)
+    outcome = await audited(source, copy.path)
+    assert outcome.code in (1, 2), outcome
+
+
+# A resource that is created milliseconds after the `at` of the Resource List that has it.
+#
+# `at` is taken when a list is begun (core §10.1), so that the list may have what came later, and
+# the Change List tells it once more.
+
+
+async def test_a_handler_receives_it_once(source: Source, tmp_path: Path):
+    source.offer()
+    content = source.file("a", b"1", 0.005)
+    listed = entry(source.uri("a"), content=content)
+    created = entry(source.uri("a"), "created", datetime=source.t(0.005), content=content)
+    source.put("resourcelist.xml", resource_list([listed], at=source.t(0)))
+    source.put("changelist.xml", change_list([created], from_=source.t(-1)))
+    copy = Recorder(source.base, tmp_path / "state")
+    await run_right(source, copy)
+    assert copy.calls == [("updated", "a")]
+    assert len(source.requests("a")) == 1
+
+
+# The Destination's clock is wrong: ahead of or behind the Source's, by a day or by years.
+#
+# Nothing that the Source says is compared with it; a Date of the Source's own answers is what its
+# documents are held against. Here the Source's clock is moved instead, which is the same.
+
+
+BY = {
+    "a day behind": timedelta(days=1),
+    "an hour behind": timedelta(hours=1),
+    "an hour ahead": -timedelta(hours=1),
+    "years ahead": -timedelta(days=3000),
+}
+
+
+@pytest.fixture(params=BY.values(), ids=list(BY))
+def clock_differs(request: pytest.FixtureRequest, source: Source, hub: Hub) -> None:
+    source.start = datetime.now(UTC).replace(microsecond=0) + request.param
+    source.clock = source.t(20.5)
+    source.begin("a", "b", "c")
+    offer_hub(source, hub)
+
+
+def change(source: Source) -> list[str]:
+    source.clock = source.t(65.5)
+    changes = [source.update("a", 60), source.delete("b", 61)]
+    source.list_changes(*changes)
+    return changes
+
+
+@pytest.mark.usefixtures("clock_differs")
+async def test_runs_are_right(source: Source, copy: Copy):
+    await run_right(source, copy)
+    change(source)
+    await run_right(source, copy)
+
+
+@pytest.mark.usefixtures("clock_differs")
+async def test_push_is_followed(source: Source, hub: Hub, copy: Copy):
+    async with pushed(hub, source, copy) as subscriber:
+        changes = change(source)
+        await hub.push(changes, source.t(10), source.t(61))
+        await until_right(subscriber, copy, source)
