@@ -29,7 +29,6 @@ REMAINING = {
 REMAINING_IN_CYCLES = {
     ("rsnotify_hub.store.stores", "rsnotify_hub.admin.schemas"),
     ("rsnotify_publisher.source_context", "rsnotify_publisher.documents.packages"),
-    ("rsnotify_subscriber.events", "rsnotify_subscriber.push.terms"),
 }
 #: Commands, beside the modules that are named so.
 COMMANDS = {"rsnotify.__main__", "rsnotify_demo.demo", "rsnotify_hub_check.run"}
@@ -149,7 +148,8 @@ def test_a_core_names_no_module_of_an_extension(package: str) -> None:
                 if isinstance(node, ast.Constant) and isinstance(node.value, str)
             }
             named = {text for text in texts if within(text.partition(":")[0], tuple(EXTENSIONS))}
-            assert named == set(), name
+            # Old names of modules may stand for those of an extension.
+            assert named == set() or name == "rsnotify.runtime.moved_modules", name
 
 
 def test_only_commands_import_the_shared_command_line() -> None:

@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from rsnotify_subscriber.mirror import FolderMirror, default_state
     from rsnotify_subscriber.options import FollowOptions
     from rsnotify_subscriber.push.mqtt_transport import MqttOptions
-    from rsnotify_subscriber.push.terms import Via, WebSubTerms
     from rsnotify_subscriber.push.transport import Transport, TransportListener
     from rsnotify_subscriber.push.websub_callbacks import Callbacks, listening
     from rsnotify_subscriber.storage.postgresql import PostgreSQLState
     from rsnotify_subscriber.subscriber import Subscriber
+    from rsnotify_subscriber.terms import Via, WebSubTerms
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
@@ -77,8 +77,8 @@ else:
                 "Status",
             ),
             "rsnotify_subscriber.push.mqtt_transport": ("MqttOptions",),
-            "rsnotify_subscriber.push.terms": ("Via", "WebSubTerms"),
             "rsnotify_subscriber.push.transport": ("Transport", "TransportListener"),
+            "rsnotify_subscriber.terms": ("Via", "WebSubTerms"),
             "rsnotify_subscriber.push.websub_callbacks": ("Callbacks", "listening"),
             "rsnotify_subscriber.handlers": (
                 "BlockingHandler",

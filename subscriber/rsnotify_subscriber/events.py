@@ -25,7 +25,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import DocumentKind
 from rsnotify.sync.follower import Follower
-from rsnotify_subscriber.push.terms import Via
+from rsnotify_subscriber.terms import Via
 
 _WINDOW = timedelta(seconds=1)
 

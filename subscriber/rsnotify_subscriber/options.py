@@ -19,8 +19,8 @@ from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials
 from rsnotify_subscriber.fetching.fetcher import MOST_CONTENT_BYTES
 from rsnotify_subscriber.fetching.sessions import PER_HOST
 from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttOptions
-from rsnotify_subscriber.push.terms import BUILT_IN, DEFAULT_TERMS, Via, WebSubTerms
 from rsnotify_subscriber.push.websub_callbacks import Callbacks
+from rsnotify_subscriber.terms import BUILT_IN, DEFAULT_TERMS, Via, WebSubTerms
 
 
 class FollowOptions(Struct, frozen=True, kw_only=True):

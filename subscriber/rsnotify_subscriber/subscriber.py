@@ -45,9 +45,9 @@ from rsnotify_subscriber.mirror.folder import FolderMirror
 from rsnotify_subscriber.options import DEFAULT_OPTIONS, FollowOptions
 from rsnotify_subscriber.pool import SubscriberPool
 from rsnotify_subscriber.push.endpoints import Transports
-from rsnotify_subscriber.push.terms import Via, protocol_of
 from rsnotify_subscriber.storage.destination_state import DestinationState, opened
 from rsnotify_subscriber.storage.state_database import StateLocation
+from rsnotify_subscriber.terms import Via, protocol_of
 
 logger = logging.getLogger("rsnotify.subscriber")
 

@@ -18,21 +18,10 @@ from rsnotify.runtime.extensions import offered
 from rsnotify_gateway import Gateway, MissingEntry, OriginBatch, OriginSettings, SeenEntry
 from rsnotify_gateway.adapter import AnnouncingAdapter, OriginType
 from rsnotify_hub.config.loading import load_configuration
-from tests.gateway import test_datetimes
 from tests.gateway.checking import BASE, CONTACT, origin
+from tests.gateway.test_datetimes import CASES, MAPPING, A, EventMapping
 from tests.gateway.test_events import Reading
 
-#: An origin of each type that has one resource or two.
-CASES = {
-    "events": test_datetimes.CASES["stream of events"],
-    "feed": test_datetimes.CASES["feed"],
-    "iiif": test_datetimes.CASES["collection"],
-    "ldes": test_datetimes.CASES["stream of members"],
-    "oai-pmh": test_datetimes.CASES["repository"],
-    "postgresql": test_datetimes.CASES["database"],
-    "resourcesync": test_datetimes.CASES["source"],
-    "sitemap": test_datetimes.CASES["sitemap"],
-}
 #: Their changes do not end.
 STREAMED = ("events", "postgresql")
 
@@ -92,7 +81,7 @@ async def test_what_it_yields_can_be_recorded(kind: str, tmp_path: Path) -> None
 async def test_a_repeated_check_changes_nothing(kind: str, tmp_path: Path) -> None:
     streamed = kind in STREAMED
     async with CASES[kind]() as (settings, _), Reading(tmp_path, settings) as reading:
-        first = await (reading.until_there(test_datetimes.A) if streamed else reading.check())
+        first = await (reading.until_there(A) if streamed else reading.check())
         assert first
         assert set(first.values()) == {"created"}
         if not streamed:
@@ -122,7 +111,7 @@ async def test_an_origin_that_does_not_answer_fails_the_check(kind: str, tmp_pat
 def test_announcements_are_a_coroutine_if_there_are_any(kind: str, tmp_path: Path) -> None:
     more: dict[str, Any] = {}
     if kind == "events":
-        more["event"] = test_datetimes.EventMapping(**test_datetimes.MAPPING)
+        more["event"] = EventMapping(**MAPPING)
     url = "postgresql://127.0.0.1/x" if kind == "postgresql" else "http://origin.example/"
     gateway = Gateway(BASE, tmp_path, [origin(kind, url, **more)], CONTACT)
     adapter = gateway.watches[0].adapter

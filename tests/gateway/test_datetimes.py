@@ -110,15 +110,16 @@ async def a_database() -> AsyncIterator[tuple[OriginSettings, Change]]:
         yield origin("postgresql", url), change
 
 
+#: An origin of each type that has one resource or two, and a function that changes it.
 CASES: dict[str, Case] = {
     "sitemap": a_sitemap,
-    "repository": a_repository,
+    "oai-pmh": a_repository,
     "feed": a_feed,
-    "source": a_generated("resourcesync", PullOnlySource),
-    "collection": a_generated("iiif", Activities),
-    "stream of members": a_generated("ldes", EventStream),
-    "stream of events": a_stream_of_events,
-    "database": a_database,
+    "resourcesync": a_generated("resourcesync", PullOnlySource),
+    "iiif": a_generated("iiif", Activities),
+    "ldes": a_generated("ldes", EventStream),
+    "events": a_stream_of_events,
+    "postgresql": a_database,
 }
 
 

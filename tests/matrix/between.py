@@ -12,7 +12,7 @@ from rsnotify_gateway.config import OriginKind
 from rsnotify_publisher import Options
 from rsnotify_relay import Relay
 from rsnotify_subscriber import FollowOptions
-from rsnotify_subscriber.push.terms import Via
+from rsnotify_subscriber.terms import Via
 from tests.matrix.source import SITE
 from tests.matrix.ways import PACE
 from tests.simulation.loop import Machine

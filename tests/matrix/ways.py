@@ -26,7 +26,7 @@ from rsnotify_subscriber import (
     audit,
 )
 from rsnotify_subscriber.mirror.paths import FALLBACKS
-from rsnotify_subscriber.push.terms import Via
+from rsnotify_subscriber.terms import Via
 from tests.matrix.source import BASE
 from tests.simulation.loop import Clock, Machine, SimulatedLoop
 

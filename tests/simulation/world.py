@@ -27,7 +27,7 @@ from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Options, Publisher, routes
 from rsnotify_publisher.journal import RecordedChanges
 from rsnotify_subscriber import Callbacks, FolderMirror, FollowOptions, Subscriber
-from rsnotify_subscriber.push.terms import Via
+from rsnotify_subscriber.terms import Via
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.history import History, Wrong
 from tests.simulation.intermediary import delaying, rewriting

@@ -20,7 +20,7 @@ from msgspec.structs import fields
 from rsnotify.errors import ConfigurationError, WrongOption
 from rsnotify.format.model import ChangeType
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber.push.terms import DEFAULT_TERMS, Via, WebSubTerms
+from rsnotify_subscriber.terms import DEFAULT_TERMS, Via, WebSubTerms
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.fetching.credentials import Credentials

@@ -30,10 +30,10 @@ from rsnotify_subscriber.mirror import FolderMirror, default_state
 from rsnotify_subscriber.options import FollowOptions
 from rsnotify_subscriber.pool import SubscriberPool
 from rsnotify_subscriber.push.mqtt_transport import MqttOptions
-from rsnotify_subscriber.push.terms import DEFAULT_TERMS, WebSubTerms
 from rsnotify_subscriber.push.websub_callbacks import Callbacks
 from rsnotify_subscriber.storage.state_database import StateLocation
 from rsnotify_subscriber.subscriber import Subscriber
+from rsnotify_subscriber.terms import DEFAULT_TERMS, WebSubTerms
 
 #: The types of handler that a `Subscriber` accepts.
 AnyHandler = Handler | TransactionalHandler | Callable[[Received], Awaitable[None]]

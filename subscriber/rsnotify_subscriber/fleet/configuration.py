@@ -29,7 +29,7 @@ from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.fetching.fetcher import MOST_CONTENT_BYTES
 from rsnotify_subscriber.mirror import default_state
 from rsnotify_subscriber.pool import Limits
-from rsnotify_subscriber.push.terms import DEFAULT_TERMS, Via, WebSubTerms
+from rsnotify_subscriber.terms import DEFAULT_TERMS, Via, WebSubTerms
 
 _Count = Annotated[int, Meta(ge=1, le=10**9)]
 _Bytes = Annotated[int, Meta(ge=1, le=10**15)]

@@ -26,11 +26,11 @@ from rsnotify.selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.hub_dialer import AddressMemory
 from rsnotify_subscriber.push.mqtt_transport import MqttOptions, MqttTransport
-from rsnotify_subscriber.push.terms import Via
 from rsnotify_subscriber.push.transport import Transport
 from rsnotify_subscriber.push.websocket_transport import HubWebSocket, WebSocketTransport
 from rsnotify_subscriber.push.websub_callbacks import Callbacks
 from rsnotify_subscriber.push.websub_transport import WebSubTransport
+from rsnotify_subscriber.terms import Via
 
 #: How many hubs of a kind are used, however many a Source names: each costs attempts, and time.
 MOST = 16

@@ -54,7 +54,7 @@ from rsnotify.runtime import web_messages as wsgi
 from rsnotify.runtime.arguments import require, require_struct
 from rsnotify.runtime.serving import serving
 from rsnotify.runtime.web_messages import WebRequest, WebResponse, text_response
-from rsnotify_subscriber.push.terms import DEFAULT_TERMS, WebSubTerms
+from rsnotify_subscriber.terms import DEFAULT_TERMS, WebSubTerms
 
 #: The longest lease that is believed; a longer number is not computed with.
 _LONGEST_LEASE = 30 * 86_400

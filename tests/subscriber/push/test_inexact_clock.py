@@ -13,8 +13,8 @@ from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import Instant
 from rsnotify_subscriber.push.endpoints import Endpoint
 from rsnotify_subscriber.push.push_subscription import PushSubscription
-from rsnotify_subscriber.push.terms import Via
 from rsnotify_subscriber.push.transport import TransportListener
+from rsnotify_subscriber.terms import Via
 from tests.subscriber.push.virtual import VirtualLoop
 
 #: What passes between two looks at the clock, in seconds.

@@ -19,8 +19,8 @@ from rsnotify_subscriber.push.push_subscription import (
     SLACK,
     PushSubscription,
 )
-from rsnotify_subscriber.push.terms import Via
 from rsnotify_subscriber.push.transport import TransportListener
+from rsnotify_subscriber.terms import Via
 from tests.subscriber.push.virtual import run
 
 #: What is known when ways are joined.
