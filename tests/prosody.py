@@ -8,13 +8,16 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from rsnotify_xmpp.xmpp_service import XmppLogin
 from tests.certificates import Authority
 from tests.ports import free_port
 from tests.running import PATIENCE, LoggingServer
+
+if TYPE_CHECKING:
+    from rsnotify_xmpp.xmpp_service import XmppLogin
 
 DOMAIN = "xmpp.example"
 SERVICE = "pubsub.xmpp.example"
@@ -38,6 +41,8 @@ end, 1000);
 
 def login_in_environment() -> XmppLogin:
     """Return the login in `follower_environment`, if it is that of this process."""
+    from rsnotify_xmpp.xmpp_service import XmppLogin
+
     names = XmppLogin.__struct_fields__
     return XmppLogin(**{name: os.environ.get(_variable(name)) for name in names})
 
@@ -102,6 +107,8 @@ class Prosody(LoggingServer):
         return f"xmpp:{SERVICE}"
 
     def login(self, user: str, password: str | None = None) -> XmppLogin:
+        from rsnotify_xmpp.xmpp_service import XmppLogin
+
         return XmppLogin(
             jid=f"{user}@{DOMAIN}",
             password=password or PASSWORDS[user],

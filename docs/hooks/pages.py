@@ -20,7 +20,7 @@ from mkdocs.structure.pages import Page
 from docs.hooks.reference import PAGES as GENERATED
 
 ROOT = Path(__file__).parents[2]
-_PAGES = ("*.md", "[a-z]*/README.md", "docs/**/*.md", "deploy/**/*.md")
+_PAGES = ("*.md", "[a-z]*/README.md", "extensions/*/README.md", "docs/**/*.md", "deploy/**/*.md")
 _LINK = re.compile(r"(?:\]\(|src(?:set)?=\")(?!https?:|#)([^)#\"]+)")
 _ELSEWHERE = re.compile(r"<(?:script|link|img|iframe)[^>]* (?:src|href)=\"?https?:[^>]*>")
 #: The theme would keep the colours of the first visit, and the diagrams have those of the system.

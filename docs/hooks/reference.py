@@ -33,12 +33,14 @@ MODULES: dict[str, dict[str, list[str] | None]] = {
     },
     "relay-gateway": {"rsnotify_relay": None, "rsnotify_gateway": None},
     "common": {
-        "rsnotify.format.model": ["Resource", "Link", "ChangeType", "Rel"],
-        "rsnotify.selection": ["Selection"],
+        "rsnotify": None,
         "rsnotify.sync.pace": ["Pace"],
         "rsnotify.runtime.mqtt_broker": ["BrokerLogin"],
-        "rsnotify_xmpp.xmpp_service": ["XmppLogin"],
-        "rsnotify.errors": None,
+        "rsnotify_xmpp": ["XmppLogin"],
+        "rsnotify.errors": [
+            *("NotCopied", "NotPermitted", "ConnectionRefused", "WrongOption", "SeveralSets"),
+            "PatchError",
+        ],
     },
 }
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
     from rsnotify_publisher.outbox.sqlalchemy import SQLAlchemyOutbox, SQLAlchemyQueue
     from rsnotify_publisher.publisher import Publisher
+    from rsnotify_publisher.push.transports import FragmentFeed
     from rsnotify_publisher.source_context import SourceCallbacks
     from rsnotify_publisher.view import View
     from rsnotify_publisher.web.application import application, routes
@@ -45,6 +46,7 @@ else:
             "rsnotify_publisher.outbox.sqlalchemy": ("SQLAlchemyOutbox", "SQLAlchemyQueue"),
             "rsnotify_publisher.view": ("View",),
             "rsnotify_publisher.publisher": ("Publisher",),
+            "rsnotify_publisher.push.transports": ("FragmentFeed",),
             "rsnotify_publisher.source_context": ("SourceCallbacks",),
             "rsnotify_publisher.hubs": ("Hub", "parse_hub"),
             "rsnotify_publisher.web.application": ("application", "routes"),
@@ -56,6 +58,7 @@ __all__ = [
     "BrokerLogin",
     "FinishedDocument",
     "Forwarder",
+    "FragmentFeed",
     "Hub",
     "Metadata",
     "Options",

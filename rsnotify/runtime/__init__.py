@@ -1,1 +1,1 @@
-"""Shared code that does I/O: commands, configuration files, threads, processes, MQTT, XMPP."""
+"""Shared code that does I/O: commands, settings, threads, processes, MQTT, extensions."""

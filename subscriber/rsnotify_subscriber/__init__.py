@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from rsnotify_subscriber.mirror import FolderMirror, default_state
     from rsnotify_subscriber.options import FollowOptions
     from rsnotify_subscriber.push.mqtt_transport import MqttOptions
+    from rsnotify_subscriber.push.transport import Transport, TransportListener
     from rsnotify_subscriber.push.websub_callbacks import Callbacks, listening
     from rsnotify_subscriber.storage.postgresql import PostgreSQLState
     from rsnotify_subscriber.subscriber import Subscriber
@@ -76,6 +77,7 @@ else:
                 "Status",
             ),
             "rsnotify_subscriber.push.mqtt_transport": ("MqttOptions",),
+            "rsnotify_subscriber.push.transport": ("Transport", "TransportListener"),
             "rsnotify_subscriber.terms": ("Via", "WebSubTerms"),
             "rsnotify_subscriber.push.websub_callbacks": ("Callbacks", "listening"),
             "rsnotify_subscriber.handlers": (
@@ -126,6 +128,8 @@ __all__ = [
     "Status",
     "Subscriber",
     "TransactionalHandler",
+    "Transport",
+    "TransportListener",
     "Via",
     "WebSubTerms",
     "audit",

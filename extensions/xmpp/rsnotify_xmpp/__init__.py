@@ -1,4 +1,4 @@
-"""XMPP PubSub for publishers and subscribers of fragments (docs/xmpp.md)."""
+"""XMPP: publishing and receiving fragments at the nodes of PubSub services (docs/xmpp.md)."""
 
 from rsnotify_xmpp.xmpp_service import XmppLogin
 

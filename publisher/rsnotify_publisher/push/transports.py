@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
 from typing import Protocol, cast
@@ -16,6 +17,7 @@ import aiohttp
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedOK, InvalidStatus, WebSocketException
 
+from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.dialing import TIMEOUT, Dialer, is_proxied
 from rsnotify.runtime.mqtt_broker import is_broker_url
 from rsnotify.runtime.shared_websockets import TOPICS, SharedWebSockets
@@ -29,7 +31,7 @@ from rsnotify_publisher.push.http_post import (
     remedy,
     seconds_to_wait,
 )
-from rsnotify_publisher.push.hub_feed import HubFeed
+from rsnotify_publisher.push.hub_feed import HubFeed, OutgoingFragment
 from rsnotify_publisher.push.mqtt import feed_by_mqtt
 from rsnotify_publisher.push.websocket import HubConnection, HubPublication
 
@@ -38,6 +40,20 @@ _PING, _PONG = 5.0, 10.0
 _NETWORK = (OSError, aiohttp.ClientError, WebSocketException)
 
 HubConnections = SharedWebSockets[HubConnection]
+
+
+class FragmentFeed(Protocol):
+    """What one hub lacks of a channel, in the order of the changes."""
+
+    def fragments(self, through: Instant | None = None) -> AsyncGenerator[OutgoingFragment, None]:
+        """Yield fragments without end, and a heartbeat where there are no changes.
+
+        Args:
+            through: The instant through which the hub reports to have all changes, if it does.
+        """
+
+    def accepted(self, until: Instant) -> None:
+        """Record that the hub has every change up to an instant."""
 
 
 class TransportFeed(Protocol):
