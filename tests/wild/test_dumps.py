@@ -27,8 +27,10 @@ from tests.wild.running import (
     polled,
     run_honest,
     run_right,
-    until as until_status,
     until_right,
+)
+from tests.wild.running import (
+    until as until_status,
 )
 from tests.wild.source import Source
 
