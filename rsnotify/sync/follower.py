@@ -190,15 +190,18 @@ class Follower:
         until = None if coverage.from_ is None else coverage.until
         if document.attributes or until is None:  # a digest, or the end of the last one
             self._audit.read_fragment(document, until, state.frontiers.known)
-        # The same time for all: they are on one host, and its connections can be reused.
-        later = now + self._spread()
+        is_early = state.frontiers.has_push_gap
+        later = now
+        if coverage.from_ is None or is_early or not all(map(has_inline_content, joined)):
+            # The same time for all: they are on one host, and its connections can be reused.
+            later += self._spread()
         for change in joined:
             state.pending.add(
                 change, due=None if later == now or has_inline_content(change) else later
             )
         if coverage.from_ is None:
             state.schedule.catch_up_by(later + state.pace.gap_grace)
-        elif not state.frontiers.has_push_gap:
+        elif not is_early:
             self._gap_due = None
         elif self._gap_due is None and self._catch_up.run is None:
             self._gap_due = later + state.pace.gap_grace

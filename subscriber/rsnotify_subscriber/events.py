@@ -1,11 +1,7 @@
-"""Events: the changes of a Destination's state that an application may follow.
+"""The status of a Destination, and the events that an application may follow.
 
-`Subscriber(…, on_event=…)` is called with these, on the event loop, in the order in which they
+`Subscriber(…, on_event=…)` is called with events, on the event loop, in the order in which they
 happened. An applied change is not an event; handlers and `on_committed` receive those.
-
-The status of a Destination, in numbers.
-
-The transports by which changes may arrive.
 """
 
 from __future__ import annotations

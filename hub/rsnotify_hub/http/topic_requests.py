@@ -17,7 +17,7 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
-from rsnotify.runtime.dialing import AddressResolver, Connector, refusal
+from rsnotify.runtime.dialing import AddressResolver, Connector, public_sockets
 
 USER_AGENT = "rsnotify-hub"
 
@@ -29,16 +29,12 @@ CONNECTIONS_PER_HOST = 50
 MAX_RESPONSES = 20
 
 
-def guarded_socket(info: aiohttp.AddrInfoType) -> socket.socket:
-    """Return a socket for an address; a private or otherwise refused one raises PermissionError."""
-    family, kind, protocol, _, address = info
-    reason = refusal(str(address[0]))
-    if reason is not None:
-        raise PermissionError(
-            f"its address is not public ({reason}), which this hub permits only with "
-            "--allow-private-addresses"
-        )
-    return socket.socket(family, kind, protocol)
+guarded_socket = public_sockets(
+    lambda reason: PermissionError(
+        f"its address is not public ({reason}), which this hub permits only with "
+        "--allow-private-addresses"
+    )
+)
 
 
 class _BoundedResponses(ResponseHandler):

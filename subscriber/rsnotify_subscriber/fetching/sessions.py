@@ -1,14 +1,12 @@
-"""HTTP for one subscriber: URIs in documents must not lead into a private network.
+"""HTTP for one subscriber: connections within limits, to addresses that are allowed.
 
-Only public addresses are dialled, whatever a document names. The exception is the Source's host, if
-it was at a private address when its name was first resolved: then it may be at any address, but
-only at the port of the Source's URL, or as a hub. The address *dialled* is checked, not the name,
-since a name may change its address and an IP literal is never resolved. Redirects are followed
-here, a few, and checked again at each step.
+URIs in documents must not lead into a private network. Only public addresses are dialled, whatever
+a document names. The exception is the Source's host, if it was at a private address when its name
+was first resolved: then it may be at any address, but only at the port of the Source's URL, or as a
+hub. The address *dialled* is checked, not the name, since a name may change its address and an IP
+literal is never resolved. Redirects are followed here, a few, and checked again at each step.
 
 Credentials are sent to the origin of the Source's URL only, and not after a redirect from another.
-
-HTTP connections of one subscriber, or of all in a process, within limits.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from yarl import URL
 from rsnotify import __version__
 from rsnotify.errors import RefusedAddress, RsnotifyError, Unavailable
 from rsnotify.format.links import resolve
-from rsnotify.runtime.dialing import Connector, any_socket, refusal
+from rsnotify.runtime.dialing import Connector, any_socket, public_sockets, refusal
 from rsnotify.runtime.http_client import HttpOrigin
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER
 from rsnotify_subscriber.fetching.credentials import (
@@ -73,12 +71,7 @@ class NotPublic(RsnotifyError, OSError):
         )
 
 
-def guarded_socket(info: Any) -> socket.socket:
-    """Return a socket for an address as `getaddrinfo` returns it, or raise `NotPublic`."""
-    family, kind, protocol, _, address = info
-    if refusal(address[0]) is not None:
-        raise NotPublic
-    return socket.socket(family, kind, protocol)
+guarded_socket = public_sockets(lambda _: NotPublic())
 
 
 class Connections:

@@ -554,7 +554,9 @@ class Applier:
         try:
             self._write(batch)
             with self._handling():
-                refuse_awaitable(apply([ready.received() for ready in batch]))
+                applied = apply([ready.received() for ready in batch])
+                if applied is not None:
+                    refuse_awaitable(applied)
         except (Exception, asyncio.CancelledError) as error:
             return _reason(error)
         return None

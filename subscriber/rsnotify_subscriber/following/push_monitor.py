@@ -1,8 +1,13 @@
-"""The intake of what is pushed, fragments and notifications, on its way to the follower.
+"""What is pushed, on its way to the follower; and the parts that one run works with.
 
-The parts that one run of a subscriber works with.
+`PushChannels` subscribes to changes and to notifications about documents, as the Source offers
+them. A `PushMonitor` hands the fragments to the follower, and judges whether push works:
 
-The push subscriptions of one run, and whether pulls find changes that they should have sent.
+    up ──connection lost, and none within `RETURN`; heartbeats that stop──> lost: lists are polled
+    lost ──a fragment newer than what was known then──> up
+
+A `PullMonitor` compares what the lists have with what was pushed, so that a subscription which
+receives nothing is replaced.
 """
 
 from __future__ import annotations
