@@ -225,12 +225,12 @@ class Follower:
         return state.random.uniform(0.0, state.pace.spread_among(self._listeners))
 
     def push_up(self, now: float) -> list[Action]:
-        """Poll less often, as fragments arrive from `since` on."""
+        """Poll less often, as fragments arrive from `known` on."""
         self._state.schedule.push_works = True
         return self._next_actions(now)
 
     def push_gap(self, now: float) -> list[Action]:
-        """Read the Change List, as the hub cannot replay from `since` on."""
+        """Read the Change List, as the hub cannot replay from `known` on."""
         self._state.actions.note(
             "the hub's log does not reach back far enough, so the Change List is read"
         )
@@ -375,13 +375,13 @@ class Follower:
     def audit_due(self) -> bool:
         """Whether the copy is now at the instant of a statement, so that `audited` is due."""
         audit, is_idle = self._audit, self._catch_up.run is None
-        return is_idle and audit.statement is not None and self.level and audit.is_due(self.since)
+        return is_idle and audit.statement is not None and self.level and audit.is_due(self.known)
 
     # How far the copy is
 
     @property
-    def since(self) -> Instant | None:
-        """Where push has to join: every change up to here is known."""
+    def known(self) -> Instant | None:
+        """Every change up to here is known, so that is where push has to join."""
         return self._state.frontiers.known
 
     @property
@@ -429,12 +429,12 @@ class Follower:
         return len(self._state.unconfirmed)
 
     @property
-    def gap(self) -> bool:
+    def has_push_gap(self) -> bool:
         """Whether changes were pushed that do not join what is known."""
         return self._state.frontiers.has_push_gap
 
     @property
-    def gap_is_uncovered(self) -> bool:
+    def has_uncovered_gap(self) -> bool:
         """Whether no document covers some of the changes since the last run."""
         return self._state.frontiers.uncovered_gap is not None
 

@@ -94,7 +94,7 @@ def failure(
     if not failing:
         cure = follower.cure_of_gap or _cure(identity)
         gap = f"its lists leave out a part of the past; {cure}"
-        return Unavailable(identity.url, gap if follower.gap_is_uncovered else follower.doubts[0])
+        return Unavailable(identity.url, gap if follower.has_uncovered_gap else follower.doubts[0])
     error = errors.get(failing[0].uri)
     reason = error.reason if isinstance(error, FetchError) else str(error)
     return NotCopied([change.resource.uri for change in failing], reason)
