@@ -197,6 +197,21 @@ def refusal(address: str) -> str | None:
     return next((name for network, name in _REFUSED if ip in network), None)
 
 
+def public_sockets(refused: Callable[[str], OSError]) -> Callable[[Any], socket.socket]:
+    """Return a function that makes a socket for an address, as `getaddrinfo` returns it.
+
+    It raises what `refused` returns, with the reason, where untrusted input cannot lead.
+    """
+
+    def make(info: Any) -> socket.socket:
+        family, kind, protocol, _, address = info
+        if (reason := refusal(str(address[0]))) is not None:
+            raise refused(reason)
+        return socket.socket(family, kind, protocol)
+
+    return make
+
+
 #: How many names are resolved at the same time.
 THREADS = 128
 

@@ -190,15 +190,18 @@ class Follower:
         until = None if coverage.from_ is None else coverage.until
         if document.attributes or until is None:  # a digest, or the end of the last one
             self._audit.read_fragment(document, until, state.frontiers.known)
-        # The same time for all: they are on one host, and its connections can be reused.
-        later = now + self._spread()
+        is_early = state.frontiers.has_push_gap
+        later = now
+        if coverage.from_ is None or is_early or not all(map(has_inline_content, joined)):
+            # The same time for all: they are on one host, and its connections can be reused.
+            later += self._spread()
         for change in joined:
             state.pending.add(
                 change, due=None if later == now or has_inline_content(change) else later
             )
         if coverage.from_ is None:
             state.schedule.catch_up_by(later + state.pace.gap_grace)
-        elif not state.frontiers.has_push_gap:
+        elif not is_early:
             self._gap_due = None
         elif self._gap_due is None and self._catch_up.run is None:
             self._gap_due = later + state.pace.gap_grace
@@ -222,12 +225,12 @@ class Follower:
         return state.random.uniform(0.0, state.pace.spread_among(self._listeners))
 
     def push_up(self, now: float) -> list[Action]:
-        """Poll less often, as fragments arrive from `since` on."""
+        """Poll less often, as fragments arrive from `known` on."""
         self._state.schedule.push_works = True
         return self._next_actions(now)
 
     def push_gap(self, now: float) -> list[Action]:
-        """Read the Change List, as the hub cannot replay from `since` on."""
+        """Read the Change List, as the hub cannot replay from `known` on."""
         self._state.actions.note(
             "the hub's log does not reach back far enough, so the Change List is read"
         )
@@ -372,13 +375,13 @@ class Follower:
     def audit_due(self) -> bool:
         """Whether the copy is now at the instant of a statement, so that `audited` is due."""
         audit, is_idle = self._audit, self._catch_up.run is None
-        return is_idle and audit.statement is not None and self.level and audit.is_due(self.since)
+        return is_idle and audit.statement is not None and self.level and audit.is_due(self.known)
 
     # How far the copy is
 
     @property
-    def since(self) -> Instant | None:
-        """Where push has to join: every change up to here is known."""
+    def known(self) -> Instant | None:
+        """Every change up to here is known, so that is where push has to join."""
         return self._state.frontiers.known
 
     @property
@@ -426,12 +429,12 @@ class Follower:
         return len(self._state.unconfirmed)
 
     @property
-    def gap(self) -> bool:
+    def has_push_gap(self) -> bool:
         """Whether changes were pushed that do not join what is known."""
         return self._state.frontiers.has_push_gap
 
     @property
-    def gap_is_uncovered(self) -> bool:
+    def has_uncovered_gap(self) -> bool:
         """Whether no document covers some of the changes since the last run."""
         return self._state.frontiers.uncovered_gap is not None
 

@@ -1,11 +1,7 @@
-"""Events: the changes of a Destination's state that an application may follow.
+"""The status of a Destination, and the events that an application may follow.
 
-`Subscriber(…, on_event=…)` is called with these, on the event loop, in the order in which they
+`Subscriber(…, on_event=…)` is called with events, on the event loop, in the order in which they
 happened. An applied change is not an event; handlers and `on_committed` receive those.
-
-The status of a Destination, in numbers.
-
-The transports by which changes may arrive.
 """
 
 from __future__ import annotations
@@ -269,11 +265,11 @@ class EventWatch:
             now: The time, in seconds of any clock that does not jump.
             doubt: Why the copy may be wrong for a reason that the follower does not know.
         """
-        if follower.gap and not self._gap:
+        if follower.has_push_gap and not self._gap:
             self._announce(GapSeen())
         if follower.baselining != self._baseline:
             self._announce(BaselineComplete() if self._baseline else BaselineBegun())
-        self._gap, self._baseline = follower.gap, follower.baselining
+        self._gap, self._baseline = follower.has_push_gap, follower.baselining
         audited = Audited(follower.in_step, follower.difference)
         if audited != self._audited:
             self._audited = audited
@@ -284,16 +280,18 @@ class EventWatch:
                 self._level = True
                 self._announce(LevelReached(_through(follower)))
         elif self._mark is None:
-            self._mark = (now, follower.since)
+            self._mark = (now, follower.known)
         elif now - self._mark[0] >= LATE:
             self._announce_behind(follower, self._mark[1], doubt)
-            self._mark = (now, follower.since)
+            self._mark = (now, follower.known)
 
     def _announce_behind(self, follower: Follower, known: Instant | None, doubt: str) -> None:
         """Announce `Behind`, unless only changes that came meanwhile are still to be applied."""
         through = _through(follower)
         is_newer = known is not None and through is not None and through >= known
-        is_underway = follower.pending and not follower.gap and (is_newer or follower.is_deferred)
+        is_underway = (
+            follower.pending and not follower.has_push_gap and (is_newer or follower.is_deferred)
+        )
         if self._level is not False and not is_underway:
             self._level = False
             doubts = follower.doubts + ((doubt,) if doubt else ())

@@ -245,7 +245,7 @@ class Liar:
         self._push(tuple(one.resource for one in announced), self._source.clock)
 
     def _known(self) -> datetime:
-        return self._destination.follower.since or EPOCH
+        return self._destination.follower.known or EPOCH
 
     def _push(self, entries: tuple[Resource, ...], until: datetime) -> None:
         from_ = self._known()

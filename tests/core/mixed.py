@@ -85,7 +85,7 @@ class Mixed:
         return fragment
 
     def _join(self, connection: Connection) -> None:
-        gap = connection.join(self.destination.follower.since)
+        gap = connection.join(self.destination.follower.known)
         self.destination.push_up()
         if gap:
             self.destination.push_gap()

@@ -303,11 +303,11 @@ def test_an_until_that_moves_is_not_trusted_beyond_the_last_entry() -> None:
         follower.fetched(fetch, document, follower.wakeup or 0.0)
 
     read(fetch, 10, 1)
-    assert follower.since == at + timedelta(seconds=10)
+    assert follower.known == at + timedelta(seconds=10)
     actions = follower.tick(follower.wakeup or 0.0)
     (fetch,) = [action for action in actions if isinstance(action, Fetch)]
     read(fetch, 20, 1, 11)
-    assert follower.since == at + timedelta(seconds=11)
+    assert follower.known == at + timedelta(seconds=11)
 
 
 def test_the_log_names_the_document_and_the_reason(

@@ -146,7 +146,7 @@ def test_the_next_poll_corrects_a_hub_that_sends_a_false_from(lie: str) -> None:
     if lie == "skips":
         source.emitted = 2  # a and b are withheld, and `from` hides it
         fragment = source.fragment(1)
-        source_from = destination.follower.since
+        source_from = destination.follower.known
     else:
         source.emitted = 3
         source.clock += timedelta(days=1)
@@ -171,7 +171,7 @@ def test_withheld_changes_are_read_again_after_a_crash_before_they_are_applied()
     for name in "abc":
         source.change(name)
     source.emitted = 2  # a and b are withheld, and `from` hides it
-    fragment = replace(source.fragment(1), from_=destination.follower.since)
+    fragment = replace(source.fragment(1), from_=destination.follower.known)
     destination.push(fragment)
     destination.work()
     destination.tick()

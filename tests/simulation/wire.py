@@ -116,9 +116,9 @@ class Wire:
         follower = getattr(connection._events, "follower", None)
         if follower is None:  # of notifications about documents
             return
-        before = follower.progress, follower.pending, follower.level, follower.since
+        before = follower.progress, follower.pending, follower.level, follower.known
         _fragment(connection, document)
-        after = follower.progress, follower.pending, follower.level, follower.since
+        after = follower.progress, follower.pending, follower.level, follower.known
         if before != after:
             raise Wrong(f"I6: a fragment that was repeated changed {before} to {after}")
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 from yarl import URL
 
 from rsnotify.errors import Unavailable
-from rsnotify.runtime.dialing import AddressResolver, Connector, refusal
+from rsnotify.runtime.dialing import AddressResolver, Connector, public_sockets
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.urls import check_url
 
@@ -66,16 +66,12 @@ def open_client(
     )
 
 
-def guarded_socket(info: aiohttp.AddrInfoType) -> socket.socket:
-    """Return a socket for an address; a private or otherwise refused one raises PermissionError."""
-    family, kind, protocol, _, address = info
-    reason = refusal(str(address[0]))
-    if reason is not None:
-        raise PermissionError(
-            f"its address is not public ({reason}), which this hub permits only with "
-            "--allow-private-addresses"
-        )
-    return socket.socket(family, kind, protocol)
+guarded_socket = public_sockets(
+    lambda reason: PermissionError(
+        f"its address is not public ({reason}), which this hub permits only with "
+        "--allow-private-addresses"
+    )
+)
 
 
 class _BoundedResponses(ResponseHandler):

@@ -1,6 +1,7 @@
 """Auditing a mirror: whether it has every resource of the Source, unchanged, and nothing else.
 
-The resources that a copy should have, by the present documents of the Source.
+The present documents of the Source say which resources a copy should have. Each file is compared
+with them by its hash; where the entry has none, with the resource itself.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""The packages of a dump, while their members are applied.
+"""The ZIP packages of a dump (core §11, §13), while their members are applied.
+
+A package is untrusted input. Nothing is ever written under a name from a package, and it can
+neither exhaust the memory nor be ambiguous: see `_fault` and `_check_overlaps`.
 
 The follower requests the next one only when few members of the last are still to be applied, so two
 large ones are open at most. Of small ones, several may have members that are still to be applied. A
 member that a package does not have is fetched by its own URI.
-
-One ZIP package of a Source, read member by member.
-
-A package is untrusted input. Nothing is ever written under a name from a package, and it can
-neither exhaust the memory nor be ambiguous: see `_fault` and `_check_overlaps`.
 """
 
 from __future__ import annotations

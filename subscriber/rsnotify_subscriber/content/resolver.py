@@ -1,17 +1,14 @@
 """The content of changes, from the cheapest source that has what was announced (core §14).
 
 The order is that of cost: content inside the document, a member of a package that is already here,
-a patch of the content that is held, and then a GET, of a mirror or of the resource itself.
+a patch of the content that is held (`Patcher`), and then a GET, of a mirror or of the resource
+itself.
 
-Whether an answer may be older than the version that a document announced.
-
-A cache, or a replica that lags, may answer with an earlier version. A hash shows that; without one
-only the dates do: the Last-Modified of the answer, against the `lastmod` or `datetime` of the
-entry. These may be of two clocks, and some servers do not know when a resource changed. So a
-contradiction leads to a request past caches, and then to a few more attempts. After those the
-content is accepted, and marked as doubtful.
-
-Applying patches to the content that is held.
+A cache, or a replica that lags, may answer with an earlier version (`FreshnessCheck`). A hash shows
+that; without one only the dates do: the Last-Modified of the answer, against the `lastmod` or
+`datetime` of the entry. These may be of two clocks, and some servers do not know when a resource
+changed. So a contradiction leads to a request past caches, and then to a few more attempts. After
+those the content is accepted, and marked as doubtful.
 """
 
 from __future__ import annotations

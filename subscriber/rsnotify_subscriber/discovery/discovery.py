@@ -1,8 +1,8 @@
-"""The search through the documents of a Source, from a URI to one set of resources (core §6.3).
+"""Discovery: from the URI that a user gave to one set of resources, and what is offered for it.
 
-Finding the one set of resources that a URI leads to, and what is offered for it (core §6.3).
-
-Identifying the Source that a run follows, and what it offers now.
+The search goes through the documents of a Source (core §6.3): those that it may have at well-known
+places, and those to which pages, robots.txt and documents link. A run identifies its Source once,
+and reads again what it offers now.
 """
 
 from __future__ import annotations

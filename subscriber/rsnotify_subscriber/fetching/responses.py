@@ -1,11 +1,7 @@
-"""The metadata of an HTTP response: status, dates, validators and encodings.
+"""HTTP responses: status, dates, validators, encodings, and where one came from.
 
-Decompressing in pieces of bounded size.
-
-An honest list compresses 73 times, and a decompression bomb 1,000 times; neither may be held in
-memory as a whole.
-
-The origin of a response: its URIs after redirects, and its time.
+Bodies are decompressed in pieces of bounded size: an honest list compresses 73 times, and a
+decompression bomb 1,000 times; neither may be held in memory as a whole.
 """
 
 from __future__ import annotations

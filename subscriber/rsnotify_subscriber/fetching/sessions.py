@@ -1,14 +1,12 @@
-"""HTTP for one subscriber: URIs in documents must not lead into a private network.
+"""HTTP for one subscriber: connections within limits, to addresses that are allowed.
 
-Only public addresses are dialled, whatever a document names. The exception is the Source's host, if
-it was at a private address when its name was first resolved: then it may be at any address, but
-only at the port of the Source's URL, or as a hub. The address *dialled* is checked, not the name,
-since a name may change its address and an IP literal is never resolved. Redirects are followed
-here, a few, and checked again at each step.
+URIs in documents must not lead into a private network. Only public addresses are dialled, whatever
+a document names. The exception is the Source's host, if it was at a private address when its name
+was first resolved: then it may be at any address, but only at the port of the Source's URL, or as a
+hub. The address *dialled* is checked, not the name, since a name may change its address and an IP
+literal is never resolved. Redirects are followed here, a few, and checked again at each step.
 
 Credentials are sent to the origin of the Source's URL only, and not after a redirect from another.
-
-HTTP connections of one subscriber, or of all in a process, within limits.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from yarl import URL
 from rsnotify import __version__
 from rsnotify.errors import RefusedAddress, RsnotifyError, Unavailable
 from rsnotify.format.links import resolve
-from rsnotify.runtime.dialing import Connector, any_socket, refusal
+from rsnotify.runtime.dialing import Connector, any_socket, public_sockets, refusal
 from rsnotify.runtime.http_client import HttpOrigin
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER
 from rsnotify_subscriber.fetching.credentials import (
@@ -73,12 +71,7 @@ class NotPublic(RsnotifyError, OSError):
         )
 
 
-def guarded_socket(info: Any) -> socket.socket:
-    """Return a socket for an address as `getaddrinfo` returns it, or raise `NotPublic`."""
-    family, kind, protocol, _, address = info
-    if refusal(address[0]) is not None:
-        raise NotPublic
-    return socket.socket(family, kind, protocol)
+guarded_socket = public_sockets(lambda _: NotPublic())
 
 
 class Connections:
@@ -95,7 +88,7 @@ class Connections:
         user_agent: What is sent as `User-Agent`.
 
     Attributes:
-        large: Is acquired while a large document is read (`downloading.stream_document`).
+        large: Is acquired while a large document is read (`stream_document`).
     """
 
     def __init__(
@@ -118,19 +111,18 @@ class Connections:
     async def __aenter__(self) -> Connections:
         self._limit = asyncio.Semaphore(self._most)
         self.large = asyncio.Semaphore(_LARGE_DOCUMENTS)
-        self._anywhere = self._session()
-        self._guarded = self._session(socket_factory=guarded_socket)
-        self._small_anywhere = self._small(any_socket)
-        self._small_guarded = self._small(guarded_socket)
+        sockets = {True: any_socket, False: guarded_socket}
+        self._sessions = {anywhere: self._session(make) for anywhere, make in sockets.items()}
+        self._small = {anywhere: self._small_requests(make) for anywhere, make in sockets.items()}
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._small_anywhere.close()
-        self._small_guarded.close()
-        await self._anywhere.close()
-        await self._guarded.close()
+        for small in self._small.values():
+            small.close()
+        for session in self._sessions.values():
+            await session.close()
 
-    def _session(self, **options: Any) -> aiohttp.ClientSession:
+    def _session(self, create_socket: Callable[[Any], socket.socket]) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             # `most` and `per_host` are the limits.
             connector=Connector(
@@ -138,16 +130,16 @@ class Connections:
                 resolver=aiohttp.ThreadedResolver(),
                 limit=0,
                 ssl=self._tls or True,
-                **options,
+                socket_factory=create_socket,
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=self._silence),
-            # `inflating` does it in pieces of bounded size.
+            # `body` does it in pieces of bounded size.
             auto_decompress=False,
             headers={"User-Agent": self._user_agent},
         )
 
-    def _small(self, create_socket: Callable[[Any], socket.socket]) -> SmallRequests:
+    def _small_requests(self, create_socket: Callable[[Any], socket.socket]) -> SmallRequests:
         fields = {"User-Agent": self._user_agent, "Accept": "*/*", "Accept-Encoding": "identity"}
         return SmallRequests(fields, self._per_host, self._silence, self._tls, create_socket)
 
@@ -165,10 +157,10 @@ class Connections:
             aiohttp.ClientError: There is no response.
             TimeoutError: There is none in time.
         """
-        session = self._anywhere if anywhere else self._guarded
         # First, so that requests which wait for a slow host do not count for the others.
         async with self._host_limit(url.origin()), self._limit:
             self.check_retry_after(uri, url)
+            session = self._sessions[anywhere]
             async with session.request(method, url, allow_redirects=False, **options) as response:
                 yield response
 
@@ -183,13 +175,12 @@ class Connections:
             fields: Further header fields.
             anywhere: As for `request`.
         """
-        requests = self._small_anywhere if anywhere else self._small_guarded
         origin = HttpOrigin(url.scheme == "https", url.raw_host or "", url.port or 0)
         opening = f"GET {target} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
         async with self._host_limit(url), self._limit:
             if self.retry_after(url) > 0:  # as another response said meanwhile
                 return None
-            return await requests.get(origin, opening, fields)
+            return await self._small[anywhere].get(origin, opening, fields)
 
     def _host_limit(self, host: URL) -> asyncio.Semaphore:
         """Return the limit of a host, which exists as long as a request uses it."""

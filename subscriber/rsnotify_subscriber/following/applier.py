@@ -424,8 +424,10 @@ class Applier:
         """Commit the changes that are ready, batch by batch, until a commit fails."""
         while not self._stopping:
             self._is_waiting = True
-            await self._wake.wait()
-            self._is_waiting = False
+            try:
+                await self._wake.wait()
+            finally:
+                self._is_waiting = False
             self._wake.clear()
             begun, self._begun = self._begun, None
             if begun is not None:
@@ -554,7 +556,9 @@ class Applier:
         try:
             self._write(batch)
             with self._handling():
-                refuse_awaitable(apply([ready.received() for ready in batch]))
+                applied = apply([ready.received() for ready in batch])
+                if applied is not None:
+                    refuse_awaitable(applied)
         except (Exception, asyncio.CancelledError) as error:
             return _reason(error)
         return None

@@ -1,13 +1,14 @@
 """The shell around a `Follower`: it performs the follower's actions, and reports their results.
 
-All calls of the follower are made on the event loop, none from within another, so that it
-needs no lock. Everything that blocks on the disk runs in a worker, one call after another.
+    event ──> `Follower` ──actions──> `_perform` ──> worker, `Applier`, `Fetcher` ──result──> event
 
-The end of catching up: whether it is reached, and why the copy may still be wrong.
+All calls of the follower are made on the event loop, none from within another, so that it needs no
+lock. Everything that blocks on the disk runs in a worker, one call after another, in the order of
+the actions.
 
-Reading again, during a run, what the Source offers.
-
-Saving progress that moved without a change being applied, and flushing what was applied.
+Beside that, one run reads again what the Source offers (`Rediscovery`), and saves progress that
+moved without a change being applied (`ProgressSaver`). A run that only catches up ends when the
+copy is level, or when nothing but another answer of the Source can make it so (`has_ended`).
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def failure(
     if not failing:
         cure = follower.cure_of_gap or _cure(identity)
         gap = f"its lists leave out a part of the past; {cure}"
-        return Unavailable(identity.url, gap if follower.gap_is_uncovered else follower.doubts[0])
+        return Unavailable(identity.url, gap if follower.has_uncovered_gap else follower.doubts[0])
     error = errors.get(failing[0].uri)
     reason = error.reason if isinstance(error, FetchError) else str(error)
     return NotCopied([change.resource.uri for change in failing], reason)

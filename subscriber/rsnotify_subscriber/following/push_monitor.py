@@ -1,8 +1,13 @@
-"""The intake of what is pushed, fragments and notifications, on its way to the follower.
+"""What is pushed, on its way to the follower; and the parts that one run works with.
 
-The parts that one run of a subscriber works with.
+`PushChannels` subscribes to changes and to notifications about documents, as the Source offers
+them. A `PushMonitor` hands the fragments to the follower, and judges whether push works:
 
-The push subscriptions of one run, and whether pulls find changes that they should have sent.
+    up ──connection lost, and none within `RETURN`; heartbeats that stop──> lost: lists are polled
+    lost ──a fragment newer than what was known then──> up
+
+A `PullMonitor` compares what the lists have with what was pushed, so that a subscription which
+receives nothing is replaced.
 """
 
 from __future__ import annotations
@@ -90,7 +95,7 @@ class PushMonitor(PushEvents):
 
     def _lose(self) -> None:
         self.ended()
-        self._is_lost, self._known = True, self.follower.since
+        self._is_lost, self._known = True, self.follower.known
         self.perform(self.follower.push_down(self._loop.time()))
 
     def audience(self, listeners: int) -> None:
@@ -138,8 +143,8 @@ class PushMonitor(PushEvents):
 
     def _end_loss(self, until: Instant | None) -> None:
         """Rely on push again if a fragment is newer than the changes known at the loss."""
-        since = self.follower.since
-        if self._known is not None and since is not None and since < self._known:
+        known = self.follower.known
+        if self._known is not None and known is not None and known < self._known:
             self._known = None  # the clock of the Source was set back
         is_new = until is not None and (self._known is None or until > self._known)
         if self._is_lost and is_new:
@@ -221,7 +226,7 @@ class PullMonitor:
 
     def fetched(self, fetch: Fetch, document: Document) -> None:
         """Examine a document, before the follower receives it."""
-        last, known = document.changed_at, self.follower.since
+        last, known = document.changed_at, self.follower.known
         if fetch.kind is DocumentKind.CHANGE_LIST and not document.index and last and known:
             self._has_news = self._has_news or last > known
 
@@ -262,7 +267,7 @@ class PushChannels:
         self.changes = PushSubscription(
             () if once else self._transports.change_endpoints(context.identity.offer),
             PushMonitor(follower, perform, observers.announce),
-            lambda: follower.since,
+            lambda: follower.known,
             random,
             most=context.options.hubs,
             announce=self._changed,

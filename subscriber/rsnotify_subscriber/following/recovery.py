@@ -1,17 +1,18 @@
 """Whether the files of a copy are still those that were written, and what to do if they are not.
 
-A folder may be unmounted, removed or replaced, and its files overwritten, truncated or deleted. The
-state has the size and modification time of each file, and these are compared with the folder at the
-start, at each comparison with the whole set, and at intervals. A file with another time is read: if
-its content is the same, as after a copy to a new disk, only the new time is stored. All others are
+    start      what was committed and not flushed before a crash is put in place
+               (`apply_unfinished`); a folder without the copy is refused (`check_folder`)
+    meanwhile  the folder has to stay the same (`PresenceCheck`), and the files are compared with
+               the state (`CopyCheck`): now, at each comparison with the whole set, and at intervals
+
+The state has the size and modification time of each file. A file with another time is read: if its
+content is the same, as after a copy to a new disk, only the new time is stored. All others are
 lost, which the state keeps until their content is fetched again.
 
 Lost content is fetched from the resource itself, and has to be what was lost. If the Source serves
 other content, or none, its lists are read to find out why: the change may have been missed, or the
 content may be in a dump. A Source that lists no such change may have changed the resource without
 listing that; then what it serves is stored.
-
-Putting in place what was committed and may not have been flushed before a crash.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ written, behind `@@`, with which no decoded name begins:
 Where the file system ignores case, or is that of Windows, a name is decoded only if it consists
 of lower-case letters and other harmless characters, and is not the name of a device.
 
-The paths of the resources of a mirror on disk.
+`MirrorTree` finds the paths on disk, where a file, a folder or a symbolic link may be in the way.
 """
 
 from __future__ import annotations

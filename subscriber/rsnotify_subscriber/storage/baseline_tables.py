@@ -11,7 +11,7 @@ at the first comparison of each run, and at intervals while a run continues.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 from typing import NamedTuple
 
@@ -71,6 +71,7 @@ class BaselineTables:
 
     Attributes:
         trusts_dates: Whether no resource is known that has changed without a new `lastmod`.
+        twofold: By the spelling of a URI that is left out, the one that counts.
         unsettled: By URI, when this process fetched unsettled versions.
         counts: What was compared since the last `begin`, but for the entries of packages.
     """
@@ -90,25 +91,19 @@ class BaselineTables:
         self.prefer = prefer
         self.trusts_dates = True
         self.counts = EntryCounts()
-        #: By the spelling that is left out, the one that counts.
-        self._twofold = transactions.read_fact("twofold", dict[str, str]) or {}
+        self.twofold = transactions.read_fact("twofold", dict[str, str]) or {}
         #: Whether a list of this baseline has a URI that is not in normal form.
         self._has_spellings = False
         self.unsettled: dict[str, float] = {}
-
-    @property
-    def doubts(self) -> Mapping[str, str]:
-        """By URI, which spelling of a resource is left out, and why, in a sentence."""
-        return {uri: same_resource(counted) for uri, counted in self._twofold.items()}
 
     def begin(self) -> None:
         """Forget what was seen in an earlier baseline, within a transaction."""
         self.counts = EntryCounts()
         self._database.execute("DELETE FROM {seen}")
         self._has_spellings = False
-        if self._twofold:
-            self._twofold = {}
-            self._transactions.write_facts(twofold=self._twofold)
+        if self.twofold:
+            self.twofold = {}
+            self._transactions.write_facts(twofold=self.twofold)
 
     def note_unsettled(self, states: Iterable[ResourceState]) -> None:
         for state in states:
@@ -183,11 +178,11 @@ class BaselineTables:
             first = seen.setdefault(identity, resource.uri)
             if first == resource.uri:
                 entries[identity] = resource
-            elif len(self._twofold) + len(twofold) < _TWOFOLD:
+            elif len(self.twofold) + len(twofold) < _TWOFOLD:
                 twofold[resource.uri] = first
         if twofold:
-            self._twofold = {**self._twofold, **twofold}
-            self._transactions.write_facts(twofold=self._twofold)
+            self.twofold = {**self.twofold, **twofold}
+            self._transactions.write_facts(twofold=self.twofold)
         return entries
 
     def _differs(self, state: ResourceState, entry: Resource) -> bool:

@@ -44,7 +44,7 @@ from rsnotify.format.uris import normalize
 from rsnotify.selection import Selection
 from rsnotify.sync.actions import MissingResource, Progress
 from rsnotify.sync.list_evidence import KnownLists
-from rsnotify_subscriber.storage.baseline_tables import BaselineTables, EntryCounts
+from rsnotify_subscriber.storage.baseline_tables import BaselineTables, EntryCounts, same_resource
 from rsnotify_subscriber.storage.identity import Identity, KnownLinks, has_moved
 from rsnotify_subscriber.storage.resource_state import (
     LOST,
@@ -368,7 +368,10 @@ class DestinationState:
     @property
     def doubts(self) -> Mapping[str, str]:
         """By URI, why resources that were applied may differ from the Source's documents."""
-        return {**self._doubts, **self.baseline.doubts}
+        if not self.baseline.twofold:
+            return self._doubts
+        spelled = {uri: same_resource(first) for uri, first in self.baseline.twofold.items()}
+        return {**self._doubts, **spelled}
 
     @property
     def resources(self) -> int:

@@ -33,7 +33,7 @@ class Transport:
         self.can = True
 
     async def receive(self, since: Instant | None, listener: TransportListener) -> None:
-        assert since == self._destination.follower.since
+        assert since == self._destination.follower.known
         self._lost.clear()
         if self.can:
             gap = self._line.join(since)
@@ -80,7 +80,7 @@ class Kept(Mixed):
 
     def begin(self) -> None:
         self.push = PushSubscription(
-            self.kept, self, lambda: self.destination.follower.since, self._random, most=self._most
+            self.kept, self, lambda: self.destination.follower.known, self._random, most=self._most
         )
         self._keeping = asyncio.create_task(self.push.run())
 

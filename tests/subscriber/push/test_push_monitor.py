@@ -21,7 +21,7 @@ class Followed:
     """Notes what a follower is told about push."""
 
     def __init__(self) -> None:
-        self.since: Instant | None = START
+        self.known: Instant | None = START
         self.told: list[str] = []
 
     def push_up(self, now: float) -> tuple[()]:
@@ -33,7 +33,7 @@ class Followed:
         return ()
 
     def fragment(self, document: Document, now: float, today: datetime) -> tuple[()]:
-        self.since = document.until
+        self.known = document.until
         return ()
 
 
@@ -52,7 +52,7 @@ def lived(
 
 
 def beat(monitor: PushMonitor, seconds: float) -> None:
-    since = monitor.follower.since
+    since = monitor.follower.known
     document = Document(
         Capability.CHANGE_NOTIFICATION, from_=since, until=START + timedelta(seconds=seconds)
     )
