@@ -26,10 +26,6 @@ from rsnotify_hub.urls import check_url
 
 USER_AGENT = "rsnotify-hub"
 
-#: How many connections there are at the same time: a callback that hangs occupies one.
-CONNECTIONS = 500
-CONNECTIONS_PER_HOST = 50
-
 #: How many unread responses one connection may have.
 MAX_RESPONSES = 20
 
@@ -41,25 +37,18 @@ _MAX_VALIDATOR = 200
 _SUCCESS, _NOT_MODIFIED = 200, 304
 
 
-def open_client(
-    *,
-    allow_private_addresses: bool,
-    seconds: float | None,
-    connections: int = CONNECTIONS,
-    per_host: int = CONNECTIONS_PER_HOST,
-) -> aiohttp.ClientSession:
-    """Return a new client. No timeout is None, and no limit on connections is 0."""
+def open_client(*, allow_private_addresses: bool) -> aiohttp.ClientSession:
+    """Return a new client; its callers limit the time and the number of requests."""
     connector = Connector(
         resolver=AddressResolver(),
         socket_factory=None if allow_private_addresses else guarded_socket,
-        limit=connections,
-        limit_per_host=per_host,
+        limit=0,
     )
     factory = partial(_BoundedResponses, loop=asyncio.get_running_loop())
     connector._factory = factory  # type: ignore[assignment]
     return aiohttp.ClientSession(
         connector=connector,
-        timeout=aiohttp.ClientTimeout(total=seconds),
+        timeout=aiohttp.ClientTimeout(total=None),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,  # a small response cannot become a large one
         headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
