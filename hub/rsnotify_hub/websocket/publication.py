@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from rsnotify.errors import DocumentError
+from rsnotify.errors import DocumentError, StorageError
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import FragmentIntake
@@ -124,12 +124,15 @@ class WebSocketPublication(WebSocketRole):
         self._end_if_done()
 
     def _attempt(self, work: Callable[[], None]) -> Refusal | None:
+        """Call `work`, and return the refusal if it fails."""
         try:
             work()
         except Refusal as refusal:
             return refusal
         except DocumentError as error:
             return Refusal(Code.INVALID_FRAGMENT, str(error))
+        except StorageError:
+            return Refusal(Code.UNAVAILABLE, "the hub cannot write its log; try again later")
         except Exception:
             # A fault of the hub must not affect other connections.
             log.exception("a publication failed")
@@ -183,10 +186,10 @@ class WebSocketPublication(WebSocketRole):
 
     def _written(self, until: Instant, written: asyncio.Future[None]) -> None:
         self._in_flight -= 1
-        error = written.exception()
+        refusal = self._attempt(written.result)
         # Nothing after a lost fragment may be acknowledged.
-        if error is not None:
-            self._failure = self._failure or _refusal_of(error)
+        if refusal is not None:
+            self._failure = self._failure or refusal
         elif self._failure is None:
             self._durable = until
         self._schedule()
@@ -213,9 +216,3 @@ class WebSocketPublication(WebSocketRole):
         self.ended.set_result(None)
         if self._refusal is not None:
             self.refuse(self._refusal)
-
-
-def _refusal_of(error: BaseException) -> Refusal:
-    if isinstance(error, DocumentError):
-        return Refusal(Code.INVALID_FRAGMENT, str(error))
-    return Refusal(Code.UNAVAILABLE, "the hub cannot write its log; try again later")
