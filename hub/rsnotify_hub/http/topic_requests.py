@@ -10,6 +10,7 @@ import asyncio
 import os
 import socket
 import ssl
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 from urllib.parse import urldefrag, urlsplit
@@ -81,26 +82,16 @@ class _BoundedResponses(ResponseHandler):
             self.transport.abort()
 
 
-class Validators(Struct, frozen=True):
-    """The `ETag` and `Last-Modified` of one version of a content (RFC 9110 §8.8)."""
-
-    etag: str | None = None
-    modified: str | None = None
-
-    def conditions(self) -> dict[str, str]:
-        headers = {"If-None-Match": self.etag, "If-Modified-Since": self.modified}
-        return {name: value for name, value in headers.items() if value is not None}
-
-
-NO_VALIDATORS = Validators()
-
-
 class Fetched(Struct, frozen=True):
-    """The answer of a topic; the content type may be empty."""
+    """The content of a topic, whose type may be empty.
+
+    Args:
+        conditions: The headers of a request for any other version.
+    """
 
     body: bytes
     content_type: str
-    validators: Validators
+    conditions: Mapping[str, str]
 
 
 class TopicClient:
@@ -111,23 +102,23 @@ class TopicClient:
         self._max_bytes = max_bytes
         self._seconds = seconds
 
-    async def fetch(self, topic: str, known: Validators) -> Fetched | None:
-        """GET a topic; return None if its version is still the known one.
+    async def fetch(self, topic: str, conditions: Mapping[str, str]) -> Fetched | None:
+        """GET a topic; return None if its version is still the one with these conditions.
 
         Raises:
             Unavailable: It did not answer with usable content.
         """
         try:
             async with asyncio.timeout(self._seconds):
-                return await self._follow(topic, known)
+                return await self._follow(topic, conditions)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise Unavailable(topic, reason_of(error)) from None
 
-    async def _follow(self, topic: str, known: Validators) -> Fetched | None:
+    async def _follow(self, topic: str, conditions: Mapping[str, str]) -> Fetched | None:
         url = topic
         for _ in range(MAX_REDIRECTS + 1):
             async with self._client.get(
-                exact_url(url), allow_redirects=False, headers=known.conditions()
+                exact_url(url), allow_redirects=False, headers=conditions
             ) as response:
                 if response.status not in _REDIRECTS:
                     return await self._read(topic, response)
@@ -150,14 +141,17 @@ class TopicClient:
         return Fetched(
             body=b"".join(chunks),
             content_type=response.headers.get("Content-Type", ""),
-            validators=Validators(
-                _short(response.headers.get("ETag")), _short(response.headers.get("Last-Modified"))
-            ),
+            conditions=_conditions(response.headers),
         )
 
 
-def _short(validator: str | None) -> str | None:
-    return validator if validator is not None and len(validator) <= _MAX_VALIDATOR else None
+def _conditions(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of a request for any other version of a content (RFC 9110 §13.1)."""
+    values = {
+        "If-None-Match": headers.get("ETag", ""),
+        "If-Modified-Since": headers.get("Last-Modified", ""),
+    }
+    return {name: value for name, value in values.items() if 0 < len(value) <= _MAX_VALIDATOR}
 
 
 def _target(topic: str, url: str, location: str) -> str:
