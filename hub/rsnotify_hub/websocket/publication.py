@@ -20,7 +20,6 @@ from rsnotify_hub.websocket.websocket_connection import (
     PublishingFrame,
     WebSocketConnection,
     WebSocketRole,
-    encode,
     instant,
 )
 
@@ -80,7 +79,7 @@ class WebSocketPublication(WebSocketRole):
         """Report the end of the log to the Source."""
         state = self.topics.state(self.topic)
         through = instant(state.through if state else None)
-        self.connection.send_text(encode(PublishingFrame(topic=self.topic, through=through)))
+        self.connection.send_message(PublishingFrame(topic=self.topic, through=through))
 
     def finish(self) -> None:
         """Accept no more messages; those that have arrived are still appended."""
@@ -158,8 +157,7 @@ class WebSocketPublication(WebSocketRole):
         if self.intake.is_small(payload):
             self._publish(self.intake.read_now(payload))
         else:
-            reading = asyncio.to_thread(self.intake.read_now, payload)
-            self._reading = asyncio.create_task(reading)
+            self._reading = asyncio.create_task(self.intake.read(payload))
             self._reading.add_done_callback(self._read_large)
 
     def _read_large(self, reading: asyncio.Task[Fragment]) -> None:
@@ -199,7 +197,7 @@ class WebSocketPublication(WebSocketRole):
             return
         frame = AcceptedFrame(topic=self.topic, until=format_datetime(self._durable))
         self._durable = None
-        self.connection.send_text(encode(frame))
+        self.connection.send_message(frame)
 
     def _expects_more(self) -> bool:
         return self._refusal is None and (bool(self._messages) or not self._has_finished)
