@@ -118,7 +118,7 @@ class WebSocketHandler:
         if group is not None:
             subscriber.key = group.selection.key
             subscriber.leave = partial(self.groups.leave, group, address)
-        self.replays.start(subscriber, since, group, select)
+        self.replays.start(subscriber, since, group)
 
     def refuse(
         self, connection: WebSocketConnection, refusal: Refusal, topic: str | None = None
