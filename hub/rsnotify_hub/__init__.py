@@ -1,8 +1,7 @@
 """The hub: accepts changes from Sources, stores them durably, and pushes them to Destinations.
 
-Handlers accept requests (`websub`, `websocket`, `mqtt.inbox`), the log stores fragments and passes
-them on (`log`), and delivery channels send them (`websub.channel`, `websocket.subscribers`,
-`bridging.bridge`). `hub` connects these parts, and `application` serves them over HTTP. The
-decisions are made without I/O, for example in `log.fragments`, `subscriptions`, `websub.forms`,
-`websub.pinging.channel_lists`, `websocket.frames` and `access.grants`.
+Fragments arrive over HTTP (`websub`), WebSockets (`websocket`) and MQTT (`mqtt`), and are checked
+alike (`intake`). The log of each topic (`log`) stores them, and passes them on to callbacks
+(`websub`), to WebSockets and event streams (`live`), and to brokers (`bridging`). `hub` connects
+these parts, and `application` serves them over HTTP.
 """

@@ -18,6 +18,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.offer import HUB_DOCUMENT
+from rsnotify.runtime.listening import listen
 from rsnotify.runtime.serving import without_ambiguity
 from rsnotify_hub.access.authorization import GrantReloader
 from rsnotify_hub.access.limits import TrustedProxies, is_loopback
@@ -30,7 +31,6 @@ from rsnotify_hub.http.middleware import (
     Handler,
     ProtocolSite,
     add_security_headers,
-    listen,
     url_of,
     with_client_address,
     with_guard,

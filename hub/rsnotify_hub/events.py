@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from functools import cached_property, lru_cache
 from random import randrange
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -41,6 +41,8 @@ _MAX_INPUT = 16 * 1024
 
 #: Fragments of more bytes are parsed in a thread, so that the event loop is not blocked.
 _MAX_INLINE_BYTES = 64 * 1024
+
+S = TypeVar("S", bound=Struct)
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -381,27 +383,15 @@ def _text(instant: Instant | None) -> str | None:
 
 
 def _change(entry: Resource) -> EventChange:
-    return EventChange(
-        uri=entry.uri,
-        change=entry.change,
-        datetime=_text(entry.changed_at),
-        encoding=entry.encoding,
-        hash=entry.hash,
-        length=entry.length,
-        type=entry.type,
-        links=tuple(map(_link, entry.links)),
-    )
+    links = tuple(map(_link, entry.links))
+    return _copy(EventChange, entry, datetime=_text(entry.changed_at), links=links)
 
 
 def _link(link: Link) -> EventLink:
-    return EventLink(
-        rel=link.rel,
-        href=link.href,
-        encoding=link.encoding,
-        hash=link.hash,
-        length=link.length,
-        modified=_text(link.modified),
-        path=link.path,
-        pri=link.pri,
-        type=link.type,
-    )
+    return _copy(EventLink, link, modified=_text(link.modified))
+
+
+def _copy(kind: type[S], source: Struct, **given: object) -> S:
+    """Return a struct with the given fields, and all others from `source`."""
+    others = {name: getattr(source, name) for name in kind.__struct_fields__ if name not in given}
+    return kind(**others, **given)

@@ -5,7 +5,7 @@ require that fragments are contiguous: a Destination detects a gap itself. It re
 would make a Destination wrong: those with entries outside the interval or out of order. A heartbeat
 (a fragment without entries) only states that nothing changed, so a heartbeat at the end of a log is
 replaced by a fragment that covers it. For a subscriber that lags, contiguous fragments are merged.
-For a topic that is not about changes, a fragment holds its whole content (`contents`).
+For a topic that is not about changes, a fragment holds its whole content (`intake`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Fragment(Struct, frozen=True):
         until: The end of its interval, or the datetime of its last change.
         begins: `from_`, or the latest instant that is surely before its first change.
         heartbeat: Whether it has no entries.
-        whole: Whether it is a topic's whole content instead of changes (`contents`), received at
+        whole: Whether it is a topic's whole content instead of changes (`intake`), received at
             `until`. A newer content replaces it.
         framework: Whether it is a Framework Notification, which is about documents.
     """

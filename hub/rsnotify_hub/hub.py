@@ -315,21 +315,10 @@ async def open_hub(
     async with AsyncExitStack() as stack:
         opened = await stack.enter_async_context(open_store(configuration, clock, public_url))
         client = await stack.enter_async_context(
-            open_client(
-                allow_private_addresses=websub.allow_private_addresses,
-                seconds=websub.callback_seconds,
-            )
-        )
-        callback_client = await stack.enter_async_context(
-            open_client(
-                allow_private_addresses=websub.allow_private_addresses,
-                seconds=None,
-                connections=0,
-                per_host=0,
-            )
+            open_client(allow_private_addresses=websub.allow_private_addresses)
         )
         requests = CallbackRequests(
-            callback_client,
+            client,
             public_url + "websub",
             method=websub.signature,
             clock=clock,

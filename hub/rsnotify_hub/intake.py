@@ -52,6 +52,10 @@ class FragmentIntake:
         """Read and check a fragment."""
         return read_fragment(body, limits=self._limits)
 
+    async def read(self, body: bytes) -> Fragment:
+        """Read and check a fragment in a thread."""
+        return await asyncio.to_thread(self.read_now, body)
+
     async def read_content(self, body: bytes, content_type: str) -> Fragment:
         """Read and check a fragment, or the whole content of a topic."""
         read = partial(

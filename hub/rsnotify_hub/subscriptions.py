@@ -29,7 +29,7 @@ from rsnotify.format.datetimes import Instant
 
 
 class DeliveryState(StrEnum):
-    """The state of the deliveries to a subscription (`websub.delivery.delivery`)."""
+    """The state of the deliveries to a subscription (`websub.delivery`)."""
 
     ACTIVE = "active"
     RETRYING = "retrying"

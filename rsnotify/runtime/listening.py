@@ -7,8 +7,11 @@ import socket
 
 from rsnotify.errors import ConfigurationError
 
+#: How many connections the system queues before they are accepted.
+BACKLOG = 1024
 
-def cannot_listen(host: str, port: int, error: Exception) -> str:
+
+def _cannot_listen(host: str, port: int, error: Exception) -> str:
     """Return a sentence with the reason why a port cannot be listened on."""
     reason = str(error)
     if isinstance(error, OSError) and error.errno is not None:
@@ -19,18 +22,20 @@ def cannot_listen(host: str, port: int, error: Exception) -> str:
 
 
 def listen(host: str, port: int, options: str = "another --host or --port") -> socket.socket:
-    """Return a listening socket.
+    """Return a socket that listens on the first address of a name.
 
     Args:
-        host: The address.
+        host: The name or address; empty for all addresses.
         port: The port; 0 for a free one.
         options: What the user should choose if the port is not available.
     """
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=512)
-    except (OSError, OverflowError) as error:
-        said = cannot_listen(host, port, error)
+        family, _, _, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except (OSError, OverflowError, UnicodeError) as error:
+        said = _cannot_listen(host, port, error)
         raise ConfigurationError(f"{said}; choose {options}") from None
 
 

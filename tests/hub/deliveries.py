@@ -115,9 +115,7 @@ async def channel_over(
     patient = {"retry_seconds": 0.01, "callback_seconds": 600}
     config = load_configuration(None, **{**patient, **settings}).websub
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(
-            open_client(allow_private_addresses=True, seconds=None, connections=0, per_host=0)
-        )
+        client = await stack.enter_async_context(open_client(allow_private_addresses=True))
         requests = CallbackRequests(
             client, hub, method=config.signature, clock=clock, allow_private_addresses=True
         )

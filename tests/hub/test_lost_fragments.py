@@ -102,7 +102,7 @@ class Publishing:
     async def read(self, body: bytes) -> Fragment:
         return await self.read_in_thread
 
-    def send_text(self, text: bytes) -> None:
+    def send_message(self, message: object) -> None:
         raise AssertionError("nothing was acknowledged")
 
     def send(self, body: bytes) -> None:

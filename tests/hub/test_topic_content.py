@@ -165,7 +165,7 @@ async def pinging(
     configuration = load_configuration(None, **settings)
     async with (
         opened(folder, clock) as store,
-        open_client(allow_private_addresses=True, seconds=PATIENCE) as client,
+        open_client(allow_private_addresses=True) as client,
     ):
         topics = TopicLogs(store)
         await topics.start(())

@@ -292,7 +292,7 @@ async def hub_redirects(world: World, urls: list[str], anywhere: bool) -> None:
 
 async def hub_deliveries(world: World, urls: list[str], anywhere: bool) -> None:
     """Deliveries to callbacks that were verified when their addresses were public."""
-    async with open_client(allow_private_addresses=anywhere, seconds=None) as client:
+    async with open_client(allow_private_addresses=anywhere) as client:
         requests = CallbackRequests(
             client, TOPIC, method="sha256", clock=lambda: START, allow_private_addresses=anywhere
         )

@@ -1,4 +1,4 @@
-"""What every request passes: the listening socket, and the middleware around its handler."""
+"""What every request passes: the site that accepts it, and the middleware around its handler."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ipaddress import ip_address
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from rsnotify.errors import ConfigurationError, FetchError, StorageError
-from rsnotify.runtime.listening import cannot_listen
+from rsnotify.errors import FetchError, StorageError
+from rsnotify.runtime.listening import BACKLOG
 from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.access.limits import TrustedProxies
 from rsnotify_hub.http.connection_guard import find_guard
@@ -20,9 +20,6 @@ from rsnotify_hub.refusals import RETRY_AFTER, Refusal, answer_to
 from rsnotify_hub.statistics import Statistics
 
 log = logging.getLogger("rsnotify.hub")
-
-#: How many connections the system queues before they are accepted.
-BACKLOG = 1024
 
 #: Headers of a response unless its handler sets them: browsers neither run, embed nor sniff it,
 #: and its links send no referrer.
@@ -35,18 +32,6 @@ SECURITY_HEADERS = {
 }
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on the first address of a name; port 0 chooses a free one."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
-    except (OSError, UnicodeError) as error:
-        said = cannot_listen(host, port, error)
-        raise ConfigurationError(f"{said}; choose another --host or --port") from None
 
 
 def url_of(listener: socket.socket) -> str:

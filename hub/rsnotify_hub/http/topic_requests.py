@@ -10,6 +10,7 @@ import asyncio
 import os
 import socket
 import ssl
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 from urllib.parse import urldefrag, urlsplit
@@ -26,10 +27,6 @@ from rsnotify_hub.urls import check_url
 
 USER_AGENT = "rsnotify-hub"
 
-#: How many connections there are at the same time: a callback that hangs occupies one.
-CONNECTIONS = 500
-CONNECTIONS_PER_HOST = 50
-
 #: How many unread responses one connection may have.
 MAX_RESPONSES = 20
 
@@ -41,25 +38,18 @@ _MAX_VALIDATOR = 200
 _SUCCESS, _NOT_MODIFIED = 200, 304
 
 
-def open_client(
-    *,
-    allow_private_addresses: bool,
-    seconds: float | None,
-    connections: int = CONNECTIONS,
-    per_host: int = CONNECTIONS_PER_HOST,
-) -> aiohttp.ClientSession:
-    """Return a new client. No timeout is None, and no limit on connections is 0."""
+def open_client(*, allow_private_addresses: bool) -> aiohttp.ClientSession:
+    """Return a new client; its callers limit the time and the number of requests."""
     connector = Connector(
         resolver=AddressResolver(),
         socket_factory=None if allow_private_addresses else guarded_socket,
-        limit=connections,
-        limit_per_host=per_host,
+        limit=0,
     )
     factory = partial(_BoundedResponses, loop=asyncio.get_running_loop())
     connector._factory = factory  # type: ignore[assignment]
     return aiohttp.ClientSession(
         connector=connector,
-        timeout=aiohttp.ClientTimeout(total=seconds),
+        timeout=aiohttp.ClientTimeout(total=None),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,  # a small response cannot become a large one
         headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
@@ -88,26 +78,16 @@ class _BoundedResponses(ResponseHandler):
             self.transport.abort()
 
 
-class Validators(Struct, frozen=True):
-    """The `ETag` and `Last-Modified` of one version of a content (RFC 9110 §8.8)."""
-
-    etag: str | None = None
-    modified: str | None = None
-
-    def conditions(self) -> dict[str, str]:
-        headers = {"If-None-Match": self.etag, "If-Modified-Since": self.modified}
-        return {name: value for name, value in headers.items() if value is not None}
-
-
-NO_VALIDATORS = Validators()
-
-
 class Fetched(Struct, frozen=True):
-    """The answer of a topic; the content type may be empty."""
+    """The content of a topic, whose type may be empty.
+
+    Args:
+        conditions: The headers of a request for any other version.
+    """
 
     body: bytes
     content_type: str
-    validators: Validators
+    conditions: Mapping[str, str]
 
 
 class TopicClient:
@@ -118,23 +98,23 @@ class TopicClient:
         self._max_bytes = max_bytes
         self._seconds = seconds
 
-    async def fetch(self, topic: str, known: Validators) -> Fetched | None:
-        """GET a topic; return None if its version is still the known one.
+    async def fetch(self, topic: str, conditions: Mapping[str, str]) -> Fetched | None:
+        """GET a topic; return None if its version is still the one with these conditions.
 
         Raises:
             Unavailable: It did not answer with usable content.
         """
         try:
             async with asyncio.timeout(self._seconds):
-                return await self._follow(topic, known)
+                return await self._follow(topic, conditions)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise Unavailable(topic, reason_of(error)) from None
 
-    async def _follow(self, topic: str, known: Validators) -> Fetched | None:
+    async def _follow(self, topic: str, conditions: Mapping[str, str]) -> Fetched | None:
         url = topic
         for _ in range(MAX_REDIRECTS + 1):
             async with self._client.get(
-                exact_url(url), allow_redirects=False, headers=known.conditions()
+                exact_url(url), allow_redirects=False, headers=conditions
             ) as response:
                 if response.status not in _REDIRECTS:
                     return await self._read(topic, response)
@@ -157,14 +137,17 @@ class TopicClient:
         return Fetched(
             body=b"".join(chunks),
             content_type=response.headers.get("Content-Type", ""),
-            validators=Validators(
-                _short(response.headers.get("ETag")), _short(response.headers.get("Last-Modified"))
-            ),
+            conditions=_conditions(response.headers),
         )
 
 
-def _short(validator: str | None) -> str | None:
-    return validator if validator is not None and len(validator) <= _MAX_VALIDATOR else None
+def _conditions(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of a request for any other version of a content (RFC 9110 §13.1)."""
+    values = {
+        "If-None-Match": headers.get("ETag", ""),
+        "If-Modified-Since": headers.get("Last-Modified", ""),
+    }
+    return {name: value for name, value in values.items() if 0 < len(value) <= _MAX_VALIDATOR}
 
 
 def _target(topic: str, url: str, location: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify.selection import EVERYTHING, PushSelection
+from rsnotify.selection import EVERYTHING
 from rsnotify_hub.access.limits import client_network, is_loopback
 from rsnotify_hub.filtering import FilterCache, FilteredReader, TopicSelection, join_empty
 from rsnotify_hub.live.subscribers import LiveChannel, LiveSubscriber, Opening
@@ -49,15 +49,14 @@ class Replays:
         subscriber: LiveSubscriber,
         since: Instant | None,
         group: SelectionGroup | None = None,
-        select: PushSelection = EVERYTHING,
     ) -> None:
         """Send a subscriber the state of its topic and the log since an instant; make it live.
 
-        `group` is the part of the log that it receives, which it was granted as `select`.
+        `group` is the part of the log that it was granted; None for all of it.
         """
         subscriber.channel.enter(subscriber)
         subscriber.replay_after = self._again
-        self._run(subscriber, partial(self._open, subscriber, since, group, select))
+        self._run(subscriber, partial(self._open, subscriber, since, group))
 
     def _start_after(self, subscriber: LiveSubscriber, position: int) -> None:
         self._run(subscriber, partial(self._replay, subscriber, None, None, position))
@@ -69,11 +68,7 @@ class Replays:
         subscriber.cancel_replay = task.cancel
 
     async def _open(
-        self,
-        subscriber: LiveSubscriber,
-        since: Instant | None,
-        group: SelectionGroup | None,
-        select: PushSelection,
+        self, subscriber: LiveSubscriber, since: Instant | None, group: SelectionGroup | None
     ) -> None:
         topic = subscriber.topic
         state = self._topics.state(topic)
@@ -82,7 +77,7 @@ class Replays:
             Opening(
                 topic,
                 since,
-                select if group else EVERYTHING,
+                group.selection.select if group else EVERYTHING,
                 through=state.through if state else None,
                 audience=self._topics.audience(topic),
                 begins=state.begins if state and has_gap else None,

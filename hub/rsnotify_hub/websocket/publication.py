@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from rsnotify.errors import DocumentError
+from rsnotify.errors import DocumentError, StorageError
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import FragmentIntake
@@ -20,7 +20,6 @@ from rsnotify_hub.websocket.websocket_connection import (
     PublishingFrame,
     WebSocketConnection,
     WebSocketRole,
-    encode,
     instant,
 )
 
@@ -80,7 +79,7 @@ class WebSocketPublication(WebSocketRole):
         """Report the end of the log to the Source."""
         state = self.topics.state(self.topic)
         through = instant(state.through if state else None)
-        self.connection.send_text(encode(PublishingFrame(topic=self.topic, through=through)))
+        self.connection.send_message(PublishingFrame(topic=self.topic, through=through))
 
     def finish(self) -> None:
         """Accept no more messages; those that have arrived are still appended."""
@@ -124,12 +123,15 @@ class WebSocketPublication(WebSocketRole):
         self._end_if_done()
 
     def _attempt(self, work: Callable[[], None]) -> Refusal | None:
+        """Call `work`, and return the refusal if it fails."""
         try:
             work()
         except Refusal as refusal:
             return refusal
         except DocumentError as error:
             return Refusal(Code.INVALID_FRAGMENT, str(error))
+        except StorageError:
+            return Refusal(Code.UNAVAILABLE, "the hub cannot write its log; try again later")
         except Exception:
             # A fault of the hub must not affect other connections.
             log.exception("a publication failed")
@@ -155,8 +157,7 @@ class WebSocketPublication(WebSocketRole):
         if self.intake.is_small(payload):
             self._publish(self.intake.read_now(payload))
         else:
-            reading = asyncio.to_thread(self.intake.read_now, payload)
-            self._reading = asyncio.create_task(reading)
+            self._reading = asyncio.create_task(self.intake.read(payload))
             self._reading.add_done_callback(self._read_large)
 
     def _read_large(self, reading: asyncio.Task[Fragment]) -> None:
@@ -183,10 +184,10 @@ class WebSocketPublication(WebSocketRole):
 
     def _written(self, until: Instant, written: asyncio.Future[None]) -> None:
         self._in_flight -= 1
-        error = written.exception()
+        refusal = self._attempt(written.result)
         # Nothing after a lost fragment may be acknowledged.
-        if error is not None:
-            self._failure = self._failure or _refusal_of(error)
+        if refusal is not None:
+            self._failure = self._failure or refusal
         elif self._failure is None:
             self._durable = until
         self._schedule()
@@ -196,7 +197,7 @@ class WebSocketPublication(WebSocketRole):
             return
         frame = AcceptedFrame(topic=self.topic, until=format_datetime(self._durable))
         self._durable = None
-        self.connection.send_text(encode(frame))
+        self.connection.send_message(frame)
 
     def _expects_more(self) -> bool:
         return self._refusal is None and (bool(self._messages) or not self._has_finished)
@@ -213,9 +214,3 @@ class WebSocketPublication(WebSocketRole):
         self.ended.set_result(None)
         if self._refusal is not None:
             self.refuse(self._refusal)
-
-
-def _refusal_of(error: BaseException) -> Refusal:
-    if isinstance(error, DocumentError):
-        return Refusal(Code.INVALID_FRAGMENT, str(error))
-    return Refusal(Code.UNAVAILABLE, "the hub cannot write its log; try again later")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import struct
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import InitVar, dataclass, field
 from typing import ClassVar
 
@@ -197,8 +197,8 @@ class WebSocketConnection(LiveConnection):
 
     # Output.
 
-    def send_text(self, text: bytes) -> None:
-        self.send(text_frame(text))
+    def send_message(self, message: Sent) -> None:
+        self.send(control_frame(message))
 
     def _send_late(self) -> None:
         late, self._late_reply = self._late_reply, None
@@ -347,7 +347,7 @@ Sent = SubscribedFrame | GapFrame | PublishingFrame | AcceptedFrame | ErrorFrame
 
 _decode = msgspec.json.Decoder(First).decode
 _decode_of_topics = msgspec.json.Decoder(OfTopics).decode
-encode: Callable[[Sent], bytes] = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder().encode
 
 
 def decode(text: bytes) -> First:
@@ -372,17 +372,17 @@ def instant(value: Instant | None) -> str | None:
     return None if value is None else format_datetime(value)
 
 
-def text_frame(payload: bytes) -> bytes:
-    """Encode an unmasked, unfragmented text frame (RFC 6455 §5.2)."""
-    return _frame(_TEXT, payload)
+def control_frame(message: Sent) -> bytes:
+    return _frame(_encode(message))
 
 
 def document_frames(fragments: Iterable[Fragment]) -> bytes:
     """Encode one frame for each fragment; all subscribers of a topic share these bytes."""
-    return b"".join([_frame(_TEXT if is_text(each) else _BINARY, each.body) for each in fragments])
+    return b"".join([_frame(each.body, _TEXT if is_text(each) else _BINARY) for each in fragments])
 
 
-def _frame(head: int, payload: bytes) -> bytes:
+def _frame(payload: bytes, head: int = _TEXT) -> bytes:
+    """Encode an unmasked, unfragmented frame (RFC 6455 §5.2)."""
     size = len(payload)
     if size < 126:
         return bytes((head, size)) + payload

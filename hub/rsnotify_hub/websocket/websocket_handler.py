@@ -47,12 +47,11 @@ from rsnotify_hub.websocket.websocket_connection import (
     WebSocketConnection,
     WebSocketRole,
     accept_upgrade,
+    control_frame,
     decode,
     decode_of_topics,
     document_frames,
-    encode,
     instant,
-    text_frame,
 )
 
 _NO_FIRST_FRAME = Refusal(Code.BAD_REQUEST, "no subscribe or publish frame arrived")
@@ -119,7 +118,7 @@ class WebSocketHandler:
         if group is not None:
             subscriber.key = group.selection.key
             subscriber.leave = partial(self.groups.leave, group, address)
-        self.replays.start(subscriber, since, group, select)
+        self.replays.start(subscriber, since, group)
 
     def refuse(
         self, connection: WebSocketConnection, refusal: Refusal, topic: str | None = None
@@ -129,7 +128,7 @@ class WebSocketHandler:
             return
         self.statistics.refused[refusal.code] += 1
         frame = ErrorFrame(code=refusal.code, message=refusal.reason, topic=topic)
-        connection.send_text(encode(frame))
+        connection.send_message(frame)
         if topic is None:
             connection.close(refusal.close_code, refusal.code)
 
@@ -219,7 +218,7 @@ class NamedFrames(Encoding):
 
     def __init__(self, topic: str) -> None:
         super().__init__(DeliveryTransport.WEBSOCKET)
-        self._head = text_frame(encode(DocumentsFrame(topic)))
+        self._head = control_frame(DocumentsFrame(topic))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, NamedFrames) and self._head == other._head
@@ -245,10 +244,10 @@ class WebSocketSubscriber(LiveSubscriber, WebSocketRole):
             audience=opening.audience,
             select=opening.select,
         )
-        self.connection.send_text(encode(frame))
+        self.connection.send_message(frame)
         if opening.begins is not None:
             begins = format_datetime(opening.begins)
-            self.connection.send_text(encode(GapFrame(topic=self.topic, from_=begins)))
+            self.connection.send_message(GapFrame(topic=self.topic, from_=begins))
 
     def received(self, payload: bytes, *, is_text: bool) -> None:
         self.refuse(Refusal(Code.BAD_REQUEST, "a subscriber sends one frame only"))

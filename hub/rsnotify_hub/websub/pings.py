@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from weakref import WeakValueDictionary
 
 import aiohttp
@@ -33,7 +33,7 @@ from rsnotify_hub.fragments import (
     read_stored,
     up_links,
 )
-from rsnotify_hub.http.topic_requests import NO_VALIDATORS, Fetched, TopicClient, Validators
+from rsnotify_hub.http.topic_requests import Fetched, TopicClient
 from rsnotify_hub.intake import is_sitemap, is_xml, whole_content
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
@@ -82,7 +82,7 @@ class TopicFetcher:
         self._hosts: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._working: dict[str, asyncio.Task[None]] = {}
-        self._versions: dict[str, tuple[int, Validators]] = {}
+        self._versions: dict[str, tuple[int, Mapping[str, str]]] = {}
 
     async def fetch(self, topic: str) -> None:
         """GET a topic, and append what is new; return once that is durable.
@@ -154,14 +154,14 @@ class TopicFetcher:
             raise Unavailable(topic, error.reason) from None
         self._remember(topic, fetched)
 
-    def _version(self, topic: str) -> Validators:
-        """Return the validators of the newest log entry, if it came from a fetch."""
-        position, validators = self._versions.get(topic, (0, NO_VALIDATORS))
-        return validators if position == self._topics.position(topic) else NO_VALIDATORS
+    def _version(self, topic: str) -> Mapping[str, str]:
+        """Return the conditions of the newest log entry, if it came from a fetch."""
+        position, conditions = self._versions.get(topic, (0, {}))
+        return conditions if position == self._topics.position(topic) else {}
 
     def _remember(self, topic: str, fetched: Fetched) -> None:
         self._versions.pop(topic, None)
-        self._versions[topic] = self._topics.position(topic), fetched.validators
+        self._versions[topic] = self._topics.position(topic), fetched.conditions
         if len(self._versions) > _MAX_VERSIONS:
             del self._versions[next(iter(self._versions))]
 

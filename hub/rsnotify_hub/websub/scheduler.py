@@ -203,22 +203,21 @@ class DeliverySlot:
     due: float = 0.0
     _cancel_request: Callable[[], None] | None = None
     _done: Callable[[Answer | None], None] | None = None
-    _is_requesting: bool = False
-    _expired: bool = False
+    _timeout: asyncio.Timeout | None = None
 
     async def limit(self, request: Coroutine[Any, Any, Answer]) -> Answer:
         """Await a request within the time limit; only from the slot's own task."""
         self.deadlines.add(self)
-        self._is_requesting = True
+        timeout = self._timeout = asyncio.timeout(None)  # until `expire`
         try:
-            return await request
-        except asyncio.CancelledError:
-            # The task may have been cancelled for another reason as well.
-            if not self._expired or self._own_task.uncancel() > 0:
+            async with timeout:
+                return await request
+        except TimeoutError:
+            if not timeout.expired():
                 raise
             return _TIMED_OUT
         finally:
-            self._is_requesting = False
+            self._timeout = None
             self.deadlines.remove(self)
 
     def watch(self, cancel: Callable[[], None], done: Callable[[Answer | None], None]) -> None:
@@ -250,9 +249,8 @@ class DeliverySlot:
         if self._cancel_request is not None:
             self._cancel_request()
             self.complete(_TIMED_OUT)
-        elif self._is_requesting and not self._expired:
-            self._expired = True
-            self._own_task.cancel()
+        elif self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(0)
 
     @property
     def seconds(self) -> float:
@@ -262,11 +260,6 @@ class DeliverySlot:
     @property
     def is_started(self) -> bool:
         return self.task is not None or self._cancel_request is not None
-
-    @property
-    def _own_task(self) -> asyncio.Task[None]:
-        assert self.task is not None
-        return self.task
 
 
 #: Starts the request of a slot.

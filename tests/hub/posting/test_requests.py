@@ -52,7 +52,7 @@ Make = Callable[..., CallbackRequests]
 async def make() -> AsyncIterator[Make]:
     """Make requests with any settings; they are closed at the end."""
     made = []
-    async with open_client(allow_private_addresses=False, seconds=PATIENCE) as client:
+    async with open_client(allow_private_addresses=False) as client:
 
         def make(**settings: Any) -> CallbackRequests:
             defaults = {"allow_private_addresses": True, "method": "sha256"}
