@@ -40,6 +40,7 @@ from rsnotify_publisher.changes import (
 from rsnotify_publisher.hubs import Hub, parse_hub
 from rsnotify_publisher.journal import Journal, Recorder, system_clock
 from rsnotify_publisher.options import Options
+from rsnotify_publisher.push.hub_feed import ChangeStream
 from rsnotify_publisher.source_context import SourceCallbacks, SourceContext
 
 #: How many services are closed at the same time.
@@ -212,15 +213,19 @@ class Publisher(Stoppable):
                 journal.add_notice_hub(hub.uri)
         self._pool.enter()
         try:
-            self._election = LeaderElection(self.source, self._pool)
+            contents, threads = self.source.contents, self._pool.threads
+            changes = ChangeStream(
+                None if contents is None else contents.inline, self._pool.call, threads.contents
+            )
             self._recorder = Recorder(
                 self.source.open_journal,
-                self._election.recorded,
-                self._pool.threads.recorders,
+                changes.recorded,
+                threads.recorders,
                 memory=self._pool.memory,
             )
             self._recorder.start()
-            self._election.start(self._recorder)
+            self._election = LeaderElection(self.source, self._recorder, changes, self._pool)
+            self._election.start()
         except BaseException:
             self._pool.leave()
             raise
@@ -332,7 +337,18 @@ class Publisher(Stoppable):
     def _recording(self, changes: Iterable[Resource | Record]) -> _Recording:
         records = [check_record(as_record(change)) for change in changes]
         self.start()
-        return lambda journal: self.source.record(journal, records)
+        captured = self.source.captured
+
+        def record(journal: Journal) -> list[Resource]:
+            recorded = journal.record(records)
+            if captured is not None:
+                # Within the transaction: once others can read a change, it may be packed.
+                for change, record in zip(recorded, records, strict=True):
+                    if record.content is not None:
+                        captured.put(change, record.content)
+            return recorded
+
+        return record
 
     def transact(self, work: Callable[[Journal], T]) -> concurrent.futures.Future[T]:
         """Run work in the next transaction; again if another caller fails that; see `submit`."""

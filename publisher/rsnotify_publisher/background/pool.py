@@ -30,7 +30,7 @@ from msgspec import Struct
 from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.journal.journal import USUAL_MEMORY
 from rsnotify_publisher.options import MISFIRE_GRACE, JobSchedule
-from rsnotify_publisher.push.transports import HubConnections
+from rsnotify_publisher.push.websocket import HubConnections
 
 _CHECK_CLOCK_EVERY = 10.0
 _scheduler_log = logging.getLogger("rsnotify.publisher.scheduler")

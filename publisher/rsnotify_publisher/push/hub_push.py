@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator, Sequence
-from concurrent.futures import Executor
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -21,20 +20,16 @@ from rsnotify.sync.retry import LONGEST_RETRY_AFTER, Alternatives, Retry
 from rsnotify_publisher.hubs import Hub, HubFailure
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.push.hub_feed import (
-    Call,
     ChangeStream,
-    ChannelNews,
     FragmentWriter,
     HubFeed,
-)
-from rsnotify_publisher.push.transports import HubConnections, feed_hub
-from rsnotify_publisher.source_context import SourceContext
-from rsnotify_publisher.source_documents import (
-    CAPABILITY_LIST,
-    FrameworkNotices,
-    allows_second_channel,
+    NoticeStream,
     promise_notices,
 )
+from rsnotify_publisher.push.transports import feed_hub
+from rsnotify_publisher.push.websocket import HubConnections
+from rsnotify_publisher.source_context import SourceContext
+from rsnotify_publisher.source_documents import CAPABILITY_LIST, allows_second_channel
 
 
 class NodeRotation:
@@ -214,8 +209,8 @@ class HubPush:
     """Feeds the hubs; the journal is read in the event loop's thread.
 
     Attributes:
-        changes: What the feeds of the channel for changes read.
-        notices: Resumes the feeds of the channel for notices of documents.
+        changes: What the feeds of the channel for changes read; open if there are hubs.
+        notices: What the feeds of the channel for notices of documents read.
     """
 
     def __init__(
@@ -223,16 +218,16 @@ class HubPush:
         source: SourceContext,
         journal: Journal,
         recorder: Recorder,
-        call: Call,
-        readers: Executor,
+        changes: ChangeStream,
         websockets: HubConnections,
     ) -> None:
         self._source = source
         self._journal = journal
         self._recorder = recorder
-        contents = None if source.contents is None else source.contents.inline
-        self.changes = ChangeStream(journal, contents, call, readers, self._sent)
-        self.notices = ChannelNews()
+        self.changes = changes
+        self.notices = NoticeStream(journal)
+        if source.hubs:
+            changes.open(journal)
         channel = source.documents.framework
         self._change_push = ChannelPush(
             source.documents.topic,
@@ -250,6 +245,7 @@ class HubPush:
             what="notices of new documents",
             beside=self._change_push,
         )
+        changes.feeds = [feed for _, feed in self._change_push.feeds]
         self._saved: tuple[dict[str, int], dict[str, int]] = ({}, {})
         self._left_behind: set[str] = set()
 
@@ -260,7 +256,6 @@ class HubPush:
             self._journal.cursor(hub.uri),
             self._writer(self._source.documents.uri(CAPABILITY_LIST)),
             self._recorder.promise_with_digest,
-            self.changes.news,
             heartbeat=options.heartbeat,
             batch=options.fragment_entries,
         )
@@ -268,11 +263,10 @@ class HubPush:
     def _notice_feed(self, hub: Hub) -> HubFeed:
         options, documents = self._source.options, self._source.documents
         return HubFeed(
-            FrameworkNotices(self._journal),
+            self.notices,
             self._journal.notice_cursor(hub.uri),
             self._writer(documents.description_uri, Capability.FRAMEWORK_NOTIFICATION),
             lambda: self._recorder.arun(promise_notices),
-            self.notices,
             heartbeat=options.heartbeat * _HEARTBEATS_PER_NOTICE_HEARTBEAT,
             batch=options.fragment_entries,
         )
@@ -282,9 +276,6 @@ class HubPush:
         return FragmentWriter(
             up, options.fragment_entries, options.fragment_bytes, profile, capability
         )
-
-    def _sent(self) -> Iterator[int]:
-        return (feed.sent for _, feed in self._change_push.feeds)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
