@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify.format.digest import SetDigest, SetSum, set_digest
+from rsnotify.format.hashes import SetDigest, SetSum, set_digest
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify_publisher import Options, Publisher, Record
 from rsnotify_publisher.journal import Journal, Recorder

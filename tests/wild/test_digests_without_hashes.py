@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from rsnotify.format.digest import SetSum
+from rsnotify.format.hashes import SetSum
 from tests.wild.documents import md, seconds, sha256, urlset
 from tests.wild.hub import WildHub, offer_hub
 from tests.wild.running import Copy, outcome_of, pace, pushed, until

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from rsnotify.errors import counted, without_credentials
 from rsnotify.format.datetimes import Instant, from_microseconds
-from rsnotify.format.digest import SetSum
+from rsnotify.format.hashes import SetSum
 from rsnotify.runtime.command_line import ForcedShutdown, complain, printable, run
 from rsnotify.runtime.listening import address, listen
 from rsnotify.runtime.processes import allow_files

@@ -37,8 +37,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant, format_datetime, from_microseconds, to_microseconds
-from rsnotify.format.digest import SetDigest
-from rsnotify.format.hashes import matches
+from rsnotify.format.hashes import SetDigest, matches
 from rsnotify.format.model import INLINE_LIMIT, Capability, Document, Link, Rel, Resource
 from rsnotify.format.writer import Profile, closing, entry, opening
 from rsnotify_publisher.journal import Journal, JournalState, RecordedChanges, consecutive
