@@ -43,7 +43,7 @@ from rsnotify_publisher.options import Options
 from rsnotify_publisher.push.hub_feed import ChangeStream
 from rsnotify_publisher.source_context import SourceCallbacks, SourceContext
 
-#: How many services are closed at the same time.
+#: How many Publishers are closed at the same time.
 _AT_ONCE = 8
 
 
@@ -73,26 +73,18 @@ class Startable(ABC):
         await asyncio.to_thread(self.close)
 
 
-class Stoppable(Startable):
-    """Can begin to end before `close`, so that several end at the same time."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Begin to end; `close` waits for it."""
+#: Those that run, and are closed at the end of the program.
+running: set[Publisher] = set()
 
 
-#: What runs, and is closed at the end of the program.
-running: set[Stoppable] = set()
-
-
-def close_all(services: Iterable[Stoppable]) -> None:
-    """Close several services at the same time, each in its order."""
-    services = list(services)
-    for service in services:
-        service.stop()
+def close_all(publishers: Iterable[Publisher]) -> None:
+    """Close several Publishers at the same time."""
+    publishers = list(publishers)
+    for publisher in publishers:
+        publisher.stop()
     # Each waits for the disk.
     with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as threads:
-        for closed in [threads.submit(service.close) for service in services]:
+        for closed in [threads.submit(publisher.close) for publisher in publishers]:
             closed.result()
 
 
@@ -106,7 +98,7 @@ T = TypeVar("T")
 _Recording = Callable[[Journal], list[Resource]]
 
 
-class Publisher(Stoppable):
+class Publisher(Startable):
     """Records changes durably, pushes them to hubs, and keeps the documents.
 
     It starts with the first change, or by `start()`, `with` or `async with`. Any number of
@@ -409,17 +401,15 @@ class Publisher(Stoppable):
         self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> Resource:
         """Record in asyncio that a resource was created; see `created`."""
-        return (await self.arecord([describe_record(uri, ChangeType.CREATED, content, metadata)]))[
-            0
-        ]
+        change = describe_record(uri, ChangeType.CREATED, content, metadata)
+        return (await self.arecord([change]))[0]
 
     async def aupdated(
         self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> Resource:
         """Record in asyncio that a resource changed; see `created`."""
-        return (await self.arecord([describe_record(uri, ChangeType.UPDATED, content, metadata)]))[
-            0
-        ]
+        change = describe_record(uri, ChangeType.UPDATED, content, metadata)
+        return (await self.arecord([change]))[0]
 
     async def adeleted(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
         """Record in asyncio that a resource was deleted; see `created`."""

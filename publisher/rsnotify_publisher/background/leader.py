@@ -35,6 +35,9 @@ from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.source_documents import DESCRIPTION, RESOURCE_LIST
 
 _log = logging.getLogger("rsnotify.publisher")
+#: Seconds between two attempts to lead, while another process leads, and after an error.
+_TAKE_OVER_WITHIN = 0.2
+_RETRY_AFTER = 1.0
 _NOTE_CURSORS_EVERY = 1.0
 _RETRY = Retry(first=0.1, most=30.0)
 # How many refreshes pass between two checks of limits by age.
@@ -47,6 +50,88 @@ _PATIENCE = 10.0
 _AHEAD = 60_000_000
 
 _Job = Callable[[], Awaitable[object]]
+
+
+class LeaderElection:
+    """Leads whenever no other process of the Source does.
+
+    The operating system releases the lock of a leader that dies, however it dies.
+
+    Attributes:
+        published: Done once every document is written.
+    """
+
+    def __init__(
+        self,
+        source: SourceContext,
+        recorder: Recorder,
+        changes: ChangeStream,
+        pool: PublisherPool,
+    ) -> None:
+        self._source = source
+        self._recorder = recorder
+        self._changes = changes
+        self._pool = pool
+        self._lock = FileLock(source.lock, thread_local=False)
+        self._stop = asyncio.Event()
+        self._running: Future[None]
+        self.published: Future[None] = Future()
+
+    def start(self) -> None:
+        """Lead from now on, or wait until that is possible."""
+        self._running = self._pool.spawn(self._run())
+
+    def stop(self) -> None:
+        """Begin to end in order, so that several Publishers can do so at the same time."""
+        self._pool.call(self._stop.set)
+
+    def close(self) -> None:
+        self.stop()
+        self._running.result()
+
+    async def _run(self) -> None:
+        is_last = has_led = False
+        while not is_last and not has_led:
+            # Once more after `stop`: the former leader may have ended before our last change.
+            is_last = self._stop.is_set()
+            has_led = await self._try_to_lead()
+
+    async def _try_to_lead(self) -> bool:
+        """Lead until stopped; return False if another process leads, or something failed."""
+        try:
+            with self._lock.acquire(blocking=False):
+                await self._lead()
+            return True
+        except Timeout:
+            self._check_documents()
+            await wait_for_event(self._stop, _TAKE_OVER_WITHIN)
+        except Exception as error:  # a running Source must go on publishing, or try to
+            expected = isinstance(error, RsnotifyError | OSError)
+            then = "the next start continues" if self._stop.is_set() else "trying again"
+            _log.error("publishing failed; %s: %s", then, error, exc_info=not expected)
+            await wait_for_event(self._stop, _RETRY_AFTER)
+        return False
+
+    async def _lead(self) -> None:
+        with self._source.open_journal() as journal:
+            try:
+                leader = Leader(
+                    *(self._source, journal, self._recorder, self._changes, self._pool),
+                    on_published=self._set_published,
+                )
+                await leader.lead(self._stop)
+            finally:
+                self._changes.close()
+
+    def _set_published(self) -> None:
+        if not self.published.done():
+            self.published.set_result(None)
+
+    def _check_documents(self) -> None:
+        """Count what another process has written as published by this one as well."""
+        folder = self._source.documents_folder
+        if all((folder / name).exists() for name in (RESOURCE_LIST, DESCRIPTION)):
+            self._set_published()
 
 
 @dataclass(eq=False)
@@ -251,89 +336,3 @@ class Leader:
         if await self._in_thread(WorkKind.RESOURCES, self._store.write_resource_list):
             self._published.set()
             self.on_published()
-
-
-_TAKE_OVER_WITHIN = 0.2
-_RETRY_AFTER = 1.0
-
-
-class LeaderElection:
-    """Leads whenever no other process of the Source does.
-
-    The operating system releases the lock of a leader that dies, however it dies.
-
-    Attributes:
-        published: Done once every document is written.
-    """
-
-    def __init__(
-        self,
-        source: SourceContext,
-        recorder: Recorder,
-        changes: ChangeStream,
-        pool: PublisherPool,
-    ) -> None:
-        self._source = source
-        self._recorder = recorder
-        self._changes = changes
-        self._pool = pool
-        self._lock = FileLock(source.lock, thread_local=False)
-        self._stop = asyncio.Event()
-        self._running: Future[None]
-        self.published: Future[None] = Future()
-
-    def start(self) -> None:
-        """Lead from now on, or wait until that is possible."""
-        self._running = self._pool.spawn(self._run())
-
-    def stop(self) -> None:
-        """Begin to end in order, so that several Publishers can do so at the same time."""
-        self._pool.call(self._stop.set)
-
-    def close(self) -> None:
-        self.stop()
-        self._running.result()
-
-    async def _run(self) -> None:
-        is_last = has_led = False
-        while not is_last and not has_led:
-            # Once more after `stop`: the former leader may have ended before our last change.
-            is_last = self._stop.is_set()
-            has_led = await self._try_to_lead()
-
-    async def _try_to_lead(self) -> bool:
-        """Lead until stopped; return False if another process leads, or something failed."""
-        try:
-            with self._lock.acquire(blocking=False):
-                await self._lead()
-            return True
-        except Timeout:
-            self._check_documents()
-            await wait_for_event(self._stop, _TAKE_OVER_WITHIN)
-        except Exception as error:  # a running Source must go on publishing, or try to
-            expected = isinstance(error, RsnotifyError | OSError)
-            then = "the next start continues" if self._stop.is_set() else "trying again"
-            _log.error("publishing failed; %s: %s", then, error, exc_info=not expected)
-            await wait_for_event(self._stop, _RETRY_AFTER)
-        return False
-
-    async def _lead(self) -> None:
-        with self._source.open_journal() as journal:
-            try:
-                leader = Leader(
-                    *(self._source, journal, self._recorder, self._changes, self._pool),
-                    on_published=self._set_published,
-                )
-                await leader.lead(self._stop)
-            finally:
-                self._changes.close()
-
-    def _set_published(self) -> None:
-        if not self.published.done():
-            self.published.set_result(None)
-
-    def _check_documents(self) -> None:
-        """Count what another process has written as published by this one as well."""
-        folder = self._source.documents_folder
-        if all((folder / name).exists() for name in (RESOURCE_LIST, DESCRIPTION)):
-            self._set_published()

@@ -31,175 +31,8 @@ from rsnotify_publisher.push.websocket import HubConnections
 from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.source_documents import CAPABILITY_LIST, allows_second_channel
 
-
-class NodeRotation:
-    """Moves on to the next node when one fails; waits once all have failed.
-
-    Attributes:
-        current: The node to feed now.
-        rounds: How many times in a row all nodes have failed.
-    """
-
-    def __init__(self, nodes: Sequence[str], retry: Retry, random: Random) -> None:
-        self.current = nodes[0]
-        self.rounds = 0
-        self._nodes = nodes
-        self._retry = retry
-        self._random = random
-        self._order: Alternatives[str] = Alternatives()
-        self._tried: set[str] = set()
-        #: When each node may be tried again, as it requested.
-        self._not_before = dict.fromkeys(nodes, float("-inf"))
-
-    def failed(
-        self,
-        now: float,
-        *,
-        progressed: bool,
-        retry_after: float = 0.0,
-        everywhere: bool = False,
-    ) -> float:
-        """Note that the current node failed, and choose the next one.
-
-        Args:
-            now: The time, in seconds.
-            progressed: Whether it had accepted something since it was chosen.
-            retry_after: Seconds that it requested to wait.
-            everywhere: Whether each node would answer the same.
-
-        Returns:
-            The seconds to wait before `current` is tried.
-        """
-        if progressed:
-            self.rounds = 0
-            self._tried.clear()
-        self._tried.add(self.current)
-        self._order.failed(self.current)
-        for node in self._nodes if everywhere else [self.current]:
-            self._not_before[node] = now + min(retry_after, LONGEST_RETRY_AFTER)
-        order = self._order.order(self._nodes)
-        if not everywhere:
-            for node in order:
-                if node not in self._tried and self._not_before[node] <= now:
-                    self.current = node
-                    return 0.0
-        self._tried.clear()
-        self.rounds += 1
-        due = now + self._retry.delay(self.rounds, self._random)
-        self.current = min(order, key=lambda node: max(due, self._not_before[node]))
-        return max(due, self._not_before[self.current]) - now
-
-
 _log = logging.getLogger("rsnotify.publisher")
 _RETRY = Retry(first=0.1, most=30.0)
-
-
-@dataclass(eq=False)
-class ChannelPush:
-    """Feeds the hubs on one channel until it is cancelled.
-
-    It shares `websockets` with other channels. `what` names what waits in the journal while a hub
-    is away, for messages. The push on the other channel, `beside` this one, feeds the same hubs,
-    and warns when a hub is away.
-    """
-
-    topic: str
-    feeds: Sequence[tuple[Hub, HubFeed]]
-    websockets: HubConnections = field(default_factory=HubConnections)
-    what: str = "changes"
-    beside: ChannelPush | None = None
-
-    def __post_init__(self) -> None:
-        self._failed: dict[str, float] = {}
-        #: The last remedy that was reported, by hub.
-        self._remedies: dict[str, str] = {}
-        self._random = Random()
-
-    @property
-    def cursors(self) -> dict[str, int]:
-        """Through which instant (µs) each hub, by its URI, has everything."""
-        return {hub.uri: feed.cursor for hub, feed in self.feeds}
-
-    def failed_recently(self, hub: Hub) -> bool:
-        failed = self._failed.get(hub.uri)
-        now = asyncio.get_running_loop().time()
-        return failed is not None and now < failed + 2 * _RETRY.most
-
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for hub, feed in self.feeds:
-                tasks.create_task(self._keep_feeding(hub, feed))
-
-    async def _keep_feeding(self, hub: Hub, feed: HubFeed) -> None:
-        nodes = NodeRotation(hub.nodes, _RETRY, self._random)
-        while True:
-            before, node = feed.cursor, nodes.current
-            failure: RsnotifyError | None = None
-            dialer = Dialer(self.websockets.memory)
-            try:
-                await _in_a_task(feed_hub(hub.at(node), self.topic, feed, dialer, self.websockets))
-            except RsnotifyError as error:
-                failure = error
-            except Exception:  # an error of our own must not end the feeding of a hub for good
-                _log.exception("feeding %s failed; it is tried again", node)
-            dialer.failed()
-            progressed = feed.cursor > before
-            rounds = 0 if progressed else nodes.rounds
-            wait = nodes.failed(
-                asyncio.get_running_loop().time(),
-                progressed=progressed,
-                retry_after=(failure and failure.retry_after) or 0.0,
-                everywhere=_is_of_every_node(failure),
-            )
-            if failure is not None and wait:
-                self._report(hub, failure, rounds)
-            elif failure is not None:
-                is_new = rounds == 0 and self.beside is None
-                level = logging.WARNING if is_new else logging.INFO
-                _log.log(level, "%s; %s go to %s", failure, self.what, nodes.current)
-            await asyncio.sleep(wait)
-
-    def _report(self, hub: Hub, error: RsnotifyError, failures: int) -> None:
-        """Log a warning for the first failure, and for a refusal that the user has to resolve.
-
-        A hub may be away first and refuse the Source when it is back. What repeats is only INFO.
-        """
-        self._failed[hub.uri] = asyncio.get_running_loop().time()
-        remedy = error.remedy
-        is_new = failures == 0
-        if self.beside is not None:  # the other channel has failed before this one fails again
-            is_new = failures == 1
-        if is_new:
-            self._remedies.pop(hub.uri, None)
-        if remedy is not None and remedy != self._remedies.get(hub.uri):
-            self._remedies[hub.uri] = remedy
-            is_new = is_new or failures > 0
-        if self.beside is not None and self.beside.failed_recently(hub):
-            is_new = False
-        level = logging.WARNING if is_new else logging.INFO
-        _log.log(level, "%s; %s wait in the journal until it accepts them", error, self.what)
-
-
-def _is_of_every_node(failure: RsnotifyError | None) -> bool:
-    if failure is None or failure.remedy is not None:
-        return failure is not None
-    return isinstance(failure, HubFailure) and failure.everywhere
-
-
-async def _in_a_task(feeding: Coroutine[None, None, None]) -> None:
-    """Run a coroutine; end as cancelled if it fails at the moment of being cancelled.
-
-    Before Python 3.13 a task group inside it that fails then hides that it was cancelled. The task
-    around it still knows: it has no group, so it is not being cancelled for any other reason.
-    """
-    try:
-        await asyncio.create_task(feeding)
-    finally:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise asyncio.CancelledError
-
-
 _POLL_CURSORS_EVERY = 0.01
 # Documents are rare, and so is the proof that no notice was missed: one in so many heartbeats.
 _HEARTBEATS_PER_NOTICE_HEARTBEAT = 30
@@ -329,3 +162,167 @@ class HubPush:
                 hub,
             )
         self._left_behind = hubs
+
+
+@dataclass(eq=False)
+class ChannelPush:
+    """Feeds the hubs on one channel until it is cancelled.
+
+    It shares `websockets` with other channels. `what` names what waits in the journal while a hub
+    is away, for messages. The push on the other channel, `beside` this one, feeds the same hubs,
+    and warns when a hub is away.
+    """
+
+    topic: str
+    feeds: Sequence[tuple[Hub, HubFeed]]
+    websockets: HubConnections = field(default_factory=HubConnections)
+    what: str = "changes"
+    beside: ChannelPush | None = None
+
+    def __post_init__(self) -> None:
+        self._failed: dict[str, float] = {}
+        #: The last remedy that was reported, by hub.
+        self._remedies: dict[str, str] = {}
+        self._random = Random()
+
+    @property
+    def cursors(self) -> dict[str, int]:
+        """Through which instant (µs) each hub, by its URI, has everything."""
+        return {hub.uri: feed.cursor for hub, feed in self.feeds}
+
+    def failed_recently(self, hub: Hub) -> bool:
+        failed = self._failed.get(hub.uri)
+        now = asyncio.get_running_loop().time()
+        return failed is not None and now < failed + 2 * _RETRY.most
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for hub, feed in self.feeds:
+                tasks.create_task(self._keep_feeding(hub, feed))
+
+    async def _keep_feeding(self, hub: Hub, feed: HubFeed) -> None:
+        nodes = NodeRotation(hub.nodes, _RETRY, self._random)
+        while True:
+            before, node = feed.cursor, nodes.current
+            failure: RsnotifyError | None = None
+            dialer = Dialer(self.websockets.memory)
+            try:
+                await _in_a_task(feed_hub(hub.at(node), self.topic, feed, dialer, self.websockets))
+            except RsnotifyError as error:
+                failure = error
+            except Exception:  # an error of our own must not end the feeding of a hub for good
+                _log.exception("feeding %s failed; it is tried again", node)
+            dialer.failed()
+            progressed = feed.cursor > before
+            rounds = 0 if progressed else nodes.rounds
+            wait = nodes.failed(
+                asyncio.get_running_loop().time(),
+                progressed=progressed,
+                retry_after=(failure and failure.retry_after) or 0.0,
+                everywhere=_is_of_every_node(failure),
+            )
+            if failure is not None and wait:
+                self._report(hub, failure, rounds)
+            elif failure is not None:
+                is_new = rounds == 0 and self.beside is None
+                level = logging.WARNING if is_new else logging.INFO
+                _log.log(level, "%s; %s go to %s", failure, self.what, nodes.current)
+            await asyncio.sleep(wait)
+
+    def _report(self, hub: Hub, error: RsnotifyError, failures: int) -> None:
+        """Log a warning for the first failure, and for a refusal that the user has to resolve.
+
+        A hub may be away first and refuse the Source when it is back. What repeats is only INFO.
+        """
+        self._failed[hub.uri] = asyncio.get_running_loop().time()
+        remedy = error.remedy
+        is_new = failures == 0
+        if self.beside is not None:  # the other channel has failed before this one fails again
+            is_new = failures == 1
+        if is_new:
+            self._remedies.pop(hub.uri, None)
+        if remedy is not None and remedy != self._remedies.get(hub.uri):
+            self._remedies[hub.uri] = remedy
+            is_new = is_new or failures > 0
+        if self.beside is not None and self.beside.failed_recently(hub):
+            is_new = False
+        level = logging.WARNING if is_new else logging.INFO
+        _log.log(level, "%s; %s wait in the journal until it accepts them", error, self.what)
+
+
+def _is_of_every_node(failure: RsnotifyError | None) -> bool:
+    if failure is None or failure.remedy is not None:
+        return failure is not None
+    return isinstance(failure, HubFailure) and failure.everywhere
+
+
+async def _in_a_task(feeding: Coroutine[None, None, None]) -> None:
+    """Run a coroutine; end as cancelled if it fails at the moment of being cancelled.
+
+    Before Python 3.13 a task group inside it that fails then hides that it was cancelled. The task
+    around it still knows: it has no group, so it is not being cancelled for any other reason.
+    """
+    try:
+        await asyncio.create_task(feeding)
+    finally:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
+
+
+class NodeRotation:
+    """Moves on to the next node when one fails; waits once all have failed.
+
+    Attributes:
+        current: The node to feed now.
+        rounds: How many times in a row all nodes have failed.
+    """
+
+    def __init__(self, nodes: Sequence[str], retry: Retry, random: Random) -> None:
+        self.current = nodes[0]
+        self.rounds = 0
+        self._nodes = nodes
+        self._retry = retry
+        self._random = random
+        self._order: Alternatives[str] = Alternatives()
+        self._tried: set[str] = set()
+        #: When each node may be tried again, as it requested.
+        self._not_before = dict.fromkeys(nodes, float("-inf"))
+
+    def failed(
+        self,
+        now: float,
+        *,
+        progressed: bool,
+        retry_after: float = 0.0,
+        everywhere: bool = False,
+    ) -> float:
+        """Note that the current node failed, and choose the next one.
+
+        Args:
+            now: The time, in seconds.
+            progressed: Whether it had accepted something since it was chosen.
+            retry_after: Seconds that it requested to wait.
+            everywhere: Whether each node would answer the same.
+
+        Returns:
+            The seconds to wait before `current` is tried.
+        """
+        if progressed:
+            self.rounds = 0
+            self._tried.clear()
+        self._tried.add(self.current)
+        self._order.failed(self.current)
+        for node in self._nodes if everywhere else [self.current]:
+            self._not_before[node] = now + min(retry_after, LONGEST_RETRY_AFTER)
+        order = self._order.order(self._nodes)
+        if not everywhere:
+            for node in order:
+                if node not in self._tried and self._not_before[node] <= now:
+                    self.current = node
+                    return 0.0
+        self._tried.clear()
+        self.rounds += 1
+        due = now + self._retry.delay(self.rounds, self._random)
+        self.current = min(order, key=lambda node: max(due, self._not_before[node]))
+        return max(due, self._not_before[self.current]) - now

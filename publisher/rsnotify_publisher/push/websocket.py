@@ -22,6 +22,7 @@ from websockets.protocol import State
 from rsnotify.format.datetimes import Instant, parse_datetime
 from rsnotify.runtime.dialing import TIMEOUT, Dialer, is_proxied
 from rsnotify.runtime.shared_websockets import TOPICS, SharedWebSocket, SharedWebSockets
+from rsnotify.runtime.tasks import settle
 from rsnotify_publisher.hubs import Hub, HubFailure
 from rsnotify_publisher.push.http_post import RESPONSE_TIMEOUT, remedy
 from rsnotify_publisher.push.hub_feed import HubFeed, OutgoingFragment
@@ -116,12 +117,9 @@ class HubPublication:
             raise HubFailure(self._hub.uri, f"its {name} is no datetime: {text!r}") from None
 
     def end(self, failure: Exception | None) -> None:
-        if not self.ended.done():
-            if failure is None:
-                self.ended.set_result(None)
-            else:
-                self.ended.set_exception(failure)
-                self.ended.exception()  # nobody need wait for it
+        settle(self.ended, failure)
+        if not self.ended.cancelled():
+            self.ended.exception()  # or asyncio logs it if nothing waits
 
 
 class HubConnection(SharedWebSocket[HubPublication]):
