@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,103 +24,18 @@ from msgspec.structs import replace
 from rsnotify.errors import ContentMismatch, InvalidDocument
 from rsnotify.format.model import Attributes, Document, Resource
 
-if TYPE_CHECKING:
-    from hashlib import _Hash
-
-#: The algorithms of core §7 and their successors, as `hashlib` calls them.
-ALGORITHMS = {"sha-256": "sha256", "sha-512": "sha512", "sha-1": "sha1", "md5": "md5"}
 _SHA256 = "sha-256:"
 _SHA256_LENGTH = len(_SHA256) + 64
-#: The URI of a resource, and the `hash` attribute of its content.
-Hashed = tuple[str, str | None]
-
-
-class Digests:
-    """Computes SHA-256 of a content, and the digests of a `hash` attribute to compare it with."""
-
-    def __init__(self, hashes: str | None = None) -> None:
-        pairs = (pair.lower().partition(":") for pair in (hashes or "").split())
-        self._recorded = {name: digest for name, _, digest in pairs if name in ALGORITHMS}
-        names = dict.fromkeys(["sha-256", *self._recorded])
-        self._running: dict[str, _Hash] = {
-            name: hashlib.new(ALGORITHMS[name], usedforsecurity=False) for name in names
-        }
-
-    def update(self, chunk: bytes) -> None:
-        for running in self._running.values():
-            running.update(chunk)
-
-    @property
-    def text(self) -> str:
-        """The `hash` attribute of the content."""
-        return " ".join(f"{name}:{run.hexdigest()}" for name, run in self._running.items())
-
-    @property
-    def agree(self) -> bool | None:
-        """Whether the content has the recorded digests; None if none can be compared."""
-        if not self._recorded:
-            return None
-        running = self._running
-        return all(running[name].hexdigest() == hex for name, hex in self._recorded.items())
-
-
-def matches(hashes: str | None, chunks: Iterable[bytes]) -> bool:
-    """Return whether a content certainly has the digests of a `hash` attribute."""
-    if hashes is not None and _is_sha256(hashes):
-        # As nearly all have, and three times as fast.
-        digest = hashlib.sha256(usedforsecurity=False)
-        for chunk in chunks:
-            digest.update(chunk)
-        return digest.hexdigest() == hashes[len(_SHA256) :].lower()
-    digests = Digests(hashes)
-    for chunk in chunks:
-        digests.update(chunk)
-    return digests.agree is True
-
-
-#: The algorithms of core §7 and its successors, by their names without hyphens.
+#: The algorithms of core §7 and their successors, by their names without hyphens.
 _ALGORITHMS: dict[str, tuple[str, Callable[[], Any], int]] = {
-    "md5": ("md5", lambda: hashlib.md5(usedforsecurity=False), 32),
-    "sha1": ("sha-1", lambda: hashlib.sha1(usedforsecurity=False), 40),
     "sha256": ("sha-256", hashlib.sha256, 64),
     "sha512": ("sha-512", hashlib.sha512, 128),
+    "sha1": ("sha-1", lambda: hashlib.sha1(usedforsecurity=False), 40),
+    "md5": ("md5", lambda: hashlib.md5(usedforsecurity=False), 32),
 }
+_NAMES = frozenset(name for name, _, _ in _ALGORITHMS.values())
 #: How many attributes are remembered, as each is read several times for one change.
 _REMEMBERED = 1_000
-
-
-@lru_cache(_REMEMBERED)
-def _digests(text: str | None) -> Mapping[tuple[str, int], str]:
-    """Return the digests by algorithm, without hyphens, and length: the same have the same form."""
-    found = {}
-    for pair in (text or "").lower().split():
-        algorithm, _, digest = pair.partition(":")
-        if digest:
-            found[algorithm.replace("-", ""), len(digest)] = digest
-    return MappingProxyType(found)
-
-
-def parse_hashes(text: str | None) -> Mapping[str, str]:
-    """Return the hexadecimal digests in a `hash` attribute by algorithm, as core §7 names it.
-
-    An unknown algorithm, or another form of digest, cannot be checked, and is left out.
-    """
-    found = _digests(text)
-    return {
-        name: digest
-        for known, (name, _, length) in _ALGORITHMS.items()
-        if (digest := found.get((known, length))) is not None
-    }
-
-
-def agree(one: str | None, other: str | None) -> bool | None:
-    """Return whether two `hash` attributes match; None if they have no algorithm in common.
-
-    Digests in different forms, such as hexadecimal and Base64, cannot be compared either.
-    """
-    ours, theirs = _digests(one), _digests(other)
-    common = ours.keys() & theirs.keys()
-    return all(ours[form] == theirs[form] for form in common) if common else None
 
 
 class Digester:
@@ -174,10 +89,70 @@ def verifies(content: bytes, announced: str | None, length: int | None = None) -
     return verified_hashes(content, announced, length) is not None
 
 
+def matches(hashes: str | None, chunks: Iterable[bytes]) -> bool:
+    """Return whether a content certainly has the digests of a `hash` attribute."""
+    if hashes is not None and _is_sha256(hashes):
+        # As nearly all have, and three times as fast.
+        digest = hashlib.sha256(usedforsecurity=False)
+        for chunk in chunks:
+            digest.update(chunk)
+        return digest.hexdigest() == hashes[len(_SHA256) :].lower()
+    digester = Digester(hashes)
+    for chunk in chunks:
+        digester.update(chunk)
+    return are_those_of(hashes, digester.hashes) is True
+
+
+def agree(one: str | None, other: str | None) -> bool | None:
+    """Return whether two `hash` attributes match; None if they have no algorithm in common.
+
+    Digests in different forms, such as hexadecimal and Base64, cannot be compared either.
+    """
+    ours, theirs = _digests(one), _digests(other)
+    common = ours.keys() & theirs.keys()
+    return all(ours[form] == theirs[form] for form in common) if common else None
+
+
+def are_those_of(hashes: str | None, content: str) -> bool | None:
+    """Return whether all `hashes` of known algorithms are among those of a `content`.
+
+    Unlike `agree`, this takes a digest in another form for a different one. It is None if no
+    algorithm is known.
+    """
+    pairs = {pair for pair in (hashes or "").lower().split() if pair.partition(":")[0] in _NAMES}
+    return pairs <= set(content.split()) if pairs else None
+
+
+def parse_hashes(text: str | None) -> Mapping[str, str]:
+    """Return the hexadecimal digests in a `hash` attribute by algorithm, as core §7 names it.
+
+    An unknown algorithm, or another form of digest, cannot be checked, and is left out.
+    """
+    found = _digests(text)
+    return {
+        name: digest
+        for known, (name, _, length) in _ALGORITHMS.items()
+        if (digest := found.get((known, length))) is not None
+    }
+
+
+@lru_cache(_REMEMBERED)
+def _digests(text: str | None) -> Mapping[tuple[str, int], str]:
+    """Return the digests by algorithm, without hyphens, and length: the same have the same form."""
+    found = {}
+    for pair in (text or "").lower().split():
+        algorithm, _, digest = pair.partition(":")
+        if digest:
+            found[algorithm.replace("-", ""), len(digest)] = digest
+    return MappingProxyType(found)
+
+
 #: The namespace of the attributes. If their meaning changed, it would change too.
 AUDIT_NS = "urn:uuid:1c73af33-b853-4b18-86f7-ed83600e2ed7"
 #: The hash function for contents, by its name in documents.
 ALGORITHM = "sha-256"
+#: The URI of a resource, and the `hash` attribute of its content.
+Hashed = tuple[str, str | None]
 
 _MODULUS = 1 << 128
 _DIGEST_SIZE = 16
