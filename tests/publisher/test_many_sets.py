@@ -22,9 +22,10 @@ from rsnotify_publisher import Publisher, SourceDescription
 from rsnotify_publisher.background.pool import CommitThreads, JournalPoller
 from rsnotify_publisher.changes import Record
 from rsnotify_publisher.folder.scanner import FileNames, FolderScanner
-from rsnotify_publisher.folder.server import PublishedFolder, SharedThreads, server
+from rsnotify_publisher.folder.server import PublishedFolder, server
 from rsnotify_publisher.folder.watcher import SystemWatch
 from rsnotify_publisher.journal import Journal, Recorder
+from rsnotify_publisher.web.application import SharedThreads
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, put, serving
 
 HOST = "https://x.example/"

@@ -1,31 +1,25 @@
-"""Serves the files of folders over HTTP, beside their documents.
-
-Blocking calls of many requests are made in a thread together: a hand-over costs more than a call.
-"""
+"""Serves the files of folders over HTTP, beside their documents."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 from msgspec import Struct
 
-from rsnotify.runtime.serving import request_in, send_response
-from rsnotify.runtime.tasks import settle, wait_for_event
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify_publisher.description import SourceDescription, link_header
 from rsnotify_publisher.folder.scanner import FileNames, media_type
 from rsnotify_publisher.publisher import Publisher
-from rsnotify_publisher.web import LIVE, path_of, robots, routes
-from rsnotify_publisher.web.responses import Representation, resource_representation, respond
+from rsnotify_publisher.web import LIVE, path_of, respond_with, robots, routes
+from rsnotify_publisher.web.application import SharedThreads
+from rsnotify_publisher.web.responses import Representation, resource_representation
 
 #: Seconds that a request waits until the first documents are written.
 _PATIENCE = 30.0
-T = TypeVar("T")
 
 
 class PublishedFolder(Struct, frozen=True):
@@ -91,8 +85,7 @@ def _files(folder: PublishedFolder) -> Handler:
             return resource_representation(path)
 
         headers = common | {hdrs.CONTENT_TYPE: media_type(path)}
-        response = await threads.call(partial(respond, request_in(request), load, headers))
-        return await send_response(response, request)
+        return await respond_with(request, load, headers, threads)
 
     return handle
 
@@ -110,51 +103,3 @@ def _robots(source: Publisher | SourceDescription, folders: Sequence[PublishedFo
         return await (theirs if has_one else ours)(request)
 
     return either
-
-
-#: How many threads are used at a time, so that calls which block delay only a part of the others.
-_THREADS = 4
-
-_Call = tuple[Callable[[], Any], "asyncio.Future[Any]"]
-
-
-class SharedThreads:
-    """Makes calls in threads; those that come while all are busy share the next one."""
-
-    def __init__(self) -> None:
-        self._waiting: list[_Call] = []
-        self._busy = 0
-
-    async def call(self, work: Callable[[], T]) -> T:
-        """Return the result of a call in a thread, or raise its error."""
-        loop = asyncio.get_running_loop()
-        made: asyncio.Future[T] = loop.create_future()
-        self._waiting.append((work, made))
-        if len(self._waiting) == 1 and self._busy < _THREADS:
-            self._busy += 1
-            loop.call_soon(self._begin)  # with all that arrive in this iteration of the loop
-        return await made
-
-    def _begin(self) -> None:
-        calls, self._waiting = self._waiting, []
-        running = asyncio.get_running_loop().run_in_executor(None, _make, calls)
-        running.add_done_callback(lambda done: self._end(calls, done.result()))
-
-    def _end(self, calls: list[_Call], outcomes: list[Any]) -> None:
-        if self._waiting:
-            self._begin()
-        else:
-            self._busy -= 1
-        for (_, made), outcome in zip(calls, outcomes, strict=True):
-            settle(made, outcome)  # it was cancelled if the client hung up
-
-
-def _make(calls: list[_Call]) -> list[Any]:
-    return [_outcome(work) for work, _ in calls]
-
-
-def _outcome(work: Callable[[], T]) -> T | Exception:
-    try:
-        return work()
-    except Exception as error:
-        return error

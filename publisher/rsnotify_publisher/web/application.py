@@ -1,18 +1,74 @@
-"""Serves the documents over HTTP, as an aiohttp application or as routes for one."""
+"""Serves the documents over HTTP, as an aiohttp application or as routes for one.
+
+Blocking calls of many requests are made in a thread together: a hand-over costs more than a call.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from rsnotify.runtime.serving import request_in, send_response
+from rsnotify.runtime.tasks import settle
 from rsnotify_publisher.description import SourceDescription
 from rsnotify_publisher.publisher import Publisher
 from rsnotify_publisher.web import documents
 from rsnotify_publisher.web.documents import PART_NAME, Answer, answers, path_of
+from rsnotify_publisher.web.responses import Representation, respond
+
+T = TypeVar("T")
+
+#: How many threads are used at a time, so that calls which block delay only a part of the others.
+_THREADS = 4
+
+_Call = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+
+
+class SharedThreads:
+    """Makes calls in threads; those that come while all are busy share the next one."""
+
+    def __init__(self) -> None:
+        self._waiting: list[_Call] = []
+        self._busy = 0
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Return the result of a call in a thread, or raise its error."""
+        loop = asyncio.get_running_loop()
+        made: asyncio.Future[T] = loop.create_future()
+        self._waiting.append((work, made))
+        if len(self._waiting) == 1 and self._busy < _THREADS:
+            self._busy += 1
+            loop.call_soon(self._begin)  # with all that arrive in this iteration of the loop
+        return await made
+
+    def _begin(self) -> None:
+        calls, self._waiting = self._waiting, []
+        running = asyncio.get_running_loop().run_in_executor(None, _make, calls)
+        running.add_done_callback(lambda done: self._end(calls, done.result()))
+
+    def _end(self, calls: list[_Call], outcomes: list[Any]) -> None:
+        if self._waiting:
+            self._begin()
+        else:
+            self._busy -= 1
+        for (_, made), outcome in zip(calls, outcomes, strict=True):
+            settle(made, outcome)  # it was cancelled if the client hung up
+
+
+def _make(calls: list[_Call]) -> list[Any]:
+    return [_outcome(work) for work, _ in calls]
+
+
+def _outcome(work: Callable[[], T]) -> T | Exception:
+    try:
+        return work()
+    except Exception as error:
+        return error
 
 
 def application(source: Publisher | SourceDescription) -> web.Application:
@@ -57,3 +113,14 @@ def _handler(answer: Answer) -> Handler:
         return await send_response(response, request)
 
     return handle
+
+
+async def respond_with(
+    request: web.Request,
+    load: Callable[[], Representation],
+    headers: Mapping[str, str],
+    threads: SharedThreads,
+) -> web.StreamResponse:
+    """Respond to a GET or HEAD with what `load`, which must be quick, returns in a thread."""
+    response = await threads.call(partial(respond, request_in(request), load, headers))
+    return await send_response(response, request)
