@@ -104,6 +104,25 @@ class World:
             feed.sent = state.reached
 
 
+def test_changes_are_passed_on_only_while_the_stream_is_open(tmp_path: Path) -> None:
+    calls: list[Callable[[], object]] = []
+    with Journal(tmp_path / "journal.sqlite3", BASE) as journal, ThreadPoolExecutor(1) as pool:
+        stream = ChangeStream(None, calls.append, pool)
+
+        def record() -> int:
+            with journal.transaction():
+                journal.record([change("a")])
+            stream.recorded(journal.recorded)
+            return len(calls)
+
+        assert record() == 0
+        stream.open(journal)
+        assert record() == 1
+        stream.recorded([])
+        stream.close()
+        assert record() == 1
+
+
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["record", "record_elsewhere", "deliver", "poll", "feed", "promise"]),
