@@ -67,7 +67,7 @@ def wanted_representation(
             document.
     """
     resource = change.resource
-    if not resource.links:  # as most, so the rest of this need not be fast
+    if not resource.links:  # as most, so only this has to be fast
         home = RepresentationSource(resource.uri)
         at = _made(change, resource)
         return WantedRepresentation(resource, home, (home,), package=change.package, at=at)

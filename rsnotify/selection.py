@@ -85,7 +85,7 @@ class Selection(Struct, frozen=True, omit_defaults=True):
         """Return whether the resource of an entry is selected."""
         return (
             self._wants_uri(resource.uri)
-            and may_match(resource, self.types)
+            and (not self.types or may_match(resource, self.types))
             and self._wants_collection(resource)
         )
 

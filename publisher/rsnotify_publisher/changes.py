@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify.format.hashes import Digests
+from rsnotify.format.hashes import Digester, are_those_of
 from rsnotify.format.model import INLINE_LIMIT, ChangeType, Link, Rel, Resource
 from rsnotify.format.reader import DEFAULT_LIMITS
 from rsnotify.format.writer import entry
@@ -110,14 +110,15 @@ def check_record(record: Record) -> Record:
     if content is not None:
         if resource.change is ChangeType.DELETED:
             raise ConfigurationError(f"{resource.uri}: a deleted resource has no content")
-        digests = Digests(resource.hash)
-        digests.update(content)
-        if digests.agree is False or resource.length not in (None, len(content)):
+        digester = Digester(resource.hash)
+        digester.update(content)
+        agree = are_those_of(resource.hash, digester.hashes)
+        if agree is False or resource.length not in (None, len(content)):
             raise ConfigurationError(
                 f"{resource.uri}: its content has another hash or length than the change; give the "
                 "content alone"
             )
-        hashes = resource.hash if digests.agree else digests.text
+        hashes = resource.hash if agree else digester.hashes
         resource = replace(resource, hash=hashes, length=len(content))
     return replace(record, resource=resource)
 

@@ -10,13 +10,7 @@ from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError, WrongOption
 from rsnotify.runtime.mqtt_broker import login_of
-from rsnotify.runtime.settings import (
-    WrongSetting,
-    convert_settings,
-    decode_settings,
-    place_of,
-    read_text,
-)
+from rsnotify.runtime.settings import SettingsFile, WrongSetting, convert_settings
 from rsnotify.runtime.transports import login_of_settings
 from rsnotify_publisher.hubs import Hub, check_token, parse_hubs
 from rsnotify_publisher.options import Options
@@ -131,19 +125,15 @@ def load_settings(kind: type[T], path: FilePath | None, **settings: Any) -> T:
     Raises:
         ConfigurationError: The file cannot be read, or a setting is unknown or wrong.
     """
-    found: dict[str, Any] = {}
-    text = ""
-    if path is not None:
-        text = read_text(path)
-        found = decode_settings(path, text)
+    file = None if path is None else SettingsFile(path)
     options = _given(settings.pop("options", {}))
     given = _given(settings)
     try:
-        read = _read(kind, found | given)
+        read = _read(kind, (file.settings if file else {}) | given)
     except WrongSetting as wrong:
-        if path is None or wrong.path[0] in given:
+        if file is None or wrong.path[0] in given:
             raise WrongOption(str(wrong.path[0]), wrong.reason) from None
-        raise _located(path, text, found, wrong) from None
+        raise _located(file, wrong) from None
     check_token(read.token)
     return msgspec.structs.replace(
         read,
@@ -166,15 +156,13 @@ def _options(given: dict[str, Any], *table: str | int) -> Options:
     return options
 
 
-def _located(
-    file: FilePath, text: str, found: dict[str, Any], wrong: WrongSetting
-) -> ConfigurationError:
+def _located(file: SettingsFile, wrong: WrongSetting) -> ConfigurationError:
     """Return the error in one sentence: file and line, table, key, and the reason."""
     first, *rest = str(wrong.path[0]), *wrong.path[1:]
-    location = [place_of(file, text, wrong.path)]
-    if rest and isinstance(rest[0], int) and isinstance(found[first], list):
+    location = [file.place(wrong.path)]
+    if rest and isinstance(rest[0], int) and isinstance(file.settings[first], list):
         number, *rest = rest
-        table = found[first][number]
+        table = file.settings[first][number]
         name = table.get("name") if isinstance(table, dict) else None
         location.append(f"[[{first}]] {name if isinstance(name, str) else int(number) + 1}")
     elif rest:

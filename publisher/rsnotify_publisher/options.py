@@ -339,7 +339,7 @@ class RetentionPolicy(Struct, frozen=True):
     schedule: JobSchedule | None = None
 
     def expired(self, documents: Sequence[FinishedDocument], now: int) -> list[FinishedDocument]:
-        """Return which documents of an archive, all of them given oldest first, need not stay."""
+        """Return the documents to drop from an archive; all are given, oldest first."""
         end = self._surplus(documents)
         if self.age is not None:
             kept = (n for n, one in enumerate(documents[:end]) if one.end > now - self.age)

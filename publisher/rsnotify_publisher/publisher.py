@@ -40,9 +40,10 @@ from rsnotify_publisher.changes import (
 from rsnotify_publisher.hubs import Hub, parse_hub
 from rsnotify_publisher.journal import Journal, Recorder, system_clock
 from rsnotify_publisher.options import Options
+from rsnotify_publisher.push.hub_feed import ChangeStream
 from rsnotify_publisher.source_context import SourceCallbacks, SourceContext
 
-#: How many services are closed at the same time.
+#: How many Publishers are closed at the same time.
 _AT_ONCE = 8
 
 
@@ -72,26 +73,18 @@ class Startable(ABC):
         await asyncio.to_thread(self.close)
 
 
-class Stoppable(Startable):
-    """Can begin to end before `close`, so that several end at the same time."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Begin to end; `close` waits for it."""
+#: Those that run, and are closed at the end of the program.
+running: set[Publisher] = set()
 
 
-#: What runs, and is closed at the end of the program.
-running: set[Stoppable] = set()
-
-
-def close_all(services: Iterable[Stoppable]) -> None:
-    """Close several services at the same time, each in its order."""
-    services = list(services)
-    for service in services:
-        service.stop()
+def close_all(publishers: Iterable[Publisher]) -> None:
+    """Close several Publishers at the same time."""
+    publishers = list(publishers)
+    for publisher in publishers:
+        publisher.stop()
     # Each waits for the disk.
     with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as threads:
-        for closed in [threads.submit(service.close) for service in services]:
+        for closed in [threads.submit(publisher.close) for publisher in publishers]:
             closed.result()
 
 
@@ -105,7 +98,7 @@ T = TypeVar("T")
 _Recording = Callable[[Journal], list[Resource]]
 
 
-class Publisher(Stoppable):
+class Publisher(Startable):
     """Records changes durably, pushes them to hubs, and keeps the documents.
 
     It starts with the first change, or by `start()`, `with` or `async with`. Any number of
@@ -212,15 +205,19 @@ class Publisher(Stoppable):
                 journal.add_notice_hub(hub.uri)
         self._pool.enter()
         try:
-            self._election = LeaderElection(self.source, self._pool)
+            contents, threads = self.source.contents, self._pool.threads
+            changes = ChangeStream(
+                None if contents is None else contents.inline, self._pool.call, threads.contents
+            )
             self._recorder = Recorder(
                 self.source.open_journal,
-                self._election.recorded,
-                self._pool.threads.recorders,
+                changes.recorded,
+                threads.recorders,
                 memory=self._pool.memory,
             )
             self._recorder.start()
-            self._election.start(self._recorder)
+            self._election = LeaderElection(self.source, self._recorder, changes, self._pool)
+            self._election.start()
         except BaseException:
             self._pool.leave()
             raise
@@ -332,7 +329,18 @@ class Publisher(Stoppable):
     def _recording(self, changes: Iterable[Resource | Record]) -> _Recording:
         records = [check_record(as_record(change)) for change in changes]
         self.start()
-        return lambda journal: self.source.record(journal, records)
+        captured = self.source.captured
+
+        def record(journal: Journal) -> list[Resource]:
+            recorded = journal.record(records)
+            if captured is not None:
+                # Within the transaction: once others can read a change, it may be packed.
+                for change, record in zip(recorded, records, strict=True):
+                    if record.content is not None:
+                        captured.put(change, record.content)
+            return recorded
+
+        return record
 
     def transact(self, work: Callable[[Journal], T]) -> concurrent.futures.Future[T]:
         """Run work in the next transaction; again if another caller fails that; see `submit`."""
@@ -393,17 +401,15 @@ class Publisher(Stoppable):
         self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> Resource:
         """Record in asyncio that a resource was created; see `created`."""
-        return (await self.arecord([describe_record(uri, ChangeType.CREATED, content, metadata)]))[
-            0
-        ]
+        change = describe_record(uri, ChangeType.CREATED, content, metadata)
+        return (await self.arecord([change]))[0]
 
     async def aupdated(
         self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> Resource:
         """Record in asyncio that a resource changed; see `created`."""
-        return (await self.arecord([describe_record(uri, ChangeType.UPDATED, content, metadata)]))[
-            0
-        ]
+        change = describe_record(uri, ChangeType.UPDATED, content, metadata)
+        return (await self.arecord([change]))[0]
 
     async def adeleted(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
         """Record in asyncio that a resource was deleted; see `created`."""

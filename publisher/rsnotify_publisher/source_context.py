@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypedDict
 from urllib.parse import unquote, urlsplit
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Resource
-from rsnotify_publisher.changes import ContentCallback, Record, SourceContents, check_uri
+from rsnotify_publisher.changes import ContentCallback, SourceContents, check_uri
 from rsnotify_publisher.documents.packages import Captured
 from rsnotify_publisher.files import check_writable
 from rsnotify_publisher.hubs import Hub, advertised
@@ -113,18 +113,6 @@ class SourceContext:
         """Create the folders if they are missing, and check that they can be written."""
         for folder in (self.folder, self.documents_folder, self.documents_folder / PARTS):
             check_writable(folder)
-
-    def record(self, journal: Journal, records: Sequence[Record]) -> list[Resource]:
-        """Enter changes in the journal, and keep the content that comes with them.
-
-        Call this within a transaction: once others can read a change, it may be packed.
-        """
-        recorded = journal.record(records)
-        if self.captured is not None:
-            for change, record in zip(recorded, records, strict=True):
-                if record.content is not None:
-                    self.captured.put(change, record.content)
-        return recorded
 
     def count(self) -> int:
         with self.open_journal() as journal:

@@ -8,7 +8,7 @@ is in the document alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 from msgspec import Struct
@@ -21,13 +21,7 @@ from rsnotify.format.writer import Profile, write_document
 from rsnotify.format.writer import entry as write_entry
 from rsnotify.runtime.transports import place_of
 from rsnotify_publisher.hubs import url_for_topic
-from rsnotify_publisher.journal import (
-    FinishedDocument,
-    Journal,
-    JournalState,
-    RecordedChanges,
-    consecutive,
-)
+from rsnotify_publisher.journal import FinishedDocument
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.view import View
 
@@ -74,32 +68,6 @@ def allows_second_channel(url: str) -> bool:
     """Return whether a hub can have a second channel: not if a broker's URL names the topic."""
     broker = place_of(url)
     return broker is None or broker.has_prefix
-
-
-class FrameworkNotices(Struct, frozen=True):
-    """The notices of a journal, as a feed follows them: by the names that changes have."""
-
-    journal: Journal
-
-    def state(self) -> JournalState:
-        return replace(
-            self.journal.state(),
-            last_change=self.journal.last_notice(),
-            pruned=self.journal.first_notice(),
-            sum=None,  # the digest is sent on the channel for changes
-        )
-
-    def read(self, after: int, limit: int) -> RecordedChanges | None:
-        return consecutive(self.journal.last_notice_at(after), self.journal.notices(after, limit))
-
-    async def contents(self, _: RecordedChanges) -> Mapping[str, bytes | None]:
-        return {}
-
-
-def promise_notices(journal: Journal) -> JournalState:
-    """Promise that no later notice gets a datetime up to now; within a transaction."""
-    journal.promise()
-    return FrameworkNotices(journal).state()
 
 
 CAPABILITY_LIST = "capabilitylist.xml"

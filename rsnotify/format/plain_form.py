@@ -187,7 +187,7 @@ class PlainForm:
     def entries(self, text: str, at: int, *, is_simple: bool) -> tuple[list[Resource], int] | None:
         """Return the plain entries from `at` on, and where they end.
 
-        Return None if only the parser can tell what they are. `is_simple` is whether the text is
+        Return None if only the parser can read them. `is_simple` is whether the text is
         ASCII without an ampersand.
         """
         resources: list[Resource] = []

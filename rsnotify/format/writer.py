@@ -1,4 +1,4 @@
-"""Writing sitemaps: values in, bytes out, in pieces, so that a list need not fit into memory.
+"""Writing sitemaps: values in, bytes out, in pieces, so that a long list does not occupy memory.
 
 A document is `opening(head)`, then `entry(resource)` for each, then `closing(head)`. Text
 templates are five times as fast as an XML library, and the format has no nesting that would
@@ -20,7 +20,6 @@ from rsnotify.format.model import (
     RS_NS,
     SITEMAP_NS,
     Attributes,
-    ChangeType,
     Document,
     Link,
     Resource,
@@ -118,8 +117,23 @@ def _link(link: Link, texts: list[str]) -> str:
     rel, href, encoding, hashes, length, modified, path, pri, type_, attributes = astuple(link)
     texts.append(rel + href + (type_ or "") + (hashes or "") + (path or "") + (encoding or ""))
     written = f'<rs:ln rel="{rel}" href="{href}"'
-    if encoding is not None:
-        written += f' encoding="{encoding}"'
+    written += _content(encoding, hashes, length, modified, path, pri, type_)
+    if attributes:
+        written += _foreign(attributes, texts)
+    return written + "/>"
+
+
+def _content(
+    encoding: str | None,
+    hashes: str | None,
+    length: int | None,
+    modified: Instant | None,
+    path: str | None,
+    pri: int | None,
+    type_: str | None,
+) -> str:
+    """Return the attributes that describe content, of which only links have two."""
+    written = "" if encoding is None else f' encoding="{encoding}"'
     if hashes is not None:
         written += f' hash="{hashes}"'
     if length is not None:
@@ -132,9 +146,7 @@ def _link(link: Link, texts: list[str]) -> str:
         written += f' pri="{pri}"'
     if type_ is not None:
         written += f' type="{type_}"'
-    if attributes:
-        written += _foreign(attributes, texts)
-    return written + "/>"
+    return written
 
 
 def _interval(
@@ -207,8 +219,6 @@ def _entry(resource: Resource, tag: str, profile: Profile | None, texts: list[st
      encoding, hashes, length, path, type_, links, attributes) = astuple(resource)
     # fmt: on
     texts.append(uri + (hashes or "") + (type_ or "") + (path or "") + (encoding or ""))
-    if capability is not None:
-        texts.append(capability)
     changed_at = None if changed is None else format_datetime(changed)
     if lastmod is None:
         modified = None
@@ -217,59 +227,30 @@ def _entry(resource: Resource, tag: str, profile: Profile | None, texts: list[st
     if profile is not None and changed_at is not None:
         modified = changed_at if profile is Profile.V1_0 else modified or changed_at
         changed_at = None if profile is Profile.V1_0 else changed_at
-    # fmt: off
-    md = _resource_md(capability, change, changed_at, at, completed, from_, until,
-                      encoding, hashes, length, path, type_, attributes, texts)
-    # fmt: on
     written = f"<{tag}><loc>{uri}</loc>"
     if modified is not None:
         written += f"<lastmod>{modified}</lastmod>"
     if changefreq is not None:
         texts.append(changefreq)
         written += f"<changefreq>{changefreq}</changefreq>"
-    if md:
-        written += f"<rs:md{md}/>"
-    for link in links:
-        written += _link(link, texts)
-    return f"{written}</{tag}>\n"
-
-
-def _resource_md(
-    capability: str | None,
-    change: ChangeType | None,
-    changed_at: str | None,
-    at: Instant | None,
-    completed: Instant | None,
-    from_: Instant | None,
-    until: Instant | None,
-    encoding: str | None,
-    hashes: str | None,
-    length: int | None,
-    path: str | None,
-    type_: str | None,
-    attributes: Attributes,
-    texts: list[str],
-) -> str:
-    md = "" if capability is None else f' capability="{capability}"'
+    md = ""
+    if capability is not None:
+        texts.append(capability)
+        md = f' capability="{capability}"'
     if change is not None:
         md += ' change="' + change + '"'  # formatting an enumeration takes longer
     if changed_at is not None:
         md += f' datetime="{changed_at}"'
     if at or completed or from_ or until:
         md += _interval(at, completed, from_, until)
-    if encoding is not None:
-        md += f' encoding="{encoding}"'
-    if hashes is not None:
-        md += f' hash="{hashes}"'
-    if length is not None:
-        md += f' length="{length}"'
-    if path is not None:
-        md += f' path="{path}"'
-    if type_ is not None:
-        md += f' type="{type_}"'
+    md += _content(encoding, hashes, length, None, path, None, type_)
     if attributes:
         md += _foreign(attributes, texts)
-    return md
+    if md:
+        written += f"<rs:md{md}/>"
+    for link in links:
+        written += _link(link, texts)
+    return f"{written}</{tag}>\n"
 
 
 def closing(head: Document) -> bytes:

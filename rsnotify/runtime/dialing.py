@@ -135,7 +135,7 @@ def _cancellations() -> int:
     """Return how often the cancellation of this task was requested.
 
     `aiohappyeyeballs` loses one that comes while it ends its slower attempts after one connected;
-    the task would go on, and whoever cancelled it wait for ever.
+    the task would go on, and the code that cancelled it would wait for ever.
     """
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()

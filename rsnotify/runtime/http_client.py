@@ -23,6 +23,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from msgspec import Struct
 
 from rsnotify.errors import RsnotifyError
+from rsnotify.runtime.tasks import settle
 
 _SOCKETS_ARE_FILES = os.name == "posix"
 
@@ -273,7 +274,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     async def request(self, head: bytes, body: bytes = b"") -> HttpReply:
         """Send a request, and return the reply, or raise what `send` reports."""
         waiting: asyncio.Future[HttpReply] = self._loop.create_future()
-        done = partial(_resolve, waiting)
+        done = partial(settle, waiting)
         if not self.send(head, body, done):
             raise StaleConnection(_ENDED)
         try:
@@ -369,15 +370,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._used and not self._reader.begun:
             return StaleConnection(_ENDED)
         return error or NoReply(_ENDED)
-
-
-def _resolve(waiting: asyncio.Future[HttpReply], outcome: HttpReply | Exception) -> None:
-    if waiting.done():
-        return
-    if isinstance(outcome, Exception):
-        waiting.set_exception(outcome)
-    else:
-        waiting.set_result(outcome)
 
 
 #: How long a connection waits for the next request, in seconds.

@@ -195,7 +195,7 @@ class BrokerLogin(Struct, frozen=True, kw_only=True):
         context = trusted_context(self.ca)
         if self.certificate is not None:
             try:
-                # Without `password`, OpenSSL would ask for a passphrase at the terminal.
+                # Without `password`, OpenSSL would prompt for a passphrase at the terminal.
                 context.load_cert_chain(self.certificate, self.key, password=_no_passphrase)
             except (OSError, ValueError) as error:
                 where = self.key or self.certificate

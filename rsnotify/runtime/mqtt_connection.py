@@ -33,56 +33,7 @@ from rsnotify.runtime.mqtt_broker import (
     read_message,
 )
 from rsnotify.runtime.mqtt_streams import ByteStream, Dial, open_byte_stream
-
-_TOO_LARGE = 0x95
-_OTHER_VERSION = 0x84
-_NOT_AUTHORIZED = 0x87
-#: Bad user name or password, not authorized, banned, bad authentication method.
-_LOGIN_REFUSED = frozenset({0x86, _NOT_AUTHORIZED, 0x8A, 0x8C})
-
-
-class UnsupportedVersion(Unavailable):
-    """A broker seems not to support the version of MQTT of the CONNECT packet.
-
-    It may answer so (`stated`, MQTT 5 §3.2.2.2), or close the connection without an answer
-    (§3.1.2.2).
-    """
-
-    def __init__(self, uri: str, reason: str, *, stated: bool) -> None:
-        super().__init__(uri, reason)
-        self.stated = stated
-
-
-def connection_refusal(url: str, user: str | None, reason: ReasonCode) -> Unavailable:
-    """Return the error for a connection that is refused to a user, or to a client without one."""
-    refusal = f"it refuses the connection: {reason}"
-    if reason.value == _OTHER_VERSION:
-        return UnsupportedVersion(url, refusal, stated=True)
-    if reason.value not in _LOGIN_REFUSED:
-        return Unavailable(url, refusal)
-    if not user:
-        remedy = "configure the MQTT user and password that it wants"
-        return NotPermitted(url, f"it refuses the login without a user: {reason}", remedy)
-    remedy = "correct the MQTT user and password, or what the broker allows this user"
-    return NotPermitted(url, f"it refuses the login of {user!r}: {reason}", remedy)
-
-
-def publish_refusal(url: str, reason: ReasonCode) -> ConnectionRefused:
-    allow = "let the broker allow this user to publish it"
-    return ConnectionRefused(
-        url,
-        f"it refuses the message: {reason}",
-        is_final=reason.value == _TOO_LARGE,
-        remedy=allow if reason.value == _NOT_AUTHORIZED else None,
-    )
-
-
-def subscription_refusal(url: str, reason: ReasonCode) -> Unavailable:
-    refusal = f"it refuses the subscription: {reason}"
-    if reason.value == _NOT_AUTHORIZED:
-        return NotPermitted(url, refusal, "let the broker allow this user to subscribe")
-    return Unavailable(url, refusal)
-
+from rsnotify.runtime.tasks import settle
 
 #: How long a broker may take to answer, in seconds.
 TIMEOUT = 10.0
@@ -92,10 +43,171 @@ RECEIVE_MAXIMUM = 100
 MAXIMUM_PACKET_SIZE = 50_000_000
 
 _MISC_SECONDS = 1.0
+#: Seconds between pings. The connection is lost if a broker has not answered one by the next.
+KEEPALIVE = 10
+
+#: The most that topic, properties and lengths add to the payload of a message, in bytes.
+_OVERHEAD = 65_536
+
+
+class BrokerSession(Struct, frozen=True):
+    """What the broker keeps while the client is away: subscriptions, and undelivered messages.
+
+    Args:
+        client_id: The name of the session, for one connection at a time; empty for none.
+        expiry: The session expiry interval, in seconds. With MQTT 3.1.1 the broker decides.
+    """
+
+    client_id: str = ""
+    expiry: int = 0
+
+
+#: A session that begins and ends with its connection (MQTT 5 §3.1.2.4).
+CLEAN_START = BrokerSession()
+
+
+@asynccontextmanager
+async def connect(
+    broker: Broker,
+    login: BrokerLogin = ANONYMOUS,
+    *,
+    session: BrokerSession = CLEAN_START,
+    version: str = "5",
+    dial: Dial | None = None,
+    on_message: Callable[[MqttMessage], None] = lambda _: None,
+    manual_ack: bool = False,
+) -> AsyncIterator[BrokerConnection]:
+    """Connect to a broker, within a context.
+
+    Args:
+        broker: The broker.
+        login: The user, password and certificates.
+        session: What the broker keeps while the client is away.
+        version: The version of MQTT, `5` or `3.1.1`. With 5, rsnotify falls back to 3.1.1 for a
+            broker that does not know 5.
+        dial: Makes the TCP connection; None connects to any address.
+        on_message: Called with each message, in the order of the broker.
+        manual_ack: Whether the caller acknowledges messages, by `BrokerConnection.acknowledge`.
+
+    Raises:
+        Unavailable: The broker cannot be reached, or refuses the connection.
+        ConfigurationError: A file of the login cannot be used.
+    """
+    attempt = _Attempt(broker, login, session, dial, on_message, manual_ack)
+    try:
+        connection = await attempt.connect(version)
+    except UnsupportedVersion as error:
+        if version != "5":
+            raise
+        connection = await (attempt.connect("3.1.1") if error.stated else _connect_again(attempt))
+    try:
+        yield connection
+    finally:
+        await connection.disconnect()
+
+
+async def _connect_again(attempt: _Attempt) -> BrokerConnection:
+    """Connect to a broker that closed the connection silently after a CONNECT of MQTT 5.
+
+    The broker may only just have started, behind a proxy that accepts connections earlier.
+    Falling back to 3.1.1 would lose the features of 5 for as long as the connection lasts. So
+    once a probe shows that a broker answers, 5 is tried again.
+    """
+    probe = _Attempt(attempt.broker, attempt.login, CLEAN_START, attempt.dial)
+    try:
+        await (await probe.connect("3.1.1")).disconnect()
+    except Unavailable as error:
+        if isinstance(error, UnsupportedVersion):
+            raise
+    try:
+        return await attempt.connect("5")
+    except UnsupportedVersion:
+        return await attempt.connect("3.1.1")
+
+
+class _Attempt(Struct, frozen=True):
+    """A connection to be made, in either version of MQTT."""
+
+    broker: Broker
+    login: BrokerLogin
+    session: BrokerSession
+    dial: Dial | None
+    on_message: Callable[[MqttMessage], None] = lambda _: None
+    manual_ack: bool = False
+
+    async def connect(self, version: str) -> BrokerConnection:
+        stream = await self._open_stream()
+        client = self._client(stream, version)
+        connection = BrokerConnection(self.broker, client, stream, self.on_message)
+        try:
+            async with _timeout(self.broker):
+                self._send_connect(client, version)
+                await connection.wait_for_connack()
+        except BaseException:
+            await connection.disconnect()
+            raise
+        return connection
+
+    async def _open_stream(self) -> ByteStream:
+        url = self.broker.url
+        tls = self.login.context() if self.broker.tls else None
+        try:
+            async with _timeout(self.broker):
+                max_packet = MAXIMUM_PACKET_SIZE + _OVERHEAD
+                return await open_byte_stream(self.broker, tls, self.dial, max_packet=max_packet)
+        except ssl.SSLCertVerificationError as error:
+            reason = f"its certificate is not to be trusted: {error.verify_message}"
+            raise Unavailable(url, reason) from None
+        except (OSError, WebSocketException) as error:
+            raise Unavailable(url, f"cannot connect: {error or type(error).__name__}") from error
+
+    def _client(self, stream: ByteStream, version: str) -> Client:
+        options: dict[str, Any] = {"protocol": MQTTProtocolVersion.MQTTv5}
+        if version != "5":
+            options = {
+                "protocol": MQTTProtocolVersion.MQTTv311,
+                "clean_session": not self.session.client_id,
+            }
+        client = _PahoClient(
+            stream, client_id=self.session.client_id, manual_ack=self.manual_ack, **options
+        )
+        client.max_inflight_messages_set(0)  # `BrokerConnection` limits messages in flight
+        if self.login.user is not None:
+            client.username_pw_set(self.login.user, self.login.password)
+        return client
+
+    def _send_connect(self, client: Client, version: str) -> None:
+        more: dict[str, Any] = {}
+        if version == "5":
+            properties = connect_properties(
+                session_expiry=self.session.expiry if self.session.client_id else 0,
+                maximum_packet_size=MAXIMUM_PACKET_SIZE,
+                receive_maximum=RECEIVE_MAXIMUM,
+            )
+            more = {"clean_start": not self.session.client_id, "properties": properties}
+        client.connect(self.broker.host, self.broker.port, KEEPALIVE, **more)
+
+
+@asynccontextmanager
+async def _timeout(broker: Broker) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            yield
+    except TimeoutError:
+        raise Unavailable(broker.url, "no answer in time") from None
+
+
+class _PahoClient(Client):
+    def __init__(self, stream: ByteStream, **options: Any) -> None:
+        super().__init__(CallbackAPIVersion.VERSION2, reconnect_on_failure=False, **options)
+        self._stream = stream
+
+    def _create_socket(self) -> Any:
+        return self._stream
 
 
 class BrokerConnection:
-    """A connection to a broker; made by `rsnotify.runtime.mqtt_connection.connect`.
+    """A connection to a broker, made by `connect`.
 
     Attributes:
         session_present: Whether the broker had kept the session.
@@ -249,7 +361,7 @@ class BrokerConnection:
         self._lost.set_exception(error)
         self._send_quota.release()
         for future in waiting:
-            _settle(future, error)
+            settle(future, error)
 
     # Driving paho
 
@@ -297,7 +409,7 @@ class BrokerConnection:
         quota = getattr(properties, "ReceiveMaximum", RECEIVE_MAXIMUM)
         self._maximum_packet_size = min(MAXIMUM_PACKET_SIZE, size)
         self._send_quota = asyncio.Semaphore(min(RECEIVE_MAXIMUM, quota))
-        _settle(self._connack)
+        settle(self._connack, None)
 
     def _on_disconnect(
         self,
@@ -331,7 +443,7 @@ class BrokerConnection:
         if puback is not None:
             self._send_quota.release()
             refused = reason.is_failure
-            _settle(puback, publish_refusal(self._broker.url, reason) if refused else None)
+            settle(puback, publish_refusal(self._broker.url, reason) if refused else None)
 
     def _on_subscribe(
         self, _client: Client, _data: Any, mid: int, reasons: list[ReasonCode], _properties: Any
@@ -339,16 +451,7 @@ class BrokerConnection:
         suback, reason = self._subacks.pop(mid, None), reasons[0]
         if suback is not None:
             refused = reason.is_failure
-            _settle(suback, subscription_refusal(self._broker.url, reason) if refused else None)
-
-
-def _settle(future: asyncio.Future[None], error: Exception | None = None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
+            settle(suback, subscription_refusal(self._broker.url, reason) if refused else None)
 
 
 def _retrieve_exception(future: asyncio.Future[None]) -> None:
@@ -356,164 +459,51 @@ def _retrieve_exception(future: asyncio.Future[None]) -> None:
         future.exception()
 
 
-#: Seconds between pings. The connection is lost if a broker has not answered one by the next.
-KEEPALIVE = 10
+_TOO_LARGE = 0x95
+_OTHER_VERSION = 0x84
+_NOT_AUTHORIZED = 0x87
+#: Bad user name or password, not authorized, banned, bad authentication method.
+_LOGIN_REFUSED = frozenset({0x86, _NOT_AUTHORIZED, 0x8A, 0x8C})
 
-#: The most that topic, properties and lengths add to the payload of a message, in bytes.
-_OVERHEAD = 65_536
 
+class UnsupportedVersion(Unavailable):
+    """A broker seems not to support the version of MQTT of the CONNECT packet.
 
-class BrokerSession(Struct, frozen=True):
-    """What the broker keeps while the client is away: subscriptions, and undelivered messages.
-
-    Args:
-        client_id: The name of the session, for one connection at a time; empty for none.
-        expiry: The session expiry interval, in seconds. With MQTT 3.1.1 the broker decides.
+    It may answer so (`stated`, MQTT 5 §3.2.2.2), or close the connection without an answer
+    (§3.1.2.2).
     """
 
-    client_id: str = ""
-    expiry: int = 0
+    def __init__(self, uri: str, reason: str, *, stated: bool) -> None:
+        super().__init__(uri, reason)
+        self.stated = stated
 
 
-#: A session that begins and ends with its connection (MQTT 5 §3.1.2.4).
-CLEAN_START = BrokerSession()
+def connection_refusal(url: str, user: str | None, reason: ReasonCode) -> Unavailable:
+    """Return the error for a connection that is refused to a user, or to a client without one."""
+    refusal = f"it refuses the connection: {reason}"
+    if reason.value == _OTHER_VERSION:
+        return UnsupportedVersion(url, refusal, stated=True)
+    if reason.value not in _LOGIN_REFUSED:
+        return Unavailable(url, refusal)
+    if not user:
+        remedy = "configure the MQTT user and password that it wants"
+        return NotPermitted(url, f"it refuses the login without a user: {reason}", remedy)
+    remedy = "correct the MQTT user and password, or what the broker allows this user"
+    return NotPermitted(url, f"it refuses the login of {user!r}: {reason}", remedy)
 
 
-class _PahoClient(Client):
-    def __init__(self, stream: ByteStream, **options: Any) -> None:
-        super().__init__(CallbackAPIVersion.VERSION2, reconnect_on_failure=False, **options)
-        self._stream = stream
-
-    def _create_socket(self) -> Any:
-        return self._stream
-
-
-@asynccontextmanager
-async def connect(
-    broker: Broker,
-    login: BrokerLogin = ANONYMOUS,
-    *,
-    session: BrokerSession = CLEAN_START,
-    version: str = "5",
-    dial: Dial | None = None,
-    on_message: Callable[[MqttMessage], None] = lambda _: None,
-    manual_ack: bool = False,
-) -> AsyncIterator[BrokerConnection]:
-    """Connect to a broker, within a context.
-
-    Args:
-        broker: The broker.
-        login: The user, password and certificates.
-        session: What the broker keeps while the client is away.
-        version: The version of MQTT, `5` or `3.1.1`. With 5, rsnotify falls back to 3.1.1 for a
-            broker that does not know 5.
-        dial: Makes the TCP connection; None connects to any address.
-        on_message: Called with each message, in the order of the broker.
-        manual_ack: Whether the caller acknowledges messages, by `BrokerConnection.acknowledge`.
-
-    Raises:
-        Unavailable: The broker cannot be reached, or refuses the connection.
-        ConfigurationError: A file of the login cannot be used.
-    """
-    attempt = _Attempt(broker, login, session, dial, on_message, manual_ack)
-    try:
-        connection = await attempt.connect(version)
-    except UnsupportedVersion as error:
-        if version != "5":
-            raise
-        connection = await (attempt.connect("3.1.1") if error.stated else _connect_again(attempt))
-    try:
-        yield connection
-    finally:
-        await connection.disconnect()
+def publish_refusal(url: str, reason: ReasonCode) -> ConnectionRefused:
+    allow = "let the broker allow this user to publish it"
+    return ConnectionRefused(
+        url,
+        f"it refuses the message: {reason}",
+        is_final=reason.value == _TOO_LARGE,
+        remedy=allow if reason.value == _NOT_AUTHORIZED else None,
+    )
 
 
-async def _connect_again(attempt: _Attempt) -> BrokerConnection:
-    """Connect to a broker that closed the connection silently after a CONNECT of MQTT 5.
-
-    The broker may only just have started, behind a proxy that accepts connections earlier.
-    Falling back to 3.1.1 would lose the features of 5 for as long as the connection lasts. So
-    once a probe shows that a broker answers, 5 is tried again.
-    """
-    probe = _Attempt(attempt.broker, attempt.login, CLEAN_START, attempt.dial)
-    try:
-        await (await probe.connect("3.1.1")).disconnect()
-    except Unavailable as error:
-        if isinstance(error, UnsupportedVersion):
-            raise
-    try:
-        return await attempt.connect("5")
-    except UnsupportedVersion:
-        return await attempt.connect("3.1.1")
-
-
-class _Attempt(Struct, frozen=True):
-    """A connection to be made, in either version of MQTT."""
-
-    broker: Broker
-    login: BrokerLogin
-    session: BrokerSession
-    dial: Dial | None
-    on_message: Callable[[MqttMessage], None] = lambda _: None
-    manual_ack: bool = False
-
-    async def connect(self, version: str) -> BrokerConnection:
-        stream = await self._open_stream()
-        client = self._client(stream, version)
-        connection = BrokerConnection(self.broker, client, stream, self.on_message)
-        try:
-            async with _timeout(self.broker):
-                self._send_connect(client, version)
-                await connection.wait_for_connack()
-        except BaseException:
-            await connection.disconnect()
-            raise
-        return connection
-
-    async def _open_stream(self) -> ByteStream:
-        url = self.broker.url
-        tls = self.login.context() if self.broker.tls else None
-        try:
-            async with _timeout(self.broker):
-                max_packet = MAXIMUM_PACKET_SIZE + _OVERHEAD
-                return await open_byte_stream(self.broker, tls, self.dial, max_packet=max_packet)
-        except ssl.SSLCertVerificationError as error:
-            reason = f"its certificate is not to be trusted: {error.verify_message}"
-            raise Unavailable(url, reason) from None
-        except (OSError, WebSocketException) as error:
-            raise Unavailable(url, f"cannot connect: {error or type(error).__name__}") from error
-
-    def _client(self, stream: ByteStream, version: str) -> Client:
-        options: dict[str, Any] = {"protocol": MQTTProtocolVersion.MQTTv5}
-        if version != "5":
-            options = {
-                "protocol": MQTTProtocolVersion.MQTTv311,
-                "clean_session": not self.session.client_id,
-            }
-        client = _PahoClient(
-            stream, client_id=self.session.client_id, manual_ack=self.manual_ack, **options
-        )
-        client.max_inflight_messages_set(0)  # `BrokerConnection` limits messages in flight
-        if self.login.user is not None:
-            client.username_pw_set(self.login.user, self.login.password)
-        return client
-
-    def _send_connect(self, client: Client, version: str) -> None:
-        more: dict[str, Any] = {}
-        if version == "5":
-            properties = connect_properties(
-                session_expiry=self.session.expiry if self.session.client_id else 0,
-                maximum_packet_size=MAXIMUM_PACKET_SIZE,
-                receive_maximum=RECEIVE_MAXIMUM,
-            )
-            more = {"clean_start": not self.session.client_id, "properties": properties}
-        client.connect(self.broker.host, self.broker.port, KEEPALIVE, **more)
-
-
-@asynccontextmanager
-async def _timeout(broker: Broker) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(TIMEOUT):
-            yield
-    except TimeoutError:
-        raise Unavailable(broker.url, "no answer in time") from None
+def subscription_refusal(url: str, reason: ReasonCode) -> Unavailable:
+    refusal = f"it refuses the subscription: {reason}"
+    if reason.value == _NOT_AUTHORIZED:
+        return NotPermitted(url, refusal, "let the broker allow this user to subscribe")
+    return Unavailable(url, refusal)

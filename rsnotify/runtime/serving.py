@@ -35,7 +35,7 @@ async def without_ambiguity(request: web.Request, handler: Handler) -> web.Strea
     if reason is None:
         return await handler(request)
     response = web.Response(status=400, text=f"{reason}\n")
-    response.force_close()  # nobody knows where the next request begins
+    response.force_close()  # it is unknown where the next request begins
     return response
 
 

@@ -135,6 +135,18 @@ def place_of(file: object, text: str, path: SettingPath) -> str:
     return str(file) if line is None else f"{file}, line {line}"
 
 
+class SettingsFile:
+    """A .toml or .json file: its settings, and the places where they stand."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = path
+        self._text = read_text(path)
+        self.settings = decode_settings(path, self._text)
+
+    def place(self, path: SettingPath) -> str:
+        return place_of(self._path, self._text, path)
+
+
 def _lines(text: str) -> dict[tuple[str | int, ...], int]:
     found: dict[tuple[str | int, ...], int] = {}
     counts: dict[str, int] = {}
@@ -372,18 +384,13 @@ class SettingsLayer(Protocol):
         ...
 
 
-class FileLayer:
-    """A .toml or .json file, which must not contain a secret."""
+class FileLayer(SettingsFile):
+    """A file that must not contain a secret."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
-        self._text = read_text(path)
-        self.settings = decode_settings(path, self._text)
+        super().__init__(path)
         for where, instead in find_secrets(self.settings):
             raise ConfigurationError(f"{self.place(where)}: {where[-1]}: {instead}")
-
-    def place(self, path: SettingPath) -> str:
-        return place_of(self._path, self._text, path)
 
 
 class EnvironmentLayer:

@@ -32,7 +32,7 @@ class SharedWebSocket(ClientConnection, Generic[T]):
 
     Attributes:
         topics: What each topic is used for.
-        is_ending: Whether nobody may use it for another topic.
+        is_ending: Whether it accepts no other topic.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -52,7 +52,7 @@ class SharedWebSocket(ClientConnection, Generic[T]):
         return is_open and self.is_for_many and is_free
 
     def named(self, topic: str | None) -> T | None:
-        """Return what a control frame is about, which need not name the only topic."""
+        """Return what a control frame is about; without a topic, that is the only one."""
         if self.is_for_many:
             return self.topics.get(topic or "")
         return next(iter(self.topics.values()))
@@ -112,7 +112,7 @@ class SharedWebSockets(Generic[C]):
 
     Theory of operation. One user opens a connection while the others wait for it; if it is
     cancelled, another of them does. A hub that accepts only one topic for each connection is
-    remembered, so that nobody waits. The last user to leave a connection closes it.
+    remembered, so that no user waits for another. The last user to leave a connection closes it.
 
     Attributes:
         memory: Which addresses failed in earlier attempts.

@@ -71,6 +71,16 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def settle(future: asyncio.Future[T], outcome: T | Exception) -> None:
+    """Set the result or the error of a future, unless it is done or was cancelled."""
+    if future.done():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
 class Lane(Executor):
     """Runs one call after another, in any free thread of a pool.
 

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from rsnotify.errors import RsnotifyError, WrongDocument
 from rsnotify.format.coverage import EARLIEST, Change, CheckMethod, is_ahead
 from rsnotify.format.datetimes import Instant, format_datetime
-from rsnotify.format.digest import agree
+from rsnotify.format.hashes import agree
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Capability, ChangeType, Document, Rel, Resource
 from rsnotify.format.offer import Offer

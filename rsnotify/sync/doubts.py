@@ -41,7 +41,7 @@ from msgspec.structs import replace
 from rsnotify.errors import InvalidDocument, counted, without_credentials
 from rsnotify.format.coverage import EARLIEST
 from rsnotify.format.datetimes import Instant, format_datetime
-from rsnotify.format.digest import ALGORITHM, SetDigest, SetSum, set_digest
+from rsnotify.format.hashes import ALGORITHM, SetDigest, SetSum, set_digest
 from rsnotify.format.model import Document
 from rsnotify.sync.actions import ActionList
 from rsnotify.sync.baseline import BaselineRun

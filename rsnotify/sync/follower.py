@@ -65,7 +65,7 @@ from msgspec.structs import replace
 from rsnotify.errors import DocumentError, NotFound, RsnotifyError, StorageError, Unavailable
 from rsnotify.format.coverage import EARLIEST, Change, CheckMethod, fragment_coverage
 from rsnotify.format.datetimes import LATEST, Instant
-from rsnotify.format.digest import SetSum
+from rsnotify.format.hashes import SetSum
 from rsnotify.format.model import ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.uris import normalize

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from rsnotify.format.coverage import EARLIEST, Change, CheckMethod, Coverage
 from rsnotify.format.datetimes import LATEST, MICROSECOND, Instant, end_of_unit, is_undecided
-from rsnotify.format.digest import agree
+from rsnotify.format.hashes import agree
 from rsnotify.format.model import ChangeType, Rel, Resource
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER, Retry
 

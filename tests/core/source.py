@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from rsnotify.errors import NotFound
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import MICROSECOND
-from rsnotify.format.digest import SetDigest, SetSum
+from rsnotify.format.hashes import SetDigest, SetSum
 from rsnotify.format.model import Capability, ChangeType, Document, Link, Resource
 from rsnotify.format.offer import Offer
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.format.digest import SetSum
+from rsnotify.format.hashes import SetSum
 from rsnotify.format.model import Capability, Document
 from rsnotify.sync.actions import ActionList, LogNote
 from rsnotify.sync.doubts import ContinuousAudit, Remedy

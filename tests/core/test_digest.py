@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rsnotify.errors import InvalidDocument
-from rsnotify.format.digest import (
+from rsnotify.format.hashes import (
     AUDIT_NS,
     FORMS,
     SetDigest,
@@ -68,6 +68,8 @@ def test_a_hash_attribute_is_read_as_in_the_vectors(vector: dict[str, str | None
         ("md5:aa sha-256:bb", "sha-256:bb sha-512:cc", True),
         ("SHA-256:AB", "sha256:ab", True),
         ("sha256:ab", "SHA-256:AB", True),
+        ("sha-256:aa", "sha-256:qg==", None),
+        ("sha-256:aa sha-256:qg==", "sha-256:bb", False),
         ("md5:aa", "sha-256:aa", None),
         ("md5:aa", None, None),
         (None, "md5:aa", None),

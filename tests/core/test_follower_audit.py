@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import MICROSECOND
-from rsnotify.format.digest import COUNT, DIGEST, HASH
+from rsnotify.format.hashes import COUNT, DIGEST, HASH
 from rsnotify.format.model import Document
 from rsnotify.sync.follower import Follower
 from tests.core.test_follower import names

@@ -21,7 +21,7 @@ from rsnotify.errors import (
 )
 from rsnotify.format.coverage import EARLIEST, Change, CheckMethod
 from rsnotify.format.datetimes import MICROSECOND, is_undecided
-from rsnotify.format.digest import SetSum
+from rsnotify.format.hashes import SetSum
 from rsnotify.format.model import ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.reader import read_document

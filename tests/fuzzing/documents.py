@@ -15,8 +15,7 @@ from jsonpointer import JsonPointerException
 
 from rsnotify.errors import ContentMismatch, DocumentError, InvalidDocument
 from rsnotify.format.coverage import change_list_coverage, package_coverage
-from rsnotify.format.digest import set_digest
-from rsnotify.format.hashes import parse_hashes
+from rsnotify.format.hashes import parse_hashes, set_digest
 from rsnotify.format.links import html_links, xml_links
 from rsnotify.format.model import (
     DEFAULT_LIMITS,

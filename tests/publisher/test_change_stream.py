@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -25,7 +26,7 @@ from rsnotify_publisher.documents.document_store import DocumentStore
 from rsnotify_publisher.journal import Journal, JournalState, RecordedChanges, Recorder
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.push import hub_feed as recent_changes
-from rsnotify_publisher.push.hub_feed import ChangeStream
+from rsnotify_publisher.push.hub_feed import ChangeStream, HubFeed
 from rsnotify_publisher.source_context import SourceContext
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of, quick_publisher
 
@@ -46,12 +47,13 @@ class World:
 
         self.own = Journal(folder / "journal.sqlite3", BASE, clock=clock)
         self.foreign = Journal(folder / "journal.sqlite3", BASE, clock=clock)
-        self.sent = [self.own.state().last_change] * hubs
+        last = self.own.state().last_change
+        self.hubs = [cast(HubFeed, SimpleNamespace(sent=last)) for _ in range(hubs)]
         self.calls: list[Callable[[], object]] = []
         self.pool = ThreadPoolExecutor(1)
-        self.stream = ChangeStream(
-            self.foreign, self.read_contents, self.calls.append, self.pool, lambda: self.sent
-        )
+        self.stream = ChangeStream(self.read_contents, self.calls.append, self.pool)
+        self.stream.open(self.foreign)
+        self.stream.feeds = self.hubs
 
     def close(self) -> None:
         self.pool.shutdown()
@@ -80,23 +82,43 @@ class World:
 
     def feed(self, hub: int, limit: int = 3) -> RecordedChanges | None:
         """Read the next changes for a hub, which have to be those of the journal."""
-        hub %= len(self.sent)
-        read = self.stream.read(self.sent[hub], limit)
+        feed = self.hubs[hub % len(self.hubs)]
+        read = self.stream.read(feed.sent, limit)
         if read is not None:
-            expected = self.own.changes(self.sent[hub], limit)
+            expected = self.own.changes(feed.sent, limit)
             assert list(read.changes) == expected[: len(read.changes)]
-            assert read.begin == self.own.last_change_at(self.sent[hub])
+            assert read.begin == self.own.last_change_at(feed.sent)
             assert read.end == to_microseconds(read.changes[-1].datetime)  # type: ignore[arg-type]
             assert set(read.contents.values()) <= {CONTENT}
-            self.sent[hub] = read.end
+            feed.sent = read.end
         return read
 
     def promise(self, hub: int) -> None:
         """Send a heartbeat to a hub that has everything."""
         with self.own.transaction():
             state = self.own.promise()
-        if self.sent[hub % len(self.sent)] >= state.last_change:
-            self.sent[hub % len(self.sent)] = state.reached
+        feed = self.hubs[hub % len(self.hubs)]
+        if feed.sent >= state.last_change:
+            feed.sent = state.reached
+
+
+def test_changes_are_passed_on_only_while_the_stream_is_open(tmp_path: Path) -> None:
+    calls: list[Callable[[], object]] = []
+    with Journal(tmp_path / "journal.sqlite3", BASE) as journal, ThreadPoolExecutor(1) as pool:
+        stream = ChangeStream(None, calls.append, pool)
+
+        def record() -> int:
+            with journal.transaction():
+                journal.record([change("a")])
+            stream.recorded(journal.recorded)
+            return len(calls)
+
+        assert record() == 0
+        stream.open(journal)
+        assert record() == 1
+        stream.recorded([])
+        stream.close()
+        assert record() == 1
 
 
 STEPS = st.lists(
@@ -123,7 +145,7 @@ def test_every_hub_is_fed_what_the_journal_has(steps: list[tuple[str, int]], kep
                 pass
         last = world.own.state().last_change
         world.close()
-        assert min(world.sent) >= last
+        assert min(feed.sent for feed in world.hubs) >= last
 
 
 async def test_hubs_that_keep_up_are_fed_from_memory(

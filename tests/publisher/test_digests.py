@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify.format.digest import SetDigest, SetSum, set_digest
+from rsnotify.format.hashes import SetDigest, SetSum, set_digest
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify_publisher import Options, Publisher, Record
 from rsnotify_publisher.journal import Journal, Recorder
-from rsnotify_publisher.source_documents import FrameworkNotices
+from rsnotify_publisher.push.hub_feed import NoticeStream
 from tests.publisher.helpers import BASE, PATIENCE, FakeHub, quick_publisher
 from tests.publisher.test_journal import TO_VERSION_6, VERSION_1
 
@@ -164,7 +164,7 @@ def test_notices_of_documents_have_no_digest(path: Path):
     with Journal(path, BASE) as journal:
         record(journal, put("a"))
         assert digest_of(journal) is not None
-        assert FrameworkNotices(journal).state().digest is None
+        assert NoticeStream(journal).state().digest is None
 
 
 def test_a_set_with_a_resource_without_a_hash_has_no_digest(path: Path):

@@ -14,7 +14,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.mqtt_broker import is_broker_url
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher import Publisher, parse_hub
-from rsnotify_publisher.push import http_post, transports
+from rsnotify_publisher.push import http_post, websocket
 from rsnotify_publisher.push import hub_push as channel_push
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of, quick_publisher
 from tests.resolving import hanging, not_answering, resolve
@@ -97,7 +97,7 @@ async def test_a_node_that_does_not_answer_is_left(
     tmp_path: Path, hub: FakeHub, transport: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(http_post, "RESPONSE_TIMEOUT", 1.0)
-    monkeypatch.setattr(transports, "TIMEOUT", 1.0)
+    monkeypatch.setattr(websocket, "TIMEOUT", 1.0)
     with hanging("127.0.0.3") as port:
         urls = [f"http://127.0.0.3:{port}/", hub.url]
         async with quick_publisher(

@@ -21,9 +21,9 @@ from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify_publisher import parse_hub
 from rsnotify_publisher.journal import Recorder
-from rsnotify_publisher.push.hub_feed import HubFeed, OutgoingFragment
+from rsnotify_publisher.push.hub_feed import ChangeStream, HubFeed, OutgoingFragment
 from rsnotify_publisher.push.hub_push import ChannelPush, HubPush, NodeRotation
-from rsnotify_publisher.push.transports import HubConnections
+from rsnotify_publisher.push.websocket import HubConnections
 from tests.publisher.helpers import BASE, PATIENCE, FakeHub, chain_of, quick_publisher, serving
 
 TRANSPORTS = ["websub", "ws"]
@@ -432,8 +432,8 @@ async def test_the_grace_of_hubs_is_not_longer_on_a_slow_machine(tmp_path: Path)
     with publisher.source.open_journal() as journal:
         pool = ThreadPoolExecutor(1)
         recorder = Recorder(publisher.source.open_journal, lambda _: None, pool)
-        call = asyncio.get_running_loop().call_soon
-        push = HubPush(publisher.source, journal, recorder, call, pool, HubConnections())
+        changes = ChangeStream(None, asyncio.get_running_loop().call_soon, pool)
+        push = HubPush(publisher.source, journal, recorder, changes, HubConnections())
         slow = asyncio.create_task(be_slow())
         await push.drain()
         slow.cancel()

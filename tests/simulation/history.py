@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import Instant, to_microseconds
-from rsnotify.format.digest import SetSum
+from rsnotify.format.hashes import SetSum
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher.journal import Journal

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant
-from rsnotify.format.digest import SetSum
+from rsnotify.format.hashes import SetSum
 from rsnotify.format.model import Capability, Document
 from rsnotify.format.writer import write_document
 from rsnotify.selection import Selection

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant, to_microseconds
-from rsnotify.format.digest import SetSum
+from rsnotify.format.hashes import SetSum
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.sync.actions import Progress
 from rsnotify_subscriber.storage import postgresql

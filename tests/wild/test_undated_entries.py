@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.format.digest import SetSum
+from rsnotify.format.hashes import SetSum
 from rsnotify_subscriber import audit
 from rsnotify_validation.inspection import inspect
 from tests.wild.documents import entry, md, resource_list, seconds, sha256, urlset

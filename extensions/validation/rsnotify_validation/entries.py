@@ -15,7 +15,7 @@ from functools import partial
 from msgspec import Struct
 
 from rsnotify.format.datetimes import MICROSECOND, Instant, parse_datetime
-from rsnotify.format.digest import AUDIT_NS, FORMS
+from rsnotify.format.hashes import AUDIT_NS, FORMS
 from rsnotify.format.model import RS_NS, Capability, ChangeType, Rel
 from rsnotify.format.writer import Profile
 from rsnotify_validation.elements import Element, EntryElement

@@ -2,9 +2,6 @@
 
 One process leads: it feeds the hubs and writes the documents. Another takes over when it ends.
 
-A change on its way to a hub: the recorder has committed, `ChangeStream.recorded` passes it from
-that thread to the event loop, and `ChannelNews.notify` resumes each `HubFeed`.
-
 Documents are written by two kinds of jobs. Frequent ones (the open Change List, cursors, Change
 Dumps) run in a loop. Those that a user schedules (Resource List, Resource Dump, rotation,
 retention) run by the `JobScheduler`.
@@ -14,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass
@@ -29,14 +26,18 @@ from rsnotify.runtime.tasks import wait_for_event
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher.background.pool import PublisherPool, WorkKind
 from rsnotify_publisher.documents.document_store import DocumentStore, WritingStopped
-from rsnotify_publisher.journal import Journal, RecordedChanges, Recorder, system_clock
+from rsnotify_publisher.journal import Journal, Recorder, system_clock
 from rsnotify_publisher.options import JobSchedule
+from rsnotify_publisher.push.hub_feed import ChangeStream
 from rsnotify_publisher.push.hub_push import HubPush
 from rsnotify_publisher.push.mqtt import StatedBrokers
 from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.source_documents import DESCRIPTION, RESOURCE_LIST
 
 _log = logging.getLogger("rsnotify.publisher")
+#: Seconds between two attempts to lead, while another process leads, and after an error.
+_TAKE_OVER_WITHIN = 0.2
+_RETRY_AFTER = 1.0
 _NOTE_CURSORS_EVERY = 1.0
 _RETRY = Retry(first=0.1, most=30.0)
 # How many refreshes pass between two checks of limits by age.
@@ -51,6 +52,88 @@ _AHEAD = 60_000_000
 _Job = Callable[[], Awaitable[object]]
 
 
+class LeaderElection:
+    """Leads whenever no other process of the Source does.
+
+    The operating system releases the lock of a leader that dies, however it dies.
+
+    Attributes:
+        published: Done once every document is written.
+    """
+
+    def __init__(
+        self,
+        source: SourceContext,
+        recorder: Recorder,
+        changes: ChangeStream,
+        pool: PublisherPool,
+    ) -> None:
+        self._source = source
+        self._recorder = recorder
+        self._changes = changes
+        self._pool = pool
+        self._lock = FileLock(source.lock, thread_local=False)
+        self._stop = asyncio.Event()
+        self._running: Future[None]
+        self.published: Future[None] = Future()
+
+    def start(self) -> None:
+        """Lead from now on, or wait until that is possible."""
+        self._running = self._pool.spawn(self._run())
+
+    def stop(self) -> None:
+        """Begin to end in order, so that several Publishers can do so at the same time."""
+        self._pool.call(self._stop.set)
+
+    def close(self) -> None:
+        self.stop()
+        self._running.result()
+
+    async def _run(self) -> None:
+        is_last = has_led = False
+        while not is_last and not has_led:
+            # Once more after `stop`: the former leader may have ended before our last change.
+            is_last = self._stop.is_set()
+            has_led = await self._try_to_lead()
+
+    async def _try_to_lead(self) -> bool:
+        """Lead until stopped; return False if another process leads, or something failed."""
+        try:
+            with self._lock.acquire(blocking=False):
+                await self._lead()
+            return True
+        except Timeout:
+            self._check_documents()
+            await wait_for_event(self._stop, _TAKE_OVER_WITHIN)
+        except Exception as error:  # a running Source must go on publishing, or try to
+            expected = isinstance(error, RsnotifyError | OSError)
+            then = "the next start continues" if self._stop.is_set() else "trying again"
+            _log.error("publishing failed; %s: %s", then, error, exc_info=not expected)
+            await wait_for_event(self._stop, _RETRY_AFTER)
+        return False
+
+    async def _lead(self) -> None:
+        with self._source.open_journal() as journal:
+            try:
+                leader = Leader(
+                    *(self._source, journal, self._recorder, self._changes, self._pool),
+                    on_published=self._set_published,
+                )
+                await leader.lead(self._stop)
+            finally:
+                self._changes.close()
+
+    def _set_published(self) -> None:
+        if not self.published.done():
+            self.published.set_result(None)
+
+    def _check_documents(self) -> None:
+        """Count what another process has written as published by this one as well."""
+        folder = self._source.documents_folder
+        if all((folder / name).exists() for name in (RESOURCE_LIST, DESCRIPTION)):
+            self._set_published()
+
+
 @dataclass(eq=False)
 class Leader:
     """Leads until it is stopped; the journal is read in the event loop's thread."""
@@ -58,6 +141,7 @@ class Leader:
     source: SourceContext
     journal: Journal
     recorder: Recorder
+    changes: ChangeStream
     pool: PublisherPool
     on_published: Callable[[], None]
 
@@ -66,8 +150,7 @@ class Leader:
             self.source,
             self.journal,
             self.recorder,
-            self.pool.call,
-            self.pool.threads.contents,
+            self.changes,
             self.pool.threads.websockets,
         )
         self._store = DocumentStore(self.source, self.recorder)
@@ -107,7 +190,7 @@ class Leader:
         if not self.source.hubs:
             return nullcontext()
         every = self.source.options.poll
-        return self.pool.threads.poller.watch(self.journal, every, self.push.changes.check)
+        return self.pool.threads.poller.watch(self.journal, every, self.changes.check)
 
     async def _work(self) -> None:
         async with AsyncExitStack() as permit, asyncio.TaskGroup() as tasks:
@@ -225,7 +308,7 @@ class Leader:
         if await self._in_thread(WorkKind.CHANGES, self._store.write_change_lists):
             self._written, self._skipped_writes = current, 0
             changes, _, notices = current
-            self.push.changes.news.set_documented(changes)
+            self.changes.set_documented(changes)
             self.push.notices.set_documented(notices)
 
     def _check_clock(self, last: int) -> None:
@@ -253,86 +336,3 @@ class Leader:
         if await self._in_thread(WorkKind.RESOURCES, self._store.write_resource_list):
             self._published.set()
             self.on_published()
-
-
-_TAKE_OVER_WITHIN = 0.2
-_RETRY_AFTER = 1.0
-
-
-class LeaderElection:
-    """Leads whenever no other process of the Source does.
-
-    The operating system releases the lock of a leader that dies, however it dies.
-
-    Attributes:
-        published: Done once every document is written.
-    """
-
-    def __init__(self, source: SourceContext, pool: PublisherPool) -> None:
-        self._source = source
-        self._pool = pool
-        self._lock = FileLock(source.lock, thread_local=False)
-        self._leader: Leader | None = None
-        self._stop = asyncio.Event()
-        self._running: Future[None]
-        self.published: Future[None] = Future()
-
-    def start(self, recorder: Recorder) -> None:
-        """Lead from now on, or wait until that is possible."""
-        self._running = self._pool.spawn(self._run(recorder))
-
-    def recorded(self, recorded: Sequence[RecordedChanges]) -> None:
-        """Pass durable changes to the feeds of the hubs, from any thread."""
-        leader = self._leader
-        if leader is not None and recorded and self._source.hubs:
-            leader.push.changes.recorded(recorded)
-
-    def stop(self) -> None:
-        """Begin to end in order, so that several Publishers can do so at the same time."""
-        self._pool.call(self._stop.set)
-
-    def close(self) -> None:
-        self.stop()
-        self._running.result()
-
-    async def _run(self, recorder: Recorder) -> None:
-        is_last = has_led = False
-        while not is_last and not has_led:
-            # Once more after `stop`: the former leader may have ended before our last change.
-            is_last = self._stop.is_set()
-            has_led = await self._try_to_lead(recorder)
-
-    async def _try_to_lead(self, recorder: Recorder) -> bool:
-        """Lead until stopped; return False if another process leads, or something failed."""
-        try:
-            with self._lock.acquire(blocking=False):
-                await self._lead(recorder)
-            return True
-        except Timeout:
-            self._check_documents()
-            await wait_for_event(self._stop, _TAKE_OVER_WITHIN)
-        except Exception as error:  # a running Source must go on publishing, or try to
-            expected = isinstance(error, RsnotifyError | OSError)
-            then = "the next start continues" if self._stop.is_set() else "trying again"
-            _log.error("publishing failed; %s: %s", then, error, exc_info=not expected)
-            await wait_for_event(self._stop, _RETRY_AFTER)
-        return False
-
-    async def _lead(self, recorder: Recorder) -> None:
-        with self._source.open_journal() as journal:
-            leader = Leader(self._source, journal, recorder, self._pool, self._set_published)
-            self._leader = leader
-            try:
-                await leader.lead(self._stop)
-            finally:
-                self._leader = None
-
-    def _set_published(self) -> None:
-        if not self.published.done():
-            self.published.set_result(None)
-
-    def _check_documents(self) -> None:
-        """Count what another process has written as published by this one as well."""
-        folder = self._source.documents_folder
-        if all((folder / name).exists() for name in (RESOURCE_LIST, DESCRIPTION)):
-            self._set_published()

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from msgspec import Struct
 
 from rsnotify.errors import counted, without_credentials
 from rsnotify.format.datetimes import Instant, from_microseconds
-from rsnotify.format.digest import SetSum
+from rsnotify.format.hashes import SetSum
 from rsnotify.runtime.command_line import ForcedShutdown, complain, printable, run
 from rsnotify.runtime.listening import address, listen
 from rsnotify.runtime.processes import allow_files
@@ -31,6 +33,126 @@ from rsnotify_publisher.folder.server import server
 from rsnotify_publisher.hubs import Hub
 from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.publisher import Publisher
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+
+#: Files that one set keeps open: its journal, three times, and connections to hubs.
+_FILES_OF_A_SET = 20
+_OTHER_FILES = 256
+#: Seconds in which hundreds of sets write their last documents, though the disk is busy.
+_SHUTDOWN_TIMEOUT = 90.0
+_FORCED = "the Source has not ended in order, so it is left as it is; what was recorded is kept"
+
+
+def publish(root: Path | None, settings: SourceConfiguration) -> None:
+    """Publish a folder, or the sets of the settings, until interrupted."""
+    with listen(settings.host, settings.port) as listening:
+        base_url = settings.base_url or address(settings.host, listening)
+        published: Publisher | SourceDescription
+        if root is None:
+            published, folders = several_folders(base_url, settings)
+        else:
+            published, folders = one_folder(root, base_url, settings)
+        with claim(folders):
+            _allow_files(len(folders))
+            app = server(published, folders)
+            shutdown = ForcedShutdown(lambda: _FORCED, _SHUTDOWN_TIMEOUT)
+            at = address(settings.host, listening)
+            publishers = [folder.publisher for folder in folders]
+
+            async def main(stop: asyncio.Event) -> None:
+                publishing = FolderPublishing(folders, at)
+                report = show_status(publishers, publishing.published)
+                async with running(report), serving(app, listening, shutdown_timeout=2):
+                    await publishing.run(stop, typer.echo)
+
+            run(main, shutdown)
+
+
+def _allow_files(sets: int) -> None:
+    wanted = sets * _FILES_OF_A_SET + _OTHER_FILES
+    allowed = allow_files(wanted)
+    if allowed < wanted:
+        complain(
+            f"{counted(sets, 'set')} may need {wanted:,} files and connections at once, and the "
+            f"system allows {allowed:,}; raise that (ulimit -n)",
+            0,
+        )
+
+
+_REPORT_EVERY = 1.0
+#: Part of the time that may go into reading the journals, however many there are.
+_SHARE = 0.05
+#: Calls of `show` between two plain lines while only the counts change.
+_LINE_EVERY = 60
+
+
+async def show_status(publishers: Sequence[Publisher], started: asyncio.Event) -> None:
+    """Show the status of a Source from when all sets have started, until cancelled."""
+    reader = StatusReader(publishers)
+    await started.wait()
+    show: Callable[[SourceStatus], None] = SourceLineReport().show
+    display: AbstractContextManager[object] = nullcontext()
+    if sys.stdout.isatty():
+        from rsnotify.runtime.display import live
+
+        display = terminal = live("")
+        show = partial(show_in, terminal)
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(1, "rsnotify-status") as worker, display:
+        try:
+            while True:
+                began = loop.time()
+                show(await loop.run_in_executor(worker, reader.read))
+                await asyncio.sleep(max(_REPORT_EVERY, (loop.time() - began) / _SHARE))
+        finally:
+            worker.submit(reader.close)
+
+
+def totals(status: SourceStatus) -> str:
+    resources = counted(status.resources, "resource")
+    return f"{resources}, {counted(status.changes, 'change')} recorded since the start"
+
+
+def hub_line(hub: HubStatus) -> str:
+    many = "more than " if hub.waiting >= MOST_COUNTED else ""
+    waiting = many + counted(hub.waiting, "change")
+    if hub.reached:
+        state = f"{waiting} on the way" if hub.waiting else "up to date"
+    elif hub.reached is None:
+        state = "connecting"
+    else:
+        when = f"since {hub.through:%Y-%m-%dT%H:%M:%SZ}" if hub.reached_before else "yet"
+        state = f"not reached {when}" + (f", lacks {waiting}" if hub.waiting else "")
+    return printable(f"hub {without_credentials(hub.uri)}: {state}")
+
+
+class SourceLineReport:
+    """Prints a line when a hub becomes (un)reachable, and each minute with new changes."""
+
+    def __init__(self) -> None:
+        self._reached: dict[str, bool | None] = {}
+        self._changes = 0
+        self._quiet_for = 0
+
+    def show(self, status: SourceStatus) -> None:
+        for hub in status.hubs:
+            if hub.reached is not None and hub.reached != self._reached.get(hub.uri):
+                self._reached[hub.uri] = hub.reached
+                typer.echo(hub_line(hub))
+        self._quiet_for += 1
+        if status.changes != self._changes and self._quiet_for >= _LINE_EVERY:
+            typer.echo(totals(status))
+            self._changes, self._quiet_for = status.changes, 0
+
+
+def show_in(display: Live, status: SourceStatus) -> None:
+    from rich.text import Text
+
+    display.update(Text("\n".join([totals(status), *map(hub_line, status.hubs)])))
+
 
 #: Largest number of changes that are counted for a hub that lacks them.
 MOST_COUNTED = 10_000
@@ -134,126 +256,3 @@ def _worse(first: HubStatus, second: HubStatus) -> HubStatus:
         reached,
         first.reached_before and second.reached_before,
     )
-
-
-_REPORT_EVERY = 1.0
-#: Part of the time that may go into reading the journals, however many there are.
-_SHARE = 0.05
-#: Calls of `show` between two plain lines while only the counts change.
-_LINE_EVERY = 60
-
-
-def totals(status: SourceStatus) -> str:
-    resources = counted(status.resources, "resource")
-    return f"{resources}, {counted(status.changes, 'change')} recorded since the start"
-
-
-def hub_line(hub: HubStatus) -> str:
-    many = "more than " if hub.waiting >= MOST_COUNTED else ""
-    waiting = many + counted(hub.waiting, "change")
-    if hub.reached:
-        state = f"{waiting} on the way" if hub.waiting else "up to date"
-    elif hub.reached is None:
-        state = "connecting"
-    else:
-        when = f"since {hub.through:%Y-%m-%dT%H:%M:%SZ}" if hub.reached_before else "yet"
-        state = f"not reached {when}" + (f", lacks {waiting}" if hub.waiting else "")
-    return printable(f"hub {without_credentials(hub.uri)}: {state}")
-
-
-class SourceLineReport:
-    """Prints a line when a hub becomes (un)reachable, and each minute with new changes."""
-
-    def __init__(self) -> None:
-        self._reached: dict[str, bool | None] = {}
-        self._changes = 0
-        self._quiet_for = 0
-
-    def show(self, status: SourceStatus) -> None:
-        for hub in status.hubs:
-            if hub.reached is not None and hub.reached != self._reached.get(hub.uri):
-                self._reached[hub.uri] = hub.reached
-                typer.echo(hub_line(hub))
-        self._quiet_for += 1
-        if status.changes != self._changes and self._quiet_for >= _LINE_EVERY:
-            typer.echo(totals(status))
-            self._changes, self._quiet_for = status.changes, 0
-
-
-class SourceTerminalReport:
-    def __init__(self) -> None:
-        from rsnotify.runtime.display import live
-
-        self.live = live("")
-
-    def show(self, status: SourceStatus) -> None:
-        from rich.text import Text
-
-        lines = [totals(status), *map(hub_line, status.hubs)]
-        self.live.update(Text("\n".join(lines)))
-
-
-async def show_status(publishers: Sequence[Publisher], started: asyncio.Event) -> None:
-    """Show the status of a Source from when all sets have started, until cancelled."""
-    reader = StatusReader(publishers)
-    await started.wait()
-    report: SourceLineReport | SourceTerminalReport
-    display: AbstractContextManager[object] = nullcontext()
-    if sys.stdout.isatty():
-        report = terminal = SourceTerminalReport()
-        display = terminal.live
-    else:
-        report = SourceLineReport()
-    loop = asyncio.get_running_loop()
-    with ThreadPoolExecutor(1, "rsnotify-status") as worker, display:
-        try:
-            while True:
-                began = loop.time()
-                report.show(await loop.run_in_executor(worker, reader.read))
-                await asyncio.sleep(max(_REPORT_EVERY, (loop.time() - began) / _SHARE))
-        finally:
-            worker.submit(reader.close)
-
-
-#: Files that one set keeps open: its journal, three times, and connections to hubs.
-_FILES_OF_A_SET = 20
-_OTHER_FILES = 256
-#: Seconds in which hundreds of sets write their last documents, though the disk is busy.
-_SHUTDOWN_TIMEOUT = 90.0
-_FORCED = "the Source has not ended in order, so it is left as it is; what was recorded is kept"
-
-
-def publish(root: Path | None, settings: SourceConfiguration) -> None:
-    """Publish a folder, or the sets of the settings, until interrupted."""
-    with listen(settings.host, settings.port) as listening:
-        base_url = settings.base_url or address(settings.host, listening)
-        published: Publisher | SourceDescription
-        if root is None:
-            published, folders = several_folders(base_url, settings)
-        else:
-            published, folders = one_folder(root, base_url, settings)
-        with claim(folders):
-            _allow_files(len(folders))
-            app = server(published, folders)
-            shutdown = ForcedShutdown(lambda: _FORCED, _SHUTDOWN_TIMEOUT)
-            at = address(settings.host, listening)
-            publishers = [folder.publisher for folder in folders]
-
-            async def main(stop: asyncio.Event) -> None:
-                publishing = FolderPublishing(folders, at)
-                report = show_status(publishers, publishing.published)
-                async with running(report), serving(app, listening, shutdown_timeout=2):
-                    await publishing.run(stop, typer.echo)
-
-            run(main, shutdown)
-
-
-def _allow_files(sets: int) -> None:
-    wanted = sets * _FILES_OF_A_SET + _OTHER_FILES
-    allowed = allow_files(wanted)
-    if allowed < wanted:
-        complain(
-            f"{counted(sets, 'set')} may need {wanted:,} files and connections at once, and the "
-            f"system allows {allowed:,}; raise that (ulimit -n)",
-            0,
-        )

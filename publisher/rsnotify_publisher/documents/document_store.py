@@ -36,8 +36,214 @@ from rsnotify_publisher.source_documents import (
     stem,
 )
 
+_log = logging.getLogger("rsnotify.publisher")
+# Notices that a GET of the channel returns; a client that lacks more reads the documents.
+_SHOWN = 100
 # Changes that are held at once, however many there are to catch up with.
 _AT_ONCE = 20_000
+
+
+class WritingStopped(RsnotifyError):
+    """A document was not written, because the Publisher closes."""
+
+
+class DocumentStore:
+    """Keeps the folder of documents in step with the journal; one process does so at a time.
+
+    Every method raises OSError if the folder cannot be written, StorageError if the journal or
+    the Source's own resources cannot be read, and WritingStopped after `close` was called.
+    """
+
+    def __init__(self, source: SourceContext, recorder: Recorder) -> None:
+        self._source = source
+        self._folder = source.documents_folder
+        self._recorder = recorder
+        self._archives = Archives(source, recorder)
+        self._dumping = SourceDumps(source, recorder, self._archives, self._check)
+        self._change_lists = ChangeLists(source, recorder, self._archives)
+        self._prepared = False
+        #: Whether the Capability List and every document that it must list are written.
+        self.is_complete = False
+        #: The last change that the Resource List covers; -1 if it was not written yet.
+        self.listed = -1
+        self._noticed = -1
+        # A job that was cancelled may still be at work in its thread.
+        self._locks = {name: threading.Lock() for name in ("changes", "resources", "dumps")}
+        self._offering = threading.Lock()
+        self._stopping = threading.Event()
+
+    def close(self) -> None:
+        """Stop writing; when this returns, no thread writes any more."""
+        self._stopping.set()
+        for lock in self._locks.values():
+            with lock:
+                pass
+
+    def _check(self) -> None:
+        if self._stopping.is_set():
+            raise WritingStopped
+
+    @contextmanager
+    def _working(self, name: str) -> Iterator[Journal]:
+        with self._locks[name], self._source.open_journal() as journal:
+            self._check()
+            yield journal
+
+    def _prepare(self, journal: Journal) -> None:
+        """Write the archives and live dumps; remove what the options no longer offer."""
+        self._write_capability_list()  # before any document that it listed is removed
+        self._archives.prepare(journal)
+        self._change_lists.views.prepare(journal)
+        self._dumping.prepare(journal)
+        self._prepared = True
+
+    def _has_baseline(self) -> bool:
+        return (self._folder / RESOURCE_LIST).exists()
+
+    def _write_capability_list(self) -> None:
+        """Write the Capability List, with the documents that exist.
+
+        Without a Resource List there is none: a Destination that finds a Capability List relies on
+        it for the set of resources.
+        """
+        documents = self._source.documents
+        with self._offering:
+            if self._has_baseline():
+                missing = {name for name in documents.offered.values() if self._lacks(name)}
+                self._write(CAPABILITY_LIST, documents.capability_list(frozenset(missing)))
+
+    def _lacks(self, name: str) -> bool:
+        return self._dumping.awaits(name) or not (self._folder / name).exists()
+
+    def _offer(self) -> bool:
+        """Write Capability List and Source Description once; return whether they were written."""
+        if self.is_complete or not self._has_baseline():
+            return False
+        self._write_capability_list()
+        with self._offering:
+            self._write(DESCRIPTION, self._source.documents.description())
+        if self._source.documents.framework is None:
+            (self._folder / FRAMEWORK).unlink(missing_ok=True)
+        self.is_complete = True
+        return True
+
+    def _write(self, name: str, document: Document) -> None:
+        documents = self._source.documents
+        body = documents.write(document)
+        write_atomically(self._folder / name, [body])
+        notice = Resource(documents.uri(name), capability=document.capability)
+        notify_version(documents, self._recorder, notice, digest_of(body))
+
+    def rotate(self) -> None:
+        """Close all changes up to the last time of the rotation's schedule."""
+        schedule = self._source.rotation.schedule
+        scheduled = None if schedule is None else schedule.last_time(self._source.clock())
+        if scheduled is not None:
+            self.write_change_lists(scheduled)
+
+    def write_change_lists(self, scheduled: int | None = None) -> None:
+        """Update the open Change List and the channel; close what the rotation closes.
+
+        Call this before anything else: the first call prepares the folder. If a time of the
+        rotation's schedule is given (µs), all changes up to that time are closed.
+        """
+        with self._working("changes") as journal:
+            if not self._prepared:
+                self._prepare(journal)
+            closed = self._change_lists.write(journal, scheduled)
+            if closed and self._source.retention.schedule is None:
+                self._drop_expired(journal, self._source.clock())
+            self._write_framework(journal)
+            if self._offer():
+                self._write_framework(journal)
+
+    def _write_framework(self, journal: Journal) -> None:
+        documents = self._source.documents
+        until = journal.last_notice()
+        if documents.framework is None or until == self._noticed:
+            return
+        notices = journal.notices(0)[-_SHOWN:]
+        first = notices[0].datetime if notices else None
+        from_ = journal.last_notice_at(to_microseconds(first) - 1) if first else until
+        shown = documents.framework.content(notices, from_, until, documents.description_uri)
+        write_atomically(self._folder / FRAMEWORK, [documents.write(shown)])
+        self._noticed = until
+
+    def write_capability_list(self) -> None:
+        """Write the Capability List again, after what it offers has changed."""
+        with self._working("changes"):
+            if self._prepared:
+                self._write_capability_list()
+
+    def write_resource_list(self) -> None:
+        """Write the Resource List, if anything changed since it was last written."""
+        with self._working("resources") as journal:
+            self._write_resource_list(journal)
+
+    def complete(self) -> None:
+        """Write the first Resource List, unless there is one."""
+        with self._working("resources") as journal:
+            if not self.is_complete:
+                self._write_resource_list(journal)
+
+    def _write_resource_list(self, journal: Journal) -> None:
+        if journal.state().last_change != self.listed:
+            state = self._recorder.run(Journal.promise)
+            self._archives.reclaim(stem(Capability.RESOURCE_LIST, state.reached))
+            resources = self._resources(journal)
+            document = write_resource_list(
+                self._source, state.reached, resources, self._recorder.promise
+            )
+            self._archives.replace(journal, document)
+            self.listed = state.last_change
+            self._offer()
+
+    def write_resource_dump(self) -> None:
+        """Write the Resource Dump, if it is due and anything changed since the last one."""
+        with self._working("dumps") as journal:
+            if self._dumping.resource_dump_is_due(journal):
+                self._dumping.write_resource_dump(journal, self._resources(journal))
+                self._write_capability_list()
+
+    def write_change_dumps(self) -> None:
+        with self._working("dumps") as journal:
+            self._dumping.write_change_dumps(journal)
+
+    def drop_expired(self) -> None:
+        """Drop from the archives what the retention policy does not keep, if it is time to."""
+        schedule, now = self._source.retention.schedule, self._source.clock()
+        if schedule is None or schedule.last_time(now) is not None:
+            with self._working("changes") as journal:
+                self._drop_expired(journal, now)
+
+    def _drop_expired(self, journal: Journal, now: int) -> None:
+        if self._archives.drop_expired(journal, now):
+            self._change_lists.views.link(journal)
+
+    def delete_discarded(self) -> None:
+        """Delete the files that no document has referred to for `Options.linger` seconds."""
+        with self._working("changes") as journal:
+            self._archives.delete_discarded(journal, self._source.clock())
+
+    def _resources(self, journal: Journal) -> Iterator[Resource]:
+        given = self._source.resources
+        if given is None:
+            self._recorder.apply_changes(journal.state().last_change)
+        for resource in journal.resources() if given is None else self._given():
+            self._check()
+            yield resource
+
+    def _given(self) -> Iterator[Resource]:
+        """Stream the set that the Source returns."""
+        assert self._source.resources is not None
+        try:
+            for resource in self._source.resources():
+                yield as_listed(check_resource(resource), None)
+        except RsnotifyError:
+            raise
+        except Exception as error:  # the Source's own code; all else goes on meanwhile
+            _log.exception("the resources of the Source could not be read")
+            raise StorageError(f"the resources of the Source: {error!r}") from error
 
 
 class ChangeLists:
@@ -140,211 +346,3 @@ class ChangeLists:
                 also_as(top, part)
         self.views.publish()
         self._published = version
-
-
-_log = logging.getLogger("rsnotify.publisher")
-# Notices that a GET of the channel returns; a client that lacks more reads the documents.
-_SHOWN = 100
-
-
-class WritingStopped(RsnotifyError):
-    """A document was not written, because the Publisher closes."""
-
-
-class DocumentStore:
-    """Keeps the folder of documents in step with the journal; one process does so at a time.
-
-    Every method raises OSError if the folder cannot be written, StorageError if the journal or
-    the Source's own resources cannot be read, and WritingStopped after `close` was called.
-    """
-
-    def __init__(self, source: SourceContext, recorder: Recorder) -> None:
-        self._source = source
-        self._folder = source.documents_folder
-        self._recorder = recorder
-        self._archives = Archives(source, recorder)
-        self._dumping = SourceDumps(source, recorder, self._archives, self._check)
-        self._change_lists = ChangeLists(source, recorder, self._archives)
-        self._prepared = False
-        #: Whether the Capability List and every document that it must list are written.
-        self.is_complete = False
-        #: The last change that the Resource List covers; -1 if it was not written yet.
-        self.listed = -1
-        self._told = -1
-        # A job that was cancelled may still be at work in its thread.
-        self._locks = {name: threading.Lock() for name in ("changes", "resources", "dumps")}
-        self._offering = threading.Lock()
-        self._stopping = threading.Event()
-
-    def close(self) -> None:
-        """Stop writing; when this returns, no thread writes any more."""
-        self._stopping.set()
-        for lock in self._locks.values():
-            with lock:
-                pass
-
-    def _check(self) -> None:
-        if self._stopping.is_set():
-            raise WritingStopped
-
-    @contextmanager
-    def _working(self, name: str) -> Iterator[Journal]:
-        with self._locks[name], self._source.open_journal() as journal:
-            self._check()
-            yield journal
-
-    def _prepare(self, journal: Journal) -> None:
-        """Write the archives and live dumps; remove what the options no longer offer."""
-        self._write_capability_list()  # before any document that it listed is removed
-        self._archives.prepare(journal)
-        self._change_lists.views.prepare(journal)
-        self._dumping.prepare(journal)
-        self._prepared = True
-
-    def _has_baseline(self) -> bool:
-        return (self._folder / RESOURCE_LIST).exists()
-
-    def _write_capability_list(self) -> None:
-        """Write the Capability List, with the documents that exist.
-
-        Without a Resource List there is none: a Destination that finds a Capability List relies on
-        it for the set of resources.
-        """
-        documents = self._source.documents
-        with self._offering:
-            if self._has_baseline():
-                missing = {name for name in documents.offered.values() if self._lacks(name)}
-                self._write(CAPABILITY_LIST, documents.capability_list(frozenset(missing)))
-
-    def _lacks(self, name: str) -> bool:
-        return self._dumping.awaits(name) or not (self._folder / name).exists()
-
-    def _offer(self) -> bool:
-        """Write Capability List and Source Description once; return whether they were written."""
-        if self.is_complete or not self._has_baseline():
-            return False
-        self._write_capability_list()
-        with self._offering:
-            self._write(DESCRIPTION, self._source.documents.description())
-        if self._source.documents.framework is None:
-            (self._folder / FRAMEWORK).unlink(missing_ok=True)
-        self.is_complete = True
-        return True
-
-    def _write(self, name: str, document: Document) -> None:
-        documents = self._source.documents
-        body = documents.write(document)
-        write_atomically(self._folder / name, [body])
-        notice = Resource(documents.uri(name), capability=document.capability)
-        notify_version(documents, self._recorder, notice, digest_of(body))
-
-    def rotate(self) -> None:
-        """Close all changes up to the last time of the rotation's schedule."""
-        schedule = self._source.rotation.schedule
-        scheduled = None if schedule is None else schedule.last_time(self._source.clock())
-        if scheduled is not None:
-            self.write_change_lists(scheduled)
-
-    def write_change_lists(self, scheduled: int | None = None) -> None:
-        """Update the open Change List and the channel; close what the rotation closes.
-
-        Call this before anything else: the first call prepares the folder. If a time of the
-        rotation's schedule is given (µs), all changes up to that time are closed.
-        """
-        with self._working("changes") as journal:
-            if not self._prepared:
-                self._prepare(journal)
-            closed = self._change_lists.write(journal, scheduled)
-            if closed and self._source.retention.schedule is None:
-                self._drop_expired(journal, self._source.clock())
-            self._write_framework(journal)
-            if self._offer():
-                self._write_framework(journal)
-
-    def _write_framework(self, journal: Journal) -> None:
-        documents = self._source.documents
-        until = journal.last_notice()
-        if documents.framework is None or until == self._told:
-            return
-        notices = journal.notices(0)[-_SHOWN:]
-        first = notices[0].datetime if notices else None
-        from_ = journal.last_notice_at(to_microseconds(first) - 1) if first else until
-        shown = documents.framework.content(notices, from_, until, documents.description_uri)
-        write_atomically(self._folder / FRAMEWORK, [documents.write(shown)])
-        self._told = until
-
-    def write_capability_list(self) -> None:
-        """Write the Capability List again, after what it offers has changed."""
-        with self._working("changes"):
-            if self._prepared:
-                self._write_capability_list()
-
-    def write_resource_list(self) -> None:
-        """Write the Resource List, if anything changed since it was last written."""
-        with self._working("resources") as journal:
-            self._write_resource_list(journal)
-
-    def complete(self) -> None:
-        """Write the first Resource List, unless there is one."""
-        with self._working("resources") as journal:
-            if not self.is_complete:
-                self._write_resource_list(journal)
-
-    def _write_resource_list(self, journal: Journal) -> None:
-        if journal.state().last_change != self.listed:
-            state = self._recorder.run(Journal.promise)
-            self._archives.reclaim(stem(Capability.RESOURCE_LIST, state.reached))
-            resources = self._resources(journal)
-            document = write_resource_list(
-                self._source, state.reached, resources, self._recorder.promise
-            )
-            self._archives.replace(journal, document)
-            self.listed = state.last_change
-            self._offer()
-
-    def write_resource_dump(self) -> None:
-        """Write the Resource Dump, if it is due and anything changed since the last one."""
-        with self._working("dumps") as journal:
-            if self._dumping.resource_dump_is_due(journal):
-                self._dumping.write_resource_dump(journal, self._resources(journal))
-                self._write_capability_list()
-
-    def write_change_dumps(self) -> None:
-        with self._working("dumps") as journal:
-            self._dumping.write_change_dumps(journal)
-
-    def drop_expired(self) -> None:
-        """Drop from the archives what the retention policy does not keep, if it is time to."""
-        schedule, now = self._source.retention.schedule, self._source.clock()
-        if schedule is None or schedule.last_time(now) is not None:
-            with self._working("changes") as journal:
-                self._drop_expired(journal, now)
-
-    def _drop_expired(self, journal: Journal, now: int) -> None:
-        if self._archives.drop_expired(journal, now):
-            self._change_lists.views.link(journal)
-
-    def delete_discarded(self) -> None:
-        """Delete the files that no document has referred to for `Options.linger` seconds."""
-        with self._working("changes") as journal:
-            self._archives.delete_discarded(journal, self._source.clock())
-
-    def _resources(self, journal: Journal) -> Iterator[Resource]:
-        given = self._source.resources
-        if given is None:
-            self._recorder.apply_changes(journal.state().last_change)
-        for resource in journal.resources() if given is None else self._given():
-            self._check()
-            yield resource
-
-    def _given(self) -> Iterator[Resource]:
-        """Stream the set that the Source returns."""
-        assert self._source.resources is not None
-        try:
-            for resource in self._source.resources():
-                yield as_listed(check_resource(resource), None)
-        except RsnotifyError:
-            raise
-        except Exception as error:  # the Source's own code; all else goes on meanwhile
-            _log.exception("the resources of the Source could not be read")
-            raise StorageError(f"the resources of the Source: {error!r}") from error

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import StorageError, counted
 from rsnotify.format.datetimes import Instant, to_microseconds
-from rsnotify.format.hashes import Digests
+from rsnotify.format.hashes import Digester, are_those_of
 from rsnotify.format.media_types import extension
 from rsnotify.format.model import ChangeType, Document, Resource
 from rsnotify.format.writer import Profile, closing, entry, opening
@@ -167,15 +167,16 @@ class PackageFile:
         """
         self.members += 1
         path = f"{self.folder}/{_member_path(self.members, resource)}"
-        digests = Digests(resource.hash)
-        length = 0
+        digester = Digester(resource.hash)
         with self.zip.open(self._info(path, resource, bitstream.size), "w") as member:
             for chunk in bitstream.chunks():
                 self.check()
-                digests.update(chunk)
-                length += member.write(chunk)
-        self.content_size += length
-        return StoredBitstream("/" + path, digests.text, length, digests.agree)
+                digester.update(chunk)
+                member.write(chunk)
+        self.content_size += digester.length
+        hashes = digester.hashes
+        as_recorded = are_those_of(resource.hash, hashes)
+        return StoredBitstream("/" + path, hashes, digester.length, as_recorded)
 
     def note(self, resource: Resource) -> None:
         """Put an entry into the manifest."""
@@ -299,13 +300,13 @@ def _copy(bitstream: Bitstream, hashes: str, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Several threads and processes may keep the same content.
     temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_native_id()}.tmp")
-    digests = Digests(hashes)
+    digester = Digester(hashes)
     try:
         with open(temporary, "wb") as file:
             for chunk in bitstream.chunks():
-                digests.update(chunk)
+                digester.update(chunk)
                 file.write(chunk)
-        if digests.agree:
+        if are_those_of(hashes, digester.hashes):
             os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -188,7 +188,7 @@ class FolderScanner:
     def examine(self, paths: Iterable[Path]) -> Iterator[Record | None]:
         """Yield the changes at some paths, which may be files, folders, or missing."""
         done: set[Path] = set()
-        # In this order a folder comes before its files, which need not be read twice.
+        # In this order a folder comes before its files, so that these are not read twice.
         for path in sorted(filter(self._names.may_be_published, paths)):
             if not done.isdisjoint(path.parents):
                 continue

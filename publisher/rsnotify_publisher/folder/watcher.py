@@ -2,7 +2,7 @@
 
 Changes that the system reports are examined at once. Since reports can be missed (a file written
 before its new folder is watched, a queue that overflows), the whole folder is also compared
-with the journal at intervals, in slices, so that reports need not wait for it. The system allows
+with the journal at intervals, in slices between which reports are examined. The system allows
 only a few watches, so any number of folders share one.
 """
 

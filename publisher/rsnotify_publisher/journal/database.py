@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, json
 
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
-from rsnotify.format.digest import SetDigest, SetSum
+from rsnotify.format.hashes import SetDigest, SetSum
 from rsnotify.format.model import Resource
 from rsnotify.format.uris import normalize
 

@@ -39,7 +39,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import from_microseconds
-from rsnotify.format.digest import SetSum
+from rsnotify.format.hashes import SetSum
 from rsnotify.format.model import INLINE_LIMIT, Capability, ChangeType, Resource
 from rsnotify.format.uris import normalize
 from rsnotify.runtime.state_folders import check_role, later_version, make_durably

@@ -53,7 +53,7 @@ async def feed_by_post(hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> N
                 last = fragment.from_ if fragment.is_heartbeat else fragment.until
                 if fetched is None or last > fetched:
                     # Until the documents have the change, the hub would fetch them in vain.
-                    fetched = await feed.news.documented(last)
+                    fetched = await feed.stream.documented(last)
                     if (failure := await requests.ping()) is not None:
                         raise failure if refusal is None or failure.remedy is None else refusal
             if refusal is not None:

@@ -3,11 +3,11 @@
 A transport sends one fragment after the other from `HubFeed.fragments`, and calls `accepted` for
 what the hub has made durable. The feed keeps the cursor between connections.
 
-The thread that has committed changes passes them to the event loop (`ChangeStream.recorded`), which
-keeps the newest in memory and resumes the feeds (`ChannelNews`). If the Source's callback returns
-their contents, another thread reads these first: the callback may block, and the thread that
-committed may be one of the Source's own that holds a lock. Changes of other processes, and what a
-hub missed, are read from the journal.
+All feeds of a channel read one `Stream`, which resumes them. The thread that has committed changes
+passes them to the event loop (`ChangeStream.recorded`), where the newest stay in memory. If the
+Source's callback returns their contents, another thread reads these first: the callback may block,
+and the thread that committed may be one of the Source's own that holds a lock. Changes of other
+processes, and what a hub missed, are read from the journal.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import base64
 import logging
 import sqlite3
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
@@ -30,29 +31,46 @@ from collections.abc import (
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 from urllib.parse import quote
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant, format_datetime, from_microseconds, to_microseconds
-from rsnotify.format.digest import SetDigest
-from rsnotify.format.hashes import matches
+from rsnotify.format.hashes import SetDigest, matches
 from rsnotify.format.model import INLINE_LIMIT, Capability, Document, Link, Rel, Resource
 from rsnotify.format.writer import Profile, closing, entry, opening
 from rsnotify_publisher.journal import Journal, JournalState, RecordedChanges, consecutive
 
+InlineContents = Callable[[Sequence[str]], Mapping[str, bytes]]
+Call = Callable[[Callable[[], object]], None]
 
-class ChannelNews:
-    """Resumes the feeds of a channel; used in one event loop."""
+_log = logging.getLogger("rsnotify.publisher")
+
+
+class Stream(ABC):
+    """What all feeds of a channel read, and what resumes them; used in the event loop."""
 
     def __init__(self) -> None:
+        self.feeds: list[HubFeed] = []
         self._waiting: set[asyncio.Future[bool]] = set()
         self._documented = 0
         self._more_documented = asyncio.Event()
 
+    @abstractmethod
+    def state(self) -> JournalState:
+        """Return the state of the journal, as far as it concerns the channel."""
+
+    @abstractmethod
+    def read(self, after: int, limit: int) -> RecordedChanges | None:
+        """Return the changes later than `after` (µs), at most `limit`; None if there are none."""
+
+    async def contents(self, recorded: RecordedChanges) -> Mapping[str, bytes | None]:
+        """Return the contents that may be sent inline, by URI."""
+        return recorded.contents
+
     def notify(self) -> None:
+        """Resume the feeds, which then read what is new."""
         for waiting in self._waiting:
             _resume(waiting, notified=True)
 
@@ -84,6 +102,135 @@ class ChannelNews:
 def _resume(waiting: asyncio.Future[bool], *, notified: bool = False) -> None:
     if not waiting.done():
         waiting.set_result(notified)
+
+
+class ChangeStream(Stream):
+    """The changes of one set, for the feeds of all its hubs.
+
+    Args:
+        read_contents: Reads contents, in a thread; with None, only recorded ones are sent inline.
+        call: Calls a function in the event loop, soon.
+        readers: The threads that read contents.
+    """
+
+    def __init__(self, read_contents: InlineContents | None, call: Call, readers: Executor) -> None:
+        super().__init__()
+        self._read_contents = read_contents
+        self._call = call
+        self._readers = readers
+        self._lock = threading.Lock()
+        # What waits for a thread that reads contents; it runs until nothing does.
+        self._unread: list[RecordedChanges] = []
+        self._is_open = False
+
+    def open(self, journal: Journal) -> None:
+        """Feed hubs from now on, since this process leads; the event loop reads the journal."""
+        self._journal = journal
+        self._recent = RecentChanges(journal.state().last_change)
+        # Whether the journal may have later changes than `_recent` and `_unread`.
+        self._is_behind = True
+        # The end of what this process has recorded (µs).
+        self._committed = self._recent.end
+        self._is_open = True
+
+    def close(self) -> None:
+        """Feed hubs no longer."""
+        self._is_open = False
+        self.feeds = []
+
+    def recorded(self, recorded: Sequence[RecordedChanges]) -> None:
+        """Pass durable changes to the feeds; call this in any thread, in their order."""
+        if not (self._is_open and recorded):
+            return
+        self._committed = recorded[-1].end
+        with self._lock:
+            is_reading = bool(self._unread)
+            is_complete = not is_reading and not any(map(self._missing, recorded))
+            if not is_complete:
+                self._unread += recorded
+        if is_complete:
+            self._call(lambda: self._add(recorded))
+        elif not is_reading:
+            self._readers.submit(self._read_all)
+
+    def _read_all(self) -> None:
+        reading = True
+        while reading:
+            with self._lock:
+                unread = tuple(self._unread)
+            read = [replace(each, contents=self._complete(each)) for each in unread]
+            self._call(lambda read=read: self._add(read))  # type: ignore[misc]
+            with self._lock:
+                del self._unread[: len(unread)]
+                reading = bool(self._unread)
+
+    def _missing(self, recorded: RecordedChanges) -> list[str]:
+        """Return the resources whose contents may be sent inline and were not read yet."""
+        if self._read_contents is None:
+            return []
+        newest = {change.uri: change for change in recorded.changes}
+        return [
+            uri
+            for uri, change in newest.items()
+            if uri not in recorded.contents and may_be_inline(change)
+        ]
+
+    def _complete(self, recorded: RecordedChanges) -> Mapping[str, bytes | None]:
+        """Return all contents, of which some may have to be read; this may block."""
+        missing = self._missing(recorded)
+        if self._read_contents is None or not missing:
+            return recorded.contents
+        try:
+            found = self._read_contents(missing)
+        except Exception:  # the Source's own code returned something unusable
+            _log.exception("contents are not sent inline")
+            found = {}
+        return {**dict.fromkeys(missing), **found, **recorded.contents}
+
+    def _add(self, recorded: Iterable[RecordedChanges]) -> None:
+        self._recent.drop(min((feed.sent for feed in self.feeds), default=self._recent.end))
+        for each in recorded:
+            if not self._recent.append(each) and each.end > self._recent.end:
+                self._is_behind = True
+        self.notify()
+
+    def check(self) -> None:
+        """Find out whether another process has recorded changes."""
+        try:
+            if self._journal.state().last_change <= self._committed:
+                return
+        except sqlite3.Error:  # the feed that reads gets the error, too
+            pass
+        self._is_behind = True
+        self.notify()
+
+    def state(self) -> JournalState:
+        return self._journal.state()
+
+    def read(self, after: int, limit: int) -> RecordedChanges | None:
+        if self._is_behind and after >= self._recent.begin:
+            self._catch_up(limit)
+        if after >= self._recent.begin:
+            found = self._recent.after(after, limit)
+            if found is not None or not self._is_behind:
+                return found
+        return self._from_journal(after, limit)
+
+    def _catch_up(self, limit: int) -> None:
+        later = self._from_journal(self._recent.end, limit)
+        self._is_behind = later is not None
+        if later is not None and not self._recent.append(later):
+            self._recent = RecentChanges(later.begin)
+            self._recent.append(later)
+
+    def _from_journal(self, after: int, limit: int) -> RecordedChanges | None:
+        return consecutive(self._journal.last_change_at(after), self._journal.changes(after, limit))
+
+    async def contents(self, recorded: RecordedChanges) -> Mapping[str, bytes | None]:
+        if self._missing(recorded):
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._readers, self._complete, recorded)
+        return recorded.contents
 
 
 #: Most changes, and bytes of contents, that are kept for hubs that lag.
@@ -135,6 +282,146 @@ class RecentChanges:
                 if len(found.changes) >= limit:
                     return found.first(limit)
         return found
+
+
+class NoticeStream(Stream):
+    """The notices of a journal, which feeds follow by the names that changes have."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__()
+        self._journal = journal
+
+    def state(self) -> JournalState:
+        return notice_state(self._journal)
+
+    def read(self, after: int, limit: int) -> RecordedChanges | None:
+        journal = self._journal
+        return consecutive(journal.last_notice_at(after), journal.notices(after, limit))
+
+
+def notice_state(journal: Journal) -> JournalState:
+    return replace(
+        journal.state(),
+        last_change=journal.last_notice(),
+        pruned=journal.first_notice(),
+        sum=None,  # the digest is sent on the channel for changes
+    )
+
+
+def promise_notices(journal: Journal) -> JournalState:
+    """Promise that no later notice gets a datetime up to now; within a transaction."""
+    journal.promise()
+    return notice_state(journal)
+
+
+def resume_at(through: int | None, cursor: int, state: JournalState) -> int:
+    """Return the instant from which a hub is fed.
+
+    This is what the hub reports, as far as the journal reaches: it may have lost something, or have
+    accepted more than was noted here. If it reports nothing, it is the cursor noted here.
+    """
+    start = cursor if through is None else through
+    return min(max(start, state.pruned), state.reached)
+
+
+@dataclass(eq=False)
+class HubFeed:
+    """Feeds one hub on one channel.
+
+    Args:
+        stream: Changes, or notices of documents.
+        cursor: Through which instant (µs) the hub is known to have everything.
+        writer: Writes the fragments.
+        promise: Makes a promise durable, and returns where the journal then ends, and the digest.
+        heartbeat: Seconds of quiet before a heartbeat, and between two digests sent with changes.
+        batch: How many changes are read at once.
+    """
+
+    stream: Stream
+    cursor: int
+    writer: FragmentWriter
+    promise: Callable[[], Awaitable[JournalState]]
+    heartbeat: float
+    batch: int
+
+    def __post_init__(self) -> None:
+        #: After which instant (µs) the next fragment begins.
+        self.sent = self.cursor
+        #: Through which instant (µs) a hub may have something that is in the journal: where it
+        #: ended before this process promised anything, or what was sent since.
+        self._published = self.stream.state().reached
+        self._is_pinged = False
+        self._digest_due = 0.0
+        #: The last state whose digest is known, which is sent with the last change before it.
+        self._known: JournalState | None = None
+
+    def accepted(self, until: Instant) -> None:
+        self.cursor = max(self.cursor, to_microseconds(until))
+
+    def pinged(self, hub: str, reason: str) -> None:
+        """Log once that a hub is pinged, since it does not accept fragments."""
+        level = logging.DEBUG if self._is_pinged else logging.INFO
+        _log.log(level, "%s does not accept posted changes (%s); it is pinged instead", hub, reason)
+        self._is_pinged = True
+
+    async def fragments(
+        self, through: Instant | None = None
+    ) -> AsyncGenerator[OutgoingFragment, None]:
+        """Yield what the hub lacks, then new changes as they come, without end.
+
+        At the start of this connection, the hub reports to have everything `through` an instant.
+        """
+        reported = None if through is None else to_microseconds(through)
+        state = self.stream.state()
+        self.sent = resume_at(reported, self.cursor, state)
+        clock = asyncio.get_running_loop().time
+        due = clock() + self.heartbeat
+        if reported is not None and reported > self._published:
+            _log.warning(
+                "the hub has changes until %s, and this journal ended at %s: it was restored from "
+                "a backup, or is not the one that was published before. Destinations that have the "
+                "later changes must compare what they hold with the Resource List",
+                *(format_datetime(from_microseconds(at)) for at in (reported, self._published)),
+            )
+            due = 0.0  # send a fragment without these changes at once
+        while True:
+            changes = self.stream.read(self.sent, self.batch)
+            if changes is not None:
+                changes, digest = await self._with_digest(changes)
+                contents = await self.stream.contents(changes)
+                begin = from_microseconds(changes.begin)
+                for fragment in self.writer.fragments(begin, changes.changes, contents, digest):
+                    yield self._sending(fragment)
+                due = clock() + self.heartbeat
+            elif not await self.stream.notified(due):
+                state = await self.promise()
+                # A change may be on its way to this feed; and a clock that stands promises nothing.
+                if state.last_change <= self.sent < state.reached:
+                    begin, until = map(from_microseconds, (state.last_change, state.reached))
+                    yield self._sending(self.writer.heartbeat(begin, until, state.digest))
+                due = self._digest_due = clock() + self.heartbeat
+
+    async def _with_digest(
+        self, changes: RecordedChanges
+    ) -> tuple[RecordedChanges, SetDigest | None]:
+        """Return changes, and the digest of the set after them if it is known.
+
+        A Source that is never quiet sends no heartbeats, so changes carry the digest as well. More
+        may have been recorded since the digest was known; they are sent next.
+        """
+        clock = asyncio.get_running_loop().time
+        # A hub that lags is sent the changes that it lacks first.
+        if clock() >= self._digest_due and self.stream.state().last_change <= changes.end:
+            self._known = await self.promise()
+            self._digest_due = clock() + self.heartbeat
+        if self._known is None or not changes.begin < self._known.last_change <= changes.end:
+            return changes, None
+        return changes.through(self._known.last_change), self._known.digest
+
+    def _sending(self, fragment: OutgoingFragment) -> OutgoingFragment:
+        self.sent = to_microseconds(fragment.until)
+        self._published = max(self._published, self.sent)
+        return fragment
 
 
 class OutgoingFragment(Struct, frozen=True):
@@ -236,262 +523,3 @@ def with_content(change: Resource, content: bytes | None) -> Resource:
 @lru_cache(maxsize=256)
 def _quoted(media_type: str | None) -> str:
     return quote(media_type or "application/octet-stream", safe="/;=+.-_!#$&^*")
-
-
-InlineContents = Callable[[Sequence[str]], Mapping[str, bytes]]
-Call = Callable[[Callable[[], object]], None]
-
-_log = logging.getLogger("rsnotify.publisher")
-
-
-class Stream(Protocol):
-    """What a feed reads; used in the event loop."""
-
-    def state(self) -> JournalState: ...
-
-    def read(self, after: int, limit: int) -> RecordedChanges | None:
-        """Return the changes later than `after`, at most `limit`; None if there are none."""
-        ...
-
-    async def contents(self, recorded: RecordedChanges) -> Mapping[str, bytes | None]:
-        """Return the contents that may be sent inline, by URI."""
-        ...
-
-
-class ChangeStream:
-    """The changes of one set, for the feeds of all its hubs.
-
-    Args:
-        journal: Read in the event loop's thread.
-        read_contents: Reads contents, in a thread; with None, only recorded ones are sent inline.
-        call: Calls a function in the event loop, soon.
-        readers: The threads that read contents.
-        lacking: Returns after which instant (µs) each hub lacks changes.
-    """
-
-    def __init__(
-        self,
-        journal: Journal,
-        read_contents: InlineContents | None,
-        call: Call,
-        readers: Executor,
-        lacking: Callable[[], Iterable[int]],
-    ) -> None:
-        self.news = ChannelNews()
-        self._journal = journal
-        self._read_contents = read_contents
-        self._call = call
-        self._readers = readers
-        self._lacking = lacking
-        self._recent = RecentChanges(journal.state().last_change)
-        # Whether the journal may have later changes than `_recent` and `_unread`.
-        self._is_behind = True
-        # The end of what this process has recorded (µs).
-        self._committed = self._recent.end
-        self._lock = threading.Lock()
-        # What waits for a thread that reads contents; it runs until nothing does.
-        self._unread: list[RecordedChanges] = []
-
-    def recorded(self, recorded: Sequence[RecordedChanges]) -> None:
-        """Note changes that are durable; call this in any thread, in their order."""
-        self._committed = recorded[-1].end
-        with self._lock:
-            is_reading = bool(self._unread)
-            is_complete = not is_reading and not any(map(self._missing, recorded))
-            if not is_complete:
-                self._unread += recorded
-        if is_complete:
-            self._call(lambda: self._add(recorded))
-        elif not is_reading:
-            self._readers.submit(self._read_all)
-
-    def _read_all(self) -> None:
-        reading = True
-        while reading:
-            with self._lock:
-                unread = tuple(self._unread)
-            read = [replace(each, contents=self._complete(each)) for each in unread]
-            self._call(lambda read=read: self._add(read))  # type: ignore[misc]
-            with self._lock:
-                del self._unread[: len(unread)]
-                reading = bool(self._unread)
-
-    def _missing(self, recorded: RecordedChanges) -> list[str]:
-        """Return the resources whose contents may be sent inline and were not read yet."""
-        if self._read_contents is None:
-            return []
-        newest = {change.uri: change for change in recorded.changes}
-        return [
-            uri
-            for uri, change in newest.items()
-            if uri not in recorded.contents and may_be_inline(change)
-        ]
-
-    def _complete(self, recorded: RecordedChanges) -> Mapping[str, bytes | None]:
-        """Return all contents, of which some may have to be read; this may block."""
-        missing = self._missing(recorded)
-        if self._read_contents is None or not missing:
-            return recorded.contents
-        try:
-            found = self._read_contents(missing)
-        except Exception:  # the Source's own code returned something unusable
-            _log.exception("contents are not sent inline")
-            found = {}
-        return {**dict.fromkeys(missing), **found, **recorded.contents}
-
-    def _add(self, recorded: Iterable[RecordedChanges]) -> None:
-        self._recent.drop(min(self._lacking(), default=self._recent.end))
-        for each in recorded:
-            if not self._recent.append(each) and each.end > self._recent.end:
-                self._is_behind = True
-        self.news.notify()
-
-    def check(self) -> None:
-        """Find out whether another process has recorded changes."""
-        try:
-            if self._journal.state().last_change <= self._committed:
-                return
-        except sqlite3.Error:  # the feed that reads gets the error, too
-            pass
-        self._is_behind = True
-        self.news.notify()
-
-    def state(self) -> JournalState:
-        return self._journal.state()
-
-    def read(self, after: int, limit: int) -> RecordedChanges | None:
-        if self._is_behind and after >= self._recent.begin:
-            self._catch_up(limit)
-        if after >= self._recent.begin:
-            found = self._recent.after(after, limit)
-            if found is not None or not self._is_behind:
-                return found
-        return self._from_journal(after, limit)
-
-    def _catch_up(self, limit: int) -> None:
-        later = self._from_journal(self._recent.end, limit)
-        self._is_behind = later is not None
-        if later is not None and not self._recent.append(later):
-            self._recent = RecentChanges(later.begin)
-            self._recent.append(later)
-
-    def _from_journal(self, after: int, limit: int) -> RecordedChanges | None:
-        return consecutive(self._journal.last_change_at(after), self._journal.changes(after, limit))
-
-    async def contents(self, recorded: RecordedChanges) -> Mapping[str, bytes | None]:
-        if self._missing(recorded):
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._readers, self._complete, recorded)
-        return recorded.contents
-
-
-def resume_at(through: int | None, cursor: int, state: JournalState) -> int:
-    """Return the instant from which a hub is fed.
-
-    This is what the hub reports, as far as the journal reaches: it may have lost something, or have
-    accepted more than was noted here. If it reports nothing, it is the cursor noted here.
-    """
-    start = cursor if through is None else through
-    return min(max(start, state.pruned), state.reached)
-
-
-@dataclass(eq=False)
-class HubFeed:
-    """Feeds one hub on one channel.
-
-    Args:
-        stream: Changes, or notices of documents.
-        cursor: Through which instant (µs) the hub is known to have everything.
-        writer: Writes the fragments.
-        promise: Makes a promise durable, and returns where the journal then ends, and the digest.
-        news: Of the channel.
-        heartbeat: Seconds of quiet before a heartbeat, and between two digests sent with changes.
-        batch: How many changes are read at once.
-    """
-
-    stream: Stream
-    cursor: int
-    writer: FragmentWriter
-    promise: Callable[[], Awaitable[JournalState]]
-    news: ChannelNews
-    heartbeat: float
-    batch: int
-
-    def __post_init__(self) -> None:
-        #: After which instant (µs) the next fragment begins.
-        self.sent = self.cursor
-        #: Through which instant (µs) a hub may have something that is in the journal: where it
-        #: ended before this process promised anything, or what was sent since.
-        self._published = self.stream.state().reached
-        self._is_pinged = False
-        self._digest_due = 0.0
-        #: The last state whose digest is known, which is sent with the last change before it.
-        self._known: JournalState | None = None
-
-    def accepted(self, until: Instant) -> None:
-        self.cursor = max(self.cursor, to_microseconds(until))
-
-    def pinged(self, hub: str, reason: str) -> None:
-        """Log once that a hub is pinged, since it does not accept fragments."""
-        level = logging.DEBUG if self._is_pinged else logging.INFO
-        _log.log(level, "%s does not accept posted changes (%s); it is pinged instead", hub, reason)
-        self._is_pinged = True
-
-    async def fragments(
-        self, through: Instant | None = None
-    ) -> AsyncGenerator[OutgoingFragment, None]:
-        """Yield what the hub lacks, then new changes as they come, without end.
-
-        At the start of this connection, the hub reports to have everything `through` an instant.
-        """
-        reported = None if through is None else to_microseconds(through)
-        state = self.stream.state()
-        self.sent = resume_at(reported, self.cursor, state)
-        clock = asyncio.get_running_loop().time
-        due = clock() + self.heartbeat
-        if reported is not None and reported > self._published:
-            _log.warning(
-                "the hub has changes until %s, and this journal ended at %s: it was restored from "
-                "a backup, or is not the one that was published before. Destinations that have the "
-                "later changes must compare what they hold with the Resource List",
-                *(format_datetime(from_microseconds(at)) for at in (reported, self._published)),
-            )
-            due = 0.0  # send a fragment without these changes at once
-        while True:
-            changes = self.stream.read(self.sent, self.batch)
-            if changes is not None:
-                changes, digest = await self._with_digest(changes)
-                contents = await self.stream.contents(changes)
-                begin = from_microseconds(changes.begin)
-                for fragment in self.writer.fragments(begin, changes.changes, contents, digest):
-                    yield self._sending(fragment)
-                due = clock() + self.heartbeat
-            elif not await self.news.notified(due):
-                state = await self.promise()
-                # A change may be on its way to this feed; and a clock that stands promises nothing.
-                if state.last_change <= self.sent < state.reached:
-                    begin, until = map(from_microseconds, (state.last_change, state.reached))
-                    yield self._sending(self.writer.heartbeat(begin, until, state.digest))
-                due = self._digest_due = clock() + self.heartbeat
-
-    async def _with_digest(
-        self, changes: RecordedChanges
-    ) -> tuple[RecordedChanges, SetDigest | None]:
-        """Return changes, and the digest of the set after them if it is known.
-
-        A Source that is never quiet sends no heartbeats, so changes carry the digest as well. More
-        may have been recorded since the digest was known; they are sent next.
-        """
-        clock = asyncio.get_running_loop().time
-        # A hub that lags is sent the changes that it lacks first.
-        if clock() >= self._digest_due and self.stream.state().last_change <= changes.end:
-            self._known = await self.promise()
-            self._digest_due = clock() + self.heartbeat
-        if self._known is None or not changes.begin < self._known.last_change <= changes.end:
-            return changes, None
-        return changes.through(self._known.last_change), self._known.digest
-
-    def _sending(self, fragment: OutgoingFragment) -> OutgoingFragment:
-        self.sent = to_microseconds(fragment.until)
-        self._published = max(self._published, self.sent)
-        return fragment

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator, Sequence
-from concurrent.futures import Executor
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -21,82 +20,148 @@ from rsnotify.sync.retry import LONGEST_RETRY_AFTER, Alternatives, Retry
 from rsnotify_publisher.hubs import Hub, HubFailure
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.push.hub_feed import (
-    Call,
     ChangeStream,
-    ChannelNews,
     FragmentWriter,
     HubFeed,
-)
-from rsnotify_publisher.push.transports import HubConnections, feed_hub
-from rsnotify_publisher.source_context import SourceContext
-from rsnotify_publisher.source_documents import (
-    CAPABILITY_LIST,
-    FrameworkNotices,
-    allows_second_channel,
+    NoticeStream,
     promise_notices,
 )
-
-
-class NodeRotation:
-    """Moves on to the next node when one fails; waits once all have failed.
-
-    Attributes:
-        current: The node to feed now.
-        rounds: How many times in a row all nodes have failed.
-    """
-
-    def __init__(self, nodes: Sequence[str], retry: Retry, random: Random) -> None:
-        self.current = nodes[0]
-        self.rounds = 0
-        self._nodes = nodes
-        self._retry = retry
-        self._random = random
-        self._order: Alternatives[str] = Alternatives()
-        self._tried: set[str] = set()
-        #: When each node may be tried again, as it requested.
-        self._not_before = dict.fromkeys(nodes, float("-inf"))
-
-    def failed(
-        self,
-        now: float,
-        *,
-        progressed: bool,
-        retry_after: float = 0.0,
-        everywhere: bool = False,
-    ) -> float:
-        """Note that the current node failed, and choose the next one.
-
-        Args:
-            now: The time, in seconds.
-            progressed: Whether it had accepted something since it was chosen.
-            retry_after: Seconds that it requested to wait.
-            everywhere: Whether each node would answer the same.
-
-        Returns:
-            The seconds to wait before `current` is tried.
-        """
-        if progressed:
-            self.rounds = 0
-            self._tried.clear()
-        self._tried.add(self.current)
-        self._order.failed(self.current)
-        for node in self._nodes if everywhere else [self.current]:
-            self._not_before[node] = now + min(retry_after, LONGEST_RETRY_AFTER)
-        order = self._order.order(self._nodes)
-        if not everywhere:
-            for node in order:
-                if node not in self._tried and self._not_before[node] <= now:
-                    self.current = node
-                    return 0.0
-        self._tried.clear()
-        self.rounds += 1
-        due = now + self._retry.delay(self.rounds, self._random)
-        self.current = min(order, key=lambda node: max(due, self._not_before[node]))
-        return max(due, self._not_before[self.current]) - now
-
+from rsnotify_publisher.push.transports import feed_hub
+from rsnotify_publisher.push.websocket import HubConnections
+from rsnotify_publisher.source_context import SourceContext
+from rsnotify_publisher.source_documents import CAPABILITY_LIST, allows_second_channel
 
 _log = logging.getLogger("rsnotify.publisher")
 _RETRY = Retry(first=0.1, most=30.0)
+_POLL_CURSORS_EVERY = 0.01
+# Documents are rare, and so is the proof that no notice was missed: one in so many heartbeats.
+_HEARTBEATS_PER_NOTICE_HEARTBEAT = 30
+
+
+class HubPush:
+    """Feeds the hubs; the journal is read in the event loop's thread.
+
+    Attributes:
+        changes: What the feeds of the channel for changes read; open if there are hubs.
+        notices: What the feeds of the channel for notices of documents read.
+    """
+
+    def __init__(
+        self,
+        source: SourceContext,
+        journal: Journal,
+        recorder: Recorder,
+        changes: ChangeStream,
+        websockets: HubConnections,
+    ) -> None:
+        self._source = source
+        self._journal = journal
+        self._recorder = recorder
+        self.changes = changes
+        self.notices = NoticeStream(journal)
+        if source.hubs:
+            changes.open(journal)
+        channel = source.documents.framework
+        self._change_push = ChannelPush(
+            source.documents.topic,
+            [(hub, self._change_feed(hub)) for hub in source.hubs],
+            websockets,
+        )
+        self._notice_push = ChannelPush(
+            "" if channel is None else channel.topic,
+            [
+                (hub, self._notice_feed(hub))
+                for hub in source.hubs
+                if channel is not None and all(map(allows_second_channel, hub.nodes))
+            ],
+            websockets,
+            what="notices of new documents",
+            beside=self._change_push,
+        )
+        changes.feeds = [feed for _, feed in self._change_push.feeds]
+        self._saved: tuple[dict[str, int], dict[str, int]] = ({}, {})
+        self._left_behind: set[str] = set()
+
+    def _change_feed(self, hub: Hub) -> HubFeed:
+        options = self._source.options
+        return HubFeed(
+            self.changes,
+            self._journal.cursor(hub.uri),
+            self._writer(self._source.documents.uri(CAPABILITY_LIST)),
+            self._recorder.promise_with_digest,
+            heartbeat=options.heartbeat,
+            batch=options.fragment_entries,
+        )
+
+    def _notice_feed(self, hub: Hub) -> HubFeed:
+        options, documents = self._source.options, self._source.documents
+        return HubFeed(
+            self.notices,
+            self._journal.notice_cursor(hub.uri),
+            self._writer(documents.description_uri, Capability.FRAMEWORK_NOTIFICATION),
+            lambda: self._recorder.arun(promise_notices),
+            heartbeat=options.heartbeat * _HEARTBEATS_PER_NOTICE_HEARTBEAT,
+            batch=options.fragment_entries,
+        )
+
+    def _writer(self, up: str, capability: str = Capability.CHANGE_NOTIFICATION) -> FragmentWriter:
+        options, profile = self._source.options, self._source.documents.profile
+        return FragmentWriter(
+            up, options.fragment_entries, options.fragment_bytes, profile, capability
+        )
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._change_push.run())
+            tasks.create_task(self._notice_push.run())
+
+    async def drain(self) -> None:
+        """Wait up to `Options.grace` until the hubs have every change."""
+        last = self._journal.state().last_change
+        clock = asyncio.get_running_loop().time
+        until = clock() + self._source.options.grace
+        while any(cursor < last for cursor in self._change_push.cursors.values()):
+            if clock() >= until:
+                break
+            await asyncio.sleep(_POLL_CURSORS_EVERY)
+
+    async def save_cursors(self) -> None:
+        """Save the cursors, and prune the journal.
+
+        The hubs may be ahead of what is saved: changes that are sent twice are kept once.
+        """
+        cursors, notices = current = (self._change_push.cursors, self._notice_push.cursors)
+        through = self._journal.prunable(cursors)
+        if through is not None:
+            self._warn_of_gaps({hub for hub, cursor in cursors.items() if cursor < through})
+        state = self._journal.state()
+        # With hubs, all are applied, so that the next digest takes little time.
+        wanted = state.last_change if self._source.hubs else through
+        if state.tracked and wanted is not None and state.applied < wanted:
+            await self._recorder.aapply_changes(wanted)
+        if current == self._saved and through is None:
+            return
+
+        def save(journal: Journal) -> None:
+            for hub, cursor in cursors.items():
+                journal.move_cursor(hub, cursor)
+            for hub, cursor in notices.items():
+                journal.move_notice_cursor(hub, cursor)
+            if through is not None:
+                journal.prune(through)
+
+        await self._recorder.arun(save)
+        self._saved = current
+
+    def _warn_of_gaps(self, hubs: set[str]) -> None:
+        """Warn once of each hub that lacks changes that are no longer kept for it."""
+        for hub in hubs - self._left_behind:
+            _log.warning(
+                "%s lacks changes that are no longer kept; it will have a gap, which "
+                "Destinations fill from the documents",
+                hub,
+            )
+        self._left_behind = hubs
 
 
 @dataclass(eq=False)
@@ -205,136 +270,59 @@ async def _in_a_task(feeding: Coroutine[None, None, None]) -> None:
             raise asyncio.CancelledError
 
 
-_POLL_CURSORS_EVERY = 0.01
-# Documents are rare, and so is the proof that no notice was missed: one in so many heartbeats.
-_HEARTBEATS_PER_NOTICE_HEARTBEAT = 30
-
-
-class HubPush:
-    """Feeds the hubs; the journal is read in the event loop's thread.
+class NodeRotation:
+    """Moves on to the next node when one fails; waits once all have failed.
 
     Attributes:
-        changes: What the feeds of the channel for changes read.
-        notices: Resumes the feeds of the channel for notices of documents.
+        current: The node to feed now.
+        rounds: How many times in a row all nodes have failed.
     """
 
-    def __init__(
+    def __init__(self, nodes: Sequence[str], retry: Retry, random: Random) -> None:
+        self.current = nodes[0]
+        self.rounds = 0
+        self._nodes = nodes
+        self._retry = retry
+        self._random = random
+        self._order: Alternatives[str] = Alternatives()
+        self._tried: set[str] = set()
+        #: When each node may be tried again, as it requested.
+        self._not_before = dict.fromkeys(nodes, float("-inf"))
+
+    def failed(
         self,
-        source: SourceContext,
-        journal: Journal,
-        recorder: Recorder,
-        call: Call,
-        readers: Executor,
-        websockets: HubConnections,
-    ) -> None:
-        self._source = source
-        self._journal = journal
-        self._recorder = recorder
-        contents = None if source.contents is None else source.contents.inline
-        self.changes = ChangeStream(journal, contents, call, readers, self._sent)
-        self.notices = ChannelNews()
-        channel = source.documents.framework
-        self._change_push = ChannelPush(
-            source.documents.topic,
-            [(hub, self._change_feed(hub)) for hub in source.hubs],
-            websockets,
-        )
-        self._notice_push = ChannelPush(
-            "" if channel is None else channel.topic,
-            [
-                (hub, self._notice_feed(hub))
-                for hub in source.hubs
-                if channel is not None and all(map(allows_second_channel, hub.nodes))
-            ],
-            websockets,
-            what="notices of new documents",
-            beside=self._change_push,
-        )
-        self._saved: tuple[dict[str, int], dict[str, int]] = ({}, {})
-        self._left_behind: set[str] = set()
+        now: float,
+        *,
+        progressed: bool,
+        retry_after: float = 0.0,
+        everywhere: bool = False,
+    ) -> float:
+        """Note that the current node failed, and choose the next one.
 
-    def _change_feed(self, hub: Hub) -> HubFeed:
-        options = self._source.options
-        return HubFeed(
-            self.changes,
-            self._journal.cursor(hub.uri),
-            self._writer(self._source.documents.uri(CAPABILITY_LIST)),
-            self._recorder.promise_with_digest,
-            self.changes.news,
-            heartbeat=options.heartbeat,
-            batch=options.fragment_entries,
-        )
+        Args:
+            now: The time, in seconds.
+            progressed: Whether it had accepted something since it was chosen.
+            retry_after: Seconds that it requested to wait.
+            everywhere: Whether each node would answer the same.
 
-    def _notice_feed(self, hub: Hub) -> HubFeed:
-        options, documents = self._source.options, self._source.documents
-        return HubFeed(
-            FrameworkNotices(self._journal),
-            self._journal.notice_cursor(hub.uri),
-            self._writer(documents.description_uri, Capability.FRAMEWORK_NOTIFICATION),
-            lambda: self._recorder.arun(promise_notices),
-            self.notices,
-            heartbeat=options.heartbeat * _HEARTBEATS_PER_NOTICE_HEARTBEAT,
-            batch=options.fragment_entries,
-        )
-
-    def _writer(self, up: str, capability: str = Capability.CHANGE_NOTIFICATION) -> FragmentWriter:
-        options, profile = self._source.options, self._source.documents.profile
-        return FragmentWriter(
-            up, options.fragment_entries, options.fragment_bytes, profile, capability
-        )
-
-    def _sent(self) -> Iterator[int]:
-        return (feed.sent for _, feed in self._change_push.feeds)
-
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._change_push.run())
-            tasks.create_task(self._notice_push.run())
-
-    async def drain(self) -> None:
-        """Wait up to `Options.grace` until the hubs have every change."""
-        last = self._journal.state().last_change
-        clock = asyncio.get_running_loop().time
-        until = clock() + self._source.options.grace
-        while any(cursor < last for cursor in self._change_push.cursors.values()):
-            if clock() >= until:
-                break
-            await asyncio.sleep(_POLL_CURSORS_EVERY)
-
-    async def save_cursors(self) -> None:
-        """Save the cursors, and prune the journal.
-
-        The hubs may be ahead of what is saved: changes that are sent twice are kept once.
+        Returns:
+            The seconds to wait before `current` is tried.
         """
-        cursors, notices = current = (self._change_push.cursors, self._notice_push.cursors)
-        through = self._journal.prunable(cursors)
-        if through is not None:
-            self._warn_of_gaps({hub for hub, cursor in cursors.items() if cursor < through})
-        state = self._journal.state()
-        # With hubs, all are applied, so that the next digest takes little time.
-        wanted = state.last_change if self._source.hubs else through
-        if state.tracked and wanted is not None and state.applied < wanted:
-            await self._recorder.aapply_changes(wanted)
-        if current == self._saved and through is None:
-            return
-
-        def save(journal: Journal) -> None:
-            for hub, cursor in cursors.items():
-                journal.move_cursor(hub, cursor)
-            for hub, cursor in notices.items():
-                journal.move_notice_cursor(hub, cursor)
-            if through is not None:
-                journal.prune(through)
-
-        await self._recorder.arun(save)
-        self._saved = current
-
-    def _warn_of_gaps(self, hubs: set[str]) -> None:
-        """Warn once of each hub that lacks changes that are no longer kept for it."""
-        for hub in hubs - self._left_behind:
-            _log.warning(
-                "%s lacks changes that are no longer kept; it will have a gap, which "
-                "Destinations fill from the documents",
-                hub,
-            )
-        self._left_behind = hubs
+        if progressed:
+            self.rounds = 0
+            self._tried.clear()
+        self._tried.add(self.current)
+        self._order.failed(self.current)
+        for node in self._nodes if everywhere else [self.current]:
+            self._not_before[node] = now + min(retry_after, LONGEST_RETRY_AFTER)
+        order = self._order.order(self._nodes)
+        if not everywhere:
+            for node in order:
+                if node not in self._tried and self._not_before[node] <= now:
+                    self.current = node
+                    return 0.0
+        self._tried.clear()
+        self.rounds += 1
+        due = now + self._retry.delay(self.rounds, self._random)
+        self.current = min(order, key=lambda node: max(due, self._not_before[node]))
+        return max(due, self._not_before[self.current]) - now

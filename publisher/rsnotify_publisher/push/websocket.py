@@ -1,21 +1,34 @@
-"""A WebSocket to a hub: fragments and acknowledgements pass without a task or queue."""
+"""A WebSocket to a hub, which many feeds may share: one publication for each topic.
+
+Fragments and acknowledgements pass without a task or queue, with many fragments in flight.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
-from typing import Annotated
+from contextlib import aclosing
+from functools import partial
+from typing import Annotated, cast
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta, Struct
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosedOK
 from websockets.protocol import State
 
 from rsnotify.format.datetimes import Instant, parse_datetime
-from rsnotify.runtime.shared_websockets import SharedWebSocket
+from rsnotify.runtime.dialing import TIMEOUT, Dialer, is_proxied
+from rsnotify.runtime.shared_websockets import TOPICS, SharedWebSocket, SharedWebSockets
+from rsnotify.runtime.tasks import settle
 from rsnotify_publisher.hubs import Hub, HubFailure
-from rsnotify_publisher.push.http_post import remedy
+from rsnotify_publisher.push.http_post import RESPONSE_TIMEOUT, remedy
 from rsnotify_publisher.push.hub_feed import HubFeed, OutgoingFragment
 
+#: The seconds between pings, and until a hub that does not answer one counts as dead.
+_PING, _PONG = 5.0, 10.0
 _IN_FLIGHT = 256
 #: The codes of errors that another node of the hub would not repeat (docs/protocol.md).
 _OF_ONE_NODE = frozenset({"unavailable", "misdirected"})
@@ -104,12 +117,9 @@ class HubPublication:
             raise HubFailure(self._hub.uri, f"its {name} is no datetime: {text!r}") from None
 
     def end(self, failure: Exception | None) -> None:
-        if not self.ended.done():
-            if failure is None:
-                self.ended.set_result(None)
-            else:
-                self.ended.set_exception(failure)
-                self.ended.exception()  # nobody need wait for it
+        settle(self.ended, failure)
+        if not self.ended.cancelled():
+            self.ended.exception()  # or asyncio logs it if nothing waits
 
 
 class HubConnection(SharedWebSocket[HubPublication]):
@@ -170,3 +180,70 @@ class HubConnection(SharedWebSocket[HubPublication]):
         self.is_ending = True
         for publication in self.topics.values():
             publication.end(error)
+
+
+HubConnections = SharedWebSockets[HubConnection]
+
+
+async def feed_by_websocket(
+    websockets: HubConnections, hub: Hub, topic: str, feed: HubFeed, dialer: Dialer
+) -> None:
+    key = hub.uri, frozenset(hub.headers.items())
+    websocket = await websockets.connect(key, topic, partial(_open, hub, dialer))
+    publication = websocket.publish(hub, topic, feed)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_fail(hub, websocket, publication))
+            tasks.create_task(_send(websocket, publication, feed))
+    finally:
+        publication.end(None)
+        await websocket.end(topic)
+
+
+async def _open(hub: Hub, dialer: Dialer) -> HubConnection:
+    opening = partial(
+        connect,
+        hub.uri,
+        create_connection=HubConnection,
+        subprotocols=[TOPICS],
+        additional_headers=hub.headers,
+        # Compression would cost more time than it saves on a small fragment.
+        compression=None,
+        max_size=65_536,
+        open_timeout=TIMEOUT,
+        ping_interval=_PING,
+        ping_timeout=_PONG,
+        close_timeout=1,
+    )
+    if is_proxied(hub.uri):
+        return cast(HubConnection, await opening())
+    try:
+        opened = await opening(sock=await _dial(hub.uri, dialer))
+    except ValueError:  # a redirect, which cannot be followed with a socket
+        opened = await opening()
+    return cast(HubConnection, opened)
+
+
+async def _dial(uri: str, dialer: Dialer) -> socket.socket:
+    parts = urlsplit(uri)
+    port = parts.port or (443 if parts.scheme == "wss" else 80)
+    return await dialer.dial(parts.hostname or "", port)
+
+
+async def _send(websocket: HubConnection, publication: HubPublication, feed: HubFeed) -> None:
+    async with asyncio.timeout(RESPONSE_TIMEOUT):
+        through = await publication.begun
+    async with aclosing(feed.fragments(through)) as fragments:
+        async for fragment in fragments:
+            await publication.enter(fragment)
+            await websocket.send_fragment(publication.topic, fragment.body)
+
+
+async def _fail(hub: Hub, websocket: HubConnection, publication: HubPublication) -> None:
+    """Wait until the publication ends, and raise why."""
+    try:
+        await publication.ended
+        raise websocket.close_exc
+    except (ConnectionClosedOK, ValueError) as error:
+        reason = "it closed the connection" if isinstance(error, ConnectionClosedOK) else str(error)
+        raise HubFailure(hub.uri, reason) from None

@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from rsnotify.runtime.serving import request_in, send_response
+from rsnotify.runtime.tasks import settle
 from rsnotify_publisher.description import SourceDescription
 from rsnotify_publisher.publisher import Publisher
 from rsnotify_publisher.web import documents
@@ -50,29 +51,24 @@ class SharedThreads:
         running = asyncio.get_running_loop().run_in_executor(None, _make, calls)
         running.add_done_callback(lambda done: self._end(calls, done.result()))
 
-    def _end(self, calls: list[_Call], results: list[tuple[Any, BaseException | None]]) -> None:
+    def _end(self, calls: list[_Call], outcomes: list[Any]) -> None:
         if self._waiting:
             self._begin()
         else:
             self._busy -= 1
-        for (_, made), (result, error) in zip(calls, results, strict=True):
-            if made.cancelled():  # the client hung up
-                continue
-            if error is None:
-                made.set_result(result)
-            else:
-                made.set_exception(error)
+        for (_, made), outcome in zip(calls, outcomes, strict=True):
+            settle(made, outcome)  # it was cancelled if the client hung up
 
 
-def _make(calls: list[_Call]) -> list[tuple[Any, BaseException | None]]:
+def _make(calls: list[_Call]) -> list[Any]:
     return [_outcome(work) for work, _ in calls]
 
 
-def _outcome(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+def _outcome(work: Callable[[], T]) -> T | Exception:
     try:
-        return work(), None
+        return work()
     except Exception as error:
-        return None, error
+        return error
 
 
 def application(source: Publisher | SourceDescription) -> web.Application:

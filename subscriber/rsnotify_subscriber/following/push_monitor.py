@@ -25,7 +25,7 @@ from msgspec import Struct
 from rsnotify.errors import DocumentError
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant
-from rsnotify.format.digest import COUNT
+from rsnotify.format.hashes import COUNT
 from rsnotify.format.model import Document
 from rsnotify.format.offer import Offer
 from rsnotify.format.reader import read_document

@@ -37,8 +37,7 @@ from msgspec import Struct
 
 from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
-from rsnotify.format.digest import SetSum
-from rsnotify.format.hashes import agree
+from rsnotify.format.hashes import SetSum, agree
 from rsnotify.format.model import ChangeType, Link, Rel, Resource
 from rsnotify.format.uris import normalize
 from rsnotify.selection import Selection

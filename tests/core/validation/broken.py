@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rsnotify.format.digest import AUDIT_NS
+from rsnotify.format.hashes import AUDIT_NS
 from rsnotify.format.model import MAX_BYTES, MAX_ENTRIES
 from rsnotify.format.writer import Profile
 from tests.core.validation.valid import ABOUT, CHANGE_LIST_1_1, HASH, UP, VALID, urlset

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import MICROSECOND
-from rsnotify.format.digest import SetDigest
+from rsnotify.format.hashes import SetDigest
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import Subscriber
