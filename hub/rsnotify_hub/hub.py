@@ -44,7 +44,8 @@ from rsnotify_hub.metrics import Metrics
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import Store
-from rsnotify_hub.store.stores import OpenStore, open_store
+from rsnotify_hub.store.providers import OpenStore
+from rsnotify_hub.stores import open_store
 from rsnotify_hub.websocket.websocket_handler import WebSocketHandler
 from rsnotify_hub.websub.callback_requests import CallbackRequests
 from rsnotify_hub.websub.channel import WebSubChannel
@@ -299,7 +300,7 @@ async def open_hub(
     publish without a token.
 
     Raises:
-        ConfigurationError: The data folder, or NATS, cannot be used.
+        ConfigurationError: The data folder, or the servers of the store, cannot be used.
         StorageError: Its content cannot be read.
     """
     websub = configuration.websub

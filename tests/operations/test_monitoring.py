@@ -15,11 +15,11 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from rsnotify_hub.admin.schemas import NodeList, StreamInfo
 from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.application import JsonLogFormatter
 from rsnotify_hub.metrics import Metrics
 from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.store.nodes import NodeList, StreamInfo
 from tests.reader import ROOT
 
 RULES = ROOT / "deploy/prometheus/rsnotify-hub.rules.yml"

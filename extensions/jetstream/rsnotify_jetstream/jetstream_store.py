@@ -1,20 +1,23 @@
-"""The store of a hub of many nodes: all of it is in NATS JetStream."""
+"""The store of a hub of many nodes: its log, its subscriptions and its cluster, all in NATS.
+
+`open_jetstream` connects to NATS and reads the cluster. This node acquires shards from `assign` on,
+and releases them in `leave`, while the channel that owns the subscriptions still delivers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
+from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.store.interface import (
-    BridgeOwner,
-    LogRetention,
-    SubscriptionOwner,
-    SubscriptionRecords,
-)
-from rsnotify_hub.subscriptions import Subscription
+from rsnotify_hub.store.interface import LogRetention, SubscriptionOwner
+from rsnotify_hub.store.nodes import NodeInfo, NodeList, StreamInfo
+from rsnotify_hub.store.providers import NodeFacts
 from rsnotify_jetstream.bucket import Bucket
 from rsnotify_jetstream.cluster_records import NodeRecord
 from rsnotify_jetstream.connection import NatsConnection
@@ -22,11 +25,14 @@ from rsnotify_jetstream.jetstream_log import JetStreamLog
 from rsnotify_jetstream.membership import DEFAULT_SHARDS, ClusterPace
 from rsnotify_jetstream.node import ClusterNode
 from rsnotify_jetstream.node_messages import NodeMessages
+from rsnotify_jetstream.server_check import copies_of, read_facts, warnings_of
 from rsnotify_jetstream.settings import NatsSettings
 from rsnotify_jetstream.shared_subscriptions import JetStreamSubscriptions
 
+log = logging.getLogger("rsnotify.hub.store")
 
-class JetStreamStore(JetStreamLog):
+
+class JetStreamStore(JetStreamLog, JetStreamSubscriptions):
     """A `Store` for any number of nodes; `open_jetstream` makes one.
 
     Args:
@@ -34,10 +40,8 @@ class JetStreamStore(JetStreamLog):
         retention: How much of each log is kept.
         clock: Returns the current instant.
         node: This node, which has read the cluster.
-        subscriptions: The subscriptions.
 
     Attributes:
-        node: This node in the cluster.
         nodes: The way to the other nodes.
     """
 
@@ -47,80 +51,36 @@ class JetStreamStore(JetStreamLog):
         retention: LogRetention,
         clock: Callable[[], Instant],
         node: ClusterNode,
-        subscriptions: JetStreamSubscriptions,
     ) -> None:
-        super().__init__(
+        JetStreamLog.__init__(
+            self,
             connection,
             retention,
             clock,
             # Of topics, too, each has one node that cleans up.
             cleans=lambda topic: node.owns(node.sharding.shard_of(topic)),
         )
-        self.node = node
+        JetStreamSubscriptions.__init__(self, connection, node)
         self.nodes = NodeMessages(connection.client, connection.settings.prefix, node)
-        self._subscriptions = subscriptions
         node.report = self._report
-        subscriptions.reached = self.reached
 
     def _report(self, record: NodeRecord) -> NodeRecord:
         return replace(record, behind=self.behind, server=self.connection.server or "")
 
     async def assign(self, owner: SubscriptionOwner) -> None:
         await self.nodes.start()
-        await self._subscriptions.assign(owner)
-
-    async def assign_bridge(self, bridge: BridgeOwner) -> None:
-        await self._subscriptions.assign_bridge(bridge)
-
-    def owns(self, authority: str) -> bool:
-        return self._subscriptions.owns(authority)
-
-    async def save(self, subscription: Subscription) -> None:
-        await self._subscriptions.save(subscription)
-
-    async def delete(self, topic: str, callback: str) -> None:
-        await self._subscriptions.delete(topic, callback)
-
-    def move_cursor(self, topic: str, callback: str, position: int) -> None:
-        self._subscriptions.move_cursor(topic, callback, position)
-
-    def note_trouble(self, topic: str, callback: str, state: bytes | None) -> None:
-        self._subscriptions.note_trouble(topic, callback, state)
-
-    def owns_bridge(self) -> bool:
-        return self._subscriptions.owns_bridge()
-
-    async def bridged(self, broker: str) -> dict[str, int]:
-        return await self._subscriptions.bridged(broker)
-
-    async def bridge(self, broker: str, positions: Mapping[str, int]) -> None:
-        await self._subscriptions.bridge(broker, positions)
-
-    async def unbridge(self, broker: str, topic: str) -> None:
-        await self._subscriptions.unbridge(broker, topic)
-
-    def move_bridged(self, broker: str, topic: str, position: int) -> None:
-        self._subscriptions.move_bridged(broker, topic, position)
-
-    async def records(self) -> SubscriptionRecords:
-        return await self._subscriptions.records()
-
-    async def restore(self, records: SubscriptionRecords) -> int:
-        return await self._subscriptions.restore(records)
-
-    async def leave(self) -> None:
-        """Release all shards, and leave the cluster, while their owner can still deliver."""
-        await self._subscriptions.close()
+        await super().assign(owner)
 
     async def stop(self) -> None:
-        """Stop without a word to the other nodes, as in a crash."""
-        await self._subscriptions.stop()
-        await self.nodes.close()
-        await super().close()
-        await self.connection.close()
+        """Stop without a message to the other nodes, as in a crash."""
+        await super().stop()
+        await self._close()
 
     async def close(self) -> None:
         await self.leave()
+        await self._close()
+
+    async def _close(self) -> None:
         await self.nodes.close()
         await super().close()
         await self.connection.close()
@@ -157,8 +117,107 @@ async def open_jetstream(
         stack.push_async_callback(records.close)
         node = ClusterNode(records, describe, shards=shards, pace=pace)
         await node.open()
-        subscriptions = JetStreamSubscriptions(connection, node)
-        await subscriptions.prepare()
-        store = JetStreamStore(connection, retention, clock, node, subscriptions)
+        store = JetStreamStore(connection, retention, clock, node)
+        await store.prepare()
         stack.pop_all()
     return store
+
+
+class OpenJetStream:
+    """An `OpenStore` of a cluster: describes its nodes, and checks its servers.
+
+    Args:
+        store: The store of this node.
+        clock: Returns the current instant.
+        largest_fragment: The bytes of the largest fragment that the hub accepts.
+    """
+
+    def __init__(
+        self, store: JetStreamStore, clock: Callable[[], Instant], *, largest_fragment: int
+    ) -> None:
+        self.store = store
+        self.nodes = store.nodes
+        self.moved = store.node.moved
+        self.leave = store.leave
+        self.trouble = store.trouble
+        self.folder = None
+        self._clock = clock
+        self._largest_fragment = largest_fragment
+        self._warnings: list[str] = []
+
+    async def check_servers(self) -> None:
+        """Check the NATS servers, and log what was not wrong with them before."""
+        try:
+            facts = await read_facts(self.store.connection, self.store, self._clock)
+        except StorageError as error:
+            log.warning("the NATS servers cannot be checked now: %s", error)
+            return
+        found = warnings_of(facts, largest_fragment=self._largest_fragment)
+        for text in found:
+            if text not in self._warnings:
+                log.warning("%s", text)
+        self._warnings = found
+
+    def describe(self) -> NodeList:
+        node = self.store.node
+        living = set(node.living())
+        can_know = node.id in living
+        owners = node.owners()
+        rows = [
+            self._node(id, id in living if can_know or id == node.id else None, owners[id])
+            for id in sorted(node.nodes, key=lambda id: (node.nodes[id].name, id))
+        ]
+        return NodeList(
+            rows=tuple(rows),
+            shards=owners.total(),
+            free=owners[None] if can_know else None,
+            stream=self._stream(),
+        )
+
+    def _node(self, id: str, is_alive: bool | None, shards: int) -> NodeInfo:
+        node = self.store.node
+        record = node.nodes[id]
+        is_this = id == node.id
+        server, behind = (record.server, record.behind) if is_alive else ("", None)
+        if is_this:
+            server = self.store.connection.server or ""
+            behind = None if self.store.trouble() else self.store.behind
+        return NodeInfo(
+            name=record.name,
+            url=record.url,
+            version=record.hub,
+            started=datetime.fromtimestamp(record.started, UTC),
+            alive=is_alive,
+            draining=record.draining,
+            shards=shards,
+            behind=behind,
+            server=server or None,
+            this=is_this,
+        )
+
+    def _stream(self) -> StreamInfo:
+        info = self.store.info
+        state = info.get("state", {})
+        server = self.store.connection.server
+        return StreamInfo(
+            name=self.store.stream.name,
+            connected=server is not None,
+            trouble=self.store.trouble(),
+            records=state.get("messages", 0),
+            bytes=state.get("bytes", 0),
+            copies=tuple(sorted(copies_of(info, server), key=lambda copy: copy.name)),
+            warnings=tuple(self._warnings),
+        )
+
+
+@asynccontextmanager
+async def opened_jetstream(
+    settings: NatsSettings, retention: LogRetention, facts: NodeFacts, clock: Callable[[], Instant]
+) -> AsyncIterator[OpenJetStream]:
+    """Return a context with the store of a hub (`StoreProvider.open`)."""
+    node = NodeRecord(name=facts.name, url=facts.url, hub=facts.version, bridges=facts.bridges)
+    store = await open_jetstream(settings, retention, clock, node)
+    try:
+        yield OpenJetStream(store, clock, largest_fragment=facts.largest_fragment)
+    finally:
+        await store.close()

@@ -22,7 +22,7 @@ from rsnotify.errors import StorageError
 from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.interface import NotOwner
-from rsnotify_hub.store.stores import A, Handler, NodeCall, R
+from rsnotify_hub.store.nodes import A, Handler, NodeCall, R
 from rsnotify_jetstream.cluster_records import decode_versioned
 from rsnotify_jetstream.membership import BRIDGE
 from rsnotify_jetstream.node import ClusterNode

@@ -1,26 +1,22 @@
-"""Checks at the start whether the NATS servers keep what they acknowledge, and have room for it.
+"""Checks of the NATS servers: whether they keep what they acknowledge, and have room for it.
 
-What a node of a cluster knows of the nodes, the shards, and the NATS servers.
+A server that is too old is refused when the hub connects (`connection`). Everything here is only a
+warning: it is logged, and shown by `rsnotify hub nodes`.
 """
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import Any
 
 from msgspec import Struct
 
-from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.admin.schemas import CopyInfo, NodeInfo, NodeList, StreamInfo
+from rsnotify_hub.store.nodes import CopyInfo
 from rsnotify_jetstream.connection import NatsConnection
 from rsnotify_jetstream.jetstream_log import JetStreamLog
-
-if TYPE_CHECKING:
-    from rsnotify_jetstream.jetstream_store import JetStreamStore
 
 #: The oldest version with which the log was tested, and the first whose flushes are configured.
 _TESTED, _CONFIGURED = (2, 9, 10), (2, 10)
@@ -185,91 +181,6 @@ def _on_servers(facts: ServerFacts) -> Iterator[str]:
 
 def _version(version: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", version)[:3]))
-
-
-log = logging.getLogger("rsnotify.hub.store")
-
-
-class ClusterReport:
-    """Describes a cluster.
-
-    Args:
-        store: The store of this node.
-        clock: Returns the current instant.
-        largest_fragment: The bytes of the largest fragment that the hub accepts.
-    """
-
-    def __init__(
-        self, store: JetStreamStore, clock: Callable[[], Instant], *, largest_fragment: int
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._largest_fragment = largest_fragment
-        self._warnings: list[str] = []
-
-    async def check_servers(self) -> None:
-        """Check the NATS servers, and log what was not wrong with them before."""
-        try:
-            facts = await read_facts(self._store.connection, self._store, self._clock)
-        except StorageError as error:
-            log.warning("the NATS servers cannot be checked now: %s", error)
-            return
-        found = warnings_of(facts, largest_fragment=self._largest_fragment)
-        for text in found:
-            if text not in self._warnings:
-                log.warning("%s", text)
-        self._warnings = found
-
-    def describe(self) -> NodeList:
-        node = self._store.node
-        living = set(node.living())
-        can_know = node.id in living
-        owners = node.owners()
-        rows = [
-            self._node(id, id in living if can_know or id == node.id else None, owners[id])
-            for id in sorted(node.nodes, key=lambda id: (node.nodes[id].name, id))
-        ]
-        return NodeList(
-            rows=tuple(rows),
-            shards=owners.total(),
-            free=owners[None] if can_know else None,
-            stream=self._stream(),
-        )
-
-    def _node(self, id: str, is_alive: bool | None, shards: int) -> NodeInfo:
-        node = self._store.node
-        record = node.nodes[id]
-        is_this = id == node.id
-        server, behind = (record.server, record.behind) if is_alive else ("", None)
-        if is_this:
-            server = self._store.connection.server or ""
-            behind = None if self._store.trouble() else self._store.behind
-        return NodeInfo(
-            name=record.name,
-            url=record.url,
-            version=record.hub,
-            started=datetime.fromtimestamp(record.started, UTC),
-            alive=is_alive,
-            draining=record.draining,
-            shards=shards,
-            behind=behind,
-            server=server or None,
-            this=is_this,
-        )
-
-    def _stream(self) -> StreamInfo:
-        info = self._store.info
-        state = info.get("state", {})
-        server = self._store.connection.server
-        return StreamInfo(
-            name=self._store.stream.name,
-            connected=server is not None,
-            trouble=self._store.trouble(),
-            records=state.get("messages", 0),
-            bytes=state.get("bytes", 0),
-            copies=tuple(sorted(copies_of(info, server), key=lambda copy: copy.name)),
-            warnings=tuple(self._warnings),
-        )
 
 
 def copies_of(info: dict[str, Any], server: str | None) -> Iterator[CopyInfo]:

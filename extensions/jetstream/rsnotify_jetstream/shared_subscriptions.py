@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing, suppress
 from functools import partial
 
@@ -137,21 +137,23 @@ class JetStreamSubscriptions:
         node: This node, opened by the caller, and closed by this.
 
     Attributes:
-        reached: `JetStreamLog.reached`.
+        node: This node in the cluster.
     """
-
-    reached: Callable[[int], Awaitable[int]]
 
     def __init__(self, connection: NatsConnection, node: ClusterNode) -> None:
         subscriptions, cursors = Bucket(connection, "subscriptions"), Bucket(connection, "cursors")
-        self._connection = connection
+        self.connection = connection
+        self.node = node
         self._buckets = ShardBuckets(subscriptions, cursors, node.id)
-        self._node = node
         self._owner: SubscriptionOwner | None = None
         self._shards: dict[str, OwnedShard] = {}
         self._bridge: OwnedBridge | None = None
         self._switch: BridgeSwitch | None = None
         self._closing: set[asyncio.Task[None]] = set()
+
+    async def reached(self, position: int) -> int:
+        """Return how far the log has come (`JetStreamLog.reached`)."""
+        raise NotImplementedError
 
     async def prepare(self) -> None:
         """Create the buckets, if absent."""
@@ -161,8 +163,8 @@ class JetStreamSubscriptions:
     async def assign(self, owner: SubscriptionOwner) -> None:
         """Take part in the cluster: shards are acquired from now on (`Store.assign`)."""
         self._owner = owner
-        self._connection.reconnected.append(self._reload)
-        self._node.join(self)
+        self.connection.reconnected.append(self._reload)
+        self.node.join(self)
 
     async def assign_bridge(self, bridge: BridgeOwner) -> None:
         self._switch = BridgeSwitch(bridge)
@@ -176,8 +178,8 @@ class JetStreamSubscriptions:
     # The work on shards (`cluster.node.ShardWork`).
 
     async def load(self, shard: str, epoch: int) -> None:
-        may_write = partial(self._node.may_finish, shard)
-        lost = partial(self._node.lost, shard, epoch)
+        may_write = partial(self.node.may_finish, shard)
+        lost = partial(self.node.lost, shard, epoch)
         if shard == BRIDGE:
             self._bridge = OwnedBridge(self._buckets.cursors, epoch, may_write, lost)
             return
@@ -246,17 +248,17 @@ class JetStreamSubscriptions:
     # The store (`SubscriptionStore`).
 
     def owns(self, authority: str) -> bool:
-        return self._node.owns(self._node.sharding.shard_of(authority))
+        return self.node.owns(self.node.sharding.shard_of(authority))
 
     def _owned(self, callback: str) -> OwnedShard:
-        shard = self._node.sharding.shard_of(authority_of(callback))
+        shard = self.node.sharding.shard_of(authority_of(callback))
         owned = self._shards.get(shard)
-        if owned is None or not self._node.owns(shard):
+        if owned is None or not self.node.owns(shard):
             raise NotOwner("this node does not own the subscription")
         return owned
 
     def _movable(self, callback: str) -> OwnedShard | None:
-        return self._shards.get(self._node.sharding.shard_of(authority_of(callback)))
+        return self._shards.get(self.node.sharding.shard_of(authority_of(callback)))
 
     async def save(self, subscription: Subscription) -> None:
         await self._owned(subscription.callback).save(subscription)
@@ -278,7 +280,7 @@ class JetStreamSubscriptions:
         return self._bridge
 
     def owns_bridge(self) -> bool:
-        return self._bridge is not None and self._node.owns(BRIDGE)
+        return self._bridge is not None and self.node.owns(BRIDGE)
 
     async def bridged(self, broker: str) -> dict[str, int]:
         bridge = self._owned_bridge()
@@ -301,19 +303,19 @@ class JetStreamSubscriptions:
             self._bridge.move(broker, topic, position)
 
     async def records(self) -> SubscriptionRecords:
-        return await read_records(self._buckets, self._node.sharding)
+        return await read_records(self._buckets, self.node.sharding)
 
     async def restore(self, records: SubscriptionRecords) -> int:
-        return await restore_records(self._buckets, self._node.sharding, records)
+        return await restore_records(self._buckets, self.node.sharding, records)
 
-    async def close(self) -> None:
+    async def leave(self) -> None:
         """Release all shards, and leave the cluster."""
-        await self._node.close()
+        await self.node.close()
         await self._end()
 
     async def stop(self) -> None:
         """Stop as in a crash."""
-        await self._node.stop()
+        await self.node.stop()
         await self._end()
 
     async def _end(self) -> None:

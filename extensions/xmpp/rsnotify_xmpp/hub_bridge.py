@@ -10,7 +10,7 @@ from rsnotify_hub.config.configuration import XmppConfig
 from rsnotify_hub.filtering import FilterCache, TopicSelection
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.statistics import DeliveryTransport, Statistics
-from rsnotify_hub.store.interface import Store
+from rsnotify_hub.store.interface import BridgeStore
 from rsnotify_xmpp.xmpp_connection import XmppConnection, connect
 from rsnotify_xmpp.xmpp_service import parse_service
 
@@ -24,7 +24,7 @@ class XmppBridge(Bridge):
     def __init__(
         self,
         config: XmppConfig,
-        store: Store,
+        store: BridgeStore,
         topics: TopicLogs,
         statistics: Statistics,
         filters: FilterCache,

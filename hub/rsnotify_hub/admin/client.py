@@ -27,15 +27,12 @@ from rsnotify_hub.admin import schemas
 from rsnotify_hub.admin.operations import ID, OPERATIONS, PREFIX, Operation
 from rsnotify_hub.admin.schemas import (
     MAX_ROWS,
-    CopyInfo,
-    NodeInfo,
-    NodeList,
     Problem,
     StatusInfo,
-    StreamInfo,
     SubscriptionDetails,
 )
 from rsnotify_hub.http.topic_requests import reason_of
+from rsnotify_hub.store.nodes import CopyInfo, NodeInfo, NodeList, StreamInfo
 from rsnotify_hub.urls import check_url
 
 _TIMEOUT = aiohttp.ClientTimeout(total=30)

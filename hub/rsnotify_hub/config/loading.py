@@ -41,11 +41,11 @@ from rsnotify_hub.config.configuration import (
     HubConfiguration,
     MqttConfig,
     PublisherGrant,
-    StoreConfig,
     XmppConfig,
     configuration_of,
 )
 from rsnotify_hub.refusals import Refusal
+from rsnotify_hub.store.providers import StoreProvider, provider_of
 from rsnotify_hub.urls import check_url, has_dot_segments
 from rsnotify_xmpp.xmpp_service import parse_service
 
@@ -146,16 +146,13 @@ def _is_key(text: str, algorithm: str) -> bool:
     return True
 
 
-def check_store(store: StoreConfig) -> None:
-    if store.url is None:
-        for name in ("password_file", "credentials", "nkey", "ca", "certificate", "key"):
-            if getattr(store, name):
-                raise WrongSetting((f"store_{name}",), "this needs store, which names the servers")
-        return
-    try:
-        store.nats()
-    except ConfigurationError as error:
-        raise WrongSetting(("store",), str(error)) from None
+def check_store(url: object) -> None:
+    """Check that the store of a URL is installed; without it, its settings are unknown."""
+    if isinstance(url, str):
+        try:
+            provider_of(url)
+        except ConfigurationError as error:
+            raise WrongSetting(("store",), str(error)) from None
 
 
 def check_mqtt(mqtt: MqttConfig) -> None:
@@ -201,10 +198,10 @@ def check_xmpp(xmpp: XmppConfig) -> None:
         raise WrongSetting(("xmpp_jid",), str(error)) from None
 
 
-def check_follow(follow: FollowConfig, store: StoreConfig) -> None:
+def check_follow(follow: FollowConfig, store: StoreProvider | None) -> None:
     if not follow.tables:
         return
-    if store.url is not None:
+    if store is not None:
         reason = "the nodes of a cluster cannot share it; run `rsnotify gateway` with their URLs"
         raise WrongSetting(("follow",), reason)
     if follow.contact is None:
@@ -247,9 +244,9 @@ class ConfigurationSource:
         """
         layers: list[SettingsLayer] = [FileLayer(self._path)] if self._path else []
         layers += [EnvironmentLayer(self._environ, _types()), OptionLayer(self._options)]
-        configuration = configuration_of(_convert(layers, SETTINGS))
         with _locating(layers):
-            return _checked(configuration)
+            check_store(_merged(layers).get("store"))
+            return _checked(configuration_of(_convert(layers, SETTINGS)))
 
     def former(self) -> dict[str, str]:
         """Return variables that are set by their former names, each with its present name.
@@ -284,10 +281,13 @@ def _types() -> dict[str, Any]:
 
 
 def _convert(layers: Sequence[SettingsLayer], kind: type[T]) -> T:
-    """Merge settings, where later layers override earlier ones."""
     with _locating(layers):
-        merged = {name: value for layer in layers for name, value in layer.settings.items()}
-        return convert_settings(merged, kind)
+        return convert_settings(_merged(layers), kind)
+
+
+def _merged(layers: Sequence[SettingsLayer]) -> dict[str, Any]:
+    """Merge settings, where later layers override earlier ones."""
+    return {name: value for layer in layers for name, value in layer.settings.items()}
 
 
 @contextmanager
@@ -310,7 +310,6 @@ def _place(layers: Sequence[SettingsLayer], path: SettingPath) -> str:
 def _checked(configuration: HubConfiguration) -> HubConfiguration:
     """Check the settings, and add the content of the files that they name."""
     access, websub, mqtt = configuration.access, configuration.websub, configuration.mqtt
-    store = configuration.store
     _check_grants(access)
     check_origins("websocket_origins", configuration.websocket.websocket_origins)
     check_public_url(configuration.server.public_url)
@@ -327,11 +326,8 @@ def _checked(configuration: HubConfiguration) -> HubConfiguration:
     if xmpp.password_file is not None:
         xmpp = replace(xmpp, password=read_text(xmpp.password_file).removesuffix("\n"))
     check_xmpp(xmpp)
-    if store.password_file is not None:
-        store = replace(store, password=read_text(store.password_file).removesuffix("\n"))
-    check_store(store)
-    check_follow(configuration.follow, store)
-    return replace(configuration, access=access, mqtt=mqtt, store=store, xmpp=xmpp)
+    check_follow(configuration.follow, configuration.store)
+    return replace(configuration, access=access, mqtt=mqtt, xmpp=xmpp)
 
 
 def _with_files(access: AccessConfig) -> AccessConfig:

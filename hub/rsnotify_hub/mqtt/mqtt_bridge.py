@@ -54,7 +54,7 @@ from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import DeliveryTransport, Statistics
-from rsnotify_hub.store.interface import Store
+from rsnotify_hub.store.interface import BridgeStore
 from rsnotify_hub.urls import check_url
 
 log = logging.getLogger("rsnotify.hub.mqtt")
@@ -302,7 +302,7 @@ class MqttBridge(Bridge):
     def __init__(
         self,
         config: MqttConfig,
-        store: Store,
+        store: BridgeStore,
         topics: TopicLogs,
         intake: FragmentIntake,
         statistics: Statistics,

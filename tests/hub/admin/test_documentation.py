@@ -8,10 +8,10 @@ import pytest
 
 from rsnotify_hub.admin.command import commands
 from rsnotify_hub.admin.operations import OPERATIONS, PREFIX, Operation
-from rsnotify_hub.admin.schemas import NodeList, StreamInfo
 from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.metrics import metric_families
 from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.store.nodes import NodeList, StreamInfo
 
 CLUSTER = NodeList(
     rows=(),

@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify_hub.admin import client as tables
-from rsnotify_hub.admin.schemas import CopyInfo, NodeInfo, NodeList, StreamInfo
 from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.metrics import Metrics
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import Statistics
-from rsnotify_hub.store.stores import NodeCall
-from rsnotify_jetstream.server_check import ClusterReport, copies_of
+from rsnotify_hub.store.nodes import CopyInfo, NodeCall, NodeInfo, NodeList, StreamInfo
+from rsnotify_jetstream.jetstream_store import OpenJetStream
+from rsnotify_jetstream.server_check import copies_of
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import Clock
 from tests.hub.jetstream.callbacks import callback_ports
@@ -68,8 +68,8 @@ FENCED = NodeList(
 )
 
 
-def report_of(hub: ClusterHub, clock: Clock) -> ClusterReport:
-    return ClusterReport(hub.store, clock, largest_fragment=1000)
+def report_of(hub: ClusterHub, clock: Clock) -> OpenJetStream:
+    return OpenJetStream(hub.store, clock, largest_fragment=1000)
 
 
 async def test_a_dead_node_owns_nothing_and_its_shards_are_free_until_others_take_them(

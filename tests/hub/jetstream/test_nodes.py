@@ -11,7 +11,7 @@ import pytest
 from rsnotify.errors import FetchError
 from rsnotify.runtime.processes import Process
 from rsnotify_hub.admin.client import AdminClient
-from rsnotify_hub.admin.schemas import NodeList
+from rsnotify_hub.store.nodes import NodeList
 from tests.hub.helpers import PATIENCE
 from tests.nats_servers import running_nats
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rsnotify.errors import StorageError
 from rsnotify_hub.refusals import Code, Refusal, answer_to
 from rsnotify_hub.store.interface import NotOwner
-from rsnotify_hub.store.stores import NodeCall
+from rsnotify_hub.store.nodes import NodeCall
 from rsnotify_hub.transfer.files import IgnoredNews
 from rsnotify_jetstream import node_messages as messages
 from rsnotify_jetstream.cluster_records import NodeRecord
