@@ -18,6 +18,8 @@ USES = {
     name: {"rsnotify_publisher", "rsnotify_subscriber"}
     for name in ("rsnotify_gateway", "rsnotify_relay")
 }
+#: Extensions of a core use what it has.
+USES["rsnotify_jetstream"] = {"rsnotify_hub"}
 #: A hub that follows origins has a gateway, which is imported only then.
 USES["rsnotify_hub"] = {"rsnotify_gateway", "rsnotify_publisher"}
 FOLLOWING = ("rsnotify_gateway.in_hub", "rsnotify_gateway.in_hub")
@@ -99,6 +101,13 @@ def test_a_package_imports_none_of_the_others_but_rsnotify(package: str) -> None
     for name in MODULES:
         if within(name, {package}):
             found = {imported for imported in imports_of(name) if within(imported, others)}
+            assert found == set(), name
+
+
+def test_the_hub_imports_neither_nats_nor_the_extension_that_does() -> None:
+    for name in MODULES:
+        if within(name, {"rsnotify_hub"}):
+            found = {one for one in imports_of(name) if within(one, {"nats", "rsnotify_jetstream"})}
             assert found == set(), name
 
 

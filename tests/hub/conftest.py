@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import ADMIN, Callback, Client, Clock, LogWatch, RunHub, callback_server
+from tests.nats_servers import NatsCluster, running_nats
 
 #: Long timeouts, so that tests pass on a slow machine; tests of timeouts set their own.
 PATIENT = {
@@ -26,6 +27,13 @@ PATIENT = {
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+@pytest.fixture(scope="session")
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
+    """One NATS server, which all tests share."""
+    with running_nats(tmp_path_factory.mktemp("nats")) as server:
+        yield server
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -30,9 +30,9 @@ from rsnotify_jetstream.cluster_records import NodeRecord
 from rsnotify_jetstream.jetstream_store import open_jetstream
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.jetstream.hubs import ClusterHub, running_hubs, until
-from tests.hub.jetstream.nodes import prefixed
+from tests.hub.jetstream.nodes import part_of, prefixed
 from tests.hub.storing import FOREVER, made
-from tests.nats_servers import NatsCluster, running_nats
+from tests.nats_servers import NatsCluster
 
 PAGE = "https://source.example/page"
 BROKER = "mqtts://broker.example/rsnotify"
@@ -46,12 +46,6 @@ DAY = timedelta(days=1)
 OpenStore = Callable[[str], AbstractAsyncContextManager[Store]]
 
 
-@pytest.fixture(scope="module")
-def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
-    with running_nats(tmp_path_factory.mktemp("nats")) as server:
-        yield server
-
-
 @asynccontextmanager
 async def on_sqlite(folder: Path) -> AsyncIterator[Store]:
     store = SqliteStore(folder, FOREVER, Clock())
@@ -62,9 +56,9 @@ async def on_sqlite(folder: Path) -> AsyncIterator[Store]:
 
 
 @asynccontextmanager
-async def on_nats(nats: NatsCluster, prefix: str) -> AsyncIterator[Store]:
+async def on_nats(nats_server: NatsCluster, prefix: str) -> AsyncIterator[Store]:
     store = await open_jetstream(
-        prefixed(nats.url, prefix), FOREVER, Clock(), NodeRecord(), shards=4
+        prefixed(nats_server.url, prefix), FOREVER, Clock(), NodeRecord(), shards=4
     )
     try:
         yield store
@@ -72,17 +66,12 @@ async def on_nats(nats: NatsCluster, prefix: str) -> AsyncIterator[Store]:
         await store.close()
 
 
-def part_of(folder: Path) -> str:
-    """Return a prefix in NATS that no other test uses."""
-    return "".join(char if char.isalnum() else "-" for char in folder.name)[-50:]
-
-
 @pytest.fixture(params=["sqlite", "jetstream"])
 def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
     if request.param == "sqlite":
         return lambda name: on_sqlite(tmp_path / name)
-    nats = request.getfixturevalue("nats")
-    return lambda name: on_nats(nats, f"{part_of(tmp_path)}-{name}")
+    nats_server = request.getfixturevalue("nats_server")
+    return lambda name: on_nats(nats_server, f"{part_of(tmp_path)}-{name}")
 
 
 async def append(store: Store, topic: str, fragments: Sequence[Fragment]) -> list[int]:
@@ -115,7 +104,9 @@ async def kept(store: Store, topic: str) -> list[Fragment]:
     return [entry.fragment async for entry in read_log(store, topic)]
 
 
-async def test_everything_moves_from_sqlite_to_nats_and_back(tmp_path: Path, nats: NatsCluster):
+async def test_everything_moves_from_sqlite_to_nats_and_back(
+    tmp_path: Path, nats_server: NatsCluster
+):
     parts = [made(0, 1), made(1, 2, padding=10), made(2, until=3)]
     page = whole_content(b"\xff\x00 any content", "image/png", at(7))
     async with on_sqlite(tmp_path / "one") as store:
@@ -127,7 +118,7 @@ async def test_everything_moves_from_sqlite_to_nats_and_back(tmp_path: Path, nat
         await store.restore(SubscriptionRecords(subscriptions, {BROKER: cursors}))
     async with on_sqlite(tmp_path / "one") as store:
         first = await exported(store)
-    for opened in (on_nats(nats, part_of(tmp_path)), on_sqlite(tmp_path / "two")):
+    for opened in (on_nats(nats_server, part_of(tmp_path)), on_sqlite(tmp_path / "two")):
         async with opened as store:
             report = await imported(store, first)
             assert report == ImportReport(subscriptions=2, logs=3, fragments=5)
@@ -244,9 +235,9 @@ async def test_a_subscription_whose_lease_has_ended_is_left_out(tmp_path: Path):
 
 
 async def test_nodes_that_run_deliver_to_what_is_restored_or_renewed(
-    nats: NatsCluster, tmp_path: Path
+    nats_server: NatsCluster, tmp_path: Path
 ):
-    name = prefixed(nats.url, part_of(tmp_path))
+    name = prefixed(nats_server.url, part_of(tmp_path))
     lease = Clock()().replace(year=2030)
     async with running_hubs(name, Clock()) as hubs:
         running = [await hubs.start("one"), await hubs.start("two")]
@@ -255,12 +246,12 @@ async def test_nodes_that_run_deliver_to_what_is_restored_or_renewed(
             for number in range(12)
         ]
         urls = {each.callback for each in subscriptions}
-        async with on_nats(nats, part_of(tmp_path)) as store:
+        async with on_nats(nats_server, part_of(tmp_path)) as store:
             await store.restore(SubscriptionRecords(subscriptions, {}))
         await until(lambda: set[str]().union(*(hub.urls for hub in running)) == urls)
         assert not running[0].urls & running[1].urls
         renewed = [replace(each, secret="new", expires=lease + DAY) for each in subscriptions]
-        async with on_nats(nats, part_of(tmp_path)) as store:
+        async with on_nats(nats_server, part_of(tmp_path)) as store:
             assert await store.restore(SubscriptionRecords(renewed, {})) == 12
         await until(lambda: subscriptions_of(running) == {*renewed})
 

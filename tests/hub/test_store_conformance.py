@@ -1,54 +1,142 @@
-"""What every store of logs does, whatever it is made of (`LogStore`)."""
+"""What every store does, whatever it is made of: the conformance suite of `rsnotify.stores`.
+
+A new store is one more row of `STORES`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import whole_content
-from rsnotify_hub.store.interface import Backlog, LogMoved, LogRetention
+from rsnotify_hub.store.interface import Backlog, LogMoved, LogRetention, Store, StoredSubscription
 from rsnotify_hub.store.sqlite_store import SqliteStore
+from rsnotify_hub.subscriptions import Subscription, subscription_id
+from rsnotify_hub.transfer.files import IgnoredNews
+from rsnotify_jetstream.cluster_records import NodeRecord
+from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
 from tests.hub.helpers import TOPIC, Clock, at
-from tests.hub.jetstream.nodes import Node, Notified, prefixed, running_node
+from tests.hub.jetstream.hubs import PACE, until
+from tests.hub.jetstream.nodes import Node, Notified, part_of, prefixed
 from tests.hub.storing import FOREVER, made, stored_logs
-from tests.nats_servers import NatsCluster, running_nats
 
 OTHER = f"{TOPIC}?ä=1 2"
-#: Opens the store of a test, again and again, with a retention.
-OpenStore = Callable[..., AbstractAsyncContextManager[Node]]
+#: There is no other node that a new one has to see first.
+ALONE = replace(PACE, renew_seconds=0.05, settle_seconds=0)
+ONE = Subscription(TOPIC, "https://one.example/callback?a=ä", "secret", at(100), 5, client="me")
+TWO = Subscription(TOPIC, "https://two.example:8443/callback", None, at(200), 6, suspended=True)
+
+#: Opens the store of a test, again and again.
+Open = Callable[[LogRetention], Awaitable[Store]]
+OpenLog = Callable[..., AbstractAsyncContextManager[Node]]
+OpenStore = Callable[[], AbstractAsyncContextManager[tuple[Store, "Owner"]]]
 
 
-@pytest.fixture(scope="module")
-def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
-    with running_nats(tmp_path_factory.mktemp("nats")) as server:
-        yield server
+def sqlite(request: pytest.FixtureRequest, folder: Path, clock: Clock) -> Open:
+    async def opened(retention: LogRetention) -> Store:
+        return SqliteStore(folder, retention, clock)
+
+    return opened
 
 
-@pytest.fixture(params=["sqlite", "jetstream"])
-def store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> OpenStore:
-    if request.param == "sqlite":
-        return lambda retention=FOREVER: _on_sqlite(tmp_path, clock, retention)
-    settings = prefixed(
-        request.getfixturevalue("nats").url,
-        "".join(char if char.isalnum() else "-" for char in tmp_path.name)[-60:],
-    )
-    return lambda retention=FOREVER: running_node(settings, clock, retention)
+def nats(request: pytest.FixtureRequest, folder: Path, clock: Clock) -> Open:
+    settings = prefixed(request.getfixturevalue("nats_server").url, part_of(folder))
+
+    async def opened(retention: LogRetention) -> Store:
+        return await open_jetstream(settings, retention, clock, NodeRecord(), shards=4, pace=ALONE)
+
+    return opened
 
 
-@asynccontextmanager
-async def _on_sqlite(folder: Path, clock: Clock, retention: LogRetention) -> AsyncIterator[Node]:
-    store = SqliteStore(folder, retention, clock)
-    try:
-        listener = Notified()
-        yield Node(store, await store.start(listener), listener)
-    finally:
-        await store.close()
+STORES = {"sqlite": sqlite, "nats": nats}
+
+
+@pytest.fixture(params=STORES)
+def opened(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> Open:
+    return STORES[request.param](request, tmp_path, clock)
+
+
+@pytest.fixture
+def store(opened: Open) -> OpenLog:
+    @asynccontextmanager
+    async def node(retention: LogRetention = FOREVER) -> AsyncIterator[Node]:
+        store = await opened(retention)
+        try:
+            listener = Notified()
+            yield Node(store, await store.start(listener), listener)
+        finally:
+            await store.close()
+
+    return node
+
+
+@pytest.fixture
+def open_store(opened: Open) -> OpenStore:
+    @asynccontextmanager
+    async def owned() -> AsyncIterator[tuple[Store, Owner]]:
+        store = await opened(FOREVER)
+        owner = Owner()
+        try:
+            await store.start(IgnoredNews())
+            for _ in range(20):
+                await store.check()  # so that a log in NATS has the positions of the cursors
+            await store.assign(owner)
+            await store.assign_bridge(owner)
+            if isinstance(store, JetStreamStore):
+                names, node = set(store.node.sharding.names()), store.node
+                await until(lambda: set(node.working()) == names)
+            await until(lambda: owner.bridges == 1)
+            yield store, owner
+        finally:
+            await store.close()
+
+    return owned
+
+
+class Owner:
+    """Remembers the subscriptions that a store has assigned to it, by id."""
+
+    def __init__(self) -> None:
+        self.owned: dict[str, StoredSubscription] = {}
+        self.bridges = 0
+
+    def acquired(self, stored: Sequence[StoredSubscription]) -> None:
+        for each in stored:
+            id = subscription_id(each.subscription.topic, each.subscription.callback)
+            assert id not in self.owned
+            self.owned[id] = each
+
+    async def released(self, ids: Collection[str]) -> None:
+        self.revoked(ids)
+
+    def revoked(self, ids: Collection[str]) -> None:
+        for id in ids:
+            self.owned.pop(id, None)
+
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        found = (each.subscription for each in self.owned.values())
+        return sorted(found, key=lambda each: each.callback)
+
+    @property
+    def troubles(self) -> list[bytes | None]:
+        return [each.trouble for each in self.owned.values()]
+
+    async def start(self) -> None:
+        self.bridges += 1
+
+    async def close(self) -> None:
+        self.bridges -= 1
+
+
+# Logs.
 
 
 async def entries(node: Node, topic: str = TOPIC, after: int = 0) -> list[tuple[int, Fragment]]:
@@ -56,7 +144,7 @@ async def entries(node: Node, topic: str = TOPIC, after: int = 0) -> list[tuple[
     return [(entry.position, entry.fragment) for entry in found]
 
 
-async def test_what_was_appended_is_read_unchanged_and_in_order(store: OpenStore):
+async def test_what_was_appended_is_read_unchanged_and_in_order(store: OpenLog):
     parts = [made(0, 1), made(1, 2), made(2, until=3)]
     async with store() as node:
         for part in parts:
@@ -65,7 +153,7 @@ async def test_what_was_appended_is_read_unchanged_and_in_order(store: OpenStore
         assert await node.kept(OTHER) == []
 
 
-async def test_positions_increase_and_the_state_names_the_last(store: OpenStore):
+async def test_positions_increase_and_the_state_names_the_last(store: OpenLog):
     async with store() as node:
         first = await node.append(TOPIC, made(0, 1), made(1, 2))
         await node.append(OTHER, made(0, 1))
@@ -81,7 +169,7 @@ async def test_positions_increase_and_the_state_names_the_last(store: OpenStore)
         assert {each.topic for each in await stored_logs(node.store)} == {TOPIC, OTHER}
 
 
-async def test_logs_are_the_same_after_reopening(store: OpenStore, clock: Clock):
+async def test_logs_are_the_same_after_reopening(store: OpenLog, clock: Clock):
     async with store() as node:
         await node.append(TOPIC, made(0, 1), made(1, 2), made(2, until=3))
         clock.advance(seconds=1)
@@ -96,7 +184,7 @@ async def test_logs_are_the_same_after_reopening(store: OpenStore, clock: Clock)
         assert await node.kept(TOPIC) == [made(0, 1), made(1, 2), made(2, 4)]
 
 
-async def test_an_append_returns_after_the_listener_has_its_entries(store: OpenStore):
+async def test_an_append_returns_after_the_listener_has_its_entries(store: OpenLog):
     async with store() as node:
         appended = await node.append(TOPIC, made(0, 1), made(1, 2))
         assert appended
@@ -105,7 +193,7 @@ async def test_an_append_returns_after_the_listener_has_its_entries(store: OpenS
         assert node.state(TOPIC) == appended.state
 
 
-async def test_a_body_that_the_log_has_is_skipped(store: OpenStore):
+async def test_a_body_that_the_log_has_is_skipped(store: OpenLog):
     async with store() as node:
         first = await node.append(TOPIC, made(0, 1))
         second = await node.append(TOPIC, made(1, 2), made(0, 1), made(1, 2), made(2, 3))
@@ -119,7 +207,7 @@ async def test_a_body_that_the_log_has_is_skipped(store: OpenStore):
         assert node.listener.fragments(TOPIC) == [made(0, 1), made(1, 2), made(2, 3)]
 
 
-async def test_an_append_planned_from_an_old_log_is_refused(store: OpenStore):
+async def test_an_append_planned_from_an_old_log_is_refused(store: OpenLog):
     async with store() as node:
         first = await node.append(TOPIC, made(0, 1))
         await node.append(TOPIC, made(1, 2))
@@ -130,7 +218,7 @@ async def test_an_append_planned_from_an_old_log_is_refused(store: OpenStore):
         assert await node.kept(TOPIC) == [made(0, 1), made(1, 2)]
 
 
-async def test_of_appends_planned_from_one_log_one_succeeds(store: OpenStore):
+async def test_of_appends_planned_from_one_log_one_succeeds(store: OpenLog):
     async with store() as node:
         results = await asyncio.gather(
             *[
@@ -143,7 +231,7 @@ async def test_of_appends_planned_from_one_log_one_succeeds(store: OpenStore):
         assert len(await node.kept(TOPIC)) == 1
 
 
-async def test_a_replaced_heartbeat_is_no_longer_in_the_log(store: OpenStore):
+async def test_a_replaced_heartbeat_is_no_longer_in_the_log(store: OpenLog):
     async with store() as node:
         await node.append(TOPIC, made(0, 1))
         before = await node.append(TOPIC, made(1, until=2))
@@ -159,7 +247,7 @@ async def test_a_replaced_heartbeat_is_no_longer_in_the_log(store: OpenStore):
         assert await node.kept(TOPIC) == [made(0, 1), made(1, 9)]
 
 
-async def test_a_newer_content_replaces_the_one_before_and_may_come_back(store: OpenStore):
+async def test_a_newer_content_replaces_the_one_before_and_may_come_back(store: OpenLog):
     def content(body: bytes) -> Fragment:
         return whole_content(body, "text/html; charset=utf-8", at(0))
 
@@ -177,7 +265,7 @@ async def test_a_newer_content_replaces_the_one_before_and_may_come_back(store: 
         assert await node.kept(TOPIC) == [made(0, 1)]
 
 
-async def test_a_log_is_trimmed_by_size_but_keeps_its_last_fragment(store: OpenStore):
+async def test_a_log_is_trimmed_by_size_but_keeps_its_last_fragment(store: OpenLog):
     size = len(made(0, 1).body)
     async with store(LogRetention(3 * size, FOREVER.age)) as node:
         for second in range(9):
@@ -190,7 +278,7 @@ async def test_a_log_is_trimmed_by_size_but_keeps_its_last_fragment(store: OpenS
         assert await node.kept(TOPIC) == [large]
 
 
-async def test_a_log_is_trimmed_by_age_and_goes_on_where_it_was(store: OpenStore, clock: Clock):
+async def test_a_log_is_trimmed_by_age_and_goes_on_where_it_was(store: OpenLog, clock: Clock):
     retention = LogRetention(10**9, timedelta(hours=1))
     async with store(retention) as node:
         await node.append(TOPIC, made(0, 9), made(1, 2))
@@ -208,7 +296,7 @@ async def test_a_log_is_trimmed_by_age_and_goes_on_where_it_was(store: OpenStore
         assert await node.kept(TOPIC) == [made(9, 10)]
 
 
-async def test_a_trimmed_fragment_can_be_appended_again(store: OpenStore, clock: Clock):
+async def test_a_trimmed_fragment_can_be_appended_again(store: OpenLog, clock: Clock):
     async with store(LogRetention(10**9, timedelta(hours=1))) as node:
         await node.append(TOPIC, made(0, 1))
         clock.advance(days=1)
@@ -217,7 +305,7 @@ async def test_a_trimmed_fragment_can_be_appended_again(store: OpenStore, clock:
         assert await node.kept(TOPIC) == [made(0, 1)]
 
 
-async def test_a_deleted_log_is_gone_and_positions_are_not_used_again(store: OpenStore):
+async def test_a_deleted_log_is_gone_and_positions_are_not_used_again(store: OpenLog):
     async with store() as node:
         await node.append(TOPIC, made(0, 1), made(1, 2))
         last = node.position(TOPIC)
@@ -234,7 +322,7 @@ async def test_a_deleted_log_is_gone_and_positions_are_not_used_again(store: Ope
         assert await node.kept(TOPIC) == [made(0, 1)]
 
 
-async def test_a_page_is_read_after_a_position_and_an_instant(store: OpenStore):
+async def test_a_page_is_read_after_a_position_and_an_instant(store: OpenLog):
     async with store() as node:
         await node.append(TOPIC, *[made(n, n + 1) for n in range(300)])
         page = await node.store.read(TOPIC, after=0)
@@ -247,7 +335,7 @@ async def test_a_page_is_read_after_a_position_and_an_instant(store: OpenStore):
         assert await node.store.read(TOPIC, after=0, since=at(300)) == []
 
 
-async def test_a_replay_has_late_changes_of_the_second_that_it_begins_with(store: OpenStore):
+async def test_a_replay_has_late_changes_of_the_second_that_it_begins_with(store: OpenLog):
     async with store() as node:
         late, heartbeat = made(1, 1), made(1, until=1)
         await node.append(TOPIC, made(0, 1), late, made(1, 2), made(2, 3))
@@ -260,7 +348,7 @@ async def test_a_replay_has_late_changes_of_the_second_that_it_begins_with(store
         assert await node.store.read("quiet", after=0, since=at(1)) == []
 
 
-async def test_a_replay_begins_with_what_ends_a_microsecond_after_its_instant(store: OpenStore):
+async def test_a_replay_begins_with_what_ends_a_microsecond_after_its_instant(store: OpenLog):
     async with store() as node:
         parts = [made(n / 1e6, (n + 1) / 1e6) for n in range(4)]
         await node.append(TOPIC, *parts)
@@ -272,7 +360,7 @@ async def test_a_replay_begins_with_what_ends_a_microsecond_after_its_instant(st
 
 
 async def test_a_fragment_is_trimmed_once_it_has_the_age_of_the_retention(
-    store: OpenStore, clock: Clock
+    store: OpenLog, clock: Clock
 ):
     async with store(LogRetention(10**9, timedelta(hours=1))) as node:
         await node.append(TOPIC, made(0, 1))
@@ -286,7 +374,7 @@ async def test_a_fragment_is_trimmed_once_it_has_the_age_of_the_retention(
         assert state.kept == 0
 
 
-async def test_a_page_has_limited_bytes(store: OpenStore):
+async def test_a_page_has_limited_bytes(store: OpenLog):
     async with store() as node:
         parts = [made(n, n + 1, padding=300_000) for n in range(5)]
         await node.append(TOPIC, *parts)
@@ -294,7 +382,7 @@ async def test_a_page_has_limited_bytes(store: OpenStore):
         assert await node.kept(TOPIC) == parts
 
 
-async def test_changes_are_read_in_the_order_of_their_ends(store: OpenStore):
+async def test_changes_are_read_in_the_order_of_their_ends(store: OpenLog):
     async with store() as node:
         await node.append(TOPIC, made(5, 9), made(0, 5), made(9, 10))
         found = await node.store.changes(TOPIC, since=None)
@@ -303,7 +391,7 @@ async def test_changes_are_read_in_the_order_of_their_ends(store: OpenStore):
         assert [entry.fragment for entry in found] == [made(5, 9), made(9, 10)]
 
 
-async def test_one_fragment_across_a_gap_is_found_behind_many_others(store: OpenStore):
+async def test_one_fragment_across_a_gap_is_found_behind_many_others(store: OpenLog):
     async with store() as node:
         parts = [made(number, number + 0.5) for number in range(300)]
         await node.append(TOPIC, *parts, made(0, 400))
@@ -311,7 +399,7 @@ async def test_one_fragment_across_a_gap_is_found_behind_many_others(store: Open
         assert [entry.fragment for entry in across] == [made(0, 400)]
 
 
-async def test_the_backlog_after_each_position_is_counted(store: OpenStore):
+async def test_the_backlog_after_each_position_is_counted(store: OpenLog):
     async with store() as node:
         appended = await node.append(TOPIC, *[made(n, n + 1) for n in range(10)])
         await node.append(OTHER, made(0, 1))
@@ -327,7 +415,7 @@ async def test_the_backlog_after_each_position_is_counted(store: OpenStore):
         assert await node.store.backlogs("none", [0]) == [Backlog(0, None)]
 
 
-async def test_the_newest_logs_come_first(store: OpenStore, clock: Clock):
+async def test_the_newest_logs_come_first(store: OpenLog, clock: Clock):
     async with store() as node:
         for number in range(5):
             await node.append(f"topic {number}", made(0, 1))
@@ -338,7 +426,7 @@ async def test_the_newest_logs_come_first(store: OpenStore, clock: Clock):
         assert [state.topic[-1] for state in page] == ["4", "2", "3", "0", "1"]
 
 
-async def test_the_check_writes_and_changes_nothing(store: OpenStore):
+async def test_the_check_writes_and_changes_nothing(store: OpenLog):
     async with store() as node:
         await node.append(TOPIC, made(0, 1))
         before = await stored_logs(node.store)
@@ -347,3 +435,124 @@ async def test_the_check_writes_and_changes_nothing(store: OpenStore):
         assert await stored_logs(node.store) == before
         assert node.store.queued() == 0
         assert node.listener.fragments(TOPIC) == [made(0, 1)]
+
+
+# Subscriptions, and the cursors of brokers.
+
+
+async def test_a_subscription_is_assigned_unchanged_after_reopening(open_store: OpenStore):
+    async with open_store() as (store, owner):
+        assert owner.subscriptions == []
+        await store.save(ONE)
+        await store.save(TWO)
+    async with open_store() as (_, owner):
+        assert owner.subscriptions == [ONE, TWO]
+        assert owner.troubles == [None, None]
+
+
+async def test_a_renewal_replaces_the_secret_the_lease_and_the_state(open_store: OpenStore):
+    renewed = replace(ONE, secret=None, expires=at(500), suspended=True)
+    async with open_store() as (store, _):
+        await store.save(ONE)
+        await store.save(renewed)
+    async with open_store() as (store, owner):
+        assert owner.subscriptions == [renewed]
+        await store.save(ONE)
+    async with open_store() as (_, owner):
+        assert owner.subscriptions == [ONE]
+
+
+async def test_a_deleted_subscription_is_gone(open_store: OpenStore):
+    async with open_store() as (store, _):
+        await store.save(ONE)
+        await store.save(TWO)
+        await store.delete(ONE.topic, ONE.callback)
+        await store.delete(ONE.topic, "https://never.example/")
+    async with open_store() as (store, owner):
+        assert owner.subscriptions == [TWO]
+        await store.delete(TWO.topic, TWO.callback)
+    async with open_store() as (_, owner):
+        assert owner.subscriptions == []
+
+
+async def test_cursors_are_kept_also_when_they_move_back(open_store: OpenStore):
+    async with open_store() as (store, _):
+        await store.save(ONE)
+        await store.save(TWO)
+        store.move_cursor(ONE.topic, ONE.callback, 17)
+        store.move_cursor(TWO.topic, TWO.callback, 2)
+    async with open_store() as (store, owner):
+        assert [each.position for each in owner.subscriptions] == [17, 2]
+        store.move_cursor(ONE.topic, ONE.callback, 3)
+    async with open_store() as (_, owner):
+        assert [each.position for each in owner.subscriptions] == [3, 2]
+
+
+async def test_subscriptions_with_the_same_callback_have_cursors_of_their_own(
+    open_store: OpenStore,
+):
+    other = replace(ONE, topic="https://other.example/topic", position=6)
+    async with open_store() as (store, _):
+        await store.save(ONE)
+        await store.save(other)
+        store.move_cursor(ONE.topic, ONE.callback, 17)
+    async with open_store() as (_, owner):
+        assert {each.topic: each.position for each in owner.subscriptions} == {
+            ONE.topic: 17,
+            other.topic: 6,
+        }
+
+
+async def test_a_subscription_that_was_deleted_begins_again_where_it_says(
+    open_store: OpenStore,
+):
+    async with open_store() as (store, _):
+        await store.save(ONE)
+        store.move_cursor(ONE.topic, ONE.callback, 17)
+        store.note_trouble(ONE.topic, ONE.callback, b"trouble")
+        await store.delete(ONE.topic, ONE.callback)
+        await store.save(replace(ONE, position=40))
+    async with open_store() as (_, owner):
+        assert owner.subscriptions == [replace(ONE, position=40)]
+        assert owner.troubles == [None]
+
+
+async def test_trouble_is_kept_until_it_ends(open_store: OpenStore):
+    async with open_store() as (store, _):
+        await store.save(ONE)
+        store.note_trouble(ONE.topic, ONE.callback, b"trouble")
+    async with open_store() as (store, owner):
+        assert owner.troubles == [b"trouble"]
+        await store.save(replace(ONE, expires=at(300)))
+    async with open_store() as (store, owner):
+        assert owner.troubles == [b"trouble"]
+        store.note_trouble(ONE.topic, ONE.callback, None)
+    async with open_store() as (_, owner):
+        assert owner.troubles == [None]
+
+
+async def test_a_cursor_without_a_subscription_is_ignored(open_store: OpenStore):
+    async with open_store() as (store, _):
+        store.move_cursor(ONE.topic, ONE.callback, 17)
+        store.note_trouble(ONE.topic, ONE.callback, b"trouble")
+    async with open_store() as (_, owner):
+        assert owner.subscriptions == []
+
+
+async def test_the_cursors_of_a_broker_are_kept(open_store: OpenStore):
+    async with open_store() as (store, _):
+        assert await store.bridged("broker") == {}
+        await store.bridge("broker", {"": 0, TOPIC: 4, "gone": 2})
+        await store.bridge("other", {"": 0})
+        await store.unbridge("broker", "gone")
+        store.move_bridged("broker", TOPIC, 9)
+        store.move_bridged("broker", "new", 1)
+    async with open_store() as (store, _):
+        assert await store.bridged("broker") == {"": 0, TOPIC: 9, "new": 1}
+        assert await store.bridged("other") == {"": 0}
+
+
+async def test_a_store_owns_the_callbacks_that_are_assigned(open_store: OpenStore):
+    async with open_store() as (store, _):
+        assert store.owns("one.example:443")
+        assert store.owns("two.example:8443")
