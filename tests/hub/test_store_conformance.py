@@ -20,8 +20,8 @@ from rsnotify_hub.store.interface import Backlog, LogMoved, LogRetention, Store,
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription, subscription_id
 from rsnotify_hub.transfer.files import IgnoredNews
-from rsnotify_jetstream.cluster_records import NodeRecord
 from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
+from rsnotify_jetstream.records import NodeRecord
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.jetstream.hubs import PACE, until
 from tests.hub.jetstream.nodes import Node, Notified, part_of, prefixed

@@ -19,12 +19,12 @@ from rsnotify_hub.store.interface import LogRetention, SubscriptionOwner
 from rsnotify_hub.store.nodes import NodeInfo, NodeList, StreamInfo
 from rsnotify_hub.store.providers import NodeFacts
 from rsnotify_jetstream.bucket import Bucket
-from rsnotify_jetstream.cluster_records import NodeRecord
 from rsnotify_jetstream.connection import NatsConnection
 from rsnotify_jetstream.jetstream_log import JetStreamLog
 from rsnotify_jetstream.membership import DEFAULT_SHARDS, ClusterPace
 from rsnotify_jetstream.node import ClusterNode
 from rsnotify_jetstream.node_messages import NodeMessages
+from rsnotify_jetstream.records import NodeRecord
 from rsnotify_jetstream.server_check import copies_of, read_facts, warnings_of
 from rsnotify_jetstream.settings import NatsSettings
 from rsnotify_jetstream.shared_subscriptions import JetStreamSubscriptions

@@ -16,7 +16,7 @@ from msgspec import Struct
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify_hub.fragments import Fragment, heartbeat_interval
-from rsnotify_jetstream.cluster_records import newer
+from rsnotify_jetstream.records import newer
 
 #: The version of the format of records. A hub reads records of this version and older ones.
 VERSION = 1

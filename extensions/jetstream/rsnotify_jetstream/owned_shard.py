@@ -31,7 +31,7 @@ from rsnotify_jetstream.fenced_records import (
     FencedMap,
     OwnerRights,
 )
-from rsnotify_jetstream.subscription_records import (
+from rsnotify_jetstream.records import (
     BridgeRecord,
     CursorsRecord,
     StoredCursor,

@@ -48,7 +48,7 @@ from rsnotify_jetstream.owned_shard import (
     bridge_format,
     bridge_key,
 )
-from rsnotify_jetstream.subscription_records import (
+from rsnotify_jetstream.records import (
     BridgeRecord,
     StoredCursor,
     SubscriptionRecord,

@@ -25,9 +25,9 @@ from rsnotify_jetstream.owned_shard import (
     bridge_format,
     bridge_key,
 )
+from rsnotify_jetstream.records import CursorsRecord, decode
 from rsnotify_jetstream.settings import NatsSettings
 from rsnotify_jetstream.shared_subscriptions import read_records
-from rsnotify_jetstream.subscription_records import CursorsRecord, decode
 from tests.hub.helpers import PATIENCE, TOPIC, at
 from tests.hub.jetstream.nodes import connected
 

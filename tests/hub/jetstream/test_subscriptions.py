@@ -14,9 +14,9 @@ from rsnotify_hub.store.interface import NotOwner
 from rsnotify_hub.store.nodes import NodeCall
 from rsnotify_hub.transfer.files import IgnoredNews
 from rsnotify_jetstream import node_messages as messages
-from rsnotify_jetstream.cluster_records import NodeRecord
 from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
 from rsnotify_jetstream.membership import ShardView
+from rsnotify_jetstream.records import NodeRecord
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock
 from tests.hub.jetstream.callbacks import CallbackPorts, callback_ports

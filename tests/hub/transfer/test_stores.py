@@ -26,8 +26,8 @@ from rsnotify_hub.transfer.files import (
     read_log,
     read_store,
 )
-from rsnotify_jetstream.cluster_records import NodeRecord
 from rsnotify_jetstream.jetstream_store import open_jetstream
+from rsnotify_jetstream.records import NodeRecord
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.jetstream.hubs import ClusterHub, running_hubs, until
 from tests.hub.jetstream.nodes import part_of, prefixed
