@@ -1,7 +1,4 @@
-"""The connection of a hub to NATS: it reconnects for ever, and its errors say what to do.
-
-How a hub logs in to NATS: what its client is given, and files that cannot be used.
-"""
+"""The connection of a hub to NATS: it reconnects for ever, and its errors say what to do."""
 
 from __future__ import annotations
 
@@ -23,82 +20,6 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.runtime.tasks import cancel
 from rsnotify_jetstream.settings import NatsSettings
 
-_JWT = re.compile(r"-BEGIN NATS USER JWT-++\s++[\w.-]++\s++-++END NATS USER JWT-")
-_SEED = re.compile(r"-BEGIN USER NKEY SEED-++\s++(\w++)\s++-++END USER NKEY SEED-")
-
-
-def login_options(settings: NatsSettings) -> dict[str, Any]:
-    """Return the options of the client.
-
-    Raises:
-        ConfigurationError: A file cannot be read, or has something else.
-    """
-    files = settings.files
-    for path in (files.ca, files.certificate, files.key):
-        if path is not None:
-            _read(path)
-    options: dict[str, Any] = {}
-    if settings.user is not None:
-        options |= {"user": settings.user, "password": settings.password}
-    if files.credentials is not None:
-        _check_credentials(files.credentials)
-        options["user_credentials"] = str(files.credentials)
-    if files.nkey is not None:
-        seed = _read(files.nkey).strip()
-        _check_seed(files.nkey, seed)
-        options["nkeys_seed_str"] = seed
-    if settings.is_tls:
-        options["tls"] = _tls(settings)
-    return options
-
-
-def refuses_certificate(error: object) -> bool:
-    """Return whether a server has refused the certificate of this hub, or that it has none."""
-    reason = getattr(error, "reason", None) if isinstance(error, ssl.SSLError) else None
-    return reason is not None and "ALERT" in reason and ("CERT" in reason or "_CA" in reason)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("latin-1")
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path} for NATS: {error.strerror}") from None
-
-
-def _check_credentials(path: Path) -> None:
-    text = _read(path)
-    if not _JWT.search(text):  # the library would look for it for ever
-        raise ConfigurationError(f"{path} has no JWT of a user: name a .creds file of NATS")
-    found = _SEED.search(text)
-    _check_seed(path, found[1] if found else "")
-
-
-def _check_seed(path: Path, seed: str) -> None:
-    import nkeys  # type: ignore[import-untyped]
-
-    try:
-        nkeys.from_seed(seed.encode())
-    except Exception:  # the library raises many
-        raise ConfigurationError(
-            f"{path} has no NKey: name a file with the seed of a user, which begins with SU, or a "
-            ".creds file of NATS"
-        ) from None
-
-
-def _tls(settings: NatsSettings) -> ssl.SSLContext:
-    files = settings.files
-    context = ssl.create_default_context(cafile=files.ca)
-    if files.certificate is not None:
-        try:
-            context.load_cert_chain(files.certificate, files.key)
-        except (ssl.SSLError, OSError) as error:
-            raise ConfigurationError(
-                f"{files.certificate} and {files.key} are not a certificate for NATS and its key: "
-                f"{error}"
-            ) from None
-    return context
-
-
 log = logging.getLogger("rsnotify.hub.store")
 
 #: Seconds to connect at the start, and that a request may take with its retries: a cluster of NATS
@@ -119,13 +40,12 @@ REQUIRED = (2, 12)
 _UNAVAILABLE = 10008
 
 
-class ApiError(StorageError):
-    """JetStream refused a request.
+_JWT = re.compile(r"-BEGIN NATS USER JWT-++\s++[\w.-]++\s++-++END NATS USER JWT-")
+_SEED = re.compile(r"-BEGIN USER NKEY SEED-++\s++(\w++)\s++-++END USER NKEY SEED-")
 
-    Args:
-        what: What was refused, as a clause.
-        error: The error of its answer.
-    """
+
+class ApiError(StorageError):
+    """JetStream refused a request: `what`, with the error of its answer."""
 
     def __init__(self, what: str, error: Mapping[str, Any]) -> None:
         self.code = int(error.get("err_code", 0))
@@ -135,10 +55,7 @@ class ApiError(StorageError):
 
 
 class NatsConnection:
-    """A connection to one of the servers; `open_connection` makes one.
-
-    Args:
-        settings: Where the servers are.
+    """A connection to one of the servers.
 
     Attributes:
         client: The client of the library.
@@ -156,10 +73,7 @@ class NatsConnection:
         self._refused = asyncio.Event()
 
     async def open(self, name: str) -> None:
-        """Connect.
-
-        Args:
-            name: The name of the connection in NATS.
+        """Connect, with a name that NATS shows.
 
         Raises:
             ConfigurationError: No server could be reached, all refused the login, or the server is
@@ -270,9 +184,7 @@ class NatsConnection:
         *,
         headers: dict[str, str] | None = None,
     ) -> Msg:
-        """Send a request, and again until it is answered.
-
-        So the receiver must cope with a request that it receives twice.
+        """Send a request until it is answered; the receiver must accept it twice.
 
         Raises:
             StorageError: There was no answer in time.
@@ -338,3 +250,75 @@ class NatsConnection:
         with suppress(Exception):
             async with asyncio.timeout(2):
                 await self.client.close()
+
+
+def login_options(settings: NatsSettings) -> dict[str, Any]:
+    """Return the options of the client that log in.
+
+    Raises:
+        ConfigurationError: A file cannot be read, or has something else.
+    """
+    files = settings.files
+    for path in (files.ca, files.certificate, files.key):
+        if path is not None:
+            _read(path)
+    options: dict[str, Any] = {}
+    if settings.user is not None:
+        options |= {"user": settings.user, "password": settings.password}
+    if files.credentials is not None:
+        _check_credentials(files.credentials)
+        options["user_credentials"] = str(files.credentials)
+    if files.nkey is not None:
+        seed = _read(files.nkey).strip()
+        _check_seed(files.nkey, seed)
+        options["nkeys_seed_str"] = seed
+    if settings.is_tls:
+        options["tls"] = _tls(settings)
+    return options
+
+
+def refuses_certificate(error: object) -> bool:
+    """Return whether a server has refused the certificate of this hub, or that it has none."""
+    reason = getattr(error, "reason", None) if isinstance(error, ssl.SSLError) else None
+    return reason is not None and "ALERT" in reason and ("CERT" in reason or "_CA" in reason)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("latin-1")
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path} for NATS: {error.strerror}") from None
+
+
+def _check_credentials(path: Path) -> None:
+    text = _read(path)
+    if not _JWT.search(text):  # the library would look for it for ever
+        raise ConfigurationError(f"{path} has no JWT of a user: name a .creds file of NATS")
+    found = _SEED.search(text)
+    _check_seed(path, found[1] if found else "")
+
+
+def _check_seed(path: Path, seed: str) -> None:
+    import nkeys  # type: ignore[import-untyped]
+
+    try:
+        nkeys.from_seed(seed.encode())
+    except Exception:  # the library raises many
+        raise ConfigurationError(
+            f"{path} has no NKey: name a file with the seed of a user, which begins with SU, or a "
+            ".creds file of NATS"
+        ) from None
+
+
+def _tls(settings: NatsSettings) -> ssl.SSLContext:
+    files = settings.files
+    context = ssl.create_default_context(cafile=files.ca)
+    if files.certificate is not None:
+        try:
+            context.load_cert_chain(files.certificate, files.key)
+        except (ssl.SSLError, OSError) as error:
+            raise ConfigurationError(
+                f"{files.certificate} and {files.key} are not a certificate for NATS and its key: "
+                f"{error}"
+            ) from None
+    return context

@@ -1,21 +1,14 @@
-"""Cursors that one owner at a time writes, in as many fenced records as their size requires.
+"""Cursors that one owner at a time writes: each record is replaced whole, by compare-and-set.
 
-Theory of operation. The hash of its key assigns each cursor to a record, so that only the records
-in which a cursor has moved are written. The first record, the *head*, states the number of records.
-When one becomes too large, the number is doubled, or doubled again: the new records are written
-with the cursors that are assigned to them then, and after them the head with the new number. Before
-that write nobody reads the new records, and after it nobody reads those cursors in the old ones. So
-a crash in between loses nothing.
+A new owner writes first, so that whatever the one before sends later is refused: it is *fenced*.
 
-A new owner writes the head first, after which the number of records cannot change, and then each of
-the others. So whatever the owner before sends later is refused (`FencedRecord`).
-
-The records in which cursors are divided (`FencedMap`), and reading and storing them unowned.
-
-A value that one owner at a time writes whole, some time after it has changed.
-
-Each write replaces the revision that the owner knows. A new owner writes first, so that whatever
-the one before it sends later is refused: it is *fenced*.
+The cursors are divided among as many records as their size requires. The hash of its key assigns
+each cursor to a record, so that only the records in which a cursor has moved are written. The first
+record, the *head*, states the number of records. When one becomes too large, the number is doubled,
+or doubled again: the new records are written with the cursors that are assigned to them then, and
+after them the head with the new number. Before that write nobody reads the new records, and after
+it nobody reads those cursors in the old ones, so a crash in between loses nothing. A new owner
+writes the head first, after which the number of records cannot change, and then the others.
 """
 
 from __future__ import annotations
@@ -34,6 +27,8 @@ from rsnotify.runtime.tasks import cancel, first_cause
 from rsnotify_hub.store.interface import NotOwner
 from rsnotify_jetstream.bucket import Bucket
 
+log = logging.getLogger("rsnotify.hub.store")
+
 #: The bytes of a record beyond which the number of records increases. NATS accepts 1 MB.
 PART_BYTES = 131_072
 #: The part of these that records have at most when their number has increased.
@@ -47,13 +42,7 @@ V = TypeVar("V")
 
 
 class FencedContent(Struct, Generic[K, V], frozen=True):
-    """What one record has.
-
-    Args:
-        epoch: The epoch of the owner that has written it.
-        parts: The number of records; it counts in the head.
-        cursors: The cursors.
-    """
+    """What one record has; `epoch` is that of its owner, and `parts` counts in the head."""
 
     epoch: int
     parts: int
@@ -93,10 +82,8 @@ async def _read_parts(
 async def _read_part(
     bucket: Bucket, key: str, format: FencedFormat[K, V]
 ) -> tuple[int, FencedContent[K, V] | None]:
-    found = await bucket.get(key)
-    if found is None or found.value is None:
-        return (0 if found is None else found.revision), None
-    return found.revision, format.decode(found.value)
+    value, revision = await bucket.latest(key)
+    return revision, None if value is None else format.decode(value)
 
 
 async def store_fenced(
@@ -138,23 +125,34 @@ def assigned(cursors: dict[K, V], number: int, count: int) -> dict[K, V]:
     return {key: value for key, value in cursors.items() if number_of(key, count) == number}
 
 
-log = logging.getLogger("rsnotify.hub.store")
-
 #: How long a change waits for others to be written with it, in seconds.
 DELAY = 0.5
 #: The wait before a write that failed is repeated, in seconds.
 RETRY_DELAY = 1.0
 
 
+class OwnerRights(Struct, frozen=True):
+    """What an owner knows of its right to write.
+
+    Args:
+        epoch: The epoch at which it took the cursors.
+        may_write: Returns whether it is the owner right now.
+        lost: Called when another owner has written.
+    """
+
+    epoch: int
+    may_write: Callable[[], bool]
+    lost: Callable[[], None]
+
+
 class FencedRecord:
-    """A value in a bucket.
+    """A value in a bucket, which is written some time after it has changed.
 
     Args:
         bucket: The bucket.
         key: The key of the value.
         encode: Returns the value as it is now.
-        may_write: Returns whether this node is the owner right now.
-        lost: Called when another owner has written.
+        rights: The rights of this node.
     """
 
     def __init__(
@@ -162,14 +160,12 @@ class FencedRecord:
         bucket: Bucket,
         key: str,
         encode: Callable[[], bytes],
-        may_write: Callable[[], bool],
-        lost: Callable[[], None],
+        rights: OwnerRights,
     ) -> None:
         self._bucket = bucket
         self._key = key
         self._encode = encode
-        self._may_write = may_write
-        self._lost = lost
+        self._rights = rights
         self._revision = 0
         self._changes = 0
         self._written = 0
@@ -180,9 +176,8 @@ class FencedRecord:
 
     async def read(self) -> bytes | None:
         """Return the value that another owner has written last; `claim` then replaces that."""
-        found = await self._bucket.get(self._key)
-        self._revision = found.revision if found is not None else 0
-        return found.value if found is not None else None
+        value, self._revision = await self._bucket.latest(self._key)
+        return value
 
     async def claim(self) -> None:
         """Write as the new owner.
@@ -240,13 +235,13 @@ class FencedRecord:
             StorageError: It failed.
         """
         async with self._lock:
-            if self._is_closed or not self._may_write():
+            if self._is_closed or not self._rights.may_write():
                 raise NotOwner("another node has these cursors")
             changes = self._changes
             revision = await self._bucket.replace(self._key, self._encode(), self._revision)
             if revision is None:
                 self.close()
-                self._lost()
+                self._rights.lost()
                 raise NotOwner("another node has written these cursors")
             self._revision = revision
             self._written = changes
@@ -267,20 +262,6 @@ class FencedRecord:
             self._timer = None
         if self._writing is not None and self._writing is not asyncio.current_task():
             self._writing.cancel()
-
-
-class OwnerRights(Struct, frozen=True):
-    """What an owner knows of its right to write.
-
-    Args:
-        epoch: The epoch at which it took the cursors.
-        may_write: Returns whether it is the owner right now.
-        lost: Called when another owner has written.
-    """
-
-    epoch: int
-    may_write: Callable[[], bool]
-    lost: Callable[[], None]
 
 
 class _Part(Generic[K, V]):
@@ -338,8 +319,7 @@ class FencedMap(Generic[K, V]):
             content = FencedContent(self._rights.epoch, len(self._parts), part.cursors)
             return self._format.encode(content)
 
-        rights = self._rights
-        part = _Part(FencedRecord(self._bucket, key, encode, rights.may_write, rights.lost))
+        part = _Part(FencedRecord(self._bucket, key, encode, self._rights))
         return part
 
     async def load(self) -> None:

@@ -1,14 +1,12 @@
 """The index of all logs in memory, computed from the records of the stream in their order.
 
-Theory of operation. Every node applies the same records in the same order, so all have the same
-index, apart from trims by age of logs that nobody appends to, which follow each node's own clock.
-The rules are those of the SQLite store: a record is appended, replaces a heartbeat or a whole
-content, and trims its log by its own `received`. Of two records that were planned from the same
-log, the first counts, and the second is skipped. Bodies stay in the stream.
+Every node applies the same records in the same order, so all have the same index, apart from trims
+by age of logs that nobody appends to, which follow each node's own clock. The rules are those of
+the SQLite store: a record is appended, replaces a heartbeat or a whole content, and trims its log
+by its own `received`. Of two records that were planned from the same log, the first counts, and the
+second is skipped.
 
-The kept entries of one topic's log, without their bodies, in arrays: about 64 bytes each.
-
-The topics in the order in which something was last received for them.
+Bodies stay in the stream. The rest of an entry is in arrays (`LogColumns`), about 64 bytes each.
 """
 
 from __future__ import annotations
@@ -98,24 +96,21 @@ class LogColumns:
         return bytes(self._digests[number * _DIGEST : (number + 1) * _DIGEST])
 
     def after(self, position: int) -> int:
-        """Return the number of the first entry after a position."""
         return bisect_right(range(len(self)), position, key=self.position)
 
     def find(self, digest: bytes) -> int | None:
-        """Return the position of the last entry with a digest."""
         at = self._digests.rfind(digest)
         while at % _DIGEST and at != -1:
             at = self._digests.rfind(digest, 0, at + _DIGEST - 1)
         return None if at == -1 else self.position(at // _DIGEST)
 
     def ending_from(self, until: int) -> Iterable[int]:
-        """Return the numbers of all entries that end at an instant or later, in their order."""
+        """Return the numbers of the entries that end at an instant or later, in their order."""
         if self._in_order:
             return range(bisect_left(range(len(self)), until, key=self.until), len(self))
         return self._selected(until)
 
     def by_end(self, numbers: Iterable[int]) -> Iterable[int]:
-        """Return numbers in the order of the ends of the entries."""
         return numbers if self._in_order else sorted(numbers, key=self.until)
 
     @property
@@ -129,29 +124,23 @@ class LogColumns:
 
 
 class NewestTopics:
-    """Topics, of which a page costs the same however many there are.
+    """The topics in the order in which they last received something.
 
-    They are in a list, the newest at its end, where nearly all changes are.
+    The newest is at the end of the list, where nearly all changes are. A page costs the same
+    however many topics there are.
     """
 
     def __init__(self) -> None:
         self._topics: list[tuple[int, str]] = []
 
     def add(self, topic: str, received: int) -> None:
-        """Add a topic, which received something at an instant."""
         insort(self._topics, (received, topic))
 
     def remove(self, topic: str, received: int) -> None:
-        """Remove a topic that was added with an instant."""
         del self._topics[bisect_left(self._topics, (received, topic))]
 
     def page(self, after: tuple[int, str] | None, limit: int) -> list[str]:
-        """Return at most `limit` topics, the newest first, and of one instant in their order.
-
-        Args:
-            after: The instant and the topic after which the page begins.
-            limit: The most topics.
-        """
+        """Return a page after an instant and a topic: the newest first, of one instant in order."""
         topics = self._topics
         end = len(topics)
         found: list[tuple[int, str]] = []
@@ -166,7 +155,6 @@ class NewestTopics:
         return [topic for _, topic in found]
 
     def _begin(self, received: int) -> int:
-        """Return where the topics of an instant begin."""
         return bisect_left(self._topics, (received, ""))
 
 
@@ -263,24 +251,15 @@ class _TopicIndex:
 
 
 class LogIndex:
-    """The index of all logs.
-
-    Args:
-        retention: How much of each log is kept.
-
-    Attributes:
-        position: The position of the last record that was applied; 0 if there was none.
-    """
+    """All logs; pages are lists of positions, as those of `LogStore` are of entries."""
 
     def __init__(self, retention: LogRetention) -> None:
         self._retention = retention
         self._logs: dict[str, _TopicIndex] = {}
         self._newest = NewestTopics()
-        self.position = 0
 
     def apply(self, record: LogRecord) -> Applied:
         """Apply the next record of the stream."""
-        self.position = record.position
         if record.kind is RecordKind.CHECK:
             return Applied()
         log = self._logs.get(record.topic)
@@ -301,16 +280,7 @@ class LogIndex:
         trimmed = log.trim(record.received, self._retention)
         return Applied(True, is_reset and existed, log.state(record.topic), replaced, trimmed)
 
-    def skip(self, position: int) -> None:
-        """Note that the stream has no other record up to a position."""
-        self.position = max(self.position, position)
-
-    def topics(self) -> list[str]:
-        """Return the topics that have a log."""
-        return [topic for topic, log in self._logs.items() if log.position]
-
     def state(self, topic: str) -> LogState | None:
-        """Return the state of a log; None if there is none."""
         log = self._log(topic)
         return None if log is None else log.state(topic)
 
@@ -318,7 +288,6 @@ class LogIndex:
         return [log.state(topic) for topic, log in self._logs.items() if log.position]
 
     def newest(self, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
-        """Return a page of states (`LogStore.newest`)."""
         start = None if after is None else (to_microseconds(after[0]), after[1])
         return [self._logs[topic].state(topic) for topic in self._newest.page(start, limit)]
 
@@ -328,12 +297,9 @@ class LogIndex:
         return 0 if log is None else log.position or log.reset
 
     def place(self, topic: str, replacing: int | None) -> Place:
-        """Return the place of the next record of a topic.
+        """Return the place of the next record of a topic, which may replace the last entry.
 
-        Args:
-            topic: The topic.
-            replacing: The position of the last entry, if the record replaces it. A whole content
-                is replaced in any case: a log has one whole content or changes.
+        A whole content is replaced in any case: a log has one whole content or changes.
         """
         log = self._logs.get(topic)
         if log is None:
@@ -349,32 +315,23 @@ class LogIndex:
 
     def digest(self, topic: str, position: int) -> bytes:
         """Return the digest of a kept entry; empty if there is none at the position."""
-        log = self._logs.get(topic)
-        return b"" if log is None else log.entries.digest(position)
+        return self._entries(topic).digest(position)
 
     def find(self, topic: str, digest: bytes) -> int | None:
         """Return the position of the last kept entry with a digest."""
-        log = self._logs.get(topic)
-        return None if log is None else log.entries.find(digest)
+        return self._entries(topic).find(digest)
 
     def read(self, topic: str, *, after: int, since: Instant | None) -> list[int]:
-        """Return the positions of a page of a log (`LogStore.read`)."""
-        log = self._logs.get(topic)
-        if log is None:
-            return []
-        numbers: Iterable[int] = range(log.entries.after(after), len(log.entries))
+        entries = self._entries(topic)
+        first = entries.after(after)
+        numbers: Iterable[int] = range(first, len(entries))
         if since is not None:
-            first = log.entries.after(after)
-            later = _later(log.entries, to_microseconds(since))
+            later = _later(entries, to_microseconds(since))
             numbers = (number for number in later if number >= first)
-        return _page(log.entries, numbers)
+        return _page(entries, numbers)
 
     def changes(self, topic: str, *, since: Instant | None) -> list[int]:
-        """Return the positions of a page after an instant (`LogStore.changes`)."""
-        log = self._logs.get(topic)
-        if log is None:
-            return []
-        entries = log.entries
+        entries = self._entries(topic)
         if since is None:
             return _page(entries, entries.by_end(range(len(entries))))
         instant = to_microseconds(since)
@@ -386,13 +343,15 @@ class LogIndex:
         return _page(entries, across) or page
 
     def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
-        """Return the backlog after each of some positions (`LogStore.backlogs`)."""
-        log = self._logs.get(topic)
-        entries = LogColumns() if log is None else log.entries
+        entries = self._entries(topic)
         return [_backlog(entries, position) for position in positions]
 
+    def _entries(self, topic: str) -> LogColumns:
+        log = self._logs.get(topic)
+        return LogColumns() if log is None else log.entries
+
     def trim(self, topic: str, now: Instant) -> int:
-        """Trim a log by age and size, and return the number of entries that are trimmed."""
+        """Trim a log by age and size, and return how many entries were trimmed."""
         log = self._log(topic)
         return 0 if log is None else log.trim(to_microseconds(now), self._retention)
 

@@ -1,9 +1,10 @@
 """Which node owns which shard: events and instants in, actions out.
 
-Theory of operation. Each node renews its record in the store, and observes the records of the
-others. A node is *alive* while its record changes; each observer measures that with its own clock,
-so clocks are never compared. A shard has a record with its owner and an *epoch*, which every
-compare-and-set increases.
+Each node renews its record in the store, and observes the records of the others. A node is *alive*
+while its record changes; each observer measures that with its own clock, so clocks are never
+compared. Shards are assigned to living nodes by rendezvous hashing (`Assignment`), so nodes that
+see the same members agree without talking to each other. A shard has a record with its owner and an
+*epoch*, which every compare-and-set increases.
 
     state      event                                       next       action
     free       assigned to this node, no living owner      taking     Take
@@ -15,7 +16,7 @@ compare-and-set increases.
 
 Safety: a node that could not renew its record for `fence_seconds` is *fenced*: it owns nothing, by
 its own clock, before the others consider it dead after `death_seconds`. So a node that was paused
-finds itself fenced when it continues. What was sent before, and arrives later, fails in the store,
+finds itself fenced when it continues. What it sent before, and arrives later, fails in the store,
 since the next owner has changed the revision that it expects. A node that has not seen a renewal of
 its own that it sent lately has an outdated view, and decides nothing: to it the others may look
 dead, since their renewals wait to be processed before its own.
@@ -25,24 +26,6 @@ shards at a time, so that neither a restart nor a new node moves everything at o
 delivered meanwhile. What nobody delivers is taken in a few steps, however many shards there are.
 
 Cost: `decide` looks at each node and at the shards of this node, not at all shards.
-
-Assigns shards to nodes by rendezvous hashing.
-
-Each node has a pseudo-random weight for each shard, and the shard belongs to the node with the
-highest. So nodes that see the same members agree without talking to each other, and only the shards
-of a node that joins or leaves change their node.
-
-The shard of each callback, by its host and port.
-
-So what the hub limits per host, and the connections that it keeps, are in one place.
-
-How fast a cluster reacts.
-
-Which nodes are alive, as one node sees it.
-
-A node is alive while its record changes. If the store was away, all nodes were silent. So a node
-that did not see its own renewals takes the silence of the others in that time for no sign of death,
-and all take again what they owned.
 """
 
 from __future__ import annotations
@@ -56,12 +39,12 @@ from msgspec import Struct
 
 
 def weight(node: str, shard: str) -> bytes:
-    """Return what to compare; it is so long that no two nodes have the same."""
+    """Return the weight of a node for a shard, so long that no two nodes have the same."""
     return blake2b(f"{node} {shard}".encode(), digest_size=16).digest()
 
 
 def node_of(shard: str, nodes: Iterable[str]) -> str | None:
-    """Return the node that a shard belongs to; None if there are no nodes."""
+    """Return the node with the highest weight for a shard; None if there are no nodes."""
     return max(nodes, key=lambda node: weight(node, shard), default=None)
 
 
@@ -115,10 +98,10 @@ DEFAULT_SHARDS = 64
 
 
 class Sharding:
-    """The shards of a cluster, whose number never changes.
+    """The shards of a cluster: `count` of subscriptions, which never changes, and the bridge.
 
-    Args:
-        count: The number of shards of subscriptions.
+    All callbacks of one host and port are in one shard, so what the hub limits for each host, and
+    the connections that it keeps, are in one place.
     """
 
     def __init__(self, count: int) -> None:
@@ -165,7 +148,12 @@ class _NodeView(Struct):
 
 
 class NodeViews:
-    """The records of all nodes, as last seen by one of them."""
+    """The records of all nodes, as last seen by one of them.
+
+    If the store was away, all nodes were silent. So a node that did not see its own renewals does
+    not take the silence of the others in that time for a sign of death, and all take again what
+    they owned.
+    """
 
     def __init__(self, node: str, pace: ClusterPace) -> None:
         self._node = node
@@ -190,7 +178,6 @@ class NodeViews:
                 view.last_seen = max(view.last_seen, now)
 
     def gone(self, node: str) -> None:
-        """Note that the record of a node was deleted."""
         self._views.pop(node, None)
 
     def is_current(self, now: float) -> bool:
@@ -237,7 +224,6 @@ class NodeViews:
         return [node for node, view in self._views.items() if now - view.last_seen >= seconds]
 
     def is_draining(self, node: str) -> bool:
-        """Return whether a node is about to stop."""
         view = self._views.get(node)
         return view is not None and view.is_draining
 
@@ -245,10 +231,7 @@ class NodeViews:
 class Take(Struct, frozen=True):
     """Become the owner of a shard by compare-and-set, then load it and call `taken`.
 
-    Args:
-        shard: The shard.
-        epoch: Its new epoch.
-        revision: The revision of its record to replace; 0 if it has none.
+    `revision` is that of its record to replace, 0 if it has none; `epoch` is the new one.
     """
 
     shard: str
@@ -257,13 +240,7 @@ class Take(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """Stop the work of a shard, write its state, free it by compare-and-set, and call `released`.
-
-    Args:
-        shard: The shard.
-        epoch: Its new epoch.
-        revision: The revision of its record to replace.
-    """
+    """Stop the work of a shard, write its state, free it by compare-and-set; call `released`."""
 
     shard: str
     epoch: int
@@ -280,13 +257,7 @@ Action = Take | Release | Revoke
 
 
 class ShardView(Struct, frozen=True):
-    """The record of a shard as last seen.
-
-    Args:
-        owner: The node that owns it; None if it is free.
-        epoch: Increases with each change of the owner.
-        revision: The revision of the record in the store.
-    """
+    """The record of a shard, with its revision, as last seen; it has no owner if it is free."""
 
     owner: str | None = None
     epoch: int = 0
@@ -380,15 +351,7 @@ class Membership:
             self._recorded.pop(shard, None)
 
     def taken(self, take: Take, revision: int) -> bool:
-        """Note that a shard was taken and loaded.
-
-        Args:
-            take: The action.
-            revision: The revision of the shard's record afterwards.
-
-        Returns:
-            Whether this node owns it now; if not, nothing may be done with it.
-        """
+        """Note that a shard was taken and loaded, and return whether this node owns it now."""
         self.shard_seen(take.shard, ShardView(self.node, take.epoch, revision))
         if self._holds.get(take.shard) != _Hold(_Holding.TAKING, take.epoch):
             return False
@@ -404,12 +367,9 @@ class Membership:
             del self._holds[take.shard]
 
     def released(self, release: Release, revision: int | None = None) -> None:
-        """Note that a shard is not worked on any more, whether its record says so or not.
+        """Note that a shard is not worked on any more.
 
-        Args:
-            release: The action.
-            revision: The revision of the shard's record afterwards; None if it was not written, or
-                if that is unknown.
+        `revision` is that of its record, None if that was not written, or may not have been.
         """
         if revision is not None:
             self.shard_seen(release.shard, ShardView(None, release.epoch, revision))

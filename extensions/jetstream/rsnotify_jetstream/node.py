@@ -48,7 +48,7 @@ _BOOT = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def lease_clock() -> float:
-    """Return the seconds of a clock that runs while the machine is suspended, where there is one."""
+    """Return the seconds of a clock that, where there is one, counts while the machine sleeps."""
     return time.monotonic() if _BOOT is None else time.clock_gettime(_BOOT)
 
 
@@ -80,9 +80,11 @@ class ClusterNode:
     """This node.
 
     Args:
+        records: The records that all nodes share.
         describe: What the others should know about this node; `renewals`, `draining` and `shards`
             are replaced.
         shards: The number of shards if this node creates the cluster.
+        pace: How fast nodes and shards change.
         clock: The clock of the leases.
 
     Attributes:
@@ -180,7 +182,6 @@ class ClusterNode:
         self._wanted.set()
 
     def living(self) -> list[str]:
-        """Return the ids of the nodes that are alive."""
         return self.membership.living(self._clock())
 
     def working(self) -> list[str]:

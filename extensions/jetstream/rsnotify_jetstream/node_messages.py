@@ -1,7 +1,7 @@
 """Calls between nodes as requests and replies over NATS.
 
-Each node listens at a subject of its own. A request about subscriptions names their shard, and a
-node that does not own it says so; whoever asks tries again, by its view of the cluster then.
+Each node subscribes to a subject of its own. A request about subscriptions names their shard. A
+node that does not own it replies so, and the caller tries again by its view of the cluster then.
 """
 
 from __future__ import annotations
@@ -48,12 +48,7 @@ class CallRequest(Record, frozen=True, kw_only=True):
 class CallReply(Record, frozen=True, kw_only=True):
     """A reply: an answer; or the code and the reason of a refusal, or an error of the store.
 
-    Args:
-        answer: The answer.
-        shards: The shards that the node owned all the time while it made the answer.
-        not_owner: Whether the node does not own the shard.
-        code: The code of the refusal.
-        reason: The reason of the refusal, or the error.
+    `shards` are those that the node owned all the time while it made the answer.
     """
 
     what = "the reply of another node of this hub"
@@ -65,13 +60,7 @@ class CallReply(Record, frozen=True, kw_only=True):
 
 
 class NodeMessages:
-    """The `HubNodes` of a cluster.
-
-    Args:
-        client: A client that is connected.
-        prefix: What the subjects begin with.
-        node: This node.
-    """
+    """The `HubNodes` of a cluster; subjects begin with `prefix`."""
 
     def __init__(self, client: Client, prefix: str, node: ClusterNode) -> None:
         self._client = client
@@ -196,7 +185,7 @@ class NodeMessages:
             reply = await self._answer(decode(message.data, CallRequest))
         except StorageError as error:
             reply = CallReply(reason=str(error))
-        with suppress(errors.Error, OSError):  # whoever asks notices
+        with suppress(errors.Error, OSError):  # the caller notices
             await message.respond(msgspec.msgpack.encode(reply))
 
     async def _answer(self, request: CallRequest) -> CallReply:

@@ -1,11 +1,9 @@
-"""The subscriptions of one shard on the node that owns it.
+"""One shard on the node that owns it: its subscriptions, or the bridge to a broker.
 
-Theory of operation. Taking a shard has three steps. The records of its cursors are written with the
-new epoch, so that the owner before can move them no more. Then the node watches the keys of the
+Taking a shard of subscriptions has three steps. The records of its cursors are written with the new
+epoch, so that the owner before can move them no more. Then the node watches the keys of the
 subscriptions, and writes one of its own, the *claim*. What it reads from any server is complete if
-it has the claim; what the owner before had sent, and is stored later, comes through the watch.
-
-The bridge to a broker, and its cursors, on the node that owns the shard of the bridge.
+it has the claim. What the owner before had sent, and is stored later, comes through the watch.
 """
 
 from __future__ import annotations
@@ -59,49 +57,36 @@ class ShardBuckets(Struct, frozen=True):
     node: str
 
 
-class ShardEvents(Struct, frozen=True):
-    """What a shard asks and reports.
-
-    Args:
-        may_write: Returns whether this node may write right now.
-        lost: Called when another node has written.
-        changed: Called with what the owner before wrote: a subscription that is new or has
-            changed, or None if it was deleted, and the id.
-    """
-
-    may_write: Callable[[], bool]
-    lost: Callable[[], None]
-    changed: Callable[[str, StoredSubscription | None], None]
-
-
 class _Known(Struct):
     record: SubscriptionRecord | None  # None if it was deleted
     revision: int
 
 
 class OwnedShard:
-    """A shard.
+    """A shard of subscriptions.
 
     Args:
         buckets: Where it is stored.
         shard: The name of the shard.
-        epoch: The epoch at which this node took it.
-        events: What it asks and reports.
+        rights: The rights of this node.
+        changed: Called with what the owner before wrote late: the id, and a subscription that is
+            new or has changed, or None if it was deleted.
     """
 
-    def __init__(self, buckets: ShardBuckets, shard: str, epoch: int, events: ShardEvents) -> None:
+    def __init__(
+        self,
+        buckets: ShardBuckets,
+        shard: str,
+        rights: OwnerRights,
+        changed: Callable[[str, StoredSubscription | None], None],
+    ) -> None:
         self._bucket = buckets.subscriptions
         self._shard = shard
-        self._epoch = epoch
-        self._events = events
-        self._stamp = {"node": buckets.node, "epoch": str(epoch)}
+        self._rights = rights
+        self._changed = changed
+        self._stamp = {"node": buckets.node, "epoch": str(rights.epoch)}
         self._known: dict[str, _Known] = {}
-        self._cursors = FencedMap(
-            buckets.cursors,
-            shard,
-            CURSORS_FORMAT,
-            OwnerRights(epoch, events.may_write, events.lost),
-        )
+        self._cursors = FencedMap(buckets.cursors, shard, CURSORS_FORMAT, rights)
         self._beyond: list[str] = []
         self._watch: NatsSubscription | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -189,14 +174,13 @@ class OwnedShard:
     def _report(self, id: str) -> None:
         if self.is_working:
             record = self._known[id].record
-            self._events.changed(id, None if record is None else self._stored(id, record))
+            self._changed(id, None if record is None else self._stored(id, record))
 
     def _stored(self, id: str, record: SubscriptionRecord) -> StoredSubscription:
         _, position, trouble = cursor_of(record, self._cursors.get(bytes.fromhex(id)))
         return StoredSubscription(subscription_of(record, position), trouble)
 
     def stored(self) -> list[StoredSubscription]:
-        """Return all subscriptions."""
         return [
             self._stored(id, known.record)
             for id, known in self._known.items()
@@ -210,7 +194,6 @@ class OwnedShard:
         return f"{self._shard}.{id}"
 
     async def save(self, subscription: Subscription) -> None:
-        """Store a subscription (`SubscriptionStore.save`)."""
         id = subscription_id(subscription.topic, subscription.callback)
         known = self._known.get(id)
         is_known = known is not None and known.record is not None
@@ -222,7 +205,6 @@ class OwnedShard:
         await self._write(id, encode(record), record)
 
     async def delete(self, id: str) -> None:
-        """Delete a subscription, if it is stored (`SubscriptionStore.delete`)."""
         if (known := self._known.get(id)) is not None and known.record is not None:
             await self._write(id, None, None)
             self._cursors.remove(bytes.fromhex(id))
@@ -250,8 +232,8 @@ class OwnedShard:
         if found is None:
             self._known[id] = _Known(None, 0)
             return
-        if int(found.headers.get("Rs-Epoch", 0)) > self._epoch:
-            self._events.lost()
+        if int(found.headers.get("Rs-Epoch", 0)) > self._rights.epoch:
+            self._rights.lost()
             raise NotOwner("another node has written this subscription")
         self._known[id] = _Known(None, found.revision)
         with suppress(StorageError):
@@ -260,18 +242,16 @@ class OwnedShard:
 
     def check(self) -> None:
         """Raise `NotOwner` if this node may not write."""
-        if not self.is_working or not self._events.may_write():
+        if not self.is_working or not self._rights.may_write():
             raise NotOwner("this node does not own the subscription")
 
     def move(self, id: str, position: int) -> None:
-        """Move a cursor; durable soon."""
         known = self._known.get(id)
         if known is not None and known.record is not None:
             old = self._cursors.get(bytes.fromhex(id))
             self._move(id, known.record.begins, position, old[2] if old else None)
 
     def note_trouble(self, id: str, state: bytes | None) -> None:
-        """Store how deliveries fail; durable soon."""
         known = self._known.get(id)
         if known is not None and known.record is not None:
             begins = known.record.begins
@@ -282,7 +262,6 @@ class OwnedShard:
         self._cursors.set(bytes.fromhex(id), (begins, position, trouble))
 
     async def flush(self) -> None:
-        """Write the cursors."""
         await self._cursors.flush()
 
     async def close(self) -> None:
@@ -331,25 +310,11 @@ def bridge_format(broker: str) -> FencedFormat[str, int]:
 
 
 class OwnedBridge:
-    """The bridge while this node owns its shard.
+    """The cursors of brokers while this node owns the shard of the bridge."""
 
-    Args:
-        bucket: The bucket of cursors.
-        epoch: The epoch at which this node took the shard.
-        may_write: Returns whether this node may write right now.
-        lost: Called when another node has written.
-    """
-
-    def __init__(
-        self,
-        bucket: Bucket,
-        epoch: int,
-        may_write: Callable[[], bool],
-        lost: Callable[[], None],
-    ) -> None:
+    def __init__(self, bucket: Bucket, rights: OwnerRights) -> None:
         self._bucket = bucket
-        self._may_write = may_write
-        self._rights = OwnerRights(epoch, may_write, lost)
+        self._rights = rights
         self._brokers: dict[str, FencedMap[str, int]] = {}
         self._loading = asyncio.Lock()
         self._is_closed = False
@@ -367,7 +332,7 @@ class OwnedBridge:
         return found
 
     def _check(self) -> None:
-        if self._is_closed or not self._may_write():
+        if self._is_closed or not self._rights.may_write():
             raise NotOwner("this node does not run the bridge to the broker")
 
     async def read(self, broker: str) -> dict[str, int]:
@@ -401,10 +366,9 @@ class OwnedBridge:
 
 
 class BridgeSwitch:
-    """Starts and stops a bridge, one after the other, as this node becomes its owner and back.
+    """Starts a bridge each time that this node becomes its owner, and stops it when it is not.
 
-    It is started again each time that this node becomes the owner, since another one may have moved
-    the cursors meanwhile.
+    So the bridge reads the cursors again, which another node may have moved meanwhile.
     """
 
     def __init__(self, bridge: BridgeOwner) -> None:
@@ -422,7 +386,6 @@ class BridgeSwitch:
         self._changed.set()
 
     async def stop(self) -> None:
-        """Stop the bridge, and return when it has stopped."""
         self.set(None)
         await self._stopped.wait()
 
@@ -436,7 +399,7 @@ class BridgeSwitch:
             except StorageError as error:
                 self._set_stopped()
                 if self._wanted is not None:
-                    log.warning("the bridge to the MQTT broker cannot start yet: %s", error)
+                    log.warning("the bridge to the broker cannot start yet: %s", error)
                     await asyncio.sleep(RETRY_DELAY)
                     self._changed.set()
 

@@ -1,9 +1,9 @@
-"""Follows the stream of the log: passes on each message once, in order, without a gap.
+"""Follows a stream: passes on each message once, in order, without a gap.
 
-Theory of operation. The servers republish each stored message on core NATS, with its sequence
-number. The numbers of the stream are contiguous, so a message that is not the next one shows a gap,
-which is read from the stream first. What is not announced (the connection broke, a leader died) is
-found by asking for the last number from time to time. All of it happens under one lock.
+The servers republish each stored message on core NATS, with its sequence number. The numbers of the
+stream are contiguous, so a message that is not the next one shows a gap, which is read from the
+stream first. What is not announced (the connection broke, a leader died) is found by requesting the
+last number from time to time. All of it happens under one lock.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RETRY_SECONDS = 0.1
 
 
 class StreamFollower:
-    """Passes on every message of the stream.
+    """Passes on every message of a stream.
 
     Args:
         connection: The connection.
@@ -78,11 +78,7 @@ class StreamFollower:
         self._is_behind = False
 
     async def start(self, loaded: Callable[[], None]) -> None:
-        """Pass on all messages of the stream, and then follow it.
-
-        Args:
-            loaded: Called between the two.
-        """
+        """Pass on all messages of the stream, call `loaded`, and then follow the stream."""
         client = self._connection.client
         async with self._lock:
             # First, so that nothing between the two is missed; the lock delays it meanwhile.
