@@ -86,8 +86,10 @@ class Readiness:
             # Retrieve any error, even if all callers have gone.
             self._checking.add_done_callback(lambda done: done.cancelled() or done.exception())
         checking = self._checking
-        await asyncio.wait([checking], timeout=self._seconds)
         trouble = self._trouble()
+        if trouble is None:
+            await asyncio.wait([checking], timeout=self._seconds)
+            trouble = self._trouble()
         if trouble is None and not checking.done():
             trouble = f"the store does not answer within {self._seconds:.0f} seconds"
         if trouble is not None:

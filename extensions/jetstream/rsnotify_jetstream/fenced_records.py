@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -26,6 +26,7 @@ from rsnotify.errors import StorageError
 from rsnotify.runtime.tasks import cancel, first_cause
 from rsnotify_hub.store.interface import NotOwner
 from rsnotify_jetstream.bucket import Bucket
+from rsnotify_jetstream.records import decode, encode
 
 log = logging.getLogger("rsnotify.hub.store")
 
@@ -36,6 +37,8 @@ FILLED = 0.75
 
 #: The epoch of records that no node has written; that of the first owner is later.
 NO_EPOCH = 0
+
+_encoder = msgspec.msgpack.Encoder()
 
 K = TypeVar("K", bound=bytes | str)
 V = TypeVar("V")
@@ -50,10 +53,17 @@ class FencedContent(Struct, Generic[K, V], frozen=True):
 
 
 class FencedFormat(Struct, Generic[K, V], frozen=True):
-    """How a record is written and read; reading raises `StorageError`."""
+    """How a record is written and read: its type, and its fields besides those of the content."""
 
-    encode: Callable[[FencedContent[K, V]], bytes]
-    decode: Callable[[bytes], FencedContent[K, V]]
+    kind: type[Any]  # CursorsRecord or BridgeRecord
+    fields: dict[str, Any] = {}
+
+    def encode(self, epoch: int, parts: int, cursors: dict[K, V]) -> bytes:
+        return encode(self.kind(epoch=epoch, parts=parts, cursors=cursors, **self.fields))
+
+    def decode(self, value: bytes) -> FencedContent[K, V]:
+        found: Any = decode(value, self.kind)
+        return FencedContent(found.epoch, found.parts, found.cursors)
 
 
 async def read_fenced(bucket: Bucket, key: str, format: FencedFormat[K, V]) -> dict[K, V]:
@@ -100,12 +110,9 @@ async def store_fenced(
         revision, found = await _read_part(bucket, part_key(key, number), format)
         if found is not None and (number == 0 or found.epoch != NO_EPOCH):
             return
-        content = FencedContent(NO_EPOCH, count, assigned(cursors, number, count))
-        if await bucket.replace(part_key(key, number), format.encode(content), revision) is None:
+        value = format.encode(NO_EPOCH, count, assigned(cursors, number, count))
+        if await bucket.replace(part_key(key, number), value, revision) is None:
             return
-
-
-_encode = msgspec.msgpack.Encoder().encode
 
 
 def part_key(key: str, number: int) -> str:
@@ -113,7 +120,7 @@ def part_key(key: str, number: int) -> str:
 
 
 def size_of(key: bytes | str, value: object) -> int:
-    return len(_encode(key)) + len(_encode(value))
+    return len(_encoder.encode(key)) + len(_encoder.encode(value))
 
 
 def number_of(key: bytes | str, count: int) -> int:
@@ -316,8 +323,7 @@ class FencedMap(Generic[K, V]):
         part: _Part[K, V]
 
         def encode() -> bytes:
-            content = FencedContent(self._rights.epoch, len(self._parts), part.cursors)
-            return self._format.encode(content)
+            return self._format.encode(self._rights.epoch, len(self._parts), part.cursors)
 
         part = _Part(FencedRecord(self._bucket, key, encode, self._rights))
         return part

@@ -129,6 +129,7 @@ class ClusterPace(Struct, frozen=True):
         part: One of how many of its shards a node takes, or releases while it drains, at the same
             time, if these are more than `moves`.
         forget_seconds: How long a dead node keeps its record.
+        tick_seconds: How often a node decides.
     """
 
     renew_seconds: float = 2.0
@@ -138,6 +139,7 @@ class ClusterPace(Struct, frozen=True):
     moves: int = 8
     part: int = 4
     forget_seconds: float = 60.0
+    tick_seconds: float = 0.5
 
 
 class _NodeView(Struct):
@@ -156,33 +158,40 @@ class NodeViews:
     """
 
     def __init__(self, node: str, pace: ClusterPace) -> None:
-        self._node = node
+        self.node = node
         self._pace = pace
-        self._views: dict[str, _NodeView] = {}
+        self._members: dict[str, _NodeView] = {}
 
-    def seen(self, node: str, *, is_draining: bool, bridges: bool, now: float) -> None:
-        """Note that the record of a node was written."""
-        known = self._views.get(node)
+    def node_seen(self, node: str, *, is_draining: bool, now: float, bridges: bool = True) -> None:
+        """Note that the record of a node was written.
+
+        Args:
+            node: The node.
+            is_draining: Whether it is about to stop.
+            now: The current instant; for this node's own record, when it sent that.
+            bridges: Whether it can run the bridge to a broker.
+        """
+        known = self._members.get(node)
         if known is None:
-            self._views[node] = _NodeView(now, now, is_draining, bridges)
+            self._members[node] = _NodeView(now, now, is_draining, bridges)
             return
-        if node == self._node and now - known.last_seen >= self._pace.fence_seconds:
+        if node == self.node and now - known.last_seen >= self._pace.fence_seconds:
             self._excuse_silence(known.last_seen, now)
         known.last_seen = now
         known.is_draining = is_draining
 
     def _excuse_silence(self, since: float, now: float) -> None:
         """Let the nodes that were alive before this one saw nothing have until now."""
-        for view in self._views.values():
+        for view in self._members.values():
             if since - view.last_seen < self._pace.death_seconds:
                 view.last_seen = max(view.last_seen, now)
 
-    def gone(self, node: str) -> None:
-        self._views.pop(node, None)
+    def node_gone(self, node: str) -> None:
+        self._members.pop(node, None)
 
     def is_current(self, now: float) -> bool:
         """Return whether this node sees its own renewals, and has seen who else is there."""
-        own = self._views.get(self._node)
+        own = self._members.get(self.node)
         return (
             own is not None
             and now - own.last_seen < self._pace.fence_seconds
@@ -196,11 +205,11 @@ class NodeViews:
         this node saw while it settled itself have started before it, or with it.
         """
         settle = self._pace.settle_seconds
-        settled = max(now - settle, self._views[self._node].first_seen + settle)
+        settled = max(now - settle, self._members[self.node].first_seen + settle)
         living = now - self._pace.death_seconds
         return {
             name
-            for name, view in self._views.items()
+            for name, view in self._members.items()
             if not view.is_draining
             and view.last_seen > max(living, view.first_seen)
             and view.first_seen <= settled
@@ -208,23 +217,23 @@ class NodeViews:
 
     def bridging(self, nodes: set[str]) -> set[str]:
         """Return those of some nodes that can run the bridge to the MQTT broker."""
-        return {node for node in nodes if self._views[node].bridges}
+        return {node for node in nodes if self._members[node].bridges}
 
     def is_alive(self, node: str, now: float) -> bool:
         """Return whether a node has renewed its record lately."""
-        view = self._views.get(node)
+        view = self._members.get(node)
         return view is not None and now - view.last_seen < self._pace.death_seconds
 
     def living(self, now: float) -> list[str]:
-        return [node for node in self._views if self.is_alive(node, now)]
+        return [node for node in self._members if self.is_alive(node, now)]
 
     def forgettable(self, now: float) -> list[str]:
         """Return the nodes that have been dead for so long that their records may be deleted."""
         seconds = self._pace.forget_seconds
-        return [node for node, view in self._views.items() if now - view.last_seen >= seconds]
+        return [node for node, view in self._members.items() if now - view.last_seen >= seconds]
 
     def is_draining(self, node: str) -> bool:
-        view = self._views.get(node)
+        view = self._members.get(node)
         return view is not None and view.is_draining
 
 
@@ -285,7 +294,7 @@ class _Hold(Struct):
 _NOTHING = _Hold(_Holding.FREE, 0)
 
 
-class Membership:
+class Membership(NodeViews):
     """The view of one node on the cluster.
 
     Args:
@@ -295,9 +304,7 @@ class Membership:
     """
 
     def __init__(self, node: str, shards: tuple[str, ...], pace: ClusterPace) -> None:
-        self.node = node
-        self._pace = pace
-        self._nodes = NodeViews(node, pace)
+        super().__init__(node, pace)
         self._views = dict.fromkeys(shards, ShardView())
         self._recorded: dict[str, None] = {}  # the shards whose record names this node
         self._holds: dict[str, _Hold] = {}
@@ -307,21 +314,6 @@ class Membership:
         self._deposed: list[str] = []
 
     # Events.
-
-    def node_seen(self, node: str, *, is_draining: bool, now: float, bridges: bool = True) -> None:
-        """Note that the record of a node was written.
-
-        Args:
-            node: The node.
-            is_draining: Whether it is about to stop.
-            now: The current instant; for this node's own record, when it sent that.
-            bridges: Whether it can run the bridge to the MQTT broker.
-        """
-        self._nodes.seen(node, is_draining=is_draining, bridges=bridges, now=now)
-
-    def node_gone(self, node: str) -> None:
-        """Note that the record of a node was deleted."""
-        self._nodes.gone(node)
 
     def renewed(self, sent_at: float) -> None:
         """Note that this node's record was renewed by a request that was sent at an instant."""
@@ -391,11 +383,11 @@ class Membership:
             self._give_up_all()
         deposed, self._deposed = self._deposed, []
         actions: list[Action] = [Revoke(tuple(deposed))] if deposed else []
-        if self.is_fenced(now) or not self._nodes.is_current(now):
+        if self.is_fenced(now) or not self.is_current(now):
             return actions
-        candidates = self._nodes.candidates(now)
+        candidates = self.candidates(now)
         self._assignment.set_nodes(candidates)
-        self._bridge.set_nodes(self._nodes.bridging(candidates))
+        self._bridge.set_nodes(self.bridging(candidates))
         own = dict.fromkeys((*self._assignment.own, *self._bridge.own))
         return [*actions, *self._releases(own), *self._takes(own, now)]
 
@@ -413,7 +405,7 @@ class Membership:
                 if hold.state is _Holding.OWNED and shard not in own
             ),
         ]
-        is_draining = self._nodes.is_draining(self.node)
+        is_draining = self.is_draining(self.node)
         for shard in leaving[: self._room(_Holding.RELEASING, len(leaving) if is_draining else 0)]:
             view = self._views[shard]
             self._holds[shard] = _Hold(_Holding.RELEASING, view.epoch)
@@ -443,18 +435,6 @@ class Membership:
     def is_fenced(self, now: float) -> bool:
         """Return whether this node owns nothing, since it could not renew its record in time."""
         return now - self._renewed >= self._pace.fence_seconds
-
-    def is_alive(self, node: str, now: float) -> bool:
-        """Return whether a node has renewed its record lately."""
-        return self._nodes.is_alive(node, now)
-
-    def living(self, now: float) -> list[str]:
-        """Return the nodes that have renewed their records lately."""
-        return self._nodes.living(now)
-
-    def forgettable(self, now: float) -> list[str]:
-        """Return the nodes that have been dead for so long that their records may be deleted."""
-        return self._nodes.forgettable(now)
 
     def owns(self, shard: str, now: float) -> bool:
         """Return whether this node may work on a shard."""

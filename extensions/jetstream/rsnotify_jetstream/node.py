@@ -1,7 +1,7 @@
 """One node of the cluster: renews its record, follows those of the others, and does what
 `membership` decides.
 
-A tick about every half second asks the membership for actions. Each `Take` and `Release` runs in a
+A tick every half second asks the membership for actions. Each `Take` and `Release` runs in a
 task of its own, at most one for a shard; a `Revoke` happens at once. Failures of the store are
 reported to the membership, whose next decision tries again.
 """
@@ -70,7 +70,6 @@ class ShardWork(Protocol):
 
 log = logging.getLogger("rsnotify.hub.cluster")
 
-TICK_SECONDS = 0.5
 #: How long a node may take to release its shards when it stops, in seconds.
 CLOSE_SECONDS = 10.0
 _RETRY_SECONDS = 0.2
@@ -260,7 +259,7 @@ class ClusterNode:
                 log.exception("this node cannot decide which shards to take")
             self._wanted.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(TICK_SECONDS):
+                async with asyncio.timeout(self._pace.tick_seconds):
                     await self._wanted.wait()
 
     async def _tick(self) -> None:

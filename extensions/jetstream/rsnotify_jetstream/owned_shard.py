@@ -24,7 +24,6 @@ from rsnotify_hub.subscriptions import Subscription, subscription_id
 from rsnotify_jetstream.bucket import Bucket, BucketRecord
 from rsnotify_jetstream.fenced_records import (
     RETRY_DELAY,
-    FencedContent,
     FencedFormat,
     FencedMap,
     OwnerRights,
@@ -276,17 +275,8 @@ class OwnedShard:
                 await watch.unsubscribe()
 
 
-def _encode_cursors(content: FencedContent[bytes, StoredCursor]) -> bytes:
-    return encode(CursorsRecord(epoch=content.epoch, parts=content.parts, cursors=content.cursors))
-
-
-def _decode_cursors(value: bytes) -> FencedContent[bytes, StoredCursor]:
-    found = decode(value, CursorsRecord)
-    return FencedContent(found.epoch, found.parts, found.cursors)
-
-
 #: How the cursors of a shard are stored.
-CURSORS_FORMAT = FencedFormat(_encode_cursors, _decode_cursors)
+CURSORS_FORMAT: FencedFormat[bytes, StoredCursor] = FencedFormat(CursorsRecord)
 
 
 def bridge_key(broker: str) -> str:
@@ -295,18 +285,7 @@ def bridge_key(broker: str) -> str:
 
 
 def bridge_format(broker: str) -> FencedFormat[str, int]:
-    def encode_cursors(content: FencedContent[str, int]) -> bytes:
-        return encode(
-            BridgeRecord(
-                epoch=content.epoch, parts=content.parts, broker=broker, cursors=content.cursors
-            )
-        )
-
-    def decode_cursors(value: bytes) -> FencedContent[str, int]:
-        found = decode(value, BridgeRecord)
-        return FencedContent(found.epoch, found.parts, found.cursors)
-
-    return FencedFormat(encode_cursors, decode_cursors)
+    return FencedFormat(BridgeRecord, {"broker": broker})
 
 
 class OwnedBridge:

@@ -21,7 +21,12 @@ from tests.hub.storing import FOREVER
 
 #: Faster than in production, and slow enough for a busy machine.
 PACE = ClusterPace(
-    renew_seconds=0.3, fence_seconds=1.5, death_seconds=2.5, settle_seconds=0.6, moves=16
+    renew_seconds=0.25,
+    fence_seconds=1.2,
+    death_seconds=1.8,
+    settle_seconds=0.5,
+    moves=16,
+    tick_seconds=0.05,
 )
 #: Few, so that they are taken soon, and so many that each of three hubs has some.
 SHARDS = 16
