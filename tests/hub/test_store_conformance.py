@@ -17,11 +17,11 @@ from msgspec.structs import replace
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import whole_content
 from rsnotify_hub.store.interface import Backlog, LogMoved, LogRetention, Store, StoredSubscription
+from rsnotify_hub.store.providers import NodeFacts
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription, subscription_id
 from rsnotify_hub.transfer.files import IgnoredNews
 from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
-from rsnotify_jetstream.records import NodeRecord
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.jetstream.hubs import PACE, until
 from tests.hub.jetstream.nodes import Node, Notified, part_of, prefixed
@@ -50,7 +50,7 @@ def nats(request: pytest.FixtureRequest, folder: Path, clock: Clock) -> Open:
     settings = prefixed(request.getfixturevalue("nats_server").url, part_of(folder))
 
     async def opened(retention: LogRetention) -> Store:
-        return await open_jetstream(settings, retention, clock, NodeRecord(), shards=4, pace=ALONE)
+        return await open_jetstream(settings, retention, clock, NodeFacts(), shards=4, pace=ALONE)
 
     return opened
 

@@ -7,8 +7,8 @@ and releases them in `leave`, while the channel that owns the subscriptions stil
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 
 from msgspec.structs import replace
@@ -33,17 +33,17 @@ log = logging.getLogger("rsnotify.hub.store")
 
 
 class JetStreamStore(JetStreamLog, JetStreamSubscriptions):
-    """A `Store` for any number of nodes; `open_jetstream` makes one.
+    """A `Store` for any number of nodes, which is its own `OpenStore`.
 
     Args:
         connection: An open connection, which this closes at the end.
         retention: How much of each log is kept.
         clock: Returns the current instant.
         node: This node, which has read the cluster.
-
-    Attributes:
-        nodes: The way to the other nodes.
+        largest_fragment: The bytes of the largest fragment that the hub accepts.
     """
+
+    folder = None
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class JetStreamStore(JetStreamLog, JetStreamSubscriptions):
         retention: LogRetention,
         clock: Callable[[], Instant],
         node: ClusterNode,
+        largest_fragment: int,
     ) -> None:
         JetStreamLog.__init__(
             self,
@@ -62,7 +63,14 @@ class JetStreamStore(JetStreamLog, JetStreamSubscriptions):
         )
         JetStreamSubscriptions.__init__(self, connection, node)
         self.nodes = NodeMessages(connection.client, connection.settings.prefix, node)
+        self.moved = node.moved
+        self._largest_fragment = largest_fragment
+        self._warnings: list[str] = []
         node.report = self._report
+
+    @property
+    def store(self) -> JetStreamStore:
+        return self
 
     def _report(self, record: NodeRecord) -> NodeRecord:
         return replace(record, behind=self.behind, server=self.connection.server or "")
@@ -85,70 +93,10 @@ class JetStreamStore(JetStreamLog, JetStreamSubscriptions):
         await super().close()
         await self.connection.close()
 
-
-async def open_jetstream(
-    settings: NatsSettings,
-    retention: LogRetention,
-    clock: Callable[[], Instant],
-    describe: NodeRecord,
-    *,
-    shards: int = DEFAULT_SHARDS,
-    pace: ClusterPace = ClusterPace(),  # noqa: B008 - it is immutable
-) -> JetStreamStore:
-    """Connect to NATS, and return the store there; `assign` makes this node take part.
-
-    Args:
-        settings: Where NATS is.
-        retention: How much of each log is kept.
-        clock: Returns the current instant.
-        describe: What the other nodes should know about this one.
-        shards: The number of shards of subscriptions, if this node creates the cluster.
-        pace: How fast nodes and shards change.
-
-    Raises:
-        ConfigurationError: NATS cannot be reached, or cannot have the data.
-        StorageError: It does not answer, or a newer hub has written there.
-    """
-    connection = NatsConnection(settings)
-    async with AsyncExitStack() as stack:
-        await connection.open(f"rsnotify hub {describe.name}".strip())
-        stack.push_async_callback(connection.close)
-        records = Bucket(connection, "cluster")
-        stack.push_async_callback(records.close)
-        node = ClusterNode(records, describe, shards=shards, pace=pace)
-        await node.open()
-        store = JetStreamStore(connection, retention, clock, node)
-        await store.prepare()
-        stack.pop_all()
-    return store
-
-
-class OpenJetStream:
-    """An `OpenStore` of a cluster: describes its nodes, and checks its servers.
-
-    Args:
-        store: The store of this node.
-        clock: Returns the current instant.
-        largest_fragment: The bytes of the largest fragment that the hub accepts.
-    """
-
-    def __init__(
-        self, store: JetStreamStore, clock: Callable[[], Instant], *, largest_fragment: int
-    ) -> None:
-        self.store = store
-        self.nodes = store.nodes
-        self.moved = store.node.moved
-        self.leave = store.leave
-        self.trouble = store.trouble
-        self.folder = None
-        self._clock = clock
-        self._largest_fragment = largest_fragment
-        self._warnings: list[str] = []
-
     async def check_servers(self) -> None:
         """Check the NATS servers, and log what was not wrong with them before."""
         try:
-            facts = await read_facts(self.store.connection, self.store, self._clock)
+            facts = await read_facts(self.connection, self, self._clock)
         except StorageError as error:
             log.warning("the NATS servers cannot be checked now: %s", error)
             return
@@ -159,7 +107,7 @@ class OpenJetStream:
         self._warnings = found
 
     def describe(self) -> NodeList:
-        node = self.store.node
+        node = self.node
         living = set(node.living())
         can_know = node.id in living
         owners = node.owners()
@@ -175,13 +123,12 @@ class OpenJetStream:
         )
 
     def _node(self, id: str, is_alive: bool | None, shards: int) -> NodeInfo:
-        node = self.store.node
-        record = node.nodes[id]
-        is_this = id == node.id
+        record = self.node.nodes[id]
+        is_this = id == self.node.id
         server, behind = (record.server, record.behind) if is_alive else ("", None)
         if is_this:
-            server = self.store.connection.server or ""
-            behind = None if self.store.trouble() else self.store.behind
+            server = self.connection.server or ""
+            behind = None if self.trouble() else self.behind
         return NodeInfo(
             name=record.name,
             url=record.url,
@@ -196,13 +143,13 @@ class OpenJetStream:
         )
 
     def _stream(self) -> StreamInfo:
-        info = self.store.info
+        info = self.info
         state = info.get("state", {})
-        server = self.store.connection.server
+        server = self.connection.server
         return StreamInfo(
-            name=self.store.stream.name,
+            name=self.stream.name,
             connected=server is not None,
-            trouble=self.store.trouble(),
+            trouble=self.trouble(),
             records=state.get("messages", 0),
             bytes=state.get("bytes", 0),
             copies=tuple(sorted(copies_of(info, server), key=lambda copy: copy.name)),
@@ -210,14 +157,41 @@ class OpenJetStream:
         )
 
 
-@asynccontextmanager
-async def opened_jetstream(
-    settings: NatsSettings, retention: LogRetention, facts: NodeFacts, clock: Callable[[], Instant]
-) -> AsyncIterator[OpenJetStream]:
-    """Return a context with the store of a hub (`StoreProvider.open`)."""
-    node = NodeRecord(name=facts.name, url=facts.url, hub=facts.version, bridges=facts.bridges)
-    store = await open_jetstream(settings, retention, clock, node)
-    try:
-        yield OpenJetStream(store, clock, largest_fragment=facts.largest_fragment)
-    finally:
-        await store.close()
+async def open_jetstream(
+    settings: NatsSettings,
+    retention: LogRetention,
+    clock: Callable[[], Instant],
+    facts: NodeFacts,
+    *,
+    shards: int = DEFAULT_SHARDS,
+    pace: ClusterPace = ClusterPace(),  # noqa: B008 - it is immutable
+) -> JetStreamStore:
+    """Connect to NATS, and return the store there; `assign` makes this node take part.
+
+    Args:
+        settings: Where NATS is.
+        retention: How much of each log is kept.
+        clock: Returns the current instant.
+        facts: What the other nodes should know about this one.
+        shards: The number of shards of subscriptions, if this node creates the cluster.
+        pace: How fast nodes and shards change.
+
+    Raises:
+        ConfigurationError: NATS cannot be reached, or cannot have the data.
+        StorageError: It does not answer, or a newer hub has written there.
+    """
+    connection = NatsConnection(settings)
+    async with AsyncExitStack() as stack:
+        await connection.open(f"rsnotify hub {facts.name}".strip())
+        stack.push_async_callback(connection.close)
+        records = Bucket(connection, "cluster")
+        stack.push_async_callback(records.close)
+        record = NodeRecord(
+            name=facts.name, url=facts.url, hub=facts.version, bridges=facts.bridges
+        )
+        node = ClusterNode(records, record, shards=shards, pace=pace)
+        await node.open()
+        store = JetStreamStore(connection, retention, clock, node, facts.largest_fragment)
+        await store.prepare()
+        stack.pop_all()
+    return store

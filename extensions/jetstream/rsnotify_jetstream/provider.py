@@ -73,10 +73,13 @@ class NatsProvider(StoreProvider, frozen=True, kw_only=True):
     ) -> AsyncIterator[OpenStore]:
         if find_spec("nats") is None:
             raise missing_package("nats")
-        from rsnotify_jetstream.jetstream_store import opened_jetstream
+        from rsnotify_jetstream.jetstream_store import open_jetstream
 
-        async with opened_jetstream(self.nats(), retention, node, clock) as opened:
-            yield opened
+        store = await open_jetstream(self.nats(), retention, clock, node)
+        try:
+            yield store
+        finally:
+            await store.close()
 
     def __repr__(self) -> str:
         return "NatsProvider()"  # without secrets

@@ -38,11 +38,11 @@ class NodeFacts(Struct, frozen=True):
         largest_fragment: The bytes of the largest fragment that it accepts.
     """
 
-    name: str
-    url: str
-    version: str
-    bridges: bool
-    largest_fragment: int
+    name: str = ""
+    url: str = ""
+    version: str = ""
+    bridges: bool = True
+    largest_fragment: int = 0
 
 
 class OpenStore(Protocol):

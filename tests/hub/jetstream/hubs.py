@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 
+from rsnotify_hub.store.providers import NodeFacts
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.urls import authority_of
 from rsnotify_hub.websub.forms import SubscriptionRequest
 from rsnotify_hub.websub.verification import ACCEPT, ForwardedRequest
 from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
 from rsnotify_jetstream.membership import BRIDGE, ClusterPace, node_of
-from rsnotify_jetstream.records import NodeRecord
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.deliveries import Deliveries, channel_over
 from tests.hub.helpers import PATIENCE, TOPIC, Clock
@@ -98,7 +98,7 @@ class Hubs:
             settings or self._settings,
             FOREVER,
             self._clock,
-            NodeRecord(name=name),
+            NodeFacts(name=name),
             shards=SHARDS,
             pace=PACE,
         )

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import whole_content
 from rsnotify_hub.store.interface import Store, SubscriptionRecords
+from rsnotify_hub.store.providers import NodeFacts
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.transfer.files import (
@@ -27,7 +28,6 @@ from rsnotify_hub.transfer.files import (
     read_store,
 )
 from rsnotify_jetstream.jetstream_store import open_jetstream
-from rsnotify_jetstream.records import NodeRecord
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.jetstream.hubs import ClusterHub, running_hubs, until
 from tests.hub.jetstream.nodes import part_of, prefixed
@@ -58,7 +58,7 @@ async def on_sqlite(folder: Path) -> AsyncIterator[Store]:
 @asynccontextmanager
 async def on_nats(nats_server: NatsCluster, prefix: str) -> AsyncIterator[Store]:
     store = await open_jetstream(
-        prefixed(nats_server.url, prefix), FOREVER, Clock(), NodeRecord(), shards=4
+        prefixed(nats_server.url, prefix), FOREVER, Clock(), NodeFacts(), shards=4
     )
     try:
         yield store
