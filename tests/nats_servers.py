@@ -126,10 +126,14 @@ class NatsServer:
 
     def stop(self, how: signal.Signals = signal.SIGKILL) -> None:
         """End it: as a crash does, or in order."""
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None and self.runs:
             self._process.send_signal(how)
             self._process.send_signal(signal.SIGCONT)
             self._process.wait(PATIENCE)
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     def wipe(self) -> None:
         """Delete all that it stores, while it is down."""
@@ -178,6 +182,13 @@ class NatsCluster:
             while not server.answers():
                 assert time.monotonic() < end, server.log[-5000:]
                 time.sleep(0.05)
+
+    def restore(self) -> None:
+        """Start the servers that have ended, and wait as `start` does."""
+        for server in self.servers.values():
+            if not server.runs:
+                server.start()
+        self.wait()
 
     def stop(self) -> None:
         for server in self.servers.values():

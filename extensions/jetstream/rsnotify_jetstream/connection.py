@@ -39,7 +39,6 @@ REQUIRED = (2, 12)
 #: JetStream has no leader at the moment.
 _UNAVAILABLE = 10008
 
-
 _JWT = re.compile(r"-BEGIN NATS USER JWT-++\s++[\w.-]++\s++-++END NATS USER JWT-")
 _SEED = re.compile(r"-BEGIN USER NKEY SEED-++\s++(\w++)\s++-++END USER NKEY SEED-")
 

@@ -67,7 +67,7 @@ class FencedFormat(Struct, Generic[K, V], frozen=True):
 
 
 async def read_fenced(bucket: Bucket, key: str, format: FencedFormat[K, V]) -> dict[K, V]:
-    """Return cursors; this node need not own them."""
+    """Return cursors, also of another owner."""
     while True:
         count, cursors = await _read_parts(bucket, key, format)
         _, head = await _read_part(bucket, key, format)

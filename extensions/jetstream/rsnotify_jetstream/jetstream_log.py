@@ -277,7 +277,7 @@ class JetStreamLog:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What the leader of the stream last said of it."""
+        """What the leader of the stream last returned about it."""
         return self._follower.info
 
     def trouble(self) -> str | None:

@@ -356,8 +356,8 @@ class ClusterNode:
         """Release everything, and take nothing any more; return when all is released.
 
         Raises:
-            StorageError: The others cannot be told.
-            TimeoutError: They do not answer.
+            StorageError: The record of this node cannot be written.
+            TimeoutError: NATS does not answer in time.
         """
         self._record = replace(self._record, draining=True)
         await self._renew()

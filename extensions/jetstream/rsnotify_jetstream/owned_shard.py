@@ -44,7 +44,7 @@ log = logging.getLogger("rsnotify.hub.store")
 
 #: The last part of the key that a new owner writes.
 CLAIM = "claim"
-#: How often a server is asked again that does not have the claim yet.
+#: How often a server is read that does not have the claim yet.
 _READS, _READ_SECONDS = 40, 0.1
 
 

@@ -31,7 +31,6 @@ class ServerFacts(Struct, frozen=True):
     Args:
         outdated: Why the server is too old, if it is: the hub has connected to another one since
             its start.
-        max_payload: The largest message that it accepts.
         servers: The number of servers that have a copy of the stream.
         offline: Those of them that do not answer.
         stream: The settings of the stream.
@@ -54,12 +53,7 @@ class ServerFacts(Struct, frozen=True):
 async def read_facts(
     connection: NatsConnection, log: JetStreamLog, clock: Callable[[], Instant]
 ) -> ServerFacts:
-    """Ask the servers, and write a record to compare the clocks.
-
-    Args:
-        connection: An open connection.
-        log: The log, which was started.
-        clock: Returns the current instant.
+    """Return the facts; this writes a record to the started log, to compare the clocks.
 
     Raises:
         StorageError: They do not answer.
@@ -168,7 +162,7 @@ def copies_of(info: dict[str, Any], server: str | None) -> Iterator[CopyInfo]:
     """Yield the servers that have a copy of a stream.
 
     Args:
-        info: What JetStream says of the stream.
+        info: What JetStream returned about the stream.
         server: The server that this node is connected to; a server alone does not name itself.
     """
     cluster = info.get("cluster") or {"leader": server}

@@ -69,9 +69,6 @@ class JetStreamSubscriptions:
     Args:
         connection: An open connection; the caller closes it afterwards.
         node: This node, opened by the caller, and closed by this.
-
-    Attributes:
-        node: This node in the cluster.
     """
 
     def __init__(self, connection: NatsConnection, node: ClusterNode) -> None:
@@ -90,12 +87,10 @@ class JetStreamSubscriptions:
         raise NotImplementedError
 
     async def prepare(self) -> None:
-        """Create the buckets, if absent."""
         await self._buckets.subscriptions.prepare()
         await self._buckets.cursors.prepare()
 
     async def assign(self, owner: SubscriptionOwner) -> None:
-        """Take part in the cluster: shards are acquired from now on (`Store.assign`)."""
         self._owner = owner
         self.connection.reconnected.append(self._reload)
         self.node.join(self)

@@ -1,7 +1,7 @@
 """The streams of a hub in JetStream: their settings, and reading from them.
 
 Any server with a copy of a stream may answer (`scan`, `LogStream.get`). Its copy may lack the last
-messages, but has all before them, so whoever reads it asks the leader for the rest (`next`).
+messages, but has all before them, so a reader requests the rest from the leader (`next`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ _NANOSECONDS = 1_000_000_000
 
 
 class StoredMessage(Struct, frozen=True):
-    """A message of the stream.
+    """A message of a stream.
 
     Args:
         position: Its sequence number.
-        headers: Its headers.
         body: Its payload; empty if only the headers were read.
         size: The bytes of its payload.
     """
@@ -58,7 +57,7 @@ _DELETE_FAILED = 10057
 
 
 class JetStreamStream:
-    """A stream: its settings, and reading from it.
+    """A stream.
 
     Args:
         connection: The connection.
@@ -148,7 +147,7 @@ class JetStreamStream:
         )
 
     async def info(self) -> dict[str, Any]:
-        """Return what the leader of the stream says of it."""
+        """Return what the leader of the stream knows of it."""
         return await self._connection.api(
             f"STREAM.INFO.{self.name}", what=f"information on the stream {self.name}"
         )
@@ -156,12 +155,8 @@ class JetStreamStream:
     async def next(self, position: int, *, through: int) -> StoredMessage | None:
         """Return the first message at a position or later.
 
-        Args:
-            position: The position.
-            through: A position that the stream has reached.
-
-        Returns:
-            The message; None if those up to `through` were deleted, and there is none later.
+        It is None if those up to `through`, which the stream has reached, were deleted, and there
+        is none later.
         """
         return await self._find({"seq": position, "next_by_subj": self._subjects}, through)
 
@@ -186,7 +181,6 @@ class JetStreamStream:
         )
 
     async def _get(self, which: dict[str, Any]) -> StoredMessage | None:
-        """Return a message as the leader of the stream knows it."""
         try:
             answer = await self._connection.api(
                 f"STREAM.MSG.GET.{self.name}", which, what="a record of the log"
@@ -280,11 +274,7 @@ def _from_reader(message: Msg) -> tuple[StoredMessage, int] | None:
 
 
 class LogStream(JetStreamStream):
-    """The stream with the log.
-
-    Args:
-        connection: The connection.
-    """
+    """The stream with the log."""
 
     def __init__(self, connection: NatsConnection) -> None:
         self._prefix = prefix = connection.settings.prefix
@@ -321,7 +311,6 @@ class LogStream(JetStreamStream):
         return await self._find({"seq": position}, position)
 
     async def delete(self, position: int) -> None:
-        """Delete a message."""
         try:
             await self._connection.api(
                 f"STREAM.MSG.DELETE.{self.name}",
@@ -333,7 +322,6 @@ class LogStream(JetStreamStream):
                 raise
 
     async def purge(self, topic: str, before: int) -> None:
-        """Delete the messages of a topic before a position."""
         await self._connection.api(
             f"STREAM.PURGE.{self.name}",
             {"filter": self.subject(topic), "seq": before},

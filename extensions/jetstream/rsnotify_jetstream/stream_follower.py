@@ -26,13 +26,13 @@ log = logging.getLogger("rsnotify.hub.store")
 
 #: Seconds between comparisons with the last position of the stream.
 COMPARE_SECONDS = 2.0
-#: Seconds without a successful comparison after which this node is not in step.
+#: Seconds without a successful comparison after which this node reports trouble.
 TROUBLE_SECONDS = 10.0
 #: Seconds that a message may arrive later than the acknowledgement for it, before it is read.
 _ANNOUNCED_SECONDS = 0.25
 #: A gap of at most this many is read one message at a time.
 _SMALL_GAP = 8
-#: How often copies are read that are behind.
+#: How often a copy is read that may be behind.
 _SCANS = 20
 _RETRY_SECONDS = 0.1
 
@@ -50,7 +50,7 @@ class StreamFollower:
     Attributes:
         position: The position up to which all messages were passed on.
         failure: Why the following has ended, if it has.
-        info: What the leader of the stream last said of it.
+        info: What the leader of the stream last returned about it.
     """
 
     def __init__(

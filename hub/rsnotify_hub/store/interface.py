@@ -86,7 +86,7 @@ class LogMoved(StorageError):
 
 
 class LogListener(Protocol):
-    """Receives what happens to the logs, whoever caused it. Its methods must not block."""
+    """Receives what happens to the logs, by any node. Its methods must not block."""
 
     def writing(self, topic: str, fragments: Sequence[Fragment]) -> None:
         """Receive fragments whose write begins; they become entries unless the write fails.
