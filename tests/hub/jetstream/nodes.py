@@ -77,6 +77,11 @@ class Node:
         self.listener = listener
         listener.states |= {state.topic: state for state in known}
 
+    @property
+    def log(self) -> JetStreamLog:
+        assert isinstance(self.store, JetStreamLog)
+        return self.store
+
     def state(self, topic: str) -> LogState | None:
         return self.listener.states.get(topic)
 
@@ -113,6 +118,11 @@ class Node:
             found += [entry.fragment for entry in entries]
             after = entries[-1].position
         return found
+
+
+async def caught_up(*running: Node) -> None:
+    for node in running:
+        await node.log.catch_up()
 
 
 def prefixed(url: str, prefix: str = "rsnotify") -> NatsSettings:

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from rsnotify_jetstream.jetstream_log import JetStreamLog
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import Clock
 from tests.hub.jetstream.callbacks import callback_ports
@@ -18,14 +17,12 @@ from tests.nats_servers import NatsCluster, NatsServer
 
 async def leader(cluster: NatsCluster, node: Node) -> NatsServer:
     """Return the server that leads the stream."""
-    assert isinstance(node.store, JetStreamLog)
-    return cluster.servers[(await node.store.stream.info())["cluster"]["leader"]]
+    return cluster.servers[(await node.log.stream.info())["cluster"]["leader"]]
 
 
 def connected_to(cluster: NatsCluster, node: Node) -> NatsServer:
     """Return the server to which a node is connected."""
-    assert isinstance(node.store, JetStreamLog)
-    url = node.store.connection.client.connected_url
+    url = node.log.connection.client.connected_url
     assert url is not None
     return next(one for one in cluster.servers.values() if one.port == url.port)
 
