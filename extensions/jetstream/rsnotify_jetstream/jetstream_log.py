@@ -58,185 +58,12 @@ log = logging.getLogger("rsnotify.hub.store")
 
 #: The bytes of the lines that enclose headers, and of the server's own headers.
 _ENVELOPE = 64
-
-
-class Appender:
-    """Appends records; `accepted` and `ended` inform it of what the index does."""
-
-    def __init__(
-        self, connection: NatsConnection, stream: LogStream, follower: StreamFollower
-    ) -> None:
-        self._connection = connection
-        self._stream = stream
-        self._follower = follower
-        self._accepted: dict[str, dict[tuple[int, bytes], int]] = {}
-
-    def accepted(self, record: LogRecord) -> None:
-        """Note that the index has accepted a record of a topic to which this node appends."""
-        positions = self._accepted.setdefault(record.topic, {})
-        positions[record.after, record.digest] = record.position
-
-    def ended(self, topic: str) -> None:
-        """Note that this node does not append to a topic any more."""
-        self._accepted.pop(topic, None)
-
-    async def append(self, record: LogRecord, fragment: Fragment | None) -> int:
-        """Append a record to the log that the index knows, and return its position.
-
-        Args:
-            record: The record, without a position.
-            fragment: Its fragment; None for a reset.
-
-        Raises:
-            LogMoved: Another node has appended to the log, or deleted it.
-            TooLarge: The server does not accept a message of this size.
-            StorageError: It is unknown whether the record was stored.
-        """
-        headers = headers_of(record, None if fragment is None else fragment.content_type)
-        body = b"" if fragment is None else fragment.body
-        self._check_size(headers, body)
-        await self._store(self._stream.subject(record.topic), body, headers)
-        # If the record was sent twice, the first one counts.
-        found = self._accepted.get(record.topic, {}).get((record.after, record.digest))
-        if found is None:
-            raise LogMoved(f"another hub has changed the log of {record.topic}")
-        return found
-
-    async def check(self) -> None:
-        """Store an empty record in place of the one before, and wait for it."""
-        headers = headers_of(LogRecord(0, RecordKind.CHECK)) | {"Nats-Rollup": "sub"}
-        await self._store(self._stream.check_subject, b"", headers)
-
-    async def _store(self, subject: str, body: bytes, headers: dict[str, str]) -> None:
-        """Send a record until it is acknowledged, and wait until the index has applied it."""
-        message = await self._connection.request(subject, body, headers=headers)
-        answer: dict[str, Any] = msgspec.json.decode(message.data)
-        if (error := answer.get("error")) is not None:
-            raise ApiError("to store a record", error)
-        await self._follower.reach(int(answer["seq"]))
-
-    def _check_size(self, headers: Mapping[str, str], body: bytes) -> None:
-        size = sum(len(name) + len(value) + 4 for name, value in headers.items())
-        limit = self._connection.client.max_payload
-        if size + len(body) + _ENVELOPE > limit:
-            raise TooLarge(
-                f"it has {len(body)} bytes, and NATS accepts {limit} with the headers; send "
-                "smaller fragments, or set max_payload in the configuration of the NATS servers"
-            )
-
-
 #: How many entries of a log are trimmed before they are deleted together.
 TRIMMED_TOGETHER = 32
 #: Seconds that deletions wait for others.
 _DELAY = 0.5
-
-
-class Cleaner:
-    """Deletes records in the background, until `close`."""
-
-    def __init__(self, stream: LogStream) -> None:
-        self._stream = stream
-        self._trimmed: dict[str, int] = {}
-        self._purges: dict[str, int] = {}
-        self._deletions: deque[int] = deque()
-        self._wanted = asyncio.Event()
-        self._cleaning = asyncio.create_task(self._clean())
-
-    def delete(self, position: int) -> None:
-        """Delete a record that another one replaces, or that came too late."""
-        self._deletions.append(position)
-        self._wanted.set()
-
-    def trimmed(self, topic: str, entries: int, first: int, *, now: bool = False) -> None:
-        """Delete the records before `first`, as soon as there are enough of them, or now."""
-        count = self._trimmed.pop(topic, 0) + entries
-        if count >= TRIMMED_TOGETHER or (now and count):
-            self._purges[topic] = first
-            self._wanted.set()
-        elif count:
-            self._trimmed[topic] = count
-
-    async def _clean(self) -> None:
-        while True:
-            await self._wanted.wait()
-            await asyncio.sleep(_DELAY)
-            self._wanted.clear()
-            purges, self._purges = self._purges, {}
-            try:
-                for topic, first in purges.items():
-                    await self._stream.purge(topic, first)
-                while self._deletions:
-                    await self._stream.delete(self._deletions[0])
-                    self._deletions.popleft()
-            except StorageError as error:
-                log.info("old records of the log stay in NATS for now: %s", error)
-
-    async def close(self) -> None:
-        await cancel([self._cleaning])
-
-
 #: The bytes of all bodies in memory.
 CACHE_BYTES = 16 * 1024 * 1024
-
-
-class EntryReader:
-    """Reads entries by their positions; some that were read, or have just come, are in memory."""
-
-    def __init__(self, stream: LogStream) -> None:
-        self._stream = stream
-        self._cache: OrderedDict[int, LogEntry] = OrderedDict()
-        self._size = 0
-
-    def keep(self, entry: LogEntry) -> None:
-        """Keep an entry in memory, in place of the one that was used longest ago."""
-        size = len(entry.fragment.body)
-        if size > CACHE_BYTES // 8 or entry.position in self._cache:
-            return
-        self._cache[entry.position] = entry
-        self._size += size
-        while self._size > CACHE_BYTES:
-            self._size -= len(self._cache.popitem(last=False)[1].fragment.body)
-
-    async def read(self, expected: Mapping[int, bytes]) -> list[LogEntry]:
-        """Return the entries at some positions, given with their digests, in their order.
-
-        An entry that another node has trimmed already is left out.
-        """
-        reads = (self._entry(position, digest) for position, digest in expected.items())
-        found = await asyncio.gather(*reads, return_exceptions=True)
-        entries = []
-        for entry in found:
-            if isinstance(entry, BaseException):
-                raise entry
-            if entry is not None:
-                entries.append(entry)
-        return entries
-
-    async def _entry(self, position: int, digest: bytes) -> LogEntry | None:
-        entry = self._cache.get(position)
-        if entry is not None:
-            self._cache.move_to_end(position)
-            return entry
-        message = await self._stream.get(position)
-        if message is None:
-            return None
-        entry = _checked(message, digest)
-        if entry is None:
-            raise StorageError(
-                f"the record {position} of the log in NATS is not the one that was stored: a copy "
-                "of the stream is damaged; see `nats stream info`, and remove the server with it"
-            )
-        self.keep(entry)
-        return entry
-
-
-def _checked(message: StoredMessage, digest: bytes) -> LogEntry | None:
-    """Return the entry in a message, if it is the expected one."""
-    record = read_record(message.position, message.headers, message.size)
-    if record is None or record.kind in (RecordKind.RESET, RecordKind.CHECK):
-        return None
-    fragment = read_stored_fragment(record, message.headers, message.body)
-    return LogEntry(message.position, fragment) if digest_of(fragment) == digest else None
 
 
 class JetStreamLog:
@@ -469,3 +296,172 @@ class JetStreamLog:
 def _first(state: LogState) -> int:
     """Return the position before which records are deleted; the last one always stays."""
     return min(state.first, state.position)
+
+
+class Appender:
+    """Appends records; `accepted` and `ended` inform it of what the index does."""
+
+    def __init__(
+        self, connection: NatsConnection, stream: LogStream, follower: StreamFollower
+    ) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._follower = follower
+        self._accepted: dict[str, dict[tuple[int, bytes], int]] = {}
+
+    def accepted(self, record: LogRecord) -> None:
+        """Note that the index has accepted a record of a topic to which this node appends."""
+        positions = self._accepted.setdefault(record.topic, {})
+        positions[record.after, record.digest] = record.position
+
+    def ended(self, topic: str) -> None:
+        """Note that this node does not append to a topic any more."""
+        self._accepted.pop(topic, None)
+
+    async def append(self, record: LogRecord, fragment: Fragment | None) -> int:
+        """Append a record to the log that the index knows, and return its position.
+
+        Args:
+            record: The record, without a position.
+            fragment: Its fragment; None for a reset.
+
+        Raises:
+            LogMoved: Another node has appended to the log, or deleted it.
+            TooLarge: The server does not accept a message of this size.
+            StorageError: It is unknown whether the record was stored.
+        """
+        headers = headers_of(record, None if fragment is None else fragment.content_type)
+        body = b"" if fragment is None else fragment.body
+        self._check_size(headers, body)
+        await self._store(self._stream.subject(record.topic), body, headers)
+        # If the record was sent twice, the first one counts.
+        found = self._accepted.get(record.topic, {}).get((record.after, record.digest))
+        if found is None:
+            raise LogMoved(f"another hub has changed the log of {record.topic}")
+        return found
+
+    async def check(self) -> None:
+        """Store an empty record in place of the one before, and wait for it."""
+        headers = headers_of(LogRecord(0, RecordKind.CHECK)) | {"Nats-Rollup": "sub"}
+        await self._store(self._stream.check_subject, b"", headers)
+
+    async def _store(self, subject: str, body: bytes, headers: dict[str, str]) -> None:
+        """Send a record until it is acknowledged, and wait until the index has applied it."""
+        message = await self._connection.request(subject, body, headers=headers)
+        answer: dict[str, Any] = msgspec.json.decode(message.data)
+        if (error := answer.get("error")) is not None:
+            raise ApiError("to store a record", error)
+        await self._follower.reach(int(answer["seq"]))
+
+    def _check_size(self, headers: Mapping[str, str], body: bytes) -> None:
+        size = sum(len(name) + len(value) + 4 for name, value in headers.items())
+        limit = self._connection.client.max_payload
+        if size + len(body) + _ENVELOPE > limit:
+            raise TooLarge(
+                f"it has {len(body)} bytes, and NATS accepts {limit} with the headers; send "
+                "smaller fragments, or set max_payload in the configuration of the NATS servers"
+            )
+
+
+class EntryReader:
+    """Reads entries by their positions; some that were read, or have just come, are in memory."""
+
+    def __init__(self, stream: LogStream) -> None:
+        self._stream = stream
+        self._cache: OrderedDict[int, LogEntry] = OrderedDict()
+        self._size = 0
+
+    def keep(self, entry: LogEntry) -> None:
+        """Keep an entry in memory, in place of the one that was used longest ago."""
+        size = len(entry.fragment.body)
+        if size > CACHE_BYTES // 8 or entry.position in self._cache:
+            return
+        self._cache[entry.position] = entry
+        self._size += size
+        while self._size > CACHE_BYTES:
+            self._size -= len(self._cache.popitem(last=False)[1].fragment.body)
+
+    async def read(self, expected: Mapping[int, bytes]) -> list[LogEntry]:
+        """Return the entries at some positions, given with their digests, in their order.
+
+        An entry that another node has trimmed already is left out.
+        """
+        reads = (self._entry(position, digest) for position, digest in expected.items())
+        found = await asyncio.gather(*reads, return_exceptions=True)
+        entries = []
+        for entry in found:
+            if isinstance(entry, BaseException):
+                raise entry
+            if entry is not None:
+                entries.append(entry)
+        return entries
+
+    async def _entry(self, position: int, digest: bytes) -> LogEntry | None:
+        entry = self._cache.get(position)
+        if entry is not None:
+            self._cache.move_to_end(position)
+            return entry
+        message = await self._stream.get(position)
+        if message is None:
+            return None
+        entry = _checked(message, digest)
+        if entry is None:
+            raise StorageError(
+                f"the record {position} of the log in NATS is not the one that was stored: a copy "
+                "of the stream is damaged; see `nats stream info`, and remove the server with it"
+            )
+        self.keep(entry)
+        return entry
+
+
+def _checked(message: StoredMessage, digest: bytes) -> LogEntry | None:
+    """Return the entry in a message, if it is the expected one."""
+    record = read_record(message.position, message.headers, message.size)
+    if record is None or record.kind in (RecordKind.RESET, RecordKind.CHECK):
+        return None
+    fragment = read_stored_fragment(record, message.headers, message.body)
+    return LogEntry(message.position, fragment) if digest_of(fragment) == digest else None
+
+
+class Cleaner:
+    """Deletes records in the background, until `close`."""
+
+    def __init__(self, stream: LogStream) -> None:
+        self._stream = stream
+        self._trimmed: dict[str, int] = {}
+        self._purges: dict[str, int] = {}
+        self._deletions: deque[int] = deque()
+        self._wanted = asyncio.Event()
+        self._cleaning = asyncio.create_task(self._clean())
+
+    def delete(self, position: int) -> None:
+        """Delete a record that another one replaces, or that came too late."""
+        self._deletions.append(position)
+        self._wanted.set()
+
+    def trimmed(self, topic: str, entries: int, first: int, *, now: bool = False) -> None:
+        """Delete the records before `first`, as soon as there are enough of them, or now."""
+        count = self._trimmed.pop(topic, 0) + entries
+        if count >= TRIMMED_TOGETHER or (now and count):
+            self._purges[topic] = first
+            self._wanted.set()
+        elif count:
+            self._trimmed[topic] = count
+
+    async def _clean(self) -> None:
+        while True:
+            await self._wanted.wait()
+            await asyncio.sleep(_DELAY)
+            self._wanted.clear()
+            purges, self._purges = self._purges, {}
+            try:
+                for topic, first in purges.items():
+                    await self._stream.purge(topic, first)
+                while self._deletions:
+                    await self._stream.delete(self._deletions[0])
+                    self._deletions.popleft()
+            except StorageError as error:
+                log.info("old records of the log stay in NATS for now: %s", error)
+
+    async def close(self) -> None:
+        await cancel([self._cleaning])

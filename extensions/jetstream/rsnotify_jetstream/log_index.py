@@ -28,6 +28,233 @@ _POSITION, _BEGINS, _FROM, _UNTIL, _RECEIVED, _SIZE, _WIDTH = range(7)
 #: Stands for an absent `from`.
 _ABSENT = -(2**63)
 _KIND_BITS = 2
+PAGE_ENTRIES = 256
+PAGE_BYTES = 1_000_000
+_MICROSECOND = from_microseconds(1) - from_microseconds(0)
+
+
+class Applied(Struct, frozen=True):
+    """What a record did.
+
+    Args:
+        accepted: Whether the record counts: nothing came in between since it was planned.
+        forgotten: Whether it ended a log that existed.
+        state: The state of the log afterwards; None if the record added nothing.
+        replaced: The position of the entry that it replaced, if any.
+        trimmed: The number of entries that it trimmed.
+    """
+
+    accepted: bool = True
+    forgotten: bool = False
+    state: LogState | None = None
+    replaced: int | None = None
+    trimmed: int = 0
+
+
+class LogIndex:
+    """All logs; pages are lists of positions, as those of `LogStore` are of entries."""
+
+    def __init__(self, retention: LogRetention) -> None:
+        self._retention = retention
+        self._logs: dict[str, _TopicIndex] = {}
+        self._newest = NewestTopics()
+
+    def apply(self, record: LogRecord) -> Applied:
+        """Apply the next record of the stream."""
+        if record.kind is RecordKind.CHECK:
+            return Applied()
+        log = self._logs.get(record.topic)
+        existed = log is not None and log.position > 0
+        if record.after < self.last(record.topic):
+            return Applied(accepted=False)
+        # The reset itself is no longer in the stream if the log was trimmed since.
+        is_reset = log is not None and record.reset > log.reset
+        if log is not None and existed:
+            self._newest.remove(record.topic, log.received)
+        if record.kind is RecordKind.RESET:
+            self._logs[record.topic] = _TopicIndex(record.position)
+            return Applied(forgotten=existed)
+        if log is None or is_reset:
+            log = self._logs[record.topic] = _TopicIndex(record.reset)
+        replaced = log.add(record)
+        self._newest.add(record.topic, log.received)
+        trimmed = log.trim(record.received, self._retention)
+        return Applied(True, is_reset and existed, log.state(record.topic), replaced, trimmed)
+
+    def state(self, topic: str) -> LogState | None:
+        log = self._log(topic)
+        return None if log is None else log.state(topic)
+
+    def states(self) -> list[LogState]:
+        return [log.state(topic) for topic, log in self._logs.items() if log.position]
+
+    def newest(self, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
+        start = None if after is None else (to_microseconds(after[0]), after[1])
+        return [self._logs[topic].state(topic) for topic in self._newest.page(start, limit)]
+
+    def last(self, topic: str) -> int:
+        """Return the position of the last record of a topic, which may be a reset."""
+        log = self._logs.get(topic)
+        return 0 if log is None else log.position or log.reset
+
+    def place(self, topic: str, replacing: int | None) -> Place:
+        """Return the place of the next record of a topic, which may replace the last entry.
+
+        A whole content is replaced in any case: a log has one whole content or changes.
+        """
+        log = self._logs.get(topic)
+        if log is None:
+            return Place()
+        number = len(log.entries) - 1
+        if number >= 0 and (
+            log.entries.position(number) == replacing
+            or log.entries.kind(number) is RecordKind.WHOLE
+        ):
+            number -= 1
+        previous = log.entries.position(number) if number >= 0 else 0
+        return Place(self.last(topic), previous, log.reset)
+
+    def digest(self, topic: str, position: int) -> bytes:
+        """Return the digest of a kept entry; empty if there is none at the position."""
+        return self._entries(topic).digest(position)
+
+    def find(self, topic: str, digest: bytes) -> int | None:
+        """Return the position of the last kept entry with a digest."""
+        return self._entries(topic).find(digest)
+
+    def read(self, topic: str, *, after: int, since: Instant | None) -> list[int]:
+        entries = self._entries(topic)
+        first = entries.after(after)
+        numbers: Iterable[int] = range(first, len(entries))
+        if since is not None:
+            later = _later(entries, to_microseconds(since))
+            numbers = (number for number in later if number >= first)
+        return _page(entries, numbers)
+
+    def changes(self, topic: str, *, since: Instant | None) -> list[int]:
+        entries = self._entries(topic)
+        if since is None:
+            return _page(entries, entries.by_end(range(len(entries))))
+        instant = to_microseconds(since)
+        numbers = entries.by_end(list(_later(entries, instant)))
+        page = _page(entries, numbers)
+        if any(entries.begins(entries.after(position - 1)) <= instant for position in page):
+            return page
+        across = (number for number in numbers if entries.begins(number) <= instant)
+        return _page(entries, across) or page
+
+    def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
+        entries = self._entries(topic)
+        return [_backlog(entries, position) for position in positions]
+
+    def _entries(self, topic: str) -> LogColumns:
+        log = self._logs.get(topic)
+        return LogColumns() if log is None else log.entries
+
+    def trim(self, topic: str, now: Instant) -> int:
+        """Trim a log by age and size, and return how many entries were trimmed."""
+        log = self._log(topic)
+        return 0 if log is None else log.trim(to_microseconds(now), self._retention)
+
+    def _log(self, topic: str) -> _TopicIndex | None:
+        log = self._logs.get(topic)
+        return log if log is not None and log.position else None
+
+
+def _later(entries: LogColumns, instant: int) -> Iterable[int]:
+    """Return the numbers of the entries that are later than an instant, as `is_later`."""
+    for number in entries.ending_from(instant):
+        is_heartbeat = entries.kind(number) is RecordKind.HEARTBEAT
+        is_late = entries.from_(number) == entries.until(number) and not is_heartbeat
+        if entries.until(number) > instant or is_late:
+            yield number
+
+
+def _backlog(entries: LogColumns, position: int) -> Backlog:
+    first = entries.after(position)
+    count = len(entries) - first
+    return Backlog(count, from_microseconds(entries.begins(first)) if count else None)
+
+
+def _page(entries: LogColumns, numbers: Iterable[int]) -> list[int]:
+    positions: list[int] = []
+    size = 0
+    for number in numbers:
+        positions.append(entries.position(number))
+        size += entries.length(number)
+        if size > PAGE_BYTES or len(positions) == PAGE_ENTRIES:
+            break
+    return positions
+
+
+class _TopicIndex:
+    """The log of one topic; without a position, a log that was deleted."""
+
+    __slots__ = ("entries", "position", "received", "reset", "through")
+
+    def __init__(self, reset: int = 0) -> None:
+        self.entries = LogColumns()
+        self.position = 0
+        self.reset = reset
+        self.through = 0
+        self.received = 0
+
+    def add(self, record: LogRecord) -> int | None:
+        """Add a record, and return the position of the entry that it replaces, if any."""
+        replaced = self._replaced(record)
+        self.entries.add(record)
+        latest = max(record.until, record.through)
+        self.through = latest if self.position == 0 else max(self.through, latest)
+        self.position, self.received = record.position, record.received
+        return replaced
+
+    def _replaced(self, record: LogRecord) -> int | None:
+        # One entry at most; or more that do not count, if what came before those was deleted.
+        first, end = self.entries.after(record.previous), len(self.entries)
+        if first == end:
+            return None
+        replaced = self.entries.position(end - 1)
+        self.entries.remove(first, end)
+        return replaced
+
+    def trim(self, now: int, retention: LogRetention) -> int:
+        """Remove the oldest entries beyond the retention, and return how many."""
+        too_old = now - retention.age // _MICROSECOND
+        size, cut = self.entries.size, 0
+        for number in range(len(self.entries)):
+            too_much = size > retention.size and self.entries.position(number) != self.position
+            # A whole content, which is always the last, is kept however old it is.
+            is_whole = self.entries.kind(number) is RecordKind.WHOLE
+            if is_whole or (self.entries.received(number) > too_old and not too_much):
+                break
+            cut = number + 1
+            size -= self.entries.length(number)
+        if cut:
+            self.entries.remove(0, cut)
+        return cut
+
+    def state(self, topic: str) -> LogState:
+        entries = self.entries
+        kept = len(entries)
+        last = kept - 1
+        ends_here = kept > 0 and entries.position(last) == self.position
+        kind = entries.kind(last) if ends_here else None
+        heartbeat = None
+        if kind is RecordKind.HEARTBEAT:
+            from_, until = entries.from_(last), entries.until(last)
+            heartbeat = Interval(from_microseconds(from_ or 0), from_microseconds(until))
+        return LogState(
+            topic=topic,
+            first=entries.position(0) if kept else self.position + 1,
+            position=self.position,
+            begins=from_microseconds(entries.begins(0) if kept else self.through),
+            through=from_microseconds(self.through),
+            received=from_microseconds(self.received),
+            kept=kept,
+            size=entries.size,
+            heartbeat=heartbeat,
+            whole=kind is RecordKind.WHOLE,
+        )
 
 
 class LogColumns:
@@ -156,234 +383,3 @@ class NewestTopics:
 
     def _begin(self, received: int) -> int:
         return bisect_left(self._topics, (received, ""))
-
-
-PAGE_ENTRIES = 256
-PAGE_BYTES = 1_000_000
-
-
-class Applied(Struct, frozen=True):
-    """What a record did.
-
-    Args:
-        accepted: Whether the record counts: nothing came in between since it was planned.
-        forgotten: Whether it ended a log that existed.
-        state: The state of the log afterwards; None if the record added nothing.
-        replaced: The position of the entry that it replaced, if any.
-        trimmed: The number of entries that it trimmed.
-    """
-
-    accepted: bool = True
-    forgotten: bool = False
-    state: LogState | None = None
-    replaced: int | None = None
-    trimmed: int = 0
-
-
-class _TopicIndex:
-    """The log of one topic; without a position, a log that was deleted."""
-
-    __slots__ = ("entries", "position", "received", "reset", "through")
-
-    def __init__(self, reset: int = 0) -> None:
-        self.entries = LogColumns()
-        self.position = 0
-        self.reset = reset
-        self.through = 0
-        self.received = 0
-
-    def add(self, record: LogRecord) -> int | None:
-        """Add a record, and return the position of the entry that it replaces, if any."""
-        replaced = self._replaced(record)
-        self.entries.add(record)
-        latest = max(record.until, record.through)
-        self.through = latest if self.position == 0 else max(self.through, latest)
-        self.position, self.received = record.position, record.received
-        return replaced
-
-    def _replaced(self, record: LogRecord) -> int | None:
-        # One entry at most; or more that do not count, if what came before those was deleted.
-        first, end = self.entries.after(record.previous), len(self.entries)
-        if first == end:
-            return None
-        replaced = self.entries.position(end - 1)
-        self.entries.remove(first, end)
-        return replaced
-
-    def trim(self, now: int, retention: LogRetention) -> int:
-        """Remove the oldest entries beyond the retention, and return how many."""
-        too_old = now - retention.age // _MICROSECOND
-        size, cut = self.entries.size, 0
-        for number in range(len(self.entries)):
-            too_much = size > retention.size and self.entries.position(number) != self.position
-            # A whole content, which is always the last, is kept however old it is.
-            is_whole = self.entries.kind(number) is RecordKind.WHOLE
-            if is_whole or (self.entries.received(number) > too_old and not too_much):
-                break
-            cut = number + 1
-            size -= self.entries.length(number)
-        if cut:
-            self.entries.remove(0, cut)
-        return cut
-
-    def state(self, topic: str) -> LogState:
-        entries = self.entries
-        kept = len(entries)
-        last = kept - 1
-        ends_here = kept > 0 and entries.position(last) == self.position
-        kind = entries.kind(last) if ends_here else None
-        heartbeat = None
-        if kind is RecordKind.HEARTBEAT:
-            from_, until = entries.from_(last), entries.until(last)
-            heartbeat = Interval(from_microseconds(from_ or 0), from_microseconds(until))
-        return LogState(
-            topic=topic,
-            first=entries.position(0) if kept else self.position + 1,
-            position=self.position,
-            begins=from_microseconds(entries.begins(0) if kept else self.through),
-            through=from_microseconds(self.through),
-            received=from_microseconds(self.received),
-            kept=kept,
-            size=entries.size,
-            heartbeat=heartbeat,
-            whole=kind is RecordKind.WHOLE,
-        )
-
-
-class LogIndex:
-    """All logs; pages are lists of positions, as those of `LogStore` are of entries."""
-
-    def __init__(self, retention: LogRetention) -> None:
-        self._retention = retention
-        self._logs: dict[str, _TopicIndex] = {}
-        self._newest = NewestTopics()
-
-    def apply(self, record: LogRecord) -> Applied:
-        """Apply the next record of the stream."""
-        if record.kind is RecordKind.CHECK:
-            return Applied()
-        log = self._logs.get(record.topic)
-        existed = log is not None and log.position > 0
-        if record.after < self.last(record.topic):
-            return Applied(accepted=False)
-        # The reset itself is no longer in the stream if the log was trimmed since.
-        is_reset = log is not None and record.reset > log.reset
-        if log is not None and existed:
-            self._newest.remove(record.topic, log.received)
-        if record.kind is RecordKind.RESET:
-            self._logs[record.topic] = _TopicIndex(record.position)
-            return Applied(forgotten=existed)
-        if log is None or is_reset:
-            log = self._logs[record.topic] = _TopicIndex(record.reset)
-        replaced = log.add(record)
-        self._newest.add(record.topic, log.received)
-        trimmed = log.trim(record.received, self._retention)
-        return Applied(True, is_reset and existed, log.state(record.topic), replaced, trimmed)
-
-    def state(self, topic: str) -> LogState | None:
-        log = self._log(topic)
-        return None if log is None else log.state(topic)
-
-    def states(self) -> list[LogState]:
-        return [log.state(topic) for topic, log in self._logs.items() if log.position]
-
-    def newest(self, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
-        start = None if after is None else (to_microseconds(after[0]), after[1])
-        return [self._logs[topic].state(topic) for topic in self._newest.page(start, limit)]
-
-    def last(self, topic: str) -> int:
-        """Return the position of the last record of a topic, which may be a reset."""
-        log = self._logs.get(topic)
-        return 0 if log is None else log.position or log.reset
-
-    def place(self, topic: str, replacing: int | None) -> Place:
-        """Return the place of the next record of a topic, which may replace the last entry.
-
-        A whole content is replaced in any case: a log has one whole content or changes.
-        """
-        log = self._logs.get(topic)
-        if log is None:
-            return Place()
-        number = len(log.entries) - 1
-        if number >= 0 and (
-            log.entries.position(number) == replacing
-            or log.entries.kind(number) is RecordKind.WHOLE
-        ):
-            number -= 1
-        previous = log.entries.position(number) if number >= 0 else 0
-        return Place(self.last(topic), previous, log.reset)
-
-    def digest(self, topic: str, position: int) -> bytes:
-        """Return the digest of a kept entry; empty if there is none at the position."""
-        return self._entries(topic).digest(position)
-
-    def find(self, topic: str, digest: bytes) -> int | None:
-        """Return the position of the last kept entry with a digest."""
-        return self._entries(topic).find(digest)
-
-    def read(self, topic: str, *, after: int, since: Instant | None) -> list[int]:
-        entries = self._entries(topic)
-        first = entries.after(after)
-        numbers: Iterable[int] = range(first, len(entries))
-        if since is not None:
-            later = _later(entries, to_microseconds(since))
-            numbers = (number for number in later if number >= first)
-        return _page(entries, numbers)
-
-    def changes(self, topic: str, *, since: Instant | None) -> list[int]:
-        entries = self._entries(topic)
-        if since is None:
-            return _page(entries, entries.by_end(range(len(entries))))
-        instant = to_microseconds(since)
-        numbers = entries.by_end(list(_later(entries, instant)))
-        page = _page(entries, numbers)
-        if any(entries.begins(entries.after(position - 1)) <= instant for position in page):
-            return page
-        across = (number for number in numbers if entries.begins(number) <= instant)
-        return _page(entries, across) or page
-
-    def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
-        entries = self._entries(topic)
-        return [_backlog(entries, position) for position in positions]
-
-    def _entries(self, topic: str) -> LogColumns:
-        log = self._logs.get(topic)
-        return LogColumns() if log is None else log.entries
-
-    def trim(self, topic: str, now: Instant) -> int:
-        """Trim a log by age and size, and return how many entries were trimmed."""
-        log = self._log(topic)
-        return 0 if log is None else log.trim(to_microseconds(now), self._retention)
-
-    def _log(self, topic: str) -> _TopicIndex | None:
-        log = self._logs.get(topic)
-        return log if log is not None and log.position else None
-
-
-_MICROSECOND = from_microseconds(1) - from_microseconds(0)
-
-
-def _later(entries: LogColumns, instant: int) -> Iterable[int]:
-    """Return the numbers of the entries that are later than an instant, as `is_later`."""
-    for number in entries.ending_from(instant):
-        is_heartbeat = entries.kind(number) is RecordKind.HEARTBEAT
-        is_late = entries.from_(number) == entries.until(number) and not is_heartbeat
-        if entries.until(number) > instant or is_late:
-            yield number
-
-
-def _backlog(entries: LogColumns, position: int) -> Backlog:
-    first = entries.after(position)
-    count = len(entries) - first
-    return Backlog(count, from_microseconds(entries.begins(first)) if count else None)
-
-
-def _page(entries: LogColumns, numbers: Iterable[int]) -> list[int]:
-    positions: list[int] = []
-    size = 0
-    for number in numbers:
-        positions.append(entries.position(number))
-        size += entries.length(number)
-        if size > PAGE_BYTES or len(positions) == PAGE_ENTRIES:
-            break
-    return positions
