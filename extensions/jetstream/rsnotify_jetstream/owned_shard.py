@@ -189,22 +189,24 @@ class OwnedShard:
     def ids(self) -> Collection[str]:
         return [id for id, known in self._known.items() if known.record is not None]
 
+    def _record(self, id: str) -> SubscriptionRecord | None:
+        known = self._known.get(id)
+        return None if known is None else known.record
+
     def _key(self, id: str) -> str:
         return f"{self._shard}.{id}"
 
     async def save(self, subscription: Subscription) -> None:
         id = subscription_id(subscription.topic, subscription.callback)
-        known = self._known.get(id)
-        is_known = known is not None and known.record is not None
-        begins = known.record.begins if known and known.record else subscription.position
-        old = self._cursors.get(bytes.fromhex(id))
-        trouble = old[2] if old is not None and is_known else None
+        known, old = self._record(id), self._cursors.get(bytes.fromhex(id))
+        begins = known.begins if known else subscription.position
+        trouble = old[2] if old and known else None
         self._move(id, begins, subscription.position, trouble)
         record = record_of(subscription, begins)
         await self._write(id, encode(record), record)
 
     async def delete(self, id: str) -> None:
-        if (known := self._known.get(id)) is not None and known.record is not None:
+        if self._record(id) is not None:
             await self._write(id, None, None)
             self._cursors.remove(bytes.fromhex(id))
 
@@ -245,17 +247,14 @@ class OwnedShard:
             raise NotOwner("this node does not own the subscription")
 
     def move(self, id: str, position: int) -> None:
-        known = self._known.get(id)
-        if known is not None and known.record is not None:
+        if (record := self._record(id)) is not None:
             old = self._cursors.get(bytes.fromhex(id))
-            self._move(id, known.record.begins, position, old[2] if old else None)
+            self._move(id, record.begins, position, old[2] if old else None)
 
     def note_trouble(self, id: str, state: bytes | None) -> None:
-        known = self._known.get(id)
-        if known is not None and known.record is not None:
-            begins = known.record.begins
-            old = self._cursors.get(bytes.fromhex(id)) or (begins, begins, None)
-            self._move(id, begins, old[1], state)
+        if (record := self._record(id)) is not None:
+            old = self._cursors.get(bytes.fromhex(id))
+            self._move(id, record.begins, old[1] if old else record.begins, state)
 
     def _move(self, id: str, begins: int, position: int, trouble: bytes | None) -> None:
         self._cursors.set(bytes.fromhex(id), (begins, position, trouble))
