@@ -184,9 +184,11 @@ class NatsCluster:
                 time.sleep(0.05)
 
     def restore(self) -> None:
-        """Start the servers that have ended, and wait as `start` does."""
+        """Start the servers that have ended, resume the others, and wait as `start` does."""
         for server in self.servers.values():
-            if not server.runs:
+            if server.runs:
+                server.resume()
+            else:
                 server.start()
         self.wait()
 

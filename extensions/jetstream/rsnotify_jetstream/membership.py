@@ -43,13 +43,8 @@ def weight(node: str, shard: str) -> bytes:
     return blake2b(f"{node} {shard}".encode(), digest_size=16).digest()
 
 
-def node_of(shard: str, nodes: Iterable[str]) -> str | None:
-    """Return the node with the highest weight for a shard; None if there are no nodes."""
-    return max(nodes, key=lambda node: weight(node, shard), default=None)
-
-
 class Assignment:
-    """The shards that belong to one node.
+    """The shards that belong to one node: of all nodes, it has the highest weight for them.
 
     For each shard that does not, a *rival* is known: any other node with a higher weight. So a node
     that joins is compared only for the shards that belong to this one, and a node that leaves costs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 
@@ -13,7 +13,7 @@ from rsnotify_hub.urls import authority_of
 from rsnotify_hub.websub.forms import SubscriptionRequest
 from rsnotify_hub.websub.verification import ACCEPT, ForwardedRequest
 from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
-from rsnotify_jetstream.membership import BRIDGE, ClusterPace, node_of
+from rsnotify_jetstream.membership import BRIDGE, ClusterPace, weight
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.deliveries import Deliveries, channel_over
 from tests.hub.helpers import PATIENCE, TOPIC, Clock
@@ -30,6 +30,11 @@ PACE = ClusterPace(
 )
 #: Few, so that they are taken soon, and so many that each of three hubs has some.
 SHARDS = 16
+
+
+def node_of(shard: str, nodes: Iterable[str]) -> str | None:
+    """Return the node that a shard is assigned to; None if there are no nodes."""
+    return max(nodes, key=lambda node: weight(node, shard), default=None)
 
 
 class ClusterHub:
