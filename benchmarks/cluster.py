@@ -6,8 +6,8 @@ can be added for other numbers of nodes, fragments and deliveries: `capacity.py`
 callbacks and subscribers of the broker are processes of their own. Everything is on loopback,
 without TLS.
 
-SQLite flushes each fragment to the disk before it is acknowledged. NATS does so only from version
-2.10 on, with `sync_interval: always`, which is set if the server knows it.
+SQLite flushes each fragment to the disk before it is acknowledged, and so does NATS, with
+`sync_interval: always`.
 
 `python benchmarks/cluster.py --record` also writes the figures to `cluster.json`.
 """

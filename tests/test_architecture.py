@@ -20,14 +20,8 @@ VALIDATION_SHELL = {
     for name in ("commands", "document_check", "inspection", "validation_walk")
 }
 EXTENSIONS = sorted(set(PACKAGES) - set(CORES))
-#: Imports of extensions that are still in the cores.
-REMAINING = {
-    ("rsnotify_hub.config.configuration", "rsnotify_jetstream"),
-    ("rsnotify_hub.store.stores", "rsnotify_jetstream"),
-}
 #: Imports between modules that close a cycle of folders.
 REMAINING_IN_CYCLES = {
-    ("rsnotify_hub.store.stores", "rsnotify_hub.admin.schemas"),
     ("rsnotify_publisher.source_context", "rsnotify_publisher.documents.packages"),
 }
 #: Commands, beside the modules that are named so.
@@ -128,7 +122,7 @@ def uses(package: str) -> dict[str, set[str]]:
 @pytest.mark.parametrize("package", CORES)
 def test_a_core_imports_no_extension_and_no_other_core(package: str) -> None:
     for name, used in uses(package).items():
-        assert {each for each in used if (name, each) not in REMAINING} <= {"rsnotify"}, name
+        assert used <= {"rsnotify"}, name
 
 
 @pytest.mark.parametrize("package", EXTENSIONS)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import socket
-import subprocess
 import sys
 import threading
 import urllib.error
@@ -25,7 +23,7 @@ from websockets.sync.server import Server, ServerConnection, serve
 from rsnotify_hub.access.limits import TrustedProxies
 from rsnotify_hub.config.loading import load_configuration
 from tests.containers import ROOT, Image, Machine, image_of, read_dockerfile, services
-from tests.mosquitto import PATH
+from tests.nats_servers import PATH, require_nats
 from tests.ports import free_port
 from tests.publisher.helpers import eventually
 from tests.running import PATIENCE, Running
@@ -35,7 +33,6 @@ from tests.test_docker import SETTINGS as OTHER_SETTINGS
 SETTINGS = OTHER_SETTINGS | {"NATS_PASSWORD": "8080" + "7" * 30}
 CLUSTER = {"balancer", "hub1", "hub2", "nats1", "nats2", "nats3"}
 NATS = ("nats1", "nats2", "nats3")
-VERSION = re.compile(r"v(\d+)\.(\d+)")
 
 
 def started(*profiles: str) -> set[str]:
@@ -114,13 +111,10 @@ class NatsServers:
     """The NATS servers of compose on loopback, each with its ports and its folder."""
 
     def __init__(self, folder: Path) -> None:
-        if shutil.which("nats-server", path=PATH) is None:
-            pytest.skip("nats-server is not installed")
+        require_nats()
         self.ports = {name: (free_port(), free_port(), free_port()) for name in NATS}
         self.machines: dict[str, Machine] = {}
         text = (ROOT / "deploy/nats/nats.conf").read_text()
-        if _version() < (2, 10):  # before, it cannot be configured how often NATS flushes
-            text = text.replace("sync_interval: always", "")
         for name, (client, route, monitor) in self.ports.items():
             places = {f"{other}:6222": f"127.0.0.1:{self.ports[other][1]}" for other in NATS}
             places |= {"4222": str(client), "6222": str(route), "8222": str(monitor)}
@@ -160,15 +154,6 @@ class NatsServers:
             stream.write(f"CONNECT {json.dumps(login)}\r\nPING\r\n".encode())
             stream.flush()
             return str(stream.readline().decode().strip())
-
-
-def _version() -> tuple[int, ...]:
-    printed = subprocess.run(
-        ["nats-server", "--version"], env={"PATH": PATH}, capture_output=True, text=True, check=True
-    ).stdout
-    found = VERSION.search(printed)
-    assert found is not None, printed
-    return tuple(map(int, found.groups()))
 
 
 def _get(url: str) -> tuple[int, str]:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from rsnotify_hub.config.loading import load_configuration
 from tests.containers import ROOT, read_environment
-from tests.mosquitto import PATH
-from tests.nats_servers import jetstream_answers
+from tests.nats_servers import PATH, jetstream_answers, require_nats
 from tests.ports import free_port
 from tests.publisher.helpers import eventually
 from tests.reader import fences_of, lines_of, with_secrets
@@ -48,8 +44,7 @@ def test_every_command_is_run_here_or_it_is_said_where_it_is_tried():
 
 
 def test_the_servers_that_are_started_by_hand_are_one_cluster(tmp_path: Path):
-    if shutil.which("nats-server", path=PATH) is None:
-        pytest.skip("nats-server is not installed")
+    require_nats()
     (script,) = [one for one in fences("docs/scaling.md", "sh") if one.startswith(SERVERS)]
     ports = {f"{kind}{n}": str(free_port()) for kind in ("422", "622") for n in (1, 2, 3)}
     for kind in ("422", "622"):

@@ -31,7 +31,7 @@ from rsnotify_hub.fragments import MERGED_CONTENT_TYPE
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
 from rsnotify_hub.statistics import BrokerState, DeliveryOutcome, DeliveryTransport, Statistics
-from rsnotify_hub.store.interface import BridgeOwner, LogEntry, NotOwner, SubscriptionStore
+from rsnotify_hub.store.interface import BridgeOwner, BridgeStore, LogEntry, NotOwner
 
 _MAX_RETRY_SECONDS = 30.0
 
@@ -81,7 +81,7 @@ class BridgeParts(Struct, frozen=True):
         max_selections: The most parts of a topic that the broker gets.
     """
 
-    store: SubscriptionStore
+    store: BridgeStore
     topics: TopicLogs
     intake: FragmentIntake
     statistics: Statistics
@@ -386,7 +386,7 @@ class BrokerCursors:
     their first fragment, and a part of a topic with its newest.
     """
 
-    def __init__(self, store: SubscriptionStore, topics: TopicLogs, broker: str) -> None:
+    def __init__(self, store: BridgeStore, topics: TopicLogs, broker: str) -> None:
         self._store = store
         self._topics = topics
         self._broker = broker

@@ -45,7 +45,8 @@ from rsnotify_hub.metrics import Metrics
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import Store
-from rsnotify_hub.store.stores import OpenStore, open_store
+from rsnotify_hub.store.providers import OpenStore
+from rsnotify_hub.stores import open_store
 from rsnotify_hub.websocket.websocket_handler import WebSocketHandler
 from rsnotify_hub.websub.callback_requests import CallbackRequests
 from rsnotify_hub.websub.channel import WebSubChannel
@@ -86,8 +87,10 @@ class Readiness:
             # Retrieve any error, even if all callers have gone.
             self._checking.add_done_callback(lambda done: done.cancelled() or done.exception())
         checking = self._checking
-        await asyncio.wait([checking], timeout=self._seconds)
         trouble = self._trouble()
+        if trouble is None:
+            await asyncio.wait([checking], timeout=self._seconds)
+            trouble = self._trouble()
         if trouble is None and not checking.done():
             trouble = f"the store does not answer within {self._seconds:.0f} seconds"
         if trouble is not None:
@@ -308,7 +311,7 @@ async def open_hub(
     publish without a token.
 
     Raises:
-        ConfigurationError: The data folder, or NATS, cannot be used.
+        ConfigurationError: The data folder, or the servers of the store, cannot be used.
         StorageError: Its content cannot be read.
     """
     websub = configuration.websub

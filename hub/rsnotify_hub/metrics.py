@@ -24,10 +24,10 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from rsnotify_hub.admin.schemas import NodeList, StreamInfo
 from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.statistics import BrokerState, DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import LogState
+from rsnotify_hub.store.nodes import NodeList, StreamInfo
 from rsnotify_hub.subscriptions import DeliveryState
 
 #: The upper bounds of the lag buckets, in seconds.

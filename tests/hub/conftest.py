@@ -32,6 +32,13 @@ def clock() -> Clock:
     return Clock()
 
 
+@pytest.fixture(scope="session")
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
+    """One NATS server, which all tests share."""
+    with running_nats(tmp_path_factory.mktemp("nats")) as server:
+        yield server
+
+
 @pytest.fixture
 async def watch() -> Any:
     handler = LogWatch()
@@ -80,13 +87,6 @@ def data(tmp_path: Path) -> Path:
 async def hub(run_hub: RunHub) -> AsyncIterator[Client]:
     async with run_hub() as client:
         yield client
-
-
-@pytest.fixture(scope="session")
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
-    """One server, which all tests share."""
-    with running_nats(tmp_path_factory.mktemp("nats")) as server:
-        yield server
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from rsnotify_hub.http.topic_requests import open_client
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import LogRetention, Store
+from rsnotify_hub.store.nodes import HubNodes, SingleNode
 from rsnotify_hub.store.sqlite_store import SqliteStore
-from rsnotify_hub.store.stores import HubNodes, SingleNode
 from rsnotify_hub.subscriptions import DeliveryState, Subscription
 from rsnotify_hub.websub.callback_requests import CallbackRequests
 from rsnotify_hub.websub.channel import WebSubChannel

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rsnotify_hub.admin.schemas import NodeList, StreamInfo
 from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.store.nodes import NodeList, StreamInfo
 
 #: What a node adds that belongs to a cluster.
 IN_A_CLUSTER = {

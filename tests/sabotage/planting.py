@@ -128,12 +128,16 @@ def _make_environment(project: Path) -> None:
     (packages / "copy.pth").write_text("\n".join(map(str, paths)))
     old, new = os.fsencode(here), os.fsencode(made / "bin")
     for script in here.iterdir():
-        with script.open("rb") as file:
-            if script.is_symlink() or not file.readline().startswith(b"#!" + old):
-                continue
         copied = made / "bin" / script.name
-        copied.write_bytes(script.read_bytes().replace(old, new, 1))
-        copied.chmod(0o755)
+        with script.open("rb") as file:
+            begin = file.readline()
+        if script.is_symlink() or copied.exists():
+            continue
+        if begin.startswith(b"#!" + old):
+            copied.write_bytes(script.read_bytes().replace(old, new, 1))
+            copied.chmod(0o755)
+        elif begin.startswith(b"\x7fELF"):  # such as nats-server
+            copied.symlink_to(script)
 
 
 def _check_copy(project: Path) -> None:

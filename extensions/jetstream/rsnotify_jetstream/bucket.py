@@ -1,7 +1,7 @@
 """Key-value buckets of JetStream: the last value of each key, replaced by compare-and-set.
 
-The *revision* of a value is its sequence number in the stream of the bucket. Each message names its
-key in a header, so that whoever reads messages need not know their subjects.
+The *revision* of a value is its sequence number in the stream of the bucket. Each message has its
+key in a header, since a reader does not receive the subject.
 """
 
 from __future__ import annotations
@@ -30,14 +30,7 @@ _IN_FLIGHT = 10158
 
 
 class BucketRecord(Struct, frozen=True):
-    """A key with its value, None if it was deleted.
-
-    Args:
-        key: The key.
-        value: The value.
-        revision: The revision of the value, or of its deletion.
-        headers: All headers.
-    """
+    """A key with its value, or None and the revision of its deletion."""
 
     key: str
     value: bytes | None
@@ -48,7 +41,7 @@ class BucketRecord(Struct, frozen=True):
 def _record_of(message: StoredMessage) -> BucketRecord | None:
     key = message.headers.get(_KEY)
     if key is None:
-        return None  # somebody else wrote it
+        return None  # no hub has written it
     value = None if _OPERATION in message.headers else message.body
     return BucketRecord(key, value, message.position, message.headers)
 
@@ -113,22 +106,19 @@ class Bucket(JetStreamStream):
             refused = ApiError(f"to store {key}", error)
             if refused.code in _WRONG_LAST:
                 # An earlier attempt without an answer may have succeeded.
-                found = await self._last_record(key)
+                found = await self.get(key)
                 is_own = found is not None and found.headers.get(_ID) == identifier
                 return found.revision if found is not None and is_own else None
             if refused.code != _IN_FLIGHT:
                 raise refused
 
-    async def get(self, key: str) -> BucketRecord | None:
-        """Return a key, as the leader of the bucket knows it; None if it was never stored."""
-        return await self._last_record(key)
-
     async def latest(self, key: str) -> tuple[bytes | None, int]:
         """Return the value and the revision of a key as `get` does; None and 0 without one."""
-        found = await self._last_record(key)
+        found = await self.get(key)
         return (None, 0) if found is None else (found.value, found.revision)
 
-    async def _last_record(self, key: str) -> BucketRecord | None:
+    async def get(self, key: str) -> BucketRecord | None:
+        """Return a key, as the leader of the bucket knows it; None if it was never stored."""
         message = await self._get({"last_by_subj": self._base + key})
         return None if message is None else _record_of(message)
 

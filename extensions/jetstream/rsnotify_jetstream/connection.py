@@ -1,7 +1,4 @@
-"""The connection of a hub to NATS: it reconnects for ever, and its errors say what to do.
-
-How a hub logs in to NATS: what its client is given, and files that cannot be used.
-"""
+"""The connection of a hub to NATS: it reconnects for ever, and its errors say what to do."""
 
 from __future__ import annotations
 
@@ -23,12 +20,239 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.runtime.tasks import cancel
 from rsnotify_jetstream.settings import NatsSettings
 
+log = logging.getLogger("rsnotify.hub.store")
+
+#: Seconds to connect at the start, and that a request may take with its retries: a cluster of NATS
+#: elects a new leader in up to 10 seconds.
+CONNECT_SECONDS = 10.0
+PATIENCE = 20.0
+#: Seconds until a request is retried.
+REQUEST_SECONDS = 2.0
+#: The server is pinged every so many seconds, and given up when this many pings are not answered.
+_PING_SECONDS, _PINGS = 1, 3
+_RECONNECT_SECONDS = 0.25
+_RETRY_SECONDS = 0.1
+#: Errors that the next attempt to connect would meet, too.
+_HOPELESS = (errors.AuthorizationError, ssl.SSLCertVerificationError)
+#: The oldest version of NATS with which the hub works.
+REQUIRED = (2, 12)
+#: JetStream has no leader at the moment.
+_UNAVAILABLE = 10008
+
 _JWT = re.compile(r"-BEGIN NATS USER JWT-++\s++[\w.-]++\s++-++END NATS USER JWT-")
 _SEED = re.compile(r"-BEGIN USER NKEY SEED-++\s++(\w++)\s++-++END USER NKEY SEED-")
 
 
+class ApiError(StorageError):
+    """JetStream refused a request: `what`, with the error of its answer."""
+
+    def __init__(self, what: str, error: Mapping[str, Any]) -> None:
+        self.code = int(error.get("err_code", 0))
+        self.status = int(error.get("code", 0))
+        self.description = str(error.get("description", "no reason"))
+        super().__init__(f"NATS refused {what}: {self.description}")
+
+
+class NatsConnection:
+    """A connection to one of the servers.
+
+    Attributes:
+        client: The client of the library.
+        reconnected: Called after each reconnection, and after messages were dropped since this
+            process was too slow.
+    """
+
+    def __init__(self, settings: NatsSettings) -> None:
+        self.settings = settings
+        self.client = Client()
+        self.reconnected: list[Callable[[], None]] = []
+        self._connected = asyncio.Event()
+        self._limits: set[asyncio.Timeout] = set()
+        self._last_error: Exception | None = None
+        self._refused = asyncio.Event()
+
+    async def open(self, name: str) -> None:
+        """Connect, with a name that NATS shows.
+
+        Raises:
+            ConfigurationError: No server could be reached, all refused the login, or the server is
+                too old.
+        """
+        options = login_options(self.settings)
+        connecting = asyncio.create_task(
+            self.client.connect(
+                list(self.settings.servers),
+                name=name,
+                error_cb=self._on_error,
+                disconnected_cb=self._on_disconnected,
+                reconnected_cb=self._on_reconnected,
+                connect_timeout=2,
+                reconnect_time_wait=_RECONNECT_SECONDS,  # type: ignore[arg-type]
+                max_reconnect_attempts=-1,
+                ping_interval=_PING_SECONDS,
+                max_outstanding_pings=_PINGS,
+                **options,
+            )
+        )
+        refused = asyncio.create_task(self._refused.wait())
+        await asyncio.wait(
+            (connecting, refused), timeout=CONNECT_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+        refused.cancel()
+        if connecting.done() and connecting.exception() is None:
+            if (reason := self.outdated()) is not None:
+                await self.close()
+                raise ConfigurationError(reason)
+            self._connected.set()
+            return
+        error = (connecting.done() and connecting.exception()) or self._last_error
+        await cancel([connecting])
+        await self.close()
+        raise ConfigurationError(self._reason(error))
+
+    @property
+    def version(self) -> str:
+        """The version of the server that this is or was connected to."""
+        return str(self.client._server_info.get("version", ""))
+
+    def outdated(self) -> str | None:
+        """Return why the server is too old for a hub, and what to do; None if it is not."""
+        found = self.client.connected_server_version
+        if (found.major, found.minor) >= REQUIRED:
+            return None
+        return (
+            f"NATS {self.version} at {self.settings.place} is too old: servers before "
+            f"{'.'.join(map(str, REQUIRED))} can name a wrong leader, and lose records that they "
+            "have acknowledged; upgrade all servers of the cluster"
+        )
+
+    def _reason(self, error: object) -> str:
+        place = self.settings.place
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return (
+                f"NATS at {place} has a certificate that is not trusted: {error.verify_message}; "
+                "name the file with its authority"
+            )
+        if refuses_certificate(error):
+            return (
+                f"NATS at {place} refuses the certificate of this hub, or requires one: name a "
+                "certificate that an authority of the servers has signed, and its key"
+            )
+        if self._refused.is_set():
+            return f"NATS at {place} refuses the login: check user and password, or the files"
+        shown = str(error) or type(error).__name__ if error else "no answer"
+        return f"cannot connect to NATS at {place}: {shown}; start the servers, or correct the URL"
+
+    async def _on_error(self, error: Exception) -> None:
+        self._last_error = error
+        is_hopeless = isinstance(error, _HOPELESS) or refuses_certificate(error)
+        if is_hopeless or "uthorization" in str(error):
+            self._refused.set()
+        if isinstance(error, errors.SlowConsumerError):
+            self._notify()
+        elif self._connected.is_set():
+            log.warning("NATS: %s", error or type(error).__name__)
+
+    async def _on_disconnected(self) -> None:
+        if self._connected.is_set() and not self.client.is_closed:
+            log.warning("the connection to NATS broke; the hub connects again")
+        self._connected.clear()
+        for limit in self._limits:  # what was sent is not answered any more
+            limit.reschedule(asyncio.get_running_loop().time())
+
+    async def _on_reconnected(self) -> None:
+        log.info("connected to NATS again")
+        self._connected.set()
+        self._notify()
+
+    @property
+    def server(self) -> str | None:
+        """The name of the server that this is connected to; None while it is not connected."""
+        if not self._connected.is_set():
+            return None
+        return str(self.client._server_info.get("server_name", ""))
+
+    def _notify(self) -> None:
+        for call in self.reconnected:
+            call()
+
+    async def request(
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        headers: dict[str, str] | None = None,
+    ) -> Msg:
+        """Send a request until it is answered; the receiver must accept it twice.
+
+        Raises:
+            StorageError: There was no answer in time.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + PATIENCE
+        while (left := end - loop.time()) > 0:
+            try:
+                async with asyncio.timeout(left):
+                    await self._connected.wait()
+                async with self._until_disconnected(min(REQUEST_SECONDS, left)):
+                    return await self.client.request(subject, payload, PATIENCE, headers=headers)
+            except errors.NoRespondersError:
+                await asyncio.sleep(_RETRY_SECONDS)
+            except (errors.ConnectionClosedError, errors.ConnectionDrainingError):
+                raise StorageError("the hub's connection to NATS is closed") from None
+            except (TimeoutError, errors.OutboundBufferLimitError, OSError):
+                await asyncio.sleep(0)
+        raise StorageError(
+            f"NATS at {self.settings.place} does not answer: are most of its servers running?"
+        )
+
+    @asynccontextmanager
+    async def _until_disconnected(self, seconds: float) -> AsyncIterator[None]:
+        """Raise TimeoutError after some seconds, or as soon as the connection breaks."""
+        async with asyncio.timeout(seconds) as limit:
+            self._limits.add(limit)
+            try:
+                yield
+            finally:
+                self._limits.discard(limit)
+
+    async def api(
+        self, subject: str, payload: Mapping[str, Any] | None = None, *, what: str
+    ) -> dict[str, Any]:
+        """Send a request to the API of JetStream, and return the answer.
+
+        Args:
+            subject: Its subject, without `$JS.API.`.
+            payload: The request.
+            what: What is requested, for messages.
+
+        Raises:
+            ApiError: It was refused.
+            StorageError: There was no answer.
+        """
+        body = msgspec.json.encode(payload) if payload is not None else b""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + PATIENCE
+        while True:
+            message = await self.request(f"$JS.API.{subject}", body)
+            answer: dict[str, Any] = msgspec.json.decode(message.data)
+            error = answer.get("error")
+            if error is None:
+                return answer
+            refused = ApiError(what, error)
+            if refused.code != _UNAVAILABLE or loop.time() > end:
+                raise refused
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def close(self) -> None:
+        self._connected.clear()
+        with suppress(Exception):
+            async with asyncio.timeout(2):
+                await self.client.close()
+
+
 def login_options(settings: NatsSettings) -> dict[str, Any]:
-    """Return the options of the client.
+    """Return the options of the client that log in.
 
     Raises:
         ConfigurationError: A file cannot be read, or has something else.
@@ -97,222 +321,3 @@ def _tls(settings: NatsSettings) -> ssl.SSLContext:
                 f"{error}"
             ) from None
     return context
-
-
-log = logging.getLogger("rsnotify.hub.store")
-
-#: Seconds to connect at the start, and that a request may take with its retries: a cluster of NATS
-#: elects a new leader in up to 10 seconds.
-CONNECT_SECONDS = 10.0
-PATIENCE = 20.0
-#: Seconds until a request is retried.
-REQUEST_SECONDS = 2.0
-#: The server is pinged every so many seconds, and given up when this many pings are not answered.
-_PING_SECONDS, _PINGS = 1, 3
-_RECONNECT_SECONDS = 0.25
-_RETRY_SECONDS = 0.1
-#: Errors that the next attempt to connect would meet, too.
-_HOPELESS = (errors.AuthorizationError, ssl.SSLCertVerificationError)
-#: JetStream has no leader at the moment.
-_UNAVAILABLE = 10008
-
-
-class ApiError(StorageError):
-    """JetStream refused a request.
-
-    Args:
-        what: What was refused, as a clause.
-        error: The error of its answer.
-    """
-
-    def __init__(self, what: str, error: Mapping[str, Any]) -> None:
-        self.code = int(error.get("err_code", 0))
-        self.status = int(error.get("code", 0))
-        self.description = str(error.get("description", "no reason"))
-        super().__init__(f"NATS refused {what}: {self.description}")
-
-
-class NatsConnection:
-    """A connection to one of the servers; `open_connection` makes one.
-
-    Args:
-        settings: Where the servers are.
-
-    Attributes:
-        client: The client of the library.
-        reconnected: Called after each reconnection, and after messages were dropped since this
-            process was too slow.
-    """
-
-    def __init__(self, settings: NatsSettings) -> None:
-        self.settings = settings
-        self.client = Client()
-        self.reconnected: list[Callable[[], None]] = []
-        self._connected = asyncio.Event()
-        self._limits: set[asyncio.Timeout] = set()
-        self._last_error: Exception | None = None
-        self._refused = asyncio.Event()
-
-    async def open(self, name: str) -> None:
-        """Connect.
-
-        Args:
-            name: The name of the connection in NATS.
-
-        Raises:
-            ConfigurationError: No server could be reached, or all refused the login.
-        """
-        options = login_options(self.settings)
-        connecting = asyncio.create_task(
-            self.client.connect(
-                list(self.settings.servers),
-                name=name,
-                error_cb=self._on_error,
-                disconnected_cb=self._on_disconnected,
-                reconnected_cb=self._on_reconnected,
-                connect_timeout=2,
-                reconnect_time_wait=_RECONNECT_SECONDS,  # type: ignore[arg-type]
-                max_reconnect_attempts=-1,
-                ping_interval=_PING_SECONDS,
-                max_outstanding_pings=_PINGS,
-                **options,
-            )
-        )
-        refused = asyncio.create_task(self._refused.wait())
-        await asyncio.wait(
-            (connecting, refused), timeout=CONNECT_SECONDS, return_when=asyncio.FIRST_COMPLETED
-        )
-        refused.cancel()
-        if connecting.done() and connecting.exception() is None:
-            self._connected.set()
-            return
-        error = (connecting.done() and connecting.exception()) or self._last_error
-        await cancel([connecting])
-        await self.close()
-        raise ConfigurationError(self._reason(error))
-
-    def _reason(self, error: object) -> str:
-        place = self.settings.place
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return (
-                f"NATS at {place} has a certificate that is not trusted: {error.verify_message}; "
-                "name the file with its authority"
-            )
-        if refuses_certificate(error):
-            return (
-                f"NATS at {place} refuses the certificate of this hub, or requires one: name a "
-                "certificate that an authority of the servers has signed, and its key"
-            )
-        if self._refused.is_set():
-            return f"NATS at {place} refuses the login: check user and password, or the files"
-        shown = str(error) or type(error).__name__ if error else "no answer"
-        return f"cannot connect to NATS at {place}: {shown}; start the servers, or correct the URL"
-
-    async def _on_error(self, error: Exception) -> None:
-        self._last_error = error
-        is_hopeless = isinstance(error, _HOPELESS) or refuses_certificate(error)
-        if is_hopeless or "uthorization" in str(error):
-            self._refused.set()
-        if isinstance(error, errors.SlowConsumerError):
-            self._notify()
-        elif self._connected.is_set():
-            log.warning("NATS: %s", error or type(error).__name__)
-
-    async def _on_disconnected(self) -> None:
-        if self._connected.is_set() and not self.client.is_closed:
-            log.warning("the connection to NATS broke; the hub connects again")
-        self._connected.clear()
-        for limit in self._limits:  # what was sent is not answered any more
-            limit.reschedule(asyncio.get_running_loop().time())
-
-    async def _on_reconnected(self) -> None:
-        log.info("connected to NATS again")
-        self._connected.set()
-        self._notify()
-
-    @property
-    def server(self) -> str | None:
-        """The name of the server that this is connected to; None while it is not connected."""
-        if not self._connected.is_set():
-            return None
-        return str(self.client._server_info.get("server_name", ""))
-
-    def _notify(self) -> None:
-        for call in self.reconnected:
-            call()
-
-    async def request(
-        self,
-        subject: str,
-        payload: bytes,
-        *,
-        headers: dict[str, str] | None = None,
-    ) -> Msg:
-        """Send a request, and again until it is answered.
-
-        So the receiver must cope with a request that it receives twice.
-
-        Raises:
-            StorageError: There was no answer in time.
-        """
-        loop = asyncio.get_running_loop()
-        end = loop.time() + PATIENCE
-        while (left := end - loop.time()) > 0:
-            try:
-                async with asyncio.timeout(left):
-                    await self._connected.wait()
-                async with self._until_disconnected(min(REQUEST_SECONDS, left)):
-                    return await self.client.request(subject, payload, PATIENCE, headers=headers)
-            except errors.NoRespondersError:
-                await asyncio.sleep(_RETRY_SECONDS)
-            except (errors.ConnectionClosedError, errors.ConnectionDrainingError):
-                raise StorageError("the hub's connection to NATS is closed") from None
-            except (TimeoutError, errors.OutboundBufferLimitError, OSError):
-                await asyncio.sleep(0)
-        raise StorageError(
-            f"NATS at {self.settings.place} does not answer: are most of its servers running?"
-        )
-
-    @asynccontextmanager
-    async def _until_disconnected(self, seconds: float) -> AsyncIterator[None]:
-        """Raise TimeoutError after some seconds, or as soon as the connection breaks."""
-        async with asyncio.timeout(seconds) as limit:
-            self._limits.add(limit)
-            try:
-                yield
-            finally:
-                self._limits.discard(limit)
-
-    async def api(
-        self, subject: str, payload: Mapping[str, Any] | None = None, *, what: str
-    ) -> dict[str, Any]:
-        """Send a request to the API of JetStream, and return the answer.
-
-        Args:
-            subject: Its subject, without `$JS.API.`.
-            payload: The request.
-            what: What is requested, for messages.
-
-        Raises:
-            ApiError: It was refused.
-            StorageError: There was no answer.
-        """
-        body = msgspec.json.encode(payload) if payload is not None else b""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + PATIENCE
-        while True:
-            message = await self.request(f"$JS.API.{subject}", body)
-            answer: dict[str, Any] = msgspec.json.decode(message.data)
-            error = answer.get("error")
-            if error is None:
-                return answer
-            refused = ApiError(what, error)
-            if refused.code != _UNAVAILABLE or loop.time() > end:
-                raise refused
-            await asyncio.sleep(_RETRY_SECONDS)
-
-    async def close(self) -> None:
-        self._connected.clear()
-        with suppress(Exception):
-            async with asyncio.timeout(2):
-                await self.client.close()

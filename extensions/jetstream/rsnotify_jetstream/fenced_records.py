@@ -1,21 +1,14 @@
-"""Cursors that one owner at a time writes, in as many fenced records as their size requires.
+"""Cursors that one owner at a time writes: each record is replaced whole, by compare-and-set.
 
-Theory of operation. The hash of its key assigns each cursor to a record, so that only the records
-in which a cursor has moved are written. The first record, the *head*, states the number of records.
-When one becomes too large, the number is doubled, or doubled again: the new records are written
-with the cursors that are assigned to them then, and after them the head with the new number. Before
-that write nobody reads the new records, and after it nobody reads those cursors in the old ones. So
-a crash in between loses nothing.
+A new owner writes first, so that whatever the one before sends later is refused: it is *fenced*.
 
-A new owner writes the head first, after which the number of records cannot change, and then each of
-the others. So whatever the owner before sends later is refused (`FencedRecord`).
-
-The records in which cursors are divided (`FencedMap`), and reading and storing them unowned.
-
-A value that one owner at a time writes whole, some time after it has changed.
-
-Each write replaces the revision that the owner knows. A new owner writes first, so that whatever
-the one before it sends later is refused: it is *fenced*.
+The cursors are divided among as many records as their size requires. The hash of its key assigns
+each cursor to a record, so that only the records in which a cursor has moved are written. The first
+record, the *head*, states the number of records. When one becomes too large, the number is doubled,
+or doubled again: the new records are written with the cursors that are assigned to them then, and
+after them the head with the new number. Before that write nobody reads the new records, and after
+it nobody reads those cursors in the old ones, so a crash in between loses nothing. A new owner
+writes the head first, after which the number of records cannot change, and then the others.
 """
 
 from __future__ import annotations
@@ -23,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -33,27 +26,29 @@ from rsnotify.errors import StorageError
 from rsnotify.runtime.tasks import cancel, first_cause
 from rsnotify_hub.store.interface import NotOwner
 from rsnotify_jetstream.bucket import Bucket
+from rsnotify_jetstream.records import decode, encode
+
+log = logging.getLogger("rsnotify.hub.store")
 
 #: The bytes of a record beyond which the number of records increases. NATS accepts 1 MB.
 PART_BYTES = 131_072
 #: The part of these that records have at most when their number has increased.
 FILLED = 0.75
-
 #: The epoch of records that no node has written; that of the first owner is later.
 NO_EPOCH = 0
+#: How long a change waits for others to be written with it, in seconds.
+DELAY = 0.5
+#: The wait before a write that failed is repeated, in seconds.
+RETRY_DELAY = 1.0
+
+_encoder = msgspec.msgpack.Encoder()
 
 K = TypeVar("K", bound=bytes | str)
 V = TypeVar("V")
 
 
 class FencedContent(Struct, Generic[K, V], frozen=True):
-    """What one record has.
-
-    Args:
-        epoch: The epoch of the owner that has written it.
-        parts: The number of records; it counts in the head.
-        cursors: The cursors.
-    """
+    """What one record has; `epoch` is that of its owner, and `parts` counts in the head."""
 
     epoch: int
     parts: int
@@ -61,212 +56,17 @@ class FencedContent(Struct, Generic[K, V], frozen=True):
 
 
 class FencedFormat(Struct, Generic[K, V], frozen=True):
-    """How a record is written and read; reading raises `StorageError`."""
+    """How a record is written and read: its type, and its fields besides those of the content."""
 
-    encode: Callable[[FencedContent[K, V]], bytes]
-    decode: Callable[[bytes], FencedContent[K, V]]
+    kind: type[Any]  # CursorsRecord or BridgeRecord
+    fields: dict[str, Any] = {}
 
+    def encode(self, epoch: int, parts: int, cursors: dict[K, V]) -> bytes:
+        return encode(self.kind(epoch=epoch, parts=parts, cursors=cursors, **self.fields))
 
-async def read_fenced(bucket: Bucket, key: str, format: FencedFormat[K, V]) -> dict[K, V]:
-    """Return cursors; this node need not own them."""
-    while True:
-        count, cursors = await _read_parts(bucket, key, format)
-        _, head = await _read_part(bucket, key, format)
-        if head is None or head.parts == count:  # otherwise some have moved to new records
-            return cursors
-
-
-async def _read_parts(
-    bucket: Bucket, key: str, format: FencedFormat[K, V]
-) -> tuple[int, dict[K, V]]:
-    _, head = await _read_part(bucket, key, format)
-    if head is None:
-        return 0, {}
-    cursors = assigned(head.cursors, 0, head.parts)
-    for number in range(1, head.parts):
-        _, part = await _read_part(bucket, part_key(key, number), format)
-        if part is not None:
-            cursors |= assigned(part.cursors, number, head.parts)
-    return head.parts, cursors
-
-
-async def _read_part(
-    bucket: Bucket, key: str, format: FencedFormat[K, V]
-) -> tuple[int, FencedContent[K, V] | None]:
-    found = await bucket.get(key)
-    if found is None or found.value is None:
-        return (0 if found is None else found.revision), None
-    return found.revision, format.decode(found.value)
-
-
-async def store_fenced(
-    bucket: Bucket, key: str, format: FencedFormat[K, V], cursors: dict[K, V]
-) -> None:
-    """Store cursors that no node owns; nothing if there are some, or a node is writing them."""
-    if (await _read_part(bucket, key, format))[1] is not None:
-        return
-    total = sum(map(size_of, cursors, cursors.values()))
-    count = 1
-    while total > count * PART_BYTES * FILLED:
-        count *= 2
-    for number in reversed(range(count)):  # the head makes the others count
-        revision, found = await _read_part(bucket, part_key(key, number), format)
-        if found is not None and (number == 0 or found.epoch != NO_EPOCH):
-            return
-        content = FencedContent(NO_EPOCH, count, assigned(cursors, number, count))
-        if await bucket.replace(part_key(key, number), format.encode(content), revision) is None:
-            return
-
-
-_encode = msgspec.msgpack.Encoder().encode
-
-
-def part_key(key: str, number: int) -> str:
-    return f"{key}.{number}" if number else key
-
-
-def size_of(key: bytes | str, value: object) -> int:
-    return len(_encode(key)) + len(_encode(value))
-
-
-def number_of(key: bytes | str, count: int) -> int:
-    return crc32(key.encode() if isinstance(key, str) else key) % count
-
-
-def assigned(cursors: dict[K, V], number: int, count: int) -> dict[K, V]:
-    """Return the cursors that are assigned to one of `count` records."""
-    return {key: value for key, value in cursors.items() if number_of(key, count) == number}
-
-
-log = logging.getLogger("rsnotify.hub.store")
-
-#: How long a change waits for others to be written with it, in seconds.
-DELAY = 0.5
-#: The wait before a write that failed is repeated, in seconds.
-RETRY_DELAY = 1.0
-
-
-class FencedRecord:
-    """A value in a bucket.
-
-    Args:
-        bucket: The bucket.
-        key: The key of the value.
-        encode: Returns the value as it is now.
-        may_write: Returns whether this node is the owner right now.
-        lost: Called when another owner has written.
-    """
-
-    def __init__(
-        self,
-        bucket: Bucket,
-        key: str,
-        encode: Callable[[], bytes],
-        may_write: Callable[[], bool],
-        lost: Callable[[], None],
-    ) -> None:
-        self._bucket = bucket
-        self._key = key
-        self._encode = encode
-        self._may_write = may_write
-        self._lost = lost
-        self._revision = 0
-        self._changes = 0
-        self._written = 0
-        self._lock = asyncio.Lock()
-        self._timer: asyncio.TimerHandle | None = None
-        self._writing: asyncio.Task[None] | None = None
-        self._is_closed = False
-
-    async def read(self) -> bytes | None:
-        """Return the value that another owner has written last; `claim` then replaces that."""
-        found = await self._bucket.get(self._key)
-        self._revision = found.revision if found is not None else 0
-        return found.value if found is not None else None
-
-    async def claim(self) -> None:
-        """Write as the new owner.
-
-        Raises:
-            StorageError: It failed, or another owner has written since `read`.
-        """
-        revision = await self._bucket.replace(self._key, self._encode(), self._revision)
-        if revision is None:
-            raise StorageError(f"another node has just written the cursors {self._key}")
-        self._revision = revision
-
-    def changed(self) -> None:
-        """Note that the value has changed; it is written soon."""
-        self._changes += 1
-        self._write_in(DELAY)
-
-    def _write_in(self, seconds: float) -> None:
-        if self._timer is None and self._writing is None and not self._is_closed:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(seconds, self._write_soon)
-
-    def _write_soon(self) -> None:
-        self._timer = None
-        self._writing = asyncio.create_task(self._write_pending())
-        self._writing.add_done_callback(self._written_pending)
-
-    def _written_pending(self, task: asyncio.Task[None]) -> None:
-        self._writing = None
-        error = None if task.cancelled() else task.exception()
-        if task.cancelled() or self._is_closed:
-            return
-        if error is None:
-            if self._changes > self._written:
-                self._write_in(DELAY)
-        elif isinstance(error, NotOwner):
-            self.close()
-        else:
-            log.warning(
-                "cursors could not be saved yet; after a crash some fragments are delivered "
-                "twice: %s",
-                error,
-            )
-            self._write_in(RETRY_DELAY)
-
-    async def _write_pending(self) -> None:
-        if self._changes > self._written:
-            await self.write()
-
-    async def write(self) -> None:
-        """Write the value now.
-
-        Raises:
-            NotOwner: Another node has, or this one is not the owner.
-            StorageError: It failed.
-        """
-        async with self._lock:
-            if self._is_closed or not self._may_write():
-                raise NotOwner("another node has these cursors")
-            changes = self._changes
-            revision = await self._bucket.replace(self._key, self._encode(), self._revision)
-            if revision is None:
-                self.close()
-                self._lost()
-                raise NotOwner("another node has written these cursors")
-            self._revision = revision
-            self._written = changes
-
-    async def flush(self) -> None:
-        """Write what has changed, if this is still possible."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        while self._changes > self._written:
-            await self.write()
-
-    def close(self) -> None:
-        """Write nothing any more."""
-        self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._writing is not None and self._writing is not asyncio.current_task():
-            self._writing.cancel()
+    def decode(self, value: bytes) -> FencedContent[K, V]:
+        found: Any = decode(value, self.kind)
+        return FencedContent(found.epoch, found.parts, found.cursors)
 
 
 class OwnerRights(Struct, frozen=True):
@@ -281,33 +81,6 @@ class OwnerRights(Struct, frozen=True):
     epoch: int
     may_write: Callable[[], bool]
     lost: Callable[[], None]
-
-
-class _Part(Generic[K, V]):
-    """The cursors in one record."""
-
-    def __init__(self, stored: FencedRecord) -> None:
-        self.stored = stored
-        self.cursors: dict[K, V] = {}
-        self.size = 0
-
-    def fill(self, cursors: dict[K, V]) -> None:
-        self.cursors = cursors
-        self.size = sum(map(size_of, cursors, cursors.values()))
-
-    def set(self, key: K, value: V) -> None:
-        self.size += size_of(key, value) - self._size_of(key)
-        self.cursors[key] = value
-        self.stored.changed()
-
-    def remove(self, key: K) -> None:
-        self.size -= self._size_of(key)
-        if self.cursors.pop(key, None) is not None:
-            self.stored.changed()
-
-    def _size_of(self, key: K) -> int:
-        value = self.cursors.get(key)
-        return 0 if value is None else size_of(key, value)
 
 
 class FencedMap(Generic[K, V]):
@@ -335,11 +108,9 @@ class FencedMap(Generic[K, V]):
         part: _Part[K, V]
 
         def encode() -> bytes:
-            content = FencedContent(self._rights.epoch, len(self._parts), part.cursors)
-            return self._format.encode(content)
+            return self._format.encode(self._rights.epoch, len(self._parts), part.cursors)
 
-        rights = self._rights
-        part = _Part(FencedRecord(self._bucket, key, encode, rights.may_write, rights.lost))
+        part = _Part(FencedRecord(self._bucket, key, encode, self._rights))
         return part
 
     async def load(self) -> None:
@@ -475,6 +246,218 @@ class FencedMap(Generic[K, V]):
             growing.cancel()
         for part in self._parts:
             part.stored.close()
+
+
+class _Part(Generic[K, V]):
+    """The cursors in one record."""
+
+    def __init__(self, stored: FencedRecord) -> None:
+        self.stored = stored
+        self.cursors: dict[K, V] = {}
+        self.size = 0
+
+    def fill(self, cursors: dict[K, V]) -> None:
+        self.cursors = cursors
+        self.size = sum(map(size_of, cursors, cursors.values()))
+
+    def set(self, key: K, value: V) -> None:
+        self.size += size_of(key, value) - self._size_of(key)
+        self.cursors[key] = value
+        self.stored.changed()
+
+    def remove(self, key: K) -> None:
+        self.size -= self._size_of(key)
+        if self.cursors.pop(key, None) is not None:
+            self.stored.changed()
+
+    def _size_of(self, key: K) -> int:
+        value = self.cursors.get(key)
+        return 0 if value is None else size_of(key, value)
+
+
+class FencedRecord:
+    """A value in a bucket, which is written some time after it has changed.
+
+    Args:
+        bucket: The bucket.
+        key: The key of the value.
+        encode: Returns the value as it is now.
+        rights: The rights of this node.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        key: str,
+        encode: Callable[[], bytes],
+        rights: OwnerRights,
+    ) -> None:
+        self._bucket = bucket
+        self._key = key
+        self._encode = encode
+        self._rights = rights
+        self._revision = 0
+        self._changes = 0
+        self._written = 0
+        self._lock = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    async def read(self) -> bytes | None:
+        """Return the value that another owner has written last; `claim` then replaces that."""
+        value, self._revision = await self._bucket.latest(self._key)
+        return value
+
+    async def claim(self) -> None:
+        """Write as the new owner.
+
+        Raises:
+            StorageError: It failed, or another owner has written since `read`.
+        """
+        revision = await self._bucket.replace(self._key, self._encode(), self._revision)
+        if revision is None:
+            raise StorageError(f"another node has just written the cursors {self._key}")
+        self._revision = revision
+
+    def changed(self) -> None:
+        """Note that the value has changed; it is written soon."""
+        self._changes += 1
+        self._write_in(DELAY)
+
+    def _write_in(self, seconds: float) -> None:
+        if self._timer is None and self._writing is None and not self._is_closed:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(seconds, self._write_soon)
+
+    def _write_soon(self) -> None:
+        self._timer = None
+        self._writing = asyncio.create_task(self._write_pending())
+        self._writing.add_done_callback(self._written_pending)
+
+    def _written_pending(self, task: asyncio.Task[None]) -> None:
+        self._writing = None
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or self._is_closed:
+            return
+        if error is None:
+            if self._changes > self._written:
+                self._write_in(DELAY)
+        elif isinstance(error, NotOwner):
+            self.close()
+        else:
+            log.warning(
+                "cursors could not be saved yet; after a crash some fragments are delivered "
+                "twice: %s",
+                error,
+            )
+            self._write_in(RETRY_DELAY)
+
+    async def _write_pending(self) -> None:
+        if self._changes > self._written:
+            await self.write()
+
+    async def write(self) -> None:
+        """Write the value now.
+
+        Raises:
+            NotOwner: Another node has, or this one is not the owner.
+            StorageError: It failed.
+        """
+        async with self._lock:
+            if self._is_closed or not self._rights.may_write():
+                raise NotOwner("another node has these cursors")
+            changes = self._changes
+            revision = await self._bucket.replace(self._key, self._encode(), self._revision)
+            if revision is None:
+                self.close()
+                self._rights.lost()
+                raise NotOwner("another node has written these cursors")
+            self._revision = revision
+            self._written = changes
+
+    async def flush(self) -> None:
+        """Write what has changed, if this is still possible."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._changes > self._written:
+            await self.write()
+
+    def close(self) -> None:
+        """Write nothing any more."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._writing is not None and self._writing is not asyncio.current_task():
+            self._writing.cancel()
+
+
+async def read_fenced(bucket: Bucket, key: str, format: FencedFormat[K, V]) -> dict[K, V]:
+    """Return cursors, also of another owner."""
+    while True:
+        count, cursors = await _read_parts(bucket, key, format)
+        _, head = await _read_part(bucket, key, format)
+        if head is None or head.parts == count:  # otherwise some have moved to new records
+            return cursors
+
+
+async def _read_parts(
+    bucket: Bucket, key: str, format: FencedFormat[K, V]
+) -> tuple[int, dict[K, V]]:
+    _, head = await _read_part(bucket, key, format)
+    if head is None:
+        return 0, {}
+    cursors = assigned(head.cursors, 0, head.parts)
+    for number in range(1, head.parts):
+        _, part = await _read_part(bucket, part_key(key, number), format)
+        if part is not None:
+            cursors |= assigned(part.cursors, number, head.parts)
+    return head.parts, cursors
+
+
+async def _read_part(
+    bucket: Bucket, key: str, format: FencedFormat[K, V]
+) -> tuple[int, FencedContent[K, V] | None]:
+    value, revision = await bucket.latest(key)
+    return revision, None if value is None else format.decode(value)
+
+
+async def store_fenced(
+    bucket: Bucket, key: str, format: FencedFormat[K, V], cursors: dict[K, V]
+) -> None:
+    """Store cursors that no node owns; nothing if there are some, or a node is writing them."""
+    if (await _read_part(bucket, key, format))[1] is not None:
+        return
+    total = sum(map(size_of, cursors, cursors.values()))
+    count = 1
+    while total > count * PART_BYTES * FILLED:
+        count *= 2
+    for number in reversed(range(count)):  # the head makes the others count
+        revision, found = await _read_part(bucket, part_key(key, number), format)
+        if found is not None and (number == 0 or found.epoch != NO_EPOCH):
+            return
+        value = format.encode(NO_EPOCH, count, assigned(cursors, number, count))
+        if await bucket.replace(part_key(key, number), value, revision) is None:
+            return
+
+
+def part_key(key: str, number: int) -> str:
+    return f"{key}.{number}" if number else key
+
+
+def size_of(key: bytes | str, value: object) -> int:
+    return len(_encoder.encode(key)) + len(_encoder.encode(value))
+
+
+def number_of(key: bytes | str, count: int) -> int:
+    return crc32(key.encode() if isinstance(key, str) else key) % count
+
+
+def assigned(cursors: dict[K, V], number: int, count: int) -> dict[K, V]:
+    """Return the cursors that are assigned to one of `count` records."""
+    return {key: value for key, value in cursors.items() if number_of(key, count) == number}
 
 
 async def _all(works: Iterable[Awaitable[None]]) -> None:

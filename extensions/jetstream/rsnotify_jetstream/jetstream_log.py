@@ -1,33 +1,19 @@
 """The log of a hub of many nodes: a replicated stream of NATS JetStream.
 
-Theory of operation. All records of all logs are in one stream, and the position of a record is its
-sequence number. Each node follows the whole stream (`StreamFollower`), and keeps an index of it in
-memory (`LogIndex`), which is the same on every node. An append succeeds if the log is still as the
-index knows it: each record names the last one from which it was planned, and every index skips a
-record that came too late. It returns once the index of this node has the record. So the stream
-alone decides the order, and no clock does.
+All records of all logs are in one stream, and the position of a record is its sequence number. Each
+node follows the whole stream (`StreamFollower`), and keeps an index of it in memory (`LogIndex`),
+which is the same on every node.
 
-Appends records to the stream, one after the other.
+The servers only order the records. Each names the last record of its topic from which it was
+planned, and every index skips a record that came too late. So a record that is sent again after a
+lost acknowledgement counts once, records of one append keep their order even if the leader of the
+stream changes in between, and of two nodes that append at once one has to plan again. An append
+returns once the index of this node has its record. No clock decides anything.
 
-Theory of operation. The servers store each record without a condition: they only order them. A
-record names the last record of its topic from which it was planned, and every index skips it if
-another one came in between (`LogIndex.apply`). So a record that is sent again after a lost
-acknowledgement counts once, records of one append keep their order even if the leader of the stream
-changes in between, and of two nodes that append at once one has to plan again. Conditions that the
-servers check (`Nats-Expected-Last-Subject-Sequence`, `Nats-Msg-Id`) would do much of this, but each
-copy of the stream checks them for itself, and copies may differ (`EntryReader`).
-
-Deletes from the stream what no index has any more, in the background.
-
-It may fail, or be done twice: what is left in the stream is deleted later, and no index has it.
-The last entry of a topic always stays: it tells the state of the log. Single records are deleted in
-order: a record that came too late shows that only while the stream has the one that came before it,
-which a later record may replace.
-
-Reads entries by their positions, and keeps some in memory that were read or have just come.
-
-Any server with a copy of the stream may answer, and a copy may be wrong (`CopyScan`). So each entry
-is compared with the digest in the index, and read from other copies if it is another one.
+What no index has any more is deleted from the stream in the background. That may fail, or happen
+twice. The last entry of a topic always stays: it states the log. Single records are deleted in
+order: a record that came too late is only known as such while the stream has the one that came
+before it, which a later record may replace.
 """
 
 from __future__ import annotations
@@ -68,228 +54,16 @@ from rsnotify_jetstream.log_records import (
 from rsnotify_jetstream.stream import LogStream, StoredMessage
 from rsnotify_jetstream.stream_follower import StreamFollower
 
-#: The bytes of the lines that enclose headers, and of the server's own headers.
-_ENVELOPE = 64
-
-
-class Appender:
-    """Appends records.
-
-    Args:
-        connection: The connection.
-        stream: The stream.
-        follower: Follows the stream, and so updates the index.
-    """
-
-    def __init__(
-        self, connection: NatsConnection, stream: LogStream, follower: StreamFollower
-    ) -> None:
-        self._connection = connection
-        self._stream = stream
-        self._follower = follower
-        self._accepted: dict[str, dict[tuple[int, bytes], int]] = {}
-
-    def accepted(self, record: LogRecord) -> None:
-        """Note that the index has accepted a record of a topic to which this node appends."""
-        positions = self._accepted.setdefault(record.topic, {})
-        positions[record.after, record.digest] = record.position
-
-    def ended(self, topic: str) -> None:
-        """Note that this node does not append to a topic any more."""
-        self._accepted.pop(topic, None)
-
-    async def append(self, record: LogRecord, fragment: Fragment) -> int:
-        """Append a record to the log that the index knows, and return its position.
-
-        It returns after the index has applied the record.
-
-        Args:
-            record: The record, without a position.
-            fragment: Its fragment.
-
-        Raises:
-            LogMoved: Another node has appended to the log, or deleted it.
-            TooLarge: The server does not accept a message of this size.
-            StorageError: It is unknown whether the record was stored.
-        """
-        headers = headers_of(record, fragment.content_type)
-        self._check_size(headers, fragment.body)
-        return await self._append(record, fragment.body, headers)
-
-    async def reset(self, record: LogRecord) -> None:
-        """Append a record that deletes the log that the index knows.
-
-        Raises:
-            LogMoved: Another node has appended to the log, or deleted it.
-            StorageError: It is unknown whether the record was stored.
-        """
-        await self._append(record, b"", headers_of(record))
-
-    async def _append(self, record: LogRecord, body: bytes, headers: dict[str, str]) -> int:
-        await self._store(self._stream.subject(record.topic), body, headers)
-        # If the record was sent twice, the first one counts.
-        found = self._accepted.get(record.topic, {}).get((record.after, record.digest))
-        if found is None:
-            raise LogMoved(f"another hub has changed the log of {record.topic}")
-        return found
-
-    async def check(self) -> None:
-        """Store a record that says nothing in place of the one before, and wait for it."""
-        headers = headers_of(LogRecord(0, RecordKind.CHECK)) | {"Nats-Rollup": "sub"}
-        await self._store(self._stream.check_subject, b"", headers)
-
-    async def _store(self, subject: str, body: bytes, headers: dict[str, str]) -> None:
-        """Send a record until it is acknowledged, and wait until the index has applied it."""
-        message = await self._connection.request(subject, body, headers=headers)
-        answer: dict[str, Any] = msgspec.json.decode(message.data)
-        if (error := answer.get("error")) is not None:
-            raise ApiError("to store a record", error)
-        await self._follower.reach(int(answer["seq"]))
-
-    def _check_size(self, headers: Mapping[str, str], body: bytes) -> None:
-        size = sum(len(name) + len(value) + 4 for name, value in headers.items())
-        limit = self._connection.client.max_payload
-        if size + len(body) + _ENVELOPE > limit:
-            raise TooLarge(
-                f"it has {len(body)} bytes, and NATS accepts {limit} with the headers; send "
-                "smaller fragments, or set max_payload in the configuration of the NATS servers"
-            )
-
-
 log = logging.getLogger("rsnotify.hub.store")
 
+#: The bytes of the lines that enclose headers, and of the server's own headers.
+_ENVELOPE = 64
 #: How many entries of a log are trimmed before they are deleted together.
 TRIMMED_TOGETHER = 32
 #: Seconds that deletions wait for others.
 _DELAY = 0.5
-
-
-class Cleaner:
-    """Deletes records.
-
-    Args:
-        stream: The stream.
-    """
-
-    def __init__(self, stream: LogStream) -> None:
-        self._stream = stream
-        self._trimmed: dict[str, int] = {}
-        self._purges: dict[str, int] = {}
-        self._deletions: deque[int] = deque()
-        self._wanted = asyncio.Event()
-        self._cleaning = asyncio.create_task(self._clean())
-
-    def delete(self, position: int) -> None:
-        """Delete a record that another one replaces, or that came too late."""
-        self._deletions.append(position)
-        self._wanted.set()
-
-    def trimmed(self, topic: str, entries: int, first: int, *, now: bool = False) -> None:
-        """Delete the records before `first`, as soon as there are enough of them, or now."""
-        count = self._trimmed.pop(topic, 0) + entries
-        if count >= TRIMMED_TOGETHER or (now and count):
-            self._purges[topic] = first
-            self._wanted.set()
-        elif count:
-            self._trimmed[topic] = count
-
-    async def _clean(self) -> None:
-        while True:
-            await self._wanted.wait()
-            await asyncio.sleep(_DELAY)
-            self._wanted.clear()
-            purges, self._purges = self._purges, {}
-            try:
-                for topic, first in purges.items():
-                    await self._stream.purge(topic, first)
-                while self._deletions:
-                    await self._stream.delete(self._deletions[0])
-                    self._deletions.popleft()
-            except StorageError as error:
-                log.info("old records of the log stay in NATS for now: %s", error)
-
-    async def close(self) -> None:
-        await cancel([self._cleaning])
-
-
 #: The bytes of all bodies in memory.
 CACHE_BYTES = 16 * 1024 * 1024
-#: How often a record is read that is not the expected one, until the leader of the stream is asked.
-_ATTEMPTS = 8
-
-
-class EntryReader:
-    """Reads entries.
-
-    Args:
-        stream: The stream.
-    """
-
-    def __init__(self, stream: LogStream) -> None:
-        self._stream = stream
-        self._cache: OrderedDict[int, LogEntry] = OrderedDict()
-        self._size = 0
-
-    def keep(self, entry: LogEntry) -> None:
-        """Keep an entry in memory, in place of the one that was used longest ago."""
-        size = len(entry.fragment.body)
-        if size > CACHE_BYTES // 8 or entry.position in self._cache:
-            return
-        self._cache[entry.position] = entry
-        self._size += size
-        while self._size > CACHE_BYTES:
-            self._size -= len(self._cache.popitem(last=False)[1].fragment.body)
-
-    async def read(self, expected: Mapping[int, bytes]) -> list[LogEntry]:
-        """Return the entries at some positions, in their order.
-
-        Another node may have trimmed an entry already; such an entry is left out.
-
-        Args:
-            expected: The digest of each entry, by its position.
-        """
-        reads = (self._entry(position, digest) for position, digest in expected.items())
-        found = await asyncio.gather(*reads, return_exceptions=True)
-        entries = []
-        for entry in found:
-            if isinstance(entry, BaseException):
-                raise entry
-            if entry is not None:
-                entries.append(entry)
-        return entries
-
-    async def _entry(self, position: int, digest: bytes) -> LogEntry | None:
-        entry = self._cache.get(position)
-        if entry is not None:
-            self._cache.move_to_end(position)
-            return entry
-        message = await self._stream.get(position)
-        for _ in range(_ATTEMPTS):
-            if message is None or (entry := _checked(message, digest)) is not None:
-                break
-            log.warning("a NATS server has a wrong record %d", position)
-            message = await self._stream.get(position)  # of a random server
-        else:
-            message = await self._stream.get_from_leader(position)
-            entry = None if message is None else _checked(message, digest)
-        if message is None:
-            return None
-        if entry is None:
-            raise StorageError(
-                f"the record {position} of the log in NATS is not the one that was stored: a copy "
-                "of the stream is damaged; see `nats stream info`, and remove the server with it"
-            )
-        self.keep(entry)
-        return entry
-
-
-def _checked(message: StoredMessage, digest: bytes) -> LogEntry | None:
-    """Return the entry in a message, if it is the expected one."""
-    record = read_record(message.position, message.headers, message.size)
-    if record is None or record.kind in (RecordKind.RESET, RecordKind.CHECK):
-        return None
-    fragment = read_stored_fragment(record, message.headers, message.body)
-    return LogEntry(message.position, fragment) if digest_of(fragment) == digest else None
 
 
 class JetStreamLog:
@@ -301,9 +75,6 @@ class JetStreamLog:
         clock: Returns the current instant.
         cleans: Returns whether this node deletes what is trimmed of a topic that nobody appends
             to; one node of the cluster should.
-
-    Attributes:
-        connection: The connection.
     """
 
     def __init__(
@@ -317,24 +88,14 @@ class JetStreamLog:
         self.connection = connection
         self._clock = clock
         self._cleans = cleans
-        self._stream = LogStream(connection)
+        self.stream = LogStream(connection)
         self._index = LogIndex(retention)
-        self._follower = StreamFollower(connection, self._stream, self._apply)
-        self._appender = Appender(connection, self._stream, self._follower)
-        self._reader = EntryReader(self._stream)
-        self._cleaner = Cleaner(self._stream)
+        self._follower = StreamFollower(connection, self.stream, self._apply)
+        self._appender = Appender(connection, self.stream, self._follower)
+        self._reader = EntryReader(self.stream)
+        self._cleaner = Cleaner(self.stream)
         self._listener: LogListener | None = None
         self._appending = Counter[str]()
-
-    @property
-    def stream(self) -> LogStream:
-        """The stream of the log."""
-        return self._stream
-
-    @property
-    def position(self) -> int:
-        """The position up to which this node has followed the stream."""
-        return self._follower.position
 
     @property
     def behind(self) -> int:
@@ -343,7 +104,7 @@ class JetStreamLog:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What the leader of the stream last said of it."""
+        """What the leader of the stream last returned about it."""
         return self._follower.info
 
     def trouble(self) -> str | None:
@@ -359,7 +120,7 @@ class JetStreamLog:
             self._listener = listener
             states.extend(self._index.states())
 
-        await self._stream.prepare()
+        await self.stream.prepare()
         await self._follower.start(loaded)
         return states
 
@@ -459,9 +220,8 @@ class JetStreamLog:
             raise LogMoved(f"the log of {topic} has moved on")
         received = to_microseconds(self._clock())
         with self._queue(topic):
-            await self._appender.reset(
-                LogRecord(0, RecordKind.RESET, topic, received=received, after=after)
-            )
+            reset = LogRecord(0, RecordKind.RESET, topic, received=received, after=after)
+            await self._appender.append(reset, None)
 
     @contextmanager
     def _queue(self, topic: str) -> Iterator[None]:
@@ -512,9 +272,9 @@ class JetStreamLog:
         Raises:
             StorageError: It is unknown.
         """
-        if position > self.position:
+        if position > self._follower.position:
             await self.catch_up()
-        return self.position
+        return self._follower.position
 
     async def catch_up(self) -> None:
         """Wait until this node has applied all that is in the stream by now."""
@@ -536,3 +296,172 @@ class JetStreamLog:
 def _first(state: LogState) -> int:
     """Return the position before which records are deleted; the last one always stays."""
     return min(state.first, state.position)
+
+
+class Appender:
+    """Appends records; `accepted` and `ended` inform it of what the index does."""
+
+    def __init__(
+        self, connection: NatsConnection, stream: LogStream, follower: StreamFollower
+    ) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._follower = follower
+        self._accepted: dict[str, dict[tuple[int, bytes], int]] = {}
+
+    def accepted(self, record: LogRecord) -> None:
+        """Note that the index has accepted a record of a topic to which this node appends."""
+        positions = self._accepted.setdefault(record.topic, {})
+        positions[record.after, record.digest] = record.position
+
+    def ended(self, topic: str) -> None:
+        """Note that this node does not append to a topic any more."""
+        self._accepted.pop(topic, None)
+
+    async def append(self, record: LogRecord, fragment: Fragment | None) -> int:
+        """Append a record to the log that the index knows, and return its position.
+
+        Args:
+            record: The record, without a position.
+            fragment: Its fragment; None for a reset.
+
+        Raises:
+            LogMoved: Another node has appended to the log, or deleted it.
+            TooLarge: The server does not accept a message of this size.
+            StorageError: It is unknown whether the record was stored.
+        """
+        headers = headers_of(record, None if fragment is None else fragment.content_type)
+        body = b"" if fragment is None else fragment.body
+        self._check_size(headers, body)
+        await self._store(self._stream.subject(record.topic), body, headers)
+        # If the record was sent twice, the first one counts.
+        found = self._accepted.get(record.topic, {}).get((record.after, record.digest))
+        if found is None:
+            raise LogMoved(f"another hub has changed the log of {record.topic}")
+        return found
+
+    async def check(self) -> None:
+        """Store an empty record in place of the one before, and wait for it."""
+        headers = headers_of(LogRecord(0, RecordKind.CHECK)) | {"Nats-Rollup": "sub"}
+        await self._store(self._stream.check_subject, b"", headers)
+
+    async def _store(self, subject: str, body: bytes, headers: dict[str, str]) -> None:
+        """Send a record until it is acknowledged, and wait until the index has applied it."""
+        message = await self._connection.request(subject, body, headers=headers)
+        answer: dict[str, Any] = msgspec.json.decode(message.data)
+        if (error := answer.get("error")) is not None:
+            raise ApiError("to store a record", error)
+        await self._follower.reach(int(answer["seq"]))
+
+    def _check_size(self, headers: Mapping[str, str], body: bytes) -> None:
+        size = sum(len(name) + len(value) + 4 for name, value in headers.items())
+        limit = self._connection.client.max_payload
+        if size + len(body) + _ENVELOPE > limit:
+            raise TooLarge(
+                f"it has {len(body)} bytes, and NATS accepts {limit} with the headers; send "
+                "smaller fragments, or set max_payload in the configuration of the NATS servers"
+            )
+
+
+class EntryReader:
+    """Reads entries by their positions; some that were read, or have just come, are in memory."""
+
+    def __init__(self, stream: LogStream) -> None:
+        self._stream = stream
+        self._cache: OrderedDict[int, LogEntry] = OrderedDict()
+        self._size = 0
+
+    def keep(self, entry: LogEntry) -> None:
+        """Keep an entry in memory, in place of the one that was used longest ago."""
+        size = len(entry.fragment.body)
+        if size > CACHE_BYTES // 8 or entry.position in self._cache:
+            return
+        self._cache[entry.position] = entry
+        self._size += size
+        while self._size > CACHE_BYTES:
+            self._size -= len(self._cache.popitem(last=False)[1].fragment.body)
+
+    async def read(self, expected: Mapping[int, bytes]) -> list[LogEntry]:
+        """Return the entries at some positions, given with their digests, in their order.
+
+        An entry that another node has trimmed already is left out.
+        """
+        reads = (self._entry(position, digest) for position, digest in expected.items())
+        found = await asyncio.gather(*reads, return_exceptions=True)
+        entries = []
+        for entry in found:
+            if isinstance(entry, BaseException):
+                raise entry
+            if entry is not None:
+                entries.append(entry)
+        return entries
+
+    async def _entry(self, position: int, digest: bytes) -> LogEntry | None:
+        entry = self._cache.get(position)
+        if entry is not None:
+            self._cache.move_to_end(position)
+            return entry
+        message = await self._stream.get(position)
+        if message is None:
+            return None
+        entry = _checked(message, digest)
+        if entry is None:
+            raise StorageError(
+                f"the record {position} of the log in NATS is not the one that was stored: a copy "
+                "of the stream is damaged; see `nats stream info`, and remove the server with it"
+            )
+        self.keep(entry)
+        return entry
+
+
+def _checked(message: StoredMessage, digest: bytes) -> LogEntry | None:
+    """Return the entry in a message, if it is the expected one."""
+    record = read_record(message.position, message.headers, message.size)
+    if record is None or record.kind in (RecordKind.RESET, RecordKind.CHECK):
+        return None
+    fragment = read_stored_fragment(record, message.headers, message.body)
+    return LogEntry(message.position, fragment) if digest_of(fragment) == digest else None
+
+
+class Cleaner:
+    """Deletes records in the background, until `close`."""
+
+    def __init__(self, stream: LogStream) -> None:
+        self._stream = stream
+        self._trimmed: dict[str, int] = {}
+        self._purges: dict[str, int] = {}
+        self._deletions: deque[int] = deque()
+        self._wanted = asyncio.Event()
+        self._cleaning = asyncio.create_task(self._clean())
+
+    def delete(self, position: int) -> None:
+        """Delete a record that another one replaces, or that came too late."""
+        self._deletions.append(position)
+        self._wanted.set()
+
+    def trimmed(self, topic: str, entries: int, first: int, *, now: bool = False) -> None:
+        """Delete the records before `first`, as soon as there are enough of them, or now."""
+        count = self._trimmed.pop(topic, 0) + entries
+        if count >= TRIMMED_TOGETHER or (now and count):
+            self._purges[topic] = first
+            self._wanted.set()
+        elif count:
+            self._trimmed[topic] = count
+
+    async def _clean(self) -> None:
+        while True:
+            await self._wanted.wait()
+            await asyncio.sleep(_DELAY)
+            self._wanted.clear()
+            purges, self._purges = self._purges, {}
+            try:
+                for topic, first in purges.items():
+                    await self._stream.purge(topic, first)
+                while self._deletions:
+                    await self._stream.delete(self._deletions[0])
+                    self._deletions.popleft()
+            except StorageError as error:
+                log.info("old records of the log stay in NATS for now: %s", error)
+
+    async def close(self) -> None:
+        await cancel([self._cleaning])

@@ -1,45 +1,49 @@
-"""The store of a hub of many nodes: all of it is in NATS JetStream."""
+"""The store of a hub of many nodes: its log, its subscriptions and its cluster, all in NATS.
+
+`open_jetstream` connects to NATS and reads the cluster. This node acquires shards from `assign` on,
+and releases them in `leave`, while the channel that owns the subscriptions still delivers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
+from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.store.interface import (
-    BridgeOwner,
-    LogRetention,
-    SubscriptionOwner,
-    SubscriptionRecords,
-)
-from rsnotify_hub.subscriptions import Subscription
+from rsnotify_hub.store.interface import LogRetention, SubscriptionOwner
+from rsnotify_hub.store.nodes import NodeInfo, NodeList, StreamInfo
+from rsnotify_hub.store.providers import NodeFacts
 from rsnotify_jetstream.bucket import Bucket
-from rsnotify_jetstream.cluster_records import NodeRecord
 from rsnotify_jetstream.connection import NatsConnection
 from rsnotify_jetstream.jetstream_log import JetStreamLog
 from rsnotify_jetstream.membership import DEFAULT_SHARDS, ClusterPace
 from rsnotify_jetstream.node import ClusterNode
 from rsnotify_jetstream.node_messages import NodeMessages
+from rsnotify_jetstream.records import NodeRecord
+from rsnotify_jetstream.server_check import copies_of, read_facts, warnings_of
 from rsnotify_jetstream.settings import NatsSettings
 from rsnotify_jetstream.shared_subscriptions import JetStreamSubscriptions
 
+log = logging.getLogger("rsnotify.hub.store")
 
-class JetStreamStore(JetStreamLog):
-    """A `Store` for any number of nodes; `open_jetstream` makes one.
+
+class JetStreamStore(JetStreamLog, JetStreamSubscriptions):
+    """A `Store` for any number of nodes, which is its own `OpenStore`.
 
     Args:
         connection: An open connection, which this closes at the end.
         retention: How much of each log is kept.
         clock: Returns the current instant.
         node: This node, which has read the cluster.
-        subscriptions: The subscriptions.
-
-    Attributes:
-        node: This node in the cluster.
-        nodes: The way to the other nodes.
+        largest_fragment: The bytes of the largest fragment that the hub accepts.
     """
+
+    folder = None
 
     def __init__(
         self,
@@ -47,90 +51,117 @@ class JetStreamStore(JetStreamLog):
         retention: LogRetention,
         clock: Callable[[], Instant],
         node: ClusterNode,
-        subscriptions: JetStreamSubscriptions,
+        largest_fragment: int,
     ) -> None:
-        super().__init__(
+        JetStreamLog.__init__(
+            self,
             connection,
             retention,
             clock,
             # Of topics, too, each has one node that cleans up.
             cleans=lambda topic: node.owns(node.sharding.shard_of(topic)),
         )
-        self.node = node
+        JetStreamSubscriptions.__init__(self, connection, node)
         self.nodes = NodeMessages(connection.client, connection.settings.prefix, node)
-        self._subscriptions = subscriptions
+        self.moved = node.moved
+        self._largest_fragment = largest_fragment
+        self._warnings: list[str] = []
         node.report = self._report
-        subscriptions.reached = self.reached
+
+    @property
+    def store(self) -> JetStreamStore:
+        return self
 
     def _report(self, record: NodeRecord) -> NodeRecord:
         return replace(record, behind=self.behind, server=self.connection.server or "")
 
     async def assign(self, owner: SubscriptionOwner) -> None:
         await self.nodes.start()
-        await self._subscriptions.assign(owner)
-
-    async def assign_bridge(self, bridge: BridgeOwner) -> None:
-        await self._subscriptions.assign_bridge(bridge)
-
-    def owns(self, authority: str) -> bool:
-        return self._subscriptions.owns(authority)
-
-    async def save(self, subscription: Subscription) -> None:
-        await self._subscriptions.save(subscription)
-
-    async def delete(self, topic: str, callback: str) -> None:
-        await self._subscriptions.delete(topic, callback)
-
-    def move_cursor(self, topic: str, callback: str, position: int) -> None:
-        self._subscriptions.move_cursor(topic, callback, position)
-
-    def note_trouble(self, topic: str, callback: str, state: bytes | None) -> None:
-        self._subscriptions.note_trouble(topic, callback, state)
-
-    def owns_bridge(self) -> bool:
-        return self._subscriptions.owns_bridge()
-
-    async def bridged(self, broker: str) -> dict[str, int]:
-        return await self._subscriptions.bridged(broker)
-
-    async def bridge(self, broker: str, positions: Mapping[str, int]) -> None:
-        await self._subscriptions.bridge(broker, positions)
-
-    async def unbridge(self, broker: str, topic: str) -> None:
-        await self._subscriptions.unbridge(broker, topic)
-
-    def move_bridged(self, broker: str, topic: str, position: int) -> None:
-        self._subscriptions.move_bridged(broker, topic, position)
-
-    async def records(self) -> SubscriptionRecords:
-        return await self._subscriptions.records()
-
-    async def restore(self, records: SubscriptionRecords) -> int:
-        return await self._subscriptions.restore(records)
-
-    async def leave(self) -> None:
-        """Release all shards, and leave the cluster, while their owner can still deliver."""
-        await self._subscriptions.close()
+        await super().assign(owner)
 
     async def stop(self) -> None:
-        """Stop without a word to the other nodes, as in a crash."""
-        await self._subscriptions.stop()
-        await self.nodes.close()
-        await super().close()
-        await self.connection.close()
+        """Stop without a message to the other nodes, as in a crash."""
+        await super().stop()
+        await self._close()
 
     async def close(self) -> None:
         await self.leave()
+        await self._close()
+
+    async def _close(self) -> None:
         await self.nodes.close()
         await super().close()
         await self.connection.close()
+
+    async def check_servers(self) -> None:
+        """Check the NATS servers, and log what was not wrong with them before."""
+        try:
+            facts = await read_facts(self.connection, self, self._clock)
+        except StorageError as error:
+            log.warning("the NATS servers cannot be checked now: %s", error)
+            return
+        found = warnings_of(facts, largest_fragment=self._largest_fragment)
+        for text in found:
+            if text not in self._warnings:
+                log.warning("%s", text)
+        self._warnings = found
+
+    def describe(self) -> NodeList:
+        node = self.node
+        living = set(node.living())
+        can_know = node.id in living
+        owners = node.owners()
+        rows = [
+            self._node(id, id in living if can_know or id == node.id else None, owners[id])
+            for id in sorted(node.nodes, key=lambda id: (node.nodes[id].name, id))
+        ]
+        return NodeList(
+            rows=tuple(rows),
+            shards=owners.total(),
+            free=owners[None] if can_know else None,
+            stream=self._stream(),
+        )
+
+    def _node(self, id: str, is_alive: bool | None, shards: int) -> NodeInfo:
+        record = self.node.nodes[id]
+        is_this = id == self.node.id
+        server, behind = (record.server, record.behind) if is_alive else ("", None)
+        if is_this:
+            server = self.connection.server or ""
+            behind = None if self.trouble() else self.behind
+        return NodeInfo(
+            name=record.name,
+            url=record.url,
+            version=record.hub,
+            started=datetime.fromtimestamp(record.started, UTC),
+            alive=is_alive,
+            draining=record.draining,
+            shards=shards,
+            behind=behind,
+            server=server or None,
+            this=is_this,
+        )
+
+    def _stream(self) -> StreamInfo:
+        info = self.info
+        state = info.get("state", {})
+        server = self.connection.server
+        return StreamInfo(
+            name=self.stream.name,
+            connected=server is not None,
+            trouble=self.trouble(),
+            records=state.get("messages", 0),
+            bytes=state.get("bytes", 0),
+            copies=tuple(sorted(copies_of(info, server), key=lambda copy: copy.name)),
+            warnings=tuple(self._warnings),
+        )
 
 
 async def open_jetstream(
     settings: NatsSettings,
     retention: LogRetention,
     clock: Callable[[], Instant],
-    describe: NodeRecord,
+    facts: NodeFacts,
     *,
     shards: int = DEFAULT_SHARDS,
     pace: ClusterPace = ClusterPace(),  # noqa: B008 - it is immutable
@@ -141,7 +172,7 @@ async def open_jetstream(
         settings: Where NATS is.
         retention: How much of each log is kept.
         clock: Returns the current instant.
-        describe: What the other nodes should know about this one.
+        facts: What the other nodes should know about this one.
         shards: The number of shards of subscriptions, if this node creates the cluster.
         pace: How fast nodes and shards change.
 
@@ -151,14 +182,16 @@ async def open_jetstream(
     """
     connection = NatsConnection(settings)
     async with AsyncExitStack() as stack:
-        await connection.open(f"rsnotify hub {describe.name}".strip())
+        await connection.open(f"rsnotify hub {facts.name}".strip())
         stack.push_async_callback(connection.close)
         records = Bucket(connection, "cluster")
         stack.push_async_callback(records.close)
-        node = ClusterNode(records, describe, shards=shards, pace=pace)
+        record = NodeRecord(
+            name=facts.name, url=facts.url, hub=facts.version, bridges=facts.bridges
+        )
+        node = ClusterNode(records, record, shards=shards, pace=pace)
         await node.open()
-        subscriptions = JetStreamSubscriptions(connection, node)
-        await subscriptions.prepare()
-        store = JetStreamStore(connection, retention, clock, node, subscriptions)
+        store = JetStreamStore(connection, retention, clock, node, facts.largest_fragment)
+        await store.prepare()
         stack.pop_all()
     return store

@@ -1,14 +1,12 @@
 """The index of all logs in memory, computed from the records of the stream in their order.
 
-Theory of operation. Every node applies the same records in the same order, so all have the same
-index, apart from trims by age of logs that nobody appends to, which follow each node's own clock.
-The rules are those of the SQLite store: a record is appended, replaces a heartbeat or a whole
-content, and trims its log by its own `received`. Of two records that were planned from the same
-log, the first counts, and the second is skipped. Bodies stay in the stream.
+Every node applies the same records in the same order, so all have the same index, apart from trims
+by age of logs that nobody appends to, which follow each node's own clock. The rules are those of
+the SQLite store: a record is appended, replaces a heartbeat or a whole content, and trims its log
+by its own `received`. Of two records that were planned from the same log, the first counts, and the
+second is skipped.
 
-The kept entries of one topic's log, without their bodies, in arrays: about 64 bytes each.
-
-The topics in the order in which something was last received for them.
+Bodies stay in the stream. The rest of an entry is in arrays (`LogColumns`), about 64 bytes each.
 """
 
 from __future__ import annotations
@@ -30,148 +28,9 @@ _POSITION, _BEGINS, _FROM, _UNTIL, _RECEIVED, _SIZE, _WIDTH = range(7)
 #: Stands for an absent `from`.
 _ABSENT = -(2**63)
 _KIND_BITS = 2
-
-
-class LogColumns:
-    """The kept entries of one log, in its order; an entry is named by its number from 0.
-
-    Attributes:
-        size: The bytes of their bodies.
-    """
-
-    __slots__ = ("_digests", "_late", "_rows", "size")
-
-    def __init__(self) -> None:
-        self._rows = array("q")
-        self._digests = bytearray()
-        self._late = 0  # the last position whose `until` is before that of the entry before it
-        self.size = 0
-
-    def __len__(self) -> int:
-        return len(self._rows) // _WIDTH
-
-    def add(self, record: LogRecord) -> None:
-        """Add the entry of a record at the end."""
-        if self._rows and record.until < self.until(len(self) - 1):
-            self._late = record.position
-        from_ = _ABSENT if record.from_ is None else record.from_
-        sized = record.size << _KIND_BITS | record.kind
-        self._rows.extend(
-            (record.position, record.begins, from_, record.until, record.received, sized)
-        )
-        self._digests += record.digest
-        self.size += record.size
-
-    def remove(self, first: int, end: int) -> None:
-        """Remove the entries from number `first` to `end` (exclusive)."""
-        self.size -= sum(self.length(number) for number in range(first, end))
-        del self._rows[first * _WIDTH : end * _WIDTH]
-        del self._digests[first * _DIGEST : end * _DIGEST]
-
-    def position(self, number: int) -> int:
-        return self._rows[number * _WIDTH + _POSITION]
-
-    def begins(self, number: int) -> int:
-        return self._rows[number * _WIDTH + _BEGINS]
-
-    def from_(self, number: int) -> int | None:
-        from_ = self._rows[number * _WIDTH + _FROM]
-        return None if from_ == _ABSENT else from_
-
-    def until(self, number: int) -> int:
-        return self._rows[number * _WIDTH + _UNTIL]
-
-    def received(self, number: int) -> int:
-        return self._rows[number * _WIDTH + _RECEIVED]
-
-    def length(self, number: int) -> int:
-        return self._rows[number * _WIDTH + _SIZE] >> _KIND_BITS
-
-    def kind(self, number: int) -> RecordKind:
-        return RecordKind(self._rows[number * _WIDTH + _SIZE] & (1 << _KIND_BITS) - 1)
-
-    def digest(self, position: int) -> bytes:
-        """Return the digest of the entry at a position; empty if it is not kept."""
-        number = self.after(position - 1)
-        if number == len(self) or self.position(number) != position:
-            return b""
-        return bytes(self._digests[number * _DIGEST : (number + 1) * _DIGEST])
-
-    def after(self, position: int) -> int:
-        """Return the number of the first entry after a position."""
-        return bisect_right(range(len(self)), position, key=self.position)
-
-    def find(self, digest: bytes) -> int | None:
-        """Return the position of the last entry with a digest."""
-        at = self._digests.rfind(digest)
-        while at % _DIGEST and at != -1:
-            at = self._digests.rfind(digest, 0, at + _DIGEST - 1)
-        return None if at == -1 else self.position(at // _DIGEST)
-
-    def ending_from(self, until: int) -> Iterable[int]:
-        """Return the numbers of all entries that end at an instant or later, in their order."""
-        if self._in_order:
-            return range(bisect_left(range(len(self)), until, key=self.until), len(self))
-        return self._selected(until)
-
-    def by_end(self, numbers: Iterable[int]) -> Iterable[int]:
-        """Return numbers in the order of the ends of the entries."""
-        return numbers if self._in_order else sorted(numbers, key=self.until)
-
-    @property
-    def _in_order(self) -> bool:
-        """Whether the ends are in the order of the log, as they nearly always are."""
-        return not self._rows or self._late <= self.position(0)
-
-    def _selected(self, until: int) -> Iterator[int]:
-        ends = self._rows[_UNTIL::_WIDTH]
-        return (number for number, end in enumerate(ends) if end >= until)
-
-
-class NewestTopics:
-    """Topics, of which a page costs the same however many there are.
-
-    They are in a list, the newest at its end, where nearly all changes are.
-    """
-
-    def __init__(self) -> None:
-        self._topics: list[tuple[int, str]] = []
-
-    def add(self, topic: str, received: int) -> None:
-        """Add a topic, which received something at an instant."""
-        insort(self._topics, (received, topic))
-
-    def remove(self, topic: str, received: int) -> None:
-        """Remove a topic that was added with an instant."""
-        del self._topics[bisect_left(self._topics, (received, topic))]
-
-    def page(self, after: tuple[int, str] | None, limit: int) -> list[str]:
-        """Return at most `limit` topics, the newest first, and of one instant in their order.
-
-        Args:
-            after: The instant and the topic after which the page begins.
-            limit: The most topics.
-        """
-        topics = self._topics
-        end = len(topics)
-        found: list[tuple[int, str]] = []
-        if after is not None:
-            first = bisect_right(topics, after)
-            found = topics[first : min(first + limit, self._begin(after[0] + 1))]
-            end = self._begin(after[0])
-        while end and len(found) < limit:
-            begin = self._begin(topics[end - 1][0])
-            found += topics[begin : min(begin + limit - len(found), end)]
-            end = begin
-        return [topic for _, topic in found]
-
-    def _begin(self, received: int) -> int:
-        """Return where the topics of an instant begin."""
-        return bisect_left(self._topics, (received, ""))
-
-
 PAGE_ENTRIES = 256
 PAGE_BYTES = 1_000_000
+_MICROSECOND = from_microseconds(1) - from_microseconds(0)
 
 
 class Applied(Struct, frozen=True):
@@ -190,6 +49,142 @@ class Applied(Struct, frozen=True):
     state: LogState | None = None
     replaced: int | None = None
     trimmed: int = 0
+
+
+class LogIndex:
+    """All logs; pages are lists of positions, as those of `LogStore` are of entries."""
+
+    def __init__(self, retention: LogRetention) -> None:
+        self._retention = retention
+        self._logs: dict[str, _TopicIndex] = {}
+        self._newest = NewestTopics()
+
+    def apply(self, record: LogRecord) -> Applied:
+        """Apply the next record of the stream."""
+        if record.kind is RecordKind.CHECK:
+            return Applied()
+        log = self._logs.get(record.topic)
+        existed = log is not None and log.position > 0
+        if record.after < self.last(record.topic):
+            return Applied(accepted=False)
+        # The reset itself is no longer in the stream if the log was trimmed since.
+        is_reset = log is not None and record.reset > log.reset
+        if log is not None and existed:
+            self._newest.remove(record.topic, log.received)
+        if record.kind is RecordKind.RESET:
+            self._logs[record.topic] = _TopicIndex(record.position)
+            return Applied(forgotten=existed)
+        if log is None or is_reset:
+            log = self._logs[record.topic] = _TopicIndex(record.reset)
+        replaced = log.add(record)
+        self._newest.add(record.topic, log.received)
+        trimmed = log.trim(record.received, self._retention)
+        return Applied(True, is_reset and existed, log.state(record.topic), replaced, trimmed)
+
+    def state(self, topic: str) -> LogState | None:
+        log = self._log(topic)
+        return None if log is None else log.state(topic)
+
+    def states(self) -> list[LogState]:
+        return [log.state(topic) for topic, log in self._logs.items() if log.position]
+
+    def newest(self, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
+        start = None if after is None else (to_microseconds(after[0]), after[1])
+        return [self._logs[topic].state(topic) for topic in self._newest.page(start, limit)]
+
+    def last(self, topic: str) -> int:
+        """Return the position of the last record of a topic, which may be a reset."""
+        log = self._logs.get(topic)
+        return 0 if log is None else log.position or log.reset
+
+    def place(self, topic: str, replacing: int | None) -> Place:
+        """Return the place of the next record of a topic, which may replace the last entry.
+
+        A whole content is replaced in any case: a log has one whole content or changes.
+        """
+        log = self._logs.get(topic)
+        if log is None:
+            return Place()
+        number = len(log.entries) - 1
+        if number >= 0 and (
+            log.entries.position(number) == replacing
+            or log.entries.kind(number) is RecordKind.WHOLE
+        ):
+            number -= 1
+        previous = log.entries.position(number) if number >= 0 else 0
+        return Place(self.last(topic), previous, log.reset)
+
+    def digest(self, topic: str, position: int) -> bytes:
+        """Return the digest of a kept entry; empty if there is none at the position."""
+        return self._entries(topic).digest(position)
+
+    def find(self, topic: str, digest: bytes) -> int | None:
+        """Return the position of the last kept entry with a digest."""
+        return self._entries(topic).find(digest)
+
+    def read(self, topic: str, *, after: int, since: Instant | None) -> list[int]:
+        entries = self._entries(topic)
+        first = entries.after(after)
+        numbers: Iterable[int] = range(first, len(entries))
+        if since is not None:
+            later = _later(entries, to_microseconds(since))
+            numbers = (number for number in later if number >= first)
+        return _page(entries, numbers)
+
+    def changes(self, topic: str, *, since: Instant | None) -> list[int]:
+        entries = self._entries(topic)
+        if since is None:
+            return _page(entries, entries.by_end(range(len(entries))))
+        instant = to_microseconds(since)
+        numbers = entries.by_end(list(_later(entries, instant)))
+        page = _page(entries, numbers)
+        if any(entries.begins(entries.after(position - 1)) <= instant for position in page):
+            return page
+        across = (number for number in numbers if entries.begins(number) <= instant)
+        return _page(entries, across) or page
+
+    def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
+        entries = self._entries(topic)
+        return [_backlog(entries, position) for position in positions]
+
+    def _entries(self, topic: str) -> LogColumns:
+        log = self._logs.get(topic)
+        return LogColumns() if log is None else log.entries
+
+    def trim(self, topic: str, now: Instant) -> int:
+        """Trim a log by age and size, and return how many entries were trimmed."""
+        log = self._log(topic)
+        return 0 if log is None else log.trim(to_microseconds(now), self._retention)
+
+    def _log(self, topic: str) -> _TopicIndex | None:
+        log = self._logs.get(topic)
+        return log if log is not None and log.position else None
+
+
+def _later(entries: LogColumns, instant: int) -> Iterable[int]:
+    """Return the numbers of the entries that are later than an instant, as `is_later`."""
+    for number in entries.ending_from(instant):
+        is_heartbeat = entries.kind(number) is RecordKind.HEARTBEAT
+        is_late = entries.from_(number) == entries.until(number) and not is_heartbeat
+        if entries.until(number) > instant or is_late:
+            yield number
+
+
+def _backlog(entries: LogColumns, position: int) -> Backlog:
+    first = entries.after(position)
+    count = len(entries) - first
+    return Backlog(count, from_microseconds(entries.begins(first)) if count else None)
+
+
+def _page(entries: LogColumns, numbers: Iterable[int]) -> list[int]:
+    positions: list[int] = []
+    size = 0
+    for number in numbers:
+        positions.append(entries.position(number))
+        size += entries.length(number)
+        if size > PAGE_BYTES or len(positions) == PAGE_ENTRIES:
+            break
+    return positions
 
 
 class _TopicIndex:
@@ -262,169 +257,129 @@ class _TopicIndex:
         )
 
 
-class LogIndex:
-    """The index of all logs.
-
-    Args:
-        retention: How much of each log is kept.
+class LogColumns:
+    """The kept entries of one log, in its order; an entry is named by its number from 0.
 
     Attributes:
-        position: The position of the last record that was applied; 0 if there was none.
+        size: The bytes of their bodies.
     """
 
-    def __init__(self, retention: LogRetention) -> None:
-        self._retention = retention
-        self._logs: dict[str, _TopicIndex] = {}
-        self._newest = NewestTopics()
-        self.position = 0
+    __slots__ = ("_digests", "_late", "_rows", "size")
 
-    def apply(self, record: LogRecord) -> Applied:
-        """Apply the next record of the stream."""
-        self.position = record.position
-        if record.kind is RecordKind.CHECK:
-            return Applied()
-        log = self._logs.get(record.topic)
-        existed = log is not None and log.position > 0
-        if record.after < self.last(record.topic):
-            return Applied(accepted=False)
-        # The reset itself is no longer in the stream if the log was trimmed since.
-        is_reset = log is not None and record.reset > log.reset
-        if log is not None and existed:
-            self._newest.remove(record.topic, log.received)
-        if record.kind is RecordKind.RESET:
-            self._logs[record.topic] = _TopicIndex(record.position)
-            return Applied(forgotten=existed)
-        if log is None or is_reset:
-            log = self._logs[record.topic] = _TopicIndex(record.reset)
-        replaced = log.add(record)
-        self._newest.add(record.topic, log.received)
-        trimmed = log.trim(record.received, self._retention)
-        return Applied(True, is_reset and existed, log.state(record.topic), replaced, trimmed)
+    def __init__(self) -> None:
+        self._rows = array("q")
+        self._digests = bytearray()
+        self._late = 0  # the last position whose `until` is before that of the entry before it
+        self.size = 0
 
-    def skip(self, position: int) -> None:
-        """Note that the stream has no other record up to a position."""
-        self.position = max(self.position, position)
+    def __len__(self) -> int:
+        return len(self._rows) // _WIDTH
 
-    def topics(self) -> list[str]:
-        """Return the topics that have a log."""
-        return [topic for topic, log in self._logs.items() if log.position]
+    def add(self, record: LogRecord) -> None:
+        """Add the entry of a record at the end."""
+        if self._rows and record.until < self.until(len(self) - 1):
+            self._late = record.position
+        from_ = _ABSENT if record.from_ is None else record.from_
+        sized = record.size << _KIND_BITS | record.kind
+        self._rows.extend(
+            (record.position, record.begins, from_, record.until, record.received, sized)
+        )
+        self._digests += record.digest
+        self.size += record.size
 
-    def state(self, topic: str) -> LogState | None:
-        """Return the state of a log; None if there is none."""
-        log = self._log(topic)
-        return None if log is None else log.state(topic)
+    def remove(self, first: int, end: int) -> None:
+        """Remove the entries from number `first` to `end` (exclusive)."""
+        self.size -= sum(self.length(number) for number in range(first, end))
+        del self._rows[first * _WIDTH : end * _WIDTH]
+        del self._digests[first * _DIGEST : end * _DIGEST]
 
-    def states(self) -> list[LogState]:
-        return [log.state(topic) for topic, log in self._logs.items() if log.position]
+    def position(self, number: int) -> int:
+        return self._rows[number * _WIDTH + _POSITION]
 
-    def newest(self, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
-        """Return a page of states (`LogStore.newest`)."""
-        start = None if after is None else (to_microseconds(after[0]), after[1])
-        return [self._logs[topic].state(topic) for topic in self._newest.page(start, limit)]
+    def begins(self, number: int) -> int:
+        return self._rows[number * _WIDTH + _BEGINS]
 
-    def last(self, topic: str) -> int:
-        """Return the position of the last record of a topic, which may be a reset."""
-        log = self._logs.get(topic)
-        return 0 if log is None else log.position or log.reset
+    def from_(self, number: int) -> int | None:
+        from_ = self._rows[number * _WIDTH + _FROM]
+        return None if from_ == _ABSENT else from_
 
-    def place(self, topic: str, replacing: int | None) -> Place:
-        """Return the place of the next record of a topic.
+    def until(self, number: int) -> int:
+        return self._rows[number * _WIDTH + _UNTIL]
 
-        Args:
-            topic: The topic.
-            replacing: The position of the last entry, if the record replaces it. A whole content
-                is replaced in any case: a log has one whole content or changes.
-        """
-        log = self._logs.get(topic)
-        if log is None:
-            return Place()
-        number = len(log.entries) - 1
-        if number >= 0 and (
-            log.entries.position(number) == replacing
-            or log.entries.kind(number) is RecordKind.WHOLE
-        ):
-            number -= 1
-        previous = log.entries.position(number) if number >= 0 else 0
-        return Place(self.last(topic), previous, log.reset)
+    def received(self, number: int) -> int:
+        return self._rows[number * _WIDTH + _RECEIVED]
 
-    def digest(self, topic: str, position: int) -> bytes:
-        """Return the digest of a kept entry; empty if there is none at the position."""
-        log = self._logs.get(topic)
-        return b"" if log is None else log.entries.digest(position)
+    def length(self, number: int) -> int:
+        return self._rows[number * _WIDTH + _SIZE] >> _KIND_BITS
 
-    def find(self, topic: str, digest: bytes) -> int | None:
-        """Return the position of the last kept entry with a digest."""
-        log = self._logs.get(topic)
-        return None if log is None else log.entries.find(digest)
+    def kind(self, number: int) -> RecordKind:
+        return RecordKind(self._rows[number * _WIDTH + _SIZE] & (1 << _KIND_BITS) - 1)
 
-    def read(self, topic: str, *, after: int, since: Instant | None) -> list[int]:
-        """Return the positions of a page of a log (`LogStore.read`)."""
-        log = self._logs.get(topic)
-        if log is None:
-            return []
-        numbers: Iterable[int] = range(log.entries.after(after), len(log.entries))
-        if since is not None:
-            first = log.entries.after(after)
-            later = _later(log.entries, to_microseconds(since))
-            numbers = (number for number in later if number >= first)
-        return _page(log.entries, numbers)
+    def digest(self, position: int) -> bytes:
+        """Return the digest of the entry at a position; empty if it is not kept."""
+        number = self.after(position - 1)
+        if number == len(self) or self.position(number) != position:
+            return b""
+        return bytes(self._digests[number * _DIGEST : (number + 1) * _DIGEST])
 
-    def changes(self, topic: str, *, since: Instant | None) -> list[int]:
-        """Return the positions of a page after an instant (`LogStore.changes`)."""
-        log = self._logs.get(topic)
-        if log is None:
-            return []
-        entries = log.entries
-        if since is None:
-            return _page(entries, entries.by_end(range(len(entries))))
-        instant = to_microseconds(since)
-        numbers = entries.by_end(list(_later(entries, instant)))
-        page = _page(entries, numbers)
-        if any(entries.begins(entries.after(position - 1)) <= instant for position in page):
-            return page
-        across = (number for number in numbers if entries.begins(number) <= instant)
-        return _page(entries, across) or page
+    def after(self, position: int) -> int:
+        return bisect_right(range(len(self)), position, key=self.position)
 
-    def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
-        """Return the backlog after each of some positions (`LogStore.backlogs`)."""
-        log = self._logs.get(topic)
-        entries = LogColumns() if log is None else log.entries
-        return [_backlog(entries, position) for position in positions]
+    def find(self, digest: bytes) -> int | None:
+        at = self._digests.rfind(digest)
+        while at % _DIGEST and at != -1:
+            at = self._digests.rfind(digest, 0, at + _DIGEST - 1)
+        return None if at == -1 else self.position(at // _DIGEST)
 
-    def trim(self, topic: str, now: Instant) -> int:
-        """Trim a log by age and size, and return the number of entries that are trimmed."""
-        log = self._log(topic)
-        return 0 if log is None else log.trim(to_microseconds(now), self._retention)
+    def ending_from(self, until: int) -> Iterable[int]:
+        """Return the numbers of the entries that end at an instant or later, in their order."""
+        if self._in_order:
+            return range(bisect_left(range(len(self)), until, key=self.until), len(self))
+        return self._selected(until)
 
-    def _log(self, topic: str) -> _TopicIndex | None:
-        log = self._logs.get(topic)
-        return log if log is not None and log.position else None
+    def by_end(self, numbers: Iterable[int]) -> Iterable[int]:
+        return numbers if self._in_order else sorted(numbers, key=self.until)
+
+    @property
+    def _in_order(self) -> bool:
+        """Whether the ends are in the order of the log, as they nearly always are."""
+        return not self._rows or self._late <= self.position(0)
+
+    def _selected(self, until: int) -> Iterator[int]:
+        ends = self._rows[_UNTIL::_WIDTH]
+        return (number for number, end in enumerate(ends) if end >= until)
 
 
-_MICROSECOND = from_microseconds(1) - from_microseconds(0)
+class NewestTopics:
+    """The topics in the order in which they last received something.
 
+    The newest is at the end of the list, where nearly all changes are. A page costs the same
+    however many topics there are.
+    """
 
-def _later(entries: LogColumns, instant: int) -> Iterable[int]:
-    """Return the numbers of the entries that are later than an instant, as `is_later`."""
-    for number in entries.ending_from(instant):
-        is_heartbeat = entries.kind(number) is RecordKind.HEARTBEAT
-        is_late = entries.from_(number) == entries.until(number) and not is_heartbeat
-        if entries.until(number) > instant or is_late:
-            yield number
+    def __init__(self) -> None:
+        self._topics: list[tuple[int, str]] = []
 
+    def add(self, topic: str, received: int) -> None:
+        insort(self._topics, (received, topic))
 
-def _backlog(entries: LogColumns, position: int) -> Backlog:
-    first = entries.after(position)
-    count = len(entries) - first
-    return Backlog(count, from_microseconds(entries.begins(first)) if count else None)
+    def remove(self, topic: str, received: int) -> None:
+        del self._topics[bisect_left(self._topics, (received, topic))]
 
+    def page(self, after: tuple[int, str] | None, limit: int) -> list[str]:
+        """Return a page after an instant and a topic: the newest first, of one instant in order."""
+        topics = self._topics
+        end = len(topics)
+        found: list[tuple[int, str]] = []
+        if after is not None:
+            first = bisect_right(topics, after)
+            found = topics[first : min(first + limit, self._begin(after[0] + 1))]
+            end = self._begin(after[0])
+        while end and len(found) < limit:
+            begin = self._begin(topics[end - 1][0])
+            found += topics[begin : min(begin + limit - len(found), end)]
+            end = begin
+        return [topic for _, topic in found]
 
-def _page(entries: LogColumns, numbers: Iterable[int]) -> list[int]:
-    positions: list[int] = []
-    size = 0
-    for number in numbers:
-        positions.append(entries.position(number))
-        size += entries.length(number)
-        if size > PAGE_BYTES or len(positions) == PAGE_ENTRIES:
-            break
-    return positions
+    def _begin(self, received: int) -> int:
+        return bisect_left(self._topics, (received, ""))

@@ -16,7 +16,7 @@ from msgspec import Struct
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify_hub.fragments import Fragment, heartbeat_interval, stored_fragment
-from rsnotify_jetstream.cluster_records import newer
+from rsnotify_jetstream.records import newer
 
 #: The version of the format of records. A hub reads records of this version and older ones.
 VERSION = 1
@@ -24,6 +24,13 @@ VERSION = 1
 #: Printable ASCII without the percent sign, which escapes all else.
 _SAFE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 _DIGEST_BYTES = 16
+#: Fields of a record that are always there, with their headers.
+_NUMBERS = {
+    "begins": "Rs-Begins",
+    "until": "Rs-Until",
+    "through": "Rs-Through",
+    "previous": "Rs-Previous",
+}
 
 
 class RecordKind(IntEnum):
@@ -108,12 +115,7 @@ def record_of(
 ) -> LogRecord:
     """Return the record of a fragment, which has no position yet.
 
-    Args:
-        topic: The topic.
-        fragment: The fragment.
-        received: When it arrived.
-        through: The latest `until` of the log so far; None if there is no log.
-        place: Where it belongs in the log.
+    `through` is the latest `until` of the log so far; None if there is no log.
     """
     until = to_microseconds(fragment.until)
     return LogRecord(
@@ -143,14 +145,8 @@ def headers_of(record: LogRecord, content_type: str | None = None) -> dict[str, 
     headers["Rs-After"] = str(record.after)
     if record.kind is RecordKind.RESET:
         return headers
-    headers |= {
-        "Rs-Begins": str(record.begins),
-        "Rs-Until": str(record.until),
-        "Rs-Through": str(record.through),
-        "Rs-Previous": str(record.previous),
-        "Rs-Digest": record.digest.hex(),
-        "Content-Type": _escape(content_type or ""),
-    }
+    headers |= {name: str(getattr(record, field)) for field, name in _NUMBERS.items()}
+    headers |= {"Rs-Digest": record.digest.hex(), "Content-Type": _escape(content_type or "")}
     if record.from_ is not None:
         headers["Rs-From"] = str(record.from_)
     if record.reset:
@@ -159,12 +155,7 @@ def headers_of(record: LogRecord, content_type: str | None = None) -> dict[str, 
 
 
 def read_record(position: int, headers: Mapping[str, str], size: int) -> LogRecord | None:
-    """Read a record; return None for a message that no hub has written.
-
-    Args:
-        position: Its sequence number in the stream.
-        headers: Its headers.
-        size: The bytes of its payload.
+    """Read a record with a payload of `size` bytes; None if no hub has written the message.
 
     Raises:
         StorageError: It was written by a newer hub, or is damaged.
@@ -186,16 +177,13 @@ def read_record(position: int, headers: Mapping[str, str], size: int) -> LogReco
             position=position,
             kind=kind,
             topic=topic,
-            begins=int(headers["Rs-Begins"]),
-            from_=_optional(headers.get("Rs-From")),
-            until=int(headers["Rs-Until"]),
+            from_=int(headers["Rs-From"]) if "Rs-From" in headers else None,
             received=received,
-            through=int(headers["Rs-Through"]),
             size=size,
             digest=bytes.fromhex(headers["Rs-Digest"]),
             after=after,
-            previous=int(headers["Rs-Previous"]),
             reset=int(headers.get("Rs-Reset", 0)),
+            **{field: int(headers[name]) for field, name in _NUMBERS.items()},
         )
     except (KeyError, ValueError) as error:
         raise StorageError(
@@ -205,7 +193,6 @@ def read_record(position: int, headers: Mapping[str, str], size: int) -> LogReco
 
 
 def read_stored_fragment(record: LogRecord, headers: Mapping[str, str], body: bytes) -> Fragment:
-    """Return the fragment of a record."""
     return stored_fragment(
         body=body,
         content_type=unquote(headers.get("Content-Type", "")),
@@ -215,10 +202,6 @@ def read_stored_fragment(record: LogRecord, headers: Mapping[str, str], body: by
         heartbeat=record.kind is RecordKind.HEARTBEAT,
         whole=record.kind is RecordKind.WHOLE,
     )
-
-
-def _optional(value: str | None) -> int | None:
-    return None if value is None else int(value)
 
 
 def _escape(text: str) -> str:

@@ -1,9 +1,10 @@
 """Which node owns which shard: events and instants in, actions out.
 
-Theory of operation. Each node renews its record in the store, and observes the records of the
-others. A node is *alive* while its record changes; each observer measures that with its own clock,
-so clocks are never compared. A shard has a record with its owner and an *epoch*, which every
-compare-and-set increases.
+Each node renews its record in the store, and observes the records of the others. A node is *alive*
+while its record changes; each observer measures that with its own clock, so clocks are never
+compared. Shards are assigned to living nodes by rendezvous hashing (`Assignment`), so nodes that
+see the same members agree without talking to each other. A shard has a record with its owner and an
+*epoch*, which every compare-and-set increases.
 
     state      event                                       next       action
     free       assigned to this node, no living owner      taking     Take
@@ -15,7 +16,7 @@ compare-and-set increases.
 
 Safety: a node that could not renew its record for `fence_seconds` is *fenced*: it owns nothing, by
 its own clock, before the others consider it dead after `death_seconds`. So a node that was paused
-finds itself fenced when it continues. What was sent before, and arrives later, fails in the store,
+finds itself fenced when it continues. What it sent before, and arrives later, fails in the store,
 since the next owner has changed the revision that it expects. A node that has not seen a renewal of
 its own that it sent lately has an outdated view, and decides nothing: to it the others may look
 dead, since their renewals wait to be processed before its own.
@@ -25,24 +26,6 @@ shards at a time, so that neither a restart nor a new node moves everything at o
 delivered meanwhile. What nobody delivers is taken in a few steps, however many shards there are.
 
 Cost: `decide` looks at each node and at the shards of this node, not at all shards.
-
-Assigns shards to nodes by rendezvous hashing.
-
-Each node has a pseudo-random weight for each shard, and the shard belongs to the node with the
-highest. So nodes that see the same members agree without talking to each other, and only the shards
-of a node that joins or leaves change their node.
-
-The shard of each callback, by its host and port.
-
-So what the hub limits per host, and the connections that it keeps, are in one place.
-
-How fast a cluster reacts.
-
-Which nodes are alive, as one node sees it.
-
-A node is alive while its record changes. If the store was away, all nodes were silent. So a node
-that did not see its own renewals takes the silence of the others in that time for no sign of death,
-and all take again what they owned.
 """
 
 from __future__ import annotations
@@ -56,17 +39,12 @@ from msgspec import Struct
 
 
 def weight(node: str, shard: str) -> bytes:
-    """Return what to compare; it is so long that no two nodes have the same."""
+    """Return the weight of a node for a shard, so long that no two nodes have the same."""
     return blake2b(f"{node} {shard}".encode(), digest_size=16).digest()
 
 
-def node_of(shard: str, nodes: Iterable[str]) -> str | None:
-    """Return the node that a shard belongs to; None if there are no nodes."""
-    return max(nodes, key=lambda node: weight(node, shard), default=None)
-
-
 class Assignment:
-    """The shards that belong to one node.
+    """The shards that belong to one node: of all nodes, it has the highest weight for them.
 
     For each shard that does not, a *rival* is known: any other node with a higher weight. So a node
     that joins is compared only for the shards that belong to this one, and a node that leaves costs
@@ -115,10 +93,10 @@ DEFAULT_SHARDS = 64
 
 
 class Sharding:
-    """The shards of a cluster, whose number never changes.
+    """The shards of a cluster: `count` of subscriptions, which never changes, and the bridge.
 
-    Args:
-        count: The number of shards of subscriptions.
+    All callbacks of one host and port are in one shard, so what the hub limits for each host, and
+    the connections that it keeps, are in one place.
     """
 
     def __init__(self, count: int) -> None:
@@ -146,6 +124,7 @@ class ClusterPace(Struct, frozen=True):
         part: One of how many of its shards a node takes, or releases while it drains, at the same
             time, if these are more than `moves`.
         forget_seconds: How long a dead node keeps its record.
+        tick_seconds: How often a node decides.
     """
 
     renew_seconds: float = 2.0
@@ -155,6 +134,7 @@ class ClusterPace(Struct, frozen=True):
     moves: int = 8
     part: int = 4
     forget_seconds: float = 60.0
+    tick_seconds: float = 0.5
 
 
 class _NodeView(Struct):
@@ -165,37 +145,48 @@ class _NodeView(Struct):
 
 
 class NodeViews:
-    """The records of all nodes, as last seen by one of them."""
+    """The records of all nodes, as last seen by one of them.
+
+    If the store was away, all nodes were silent. So a node that did not see its own renewals does
+    not take the silence of the others in that time for a sign of death, and all take again what
+    they owned.
+    """
 
     def __init__(self, node: str, pace: ClusterPace) -> None:
-        self._node = node
+        self.node = node
         self._pace = pace
-        self._views: dict[str, _NodeView] = {}
+        self._members: dict[str, _NodeView] = {}
 
-    def seen(self, node: str, *, is_draining: bool, bridges: bool, now: float) -> None:
-        """Note that the record of a node was written."""
-        known = self._views.get(node)
+    def node_seen(self, node: str, *, is_draining: bool, now: float, bridges: bool = True) -> None:
+        """Note that the record of a node was written.
+
+        Args:
+            node: The node.
+            is_draining: Whether it is about to stop.
+            now: The current instant; for this node's own record, when it sent that.
+            bridges: Whether it can run the bridge to a broker.
+        """
+        known = self._members.get(node)
         if known is None:
-            self._views[node] = _NodeView(now, now, is_draining, bridges)
+            self._members[node] = _NodeView(now, now, is_draining, bridges)
             return
-        if node == self._node and now - known.last_seen >= self._pace.fence_seconds:
+        if node == self.node and now - known.last_seen >= self._pace.fence_seconds:
             self._excuse_silence(known.last_seen, now)
         known.last_seen = now
         known.is_draining = is_draining
 
     def _excuse_silence(self, since: float, now: float) -> None:
         """Let the nodes that were alive before this one saw nothing have until now."""
-        for view in self._views.values():
+        for view in self._members.values():
             if since - view.last_seen < self._pace.death_seconds:
                 view.last_seen = max(view.last_seen, now)
 
-    def gone(self, node: str) -> None:
-        """Note that the record of a node was deleted."""
-        self._views.pop(node, None)
+    def node_gone(self, node: str) -> None:
+        self._members.pop(node, None)
 
     def is_current(self, now: float) -> bool:
         """Return whether this node sees its own renewals, and has seen who else is there."""
-        own = self._views.get(self._node)
+        own = self._members.get(self.node)
         return (
             own is not None
             and now - own.last_seen < self._pace.fence_seconds
@@ -209,11 +200,11 @@ class NodeViews:
         this node saw while it settled itself have started before it, or with it.
         """
         settle = self._pace.settle_seconds
-        settled = max(now - settle, self._views[self._node].first_seen + settle)
+        settled = max(now - settle, self._members[self.node].first_seen + settle)
         living = now - self._pace.death_seconds
         return {
             name
-            for name, view in self._views.items()
+            for name, view in self._members.items()
             if not view.is_draining
             and view.last_seen > max(living, view.first_seen)
             and view.first_seen <= settled
@@ -221,34 +212,30 @@ class NodeViews:
 
     def bridging(self, nodes: set[str]) -> set[str]:
         """Return those of some nodes that can run the bridge to the MQTT broker."""
-        return {node for node in nodes if self._views[node].bridges}
+        return {node for node in nodes if self._members[node].bridges}
 
     def is_alive(self, node: str, now: float) -> bool:
         """Return whether a node has renewed its record lately."""
-        view = self._views.get(node)
+        view = self._members.get(node)
         return view is not None and now - view.last_seen < self._pace.death_seconds
 
     def living(self, now: float) -> list[str]:
-        return [node for node in self._views if self.is_alive(node, now)]
+        return [node for node in self._members if self.is_alive(node, now)]
 
     def forgettable(self, now: float) -> list[str]:
         """Return the nodes that have been dead for so long that their records may be deleted."""
         seconds = self._pace.forget_seconds
-        return [node for node, view in self._views.items() if now - view.last_seen >= seconds]
+        return [node for node, view in self._members.items() if now - view.last_seen >= seconds]
 
     def is_draining(self, node: str) -> bool:
-        """Return whether a node is about to stop."""
-        view = self._views.get(node)
+        view = self._members.get(node)
         return view is not None and view.is_draining
 
 
 class Take(Struct, frozen=True):
     """Become the owner of a shard by compare-and-set, then load it and call `taken`.
 
-    Args:
-        shard: The shard.
-        epoch: Its new epoch.
-        revision: The revision of its record to replace; 0 if it has none.
+    `revision` is that of its record to replace, 0 if it has none; `epoch` is the new one.
     """
 
     shard: str
@@ -257,13 +244,7 @@ class Take(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """Stop the work of a shard, write its state, free it by compare-and-set, and call `released`.
-
-    Args:
-        shard: The shard.
-        epoch: Its new epoch.
-        revision: The revision of its record to replace.
-    """
+    """Stop the work of a shard, write its state, free it by compare-and-set; call `released`."""
 
     shard: str
     epoch: int
@@ -280,13 +261,7 @@ Action = Take | Release | Revoke
 
 
 class ShardView(Struct, frozen=True):
-    """The record of a shard as last seen.
-
-    Args:
-        owner: The node that owns it; None if it is free.
-        epoch: Increases with each change of the owner.
-        revision: The revision of the record in the store.
-    """
+    """The record of a shard, with its revision, as last seen; it has no owner if it is free."""
 
     owner: str | None = None
     epoch: int = 0
@@ -314,7 +289,7 @@ class _Hold(Struct):
 _NOTHING = _Hold(_Holding.FREE, 0)
 
 
-class Membership:
+class Membership(NodeViews):
     """The view of one node on the cluster.
 
     Args:
@@ -324,9 +299,7 @@ class Membership:
     """
 
     def __init__(self, node: str, shards: tuple[str, ...], pace: ClusterPace) -> None:
-        self.node = node
-        self._pace = pace
-        self._nodes = NodeViews(node, pace)
+        super().__init__(node, pace)
         self._views = dict.fromkeys(shards, ShardView())
         self._recorded: dict[str, None] = {}  # the shards whose record names this node
         self._holds: dict[str, _Hold] = {}
@@ -336,21 +309,6 @@ class Membership:
         self._deposed: list[str] = []
 
     # Events.
-
-    def node_seen(self, node: str, *, is_draining: bool, now: float, bridges: bool = True) -> None:
-        """Note that the record of a node was written.
-
-        Args:
-            node: The node.
-            is_draining: Whether it is about to stop.
-            now: The current instant; for this node's own record, when it sent that.
-            bridges: Whether it can run the bridge to the MQTT broker.
-        """
-        self._nodes.seen(node, is_draining=is_draining, bridges=bridges, now=now)
-
-    def node_gone(self, node: str) -> None:
-        """Note that the record of a node was deleted."""
-        self._nodes.gone(node)
 
     def renewed(self, sent_at: float) -> None:
         """Note that this node's record was renewed by a request that was sent at an instant."""
@@ -380,15 +338,7 @@ class Membership:
             self._recorded.pop(shard, None)
 
     def taken(self, take: Take, revision: int) -> bool:
-        """Note that a shard was taken and loaded.
-
-        Args:
-            take: The action.
-            revision: The revision of the shard's record afterwards.
-
-        Returns:
-            Whether this node owns it now; if not, nothing may be done with it.
-        """
+        """Note that a shard was taken and loaded, and return whether this node owns it now."""
         self.shard_seen(take.shard, ShardView(self.node, take.epoch, revision))
         if self._holds.get(take.shard) != _Hold(_Holding.TAKING, take.epoch):
             return False
@@ -404,12 +354,9 @@ class Membership:
             del self._holds[take.shard]
 
     def released(self, release: Release, revision: int | None = None) -> None:
-        """Note that a shard is not worked on any more, whether its record says so or not.
+        """Note that a shard is not worked on any more.
 
-        Args:
-            release: The action.
-            revision: The revision of the shard's record afterwards; None if it was not written, or
-                if that is unknown.
+        `revision` is that of its record, None if that was not written, or may not have been.
         """
         if revision is not None:
             self.shard_seen(release.shard, ShardView(None, release.epoch, revision))
@@ -431,11 +378,11 @@ class Membership:
             self._give_up_all()
         deposed, self._deposed = self._deposed, []
         actions: list[Action] = [Revoke(tuple(deposed))] if deposed else []
-        if self.is_fenced(now) or not self._nodes.is_current(now):
+        if self.is_fenced(now) or not self.is_current(now):
             return actions
-        candidates = self._nodes.candidates(now)
+        candidates = self.candidates(now)
         self._assignment.set_nodes(candidates)
-        self._bridge.set_nodes(self._nodes.bridging(candidates))
+        self._bridge.set_nodes(self.bridging(candidates))
         own = dict.fromkeys((*self._assignment.own, *self._bridge.own))
         return [*actions, *self._releases(own), *self._takes(own, now)]
 
@@ -453,7 +400,7 @@ class Membership:
                 if hold.state is _Holding.OWNED and shard not in own
             ),
         ]
-        is_draining = self._nodes.is_draining(self.node)
+        is_draining = self.is_draining(self.node)
         for shard in leaving[: self._room(_Holding.RELEASING, len(leaving) if is_draining else 0)]:
             view = self._views[shard]
             self._holds[shard] = _Hold(_Holding.RELEASING, view.epoch)
@@ -483,18 +430,6 @@ class Membership:
     def is_fenced(self, now: float) -> bool:
         """Return whether this node owns nothing, since it could not renew its record in time."""
         return now - self._renewed >= self._pace.fence_seconds
-
-    def is_alive(self, node: str, now: float) -> bool:
-        """Return whether a node has renewed its record lately."""
-        return self._nodes.is_alive(node, now)
-
-    def living(self, now: float) -> list[str]:
-        """Return the nodes that have renewed their records lately."""
-        return self._nodes.living(now)
-
-    def forgettable(self, now: float) -> list[str]:
-        """Return the nodes that have been dead for so long that their records may be deleted."""
-        return self._nodes.forgettable(now)
 
     def owns(self, shard: str, now: float) -> bool:
         """Return whether this node may work on a shard."""

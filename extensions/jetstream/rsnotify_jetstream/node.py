@@ -1,13 +1,9 @@
-"""One node of the cluster: it renews its record, follows those of the others, and does what
+"""One node of the cluster: renews its record, follows those of the others, and does what
 `membership` decides.
 
-Theory of operation. A tick about every half second asks the membership for actions. Each `Take` and
-`Release` runs in a task of its own, at most one for a shard; a `Revoke` happens at once. Failures
-of the store are reported to the membership, whose next decision tries again.
-
-The clock of leases: it also counts the time in which the machine was suspended.
-
-What a node of the cluster uses: the records that all nodes share, and the work on its shards.
+A tick every half second asks the membership for actions. Each `Take` and `Release` runs in a
+task of its own, at most one for a shard; a `Revoke` happens at once. Failures of the store are
+reported to the membership, whose next decision tries again.
 """
 
 from __future__ import annotations
@@ -25,8 +21,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import StorageError
 from rsnotify.runtime.tasks import cancel
-from rsnotify_jetstream import cluster_records as formats
-from rsnotify_jetstream.cluster_records import ClusterMeta, NodeRecord, ShardRecord
+from rsnotify_jetstream.bucket import Bucket
 from rsnotify_jetstream.membership import (
     BRIDGE,
     DEFAULT_SHARDS,
@@ -38,38 +33,23 @@ from rsnotify_jetstream.membership import (
     ShardView,
     Take,
 )
+from rsnotify_jetstream.records import (
+    META,
+    NODES,
+    SHARDS,
+    ClusterMeta,
+    NodeRecord,
+    ShardRecord,
+    decode,
+    encode,
+)
 
 _BOOT = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def lease_clock() -> float:
-    """Return the seconds since the machine started, or since another instant."""
+    """Return the seconds of a clock that, where there is one, counts while the machine sleeps."""
     return time.monotonic() if _BOOT is None else time.clock_gettime(_BOOT)
-
-
-class ClusterRecords(Protocol):
-    """The records that all nodes share, by their keys. Methods raise `StorageError`."""
-
-    async def prepare(self) -> None:
-        """Create the place for them, if absent."""
-
-    async def follow(self, receive: Callable[[str, bytes | None, int], None]) -> None:
-        """Pass on each record with its revision, and from now on each change, in order."""
-
-    async def latest(self, key: str) -> tuple[bytes | None, int]:
-        """Return a record and its revision as they are stored now; None and 0 if there is none."""
-
-    async def put(self, key: str, value: bytes) -> int:
-        """Store a record, and return its revision."""
-
-    async def replace(self, key: str, value: bytes, revision: int) -> int | None:
-        """Store a record in place of a revision; return the new one, None if it has another."""
-
-    async def delete(self, key: str, revision: int) -> bool:
-        """Delete a record that has a revision."""
-
-    async def close(self) -> None:
-        """Stop passing on changes."""
 
 
 class ShardWork(Protocol):
@@ -90,7 +70,6 @@ class ShardWork(Protocol):
 
 log = logging.getLogger("rsnotify.hub.cluster")
 
-TICK_SECONDS = 0.5
 #: How long a node may take to release its shards when it stops, in seconds.
 CLOSE_SECONDS = 10.0
 _RETRY_SECONDS = 0.2
@@ -100,9 +79,11 @@ class ClusterNode:
     """This node.
 
     Args:
+        records: The records that all nodes share.
         describe: What the others should know about this node; `renewals`, `draining` and `shards`
             are replaced.
         shards: The number of shards if this node creates the cluster.
+        pace: How fast nodes and shards change.
         clock: The clock of the leases.
 
     Attributes:
@@ -119,7 +100,7 @@ class ClusterNode:
 
     def __init__(
         self,
-        records: ClusterRecords,
+        records: Bucket,
         describe: NodeRecord,
         *,
         shards: int = DEFAULT_SHARDS,
@@ -158,21 +139,21 @@ class ClusterNode:
                 self._seen(key, value, revision)
                 return
             found[key] = value, revision
-            if key == formats.META:
+            if key == META:
                 is_created.set()
 
         await self._records.follow(receive)
         if not is_created.is_set():
-            created = formats.encode(ClusterMeta(shards=self._shards))
-            await self._records.replace(formats.META, created, 0)
+            created = encode(ClusterMeta(shards=self._shards))
+            await self._records.replace(META, created, 0)
             try:
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await is_created.wait()  # another node may have created it first
             except TimeoutError:
                 raise StorageError("the records of the cluster cannot be followed") from None
-        meta = found[formats.META][0]
+        meta = found[META][0]
         assert meta is not None
-        self.sharding = Sharding(formats.read_meta(meta).shards)
+        self.sharding = Sharding(decode(meta, ClusterMeta).shards)
         self.membership = Membership(self.id, self.sharding.names(), self._pace)
         is_loaded = True
         for key, (value, revision) in found.items():
@@ -200,7 +181,6 @@ class ClusterNode:
         self._wanted.set()
 
     def living(self) -> list[str]:
-        """Return the ids of the nodes that are alive."""
         return self.membership.living(self._clock())
 
     def working(self) -> list[str]:
@@ -222,12 +202,12 @@ class ClusterNode:
 
     def _seen(self, key: str, value: bytes | None, revision: int) -> None:
         try:
-            if (node := formats.node_of_key(key)) is not None:
-                self._node_seen(node, value, revision)
-            elif (shard := formats.shard_of_key(key)) is not None and value is not None:
-                record = formats.read_shard(value)
+            if key.startswith(NODES):
+                self._node_seen(key.removeprefix(NODES), value, revision)
+            elif key.startswith(SHARDS) and value is not None:
+                record = decode(value, ShardRecord)
                 view = ShardView(record.owner, record.epoch, revision)
-                self.membership.shard_seen(shard, view)
+                self.membership.shard_seen(key.removeprefix(SHARDS), view)
         except StorageError as error:
             log.warning("%s", error)
 
@@ -237,7 +217,7 @@ class ClusterNode:
             self._revisions.pop(node, None)
             self.membership.node_gone(node)
             return
-        record = formats.read_node(value)
+        record = decode(value, NodeRecord)
         self.nodes[node] = record
         self._revisions[node] = revision
         now = self._clock()
@@ -266,7 +246,7 @@ class ClusterNode:
         record = replace(self._record, renewals=number, shards=len(self.membership.owned()))
         self._record = self.report(record)
         async with asyncio.timeout(self._pace.renew_seconds):
-            await self._records.put(formats.node_key(self.id), formats.encode(self._record))
+            await self._records.put(NODES + self.id, encode(self._record))
         self.membership.renewed(sent_at)
 
     # Actions.
@@ -279,7 +259,7 @@ class ClusterNode:
                 log.exception("this node cannot decide which shards to take")
             self._wanted.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(TICK_SECONDS):
+                async with asyncio.timeout(self._pace.tick_seconds):
                     await self._wanted.wait()
 
     async def _tick(self) -> None:
@@ -296,7 +276,7 @@ class ClusterNode:
             for node in self.membership.forgettable(now):
                 with suppress(StorageError):
                     # It fails if the node has renewed its record meanwhile.
-                    await self._records.delete(formats.node_key(node), self._revisions[node])
+                    await self._records.delete(NODES + node, self._revisions[node])
 
     def _revoke(self, shards: tuple[str, ...]) -> None:
         assert self._work is not None
@@ -321,8 +301,8 @@ class ClusterNode:
     async def _take(self, take: Take) -> None:
         assert self._work is not None
         try:
-            record = formats.encode(ShardRecord(epoch=take.epoch, owner=self.id))
-            key = formats.shard_key(take.shard)
+            record = encode(ShardRecord(epoch=take.epoch, owner=self.id))
+            key = SHARDS + take.shard
             revision = await self._records.replace(key, record, take.revision)
             if revision is None:
                 await self._read(take.shard)
@@ -348,8 +328,8 @@ class ClusterNode:
         revision = None
         try:
             await self._work.finish(release.shard)
-            record = formats.encode(ShardRecord(epoch=release.epoch, owner=None))
-            key = formats.shard_key(release.shard)
+            record = encode(ShardRecord(epoch=release.epoch, owner=None))
+            key = SHARDS + release.shard
             revision = await self._records.replace(key, record, release.revision)
             if revision is None:
                 await self._read(release.shard)
@@ -362,11 +342,11 @@ class ClusterNode:
             self._wanted.set()
 
     async def _read(self, shard: str) -> None:
-        """Read a record that is not as it was seen: a server's copy of it may have been wrong."""
-        value, revision = await self._records.latest(formats.shard_key(shard))
+        """Read a record that another node has changed, as the leader has it."""
+        value, revision = await self._records.latest(SHARDS + shard)
         view = ShardView()
         if value is not None:
-            record = formats.read_shard(value)
+            record = decode(value, ShardRecord)
             view = ShardView(record.owner, record.epoch, revision)
         self.membership.shard_read(shard, view)
 
@@ -376,8 +356,8 @@ class ClusterNode:
         """Release everything, and take nothing any more; return when all is released.
 
         Raises:
-            StorageError: The others cannot be told.
-            TimeoutError: They do not answer.
+            StorageError: The record of this node cannot be written.
+            TimeoutError: NATS does not answer in time.
         """
         self._record = replace(self._record, draining=True)
         await self._renew()
@@ -393,8 +373,8 @@ class ClusterNode:
                     await self.drain()
                     for task in self._loops:
                         task.cancel()
-                    key = formats.node_key(self.id)
-                    revision = await self._records.put(key, formats.encode(self._record))
+                    key = NODES + self.id
+                    revision = await self._records.put(key, encode(self._record))
                     await self._records.delete(key, revision)
         await self.stop()
 

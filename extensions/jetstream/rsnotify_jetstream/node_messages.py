@@ -1,7 +1,7 @@
 """Calls between nodes as requests and replies over NATS.
 
-Each node listens at a subject of its own. A request about subscriptions names their shard, and a
-node that does not own it says so; whoever asks tries again, by its view of the cluster then.
+Each node subscribes to a subject of its own. A request about subscriptions names their shard. A
+node that does not own it replies so, and the caller tries again by its view of the cluster then.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 
 import msgspec
-from msgspec import Struct
 from nats import errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -22,15 +21,13 @@ from rsnotify.errors import StorageError
 from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.interface import NotOwner
-from rsnotify_hub.store.stores import A, Handler, NodeCall, R
-from rsnotify_jetstream.cluster_records import decode_versioned
+from rsnotify_hub.store.nodes import A, Handler, NodeCall, R
 from rsnotify_jetstream.membership import BRIDGE
 from rsnotify_jetstream.node import ClusterNode
+from rsnotify_jetstream.records import BaseRecord, decode
 
 log = logging.getLogger("rsnotify.hub.cluster")
 
-#: The version of the format of requests and replies.
-VERSION = 1
 #: How long an owner, or answers about all subscriptions, are waited for, in seconds.
 OWNER_SECONDS = 6.0
 #: How long a node may take to answer, and if the others' answers are enough.
@@ -39,28 +36,22 @@ SOON_SECONDS = 1.0
 _RETRY_SECONDS = 0.1
 
 
-class CallRequest(Struct, frozen=True, kw_only=True):
+class CallRequest(BaseRecord, frozen=True, kw_only=True):
     """A request: the name of the call, the shard that it is about, if any, and the argument."""
 
-    version: int = VERSION
+    what = "a request to another node of this hub"
     name: str
     shard: str | None
     argument: bytes
 
 
-class CallReply(Struct, frozen=True, kw_only=True):
+class CallReply(BaseRecord, frozen=True, kw_only=True):
     """A reply: an answer; or the code and the reason of a refusal, or an error of the store.
 
-    Args:
-        version: The version of the format.
-        answer: The answer.
-        shards: The shards that the node owned all the time while it made the answer.
-        not_owner: Whether the node does not own the shard.
-        code: The code of the refusal.
-        reason: The reason of the refusal, or the error.
+    `shards` are those that the node owned all the time while it made the answer.
     """
 
-    version: int = VERSION
+    what = "the reply of another node of this hub"
     answer: bytes | None = None
     shards: tuple[str, ...] = ()
     not_owner: bool = False
@@ -69,13 +60,7 @@ class CallReply(Struct, frozen=True, kw_only=True):
 
 
 class NodeMessages:
-    """The `HubNodes` of a cluster.
-
-    Args:
-        client: A client that is connected.
-        prefix: What the subjects begin with.
-        node: This node.
-    """
+    """The `HubNodes` of a cluster; subjects begin with `prefix`."""
 
     def __init__(self, client: Client, prefix: str, node: ClusterNode) -> None:
         self._client = client
@@ -186,8 +171,7 @@ class NodeMessages:
         except (errors.Error, TimeoutError, OSError):
             name = self._node.nodes[node].name if node in self._node.nodes else node
             raise StorageError(f"the node {name or node} of this hub does not answer") from None
-        what = "the reply of another node of this hub"
-        return _read_reply(decode_versioned(message.data, CallReply, VERSION, what))
+        return _read_reply(decode(message.data, CallReply))
 
     # The node that answers.
 
@@ -198,11 +182,10 @@ class NodeMessages:
 
     async def _reply(self, message: Msg) -> None:
         try:
-            what = "a request to another node of this hub"
-            reply = await self._answer(decode_versioned(message.data, CallRequest, VERSION, what))
+            reply = await self._answer(decode(message.data, CallRequest))
         except StorageError as error:
             reply = CallReply(reason=str(error))
-        with suppress(errors.Error, OSError):  # whoever asks notices
+        with suppress(errors.Error, OSError):  # the caller notices
             await message.respond(msgspec.msgpack.encode(reply))
 
     async def _answer(self, request: CallRequest) -> CallReply:

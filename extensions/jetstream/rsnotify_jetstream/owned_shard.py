@@ -1,11 +1,9 @@
-"""The subscriptions of one shard on the node that owns it.
+"""One shard on the node that owns it: its subscriptions, or the bridge to a broker.
 
-Theory of operation. Taking a shard has three steps. The records of its cursors are written with the
-new epoch, so that the owner before can move them no more. Then the node watches the keys of the
+Taking a shard of subscriptions has three steps. The records of its cursors are written with the new
+epoch, so that the owner before can move them no more. Then the node watches the keys of the
 subscriptions, and writes one of its own, the *claim*. What it reads from any server is complete if
-it has the claim; what the owner before had sent, and is stored later, comes through the watch.
-
-The bridge to a broker, and its cursors, on the node that owns the shard of the bridge.
+it has the claim. What the owner before had sent, and is stored later, comes through the watch.
 """
 
 from __future__ import annotations
@@ -26,12 +24,11 @@ from rsnotify_hub.subscriptions import Subscription, subscription_id
 from rsnotify_jetstream.bucket import Bucket, BucketRecord
 from rsnotify_jetstream.fenced_records import (
     RETRY_DELAY,
-    FencedContent,
     FencedFormat,
     FencedMap,
     OwnerRights,
 )
-from rsnotify_jetstream.subscription_records import (
+from rsnotify_jetstream.records import (
     BridgeRecord,
     CursorsRecord,
     StoredCursor,
@@ -47,7 +44,7 @@ log = logging.getLogger("rsnotify.hub.store")
 
 #: The last part of the key that a new owner writes.
 CLAIM = "claim"
-#: How often a server is asked again that does not have the claim yet.
+#: How often a server is read that does not have the claim yet.
 _READS, _READ_SECONDS = 40, 0.1
 
 
@@ -59,49 +56,36 @@ class ShardBuckets(Struct, frozen=True):
     node: str
 
 
-class ShardEvents(Struct, frozen=True):
-    """What a shard asks and reports.
-
-    Args:
-        may_write: Returns whether this node may write right now.
-        lost: Called when another node has written.
-        changed: Called with what the owner before wrote: a subscription that is new or has
-            changed, or None if it was deleted, and the id.
-    """
-
-    may_write: Callable[[], bool]
-    lost: Callable[[], None]
-    changed: Callable[[str, StoredSubscription | None], None]
-
-
 class _Known(Struct):
     record: SubscriptionRecord | None  # None if it was deleted
     revision: int
 
 
 class OwnedShard:
-    """A shard.
+    """A shard of subscriptions.
 
     Args:
         buckets: Where it is stored.
         shard: The name of the shard.
-        epoch: The epoch at which this node took it.
-        events: What it asks and reports.
+        rights: The rights of this node.
+        changed: Called with what the owner before wrote late: the id, and a subscription that is
+            new or has changed, or None if it was deleted.
     """
 
-    def __init__(self, buckets: ShardBuckets, shard: str, epoch: int, events: ShardEvents) -> None:
+    def __init__(
+        self,
+        buckets: ShardBuckets,
+        shard: str,
+        rights: OwnerRights,
+        changed: Callable[[str, StoredSubscription | None], None],
+    ) -> None:
         self._bucket = buckets.subscriptions
         self._shard = shard
-        self._epoch = epoch
-        self._events = events
-        self._stamp = {"node": buckets.node, "epoch": str(epoch)}
+        self._rights = rights
+        self._changed = changed
+        self._stamp = {"node": buckets.node, "epoch": str(rights.epoch)}
         self._known: dict[str, _Known] = {}
-        self._cursors = FencedMap(
-            buckets.cursors,
-            shard,
-            CURSORS_FORMAT,
-            OwnerRights(epoch, events.may_write, events.lost),
-        )
+        self._cursors = FencedMap(buckets.cursors, shard, CURSORS_FORMAT, rights)
         self._beyond: list[str] = []
         self._watch: NatsSubscription | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -189,14 +173,13 @@ class OwnedShard:
     def _report(self, id: str) -> None:
         if self.is_working:
             record = self._known[id].record
-            self._events.changed(id, None if record is None else self._stored(id, record))
+            self._changed(id, None if record is None else self._stored(id, record))
 
     def _stored(self, id: str, record: SubscriptionRecord) -> StoredSubscription:
         _, position, trouble = cursor_of(record, self._cursors.get(bytes.fromhex(id)))
         return StoredSubscription(subscription_of(record, position), trouble)
 
     def stored(self) -> list[StoredSubscription]:
-        """Return all subscriptions."""
         return [
             self._stored(id, known.record)
             for id, known in self._known.items()
@@ -206,24 +189,24 @@ class OwnedShard:
     def ids(self) -> Collection[str]:
         return [id for id, known in self._known.items() if known.record is not None]
 
+    def _record(self, id: str) -> SubscriptionRecord | None:
+        known = self._known.get(id)
+        return None if known is None else known.record
+
     def _key(self, id: str) -> str:
         return f"{self._shard}.{id}"
 
     async def save(self, subscription: Subscription) -> None:
-        """Store a subscription (`SubscriptionStore.save`)."""
         id = subscription_id(subscription.topic, subscription.callback)
-        known = self._known.get(id)
-        is_known = known is not None and known.record is not None
-        begins = known.record.begins if known and known.record else subscription.position
-        old = self._cursors.get(bytes.fromhex(id))
-        trouble = old[2] if old is not None and is_known else None
+        known, old = self._record(id), self._cursors.get(bytes.fromhex(id))
+        begins = known.begins if known else subscription.position
+        trouble = old[2] if old and known else None
         self._move(id, begins, subscription.position, trouble)
         record = record_of(subscription, begins)
         await self._write(id, encode(record), record)
 
     async def delete(self, id: str) -> None:
-        """Delete a subscription, if it is stored (`SubscriptionStore.delete`)."""
-        if (known := self._known.get(id)) is not None and known.record is not None:
+        if self._record(id) is not None:
             await self._write(id, None, None)
             self._cursors.remove(bytes.fromhex(id))
 
@@ -250,8 +233,8 @@ class OwnedShard:
         if found is None:
             self._known[id] = _Known(None, 0)
             return
-        if int(found.headers.get("Rs-Epoch", 0)) > self._epoch:
-            self._events.lost()
+        if int(found.headers.get("Rs-Epoch", 0)) > self._rights.epoch:
+            self._rights.lost()
             raise NotOwner("another node has written this subscription")
         self._known[id] = _Known(None, found.revision)
         with suppress(StorageError):
@@ -260,29 +243,23 @@ class OwnedShard:
 
     def check(self) -> None:
         """Raise `NotOwner` if this node may not write."""
-        if not self.is_working or not self._events.may_write():
+        if not self.is_working or not self._rights.may_write():
             raise NotOwner("this node does not own the subscription")
 
     def move(self, id: str, position: int) -> None:
-        """Move a cursor; durable soon."""
-        known = self._known.get(id)
-        if known is not None and known.record is not None:
+        if (record := self._record(id)) is not None:
             old = self._cursors.get(bytes.fromhex(id))
-            self._move(id, known.record.begins, position, old[2] if old else None)
+            self._move(id, record.begins, position, old[2] if old else None)
 
     def note_trouble(self, id: str, state: bytes | None) -> None:
-        """Store how deliveries fail; durable soon."""
-        known = self._known.get(id)
-        if known is not None and known.record is not None:
-            begins = known.record.begins
-            old = self._cursors.get(bytes.fromhex(id)) or (begins, begins, None)
-            self._move(id, begins, old[1], state)
+        if (record := self._record(id)) is not None:
+            old = self._cursors.get(bytes.fromhex(id))
+            self._move(id, record.begins, old[1] if old else record.begins, state)
 
     def _move(self, id: str, begins: int, position: int, trouble: bytes | None) -> None:
         self._cursors.set(bytes.fromhex(id), (begins, position, trouble))
 
     async def flush(self) -> None:
-        """Write the cursors."""
         await self._cursors.flush()
 
     async def close(self) -> None:
@@ -297,17 +274,8 @@ class OwnedShard:
                 await watch.unsubscribe()
 
 
-def _encode_cursors(content: FencedContent[bytes, StoredCursor]) -> bytes:
-    return encode(CursorsRecord(epoch=content.epoch, parts=content.parts, cursors=content.cursors))
-
-
-def _decode_cursors(value: bytes) -> FencedContent[bytes, StoredCursor]:
-    found = decode(value, CursorsRecord)
-    return FencedContent(found.epoch, found.parts, found.cursors)
-
-
 #: How the cursors of a shard are stored.
-CURSORS_FORMAT = FencedFormat(_encode_cursors, _decode_cursors)
+CURSORS_FORMAT: FencedFormat[bytes, StoredCursor] = FencedFormat(CursorsRecord)
 
 
 def bridge_key(broker: str) -> str:
@@ -316,40 +284,15 @@ def bridge_key(broker: str) -> str:
 
 
 def bridge_format(broker: str) -> FencedFormat[str, int]:
-    def encode_cursors(content: FencedContent[str, int]) -> bytes:
-        return encode(
-            BridgeRecord(
-                epoch=content.epoch, parts=content.parts, broker=broker, cursors=content.cursors
-            )
-        )
-
-    def decode_cursors(value: bytes) -> FencedContent[str, int]:
-        found = decode(value, BridgeRecord)
-        return FencedContent(found.epoch, found.parts, found.cursors)
-
-    return FencedFormat(encode_cursors, decode_cursors)
+    return FencedFormat(BridgeRecord, {"broker": broker})
 
 
 class OwnedBridge:
-    """The bridge while this node owns its shard.
+    """The cursors of brokers while this node owns the shard of the bridge."""
 
-    Args:
-        bucket: The bucket of cursors.
-        epoch: The epoch at which this node took the shard.
-        may_write: Returns whether this node may write right now.
-        lost: Called when another node has written.
-    """
-
-    def __init__(
-        self,
-        bucket: Bucket,
-        epoch: int,
-        may_write: Callable[[], bool],
-        lost: Callable[[], None],
-    ) -> None:
+    def __init__(self, bucket: Bucket, rights: OwnerRights) -> None:
         self._bucket = bucket
-        self._may_write = may_write
-        self._rights = OwnerRights(epoch, may_write, lost)
+        self._rights = rights
         self._brokers: dict[str, FencedMap[str, int]] = {}
         self._loading = asyncio.Lock()
         self._is_closed = False
@@ -367,7 +310,7 @@ class OwnedBridge:
         return found
 
     def _check(self) -> None:
-        if self._is_closed or not self._may_write():
+        if self._is_closed or not self._rights.may_write():
             raise NotOwner("this node does not run the bridge to the broker")
 
     async def read(self, broker: str) -> dict[str, int]:
@@ -401,10 +344,9 @@ class OwnedBridge:
 
 
 class BridgeSwitch:
-    """Starts and stops a bridge, one after the other, as this node becomes its owner and back.
+    """Starts a bridge each time that this node becomes its owner, and stops it when it is not.
 
-    It is started again each time that this node becomes the owner, since another one may have moved
-    the cursors meanwhile.
+    So the bridge reads the cursors again, which another node may have moved meanwhile.
     """
 
     def __init__(self, bridge: BridgeOwner) -> None:
@@ -422,7 +364,6 @@ class BridgeSwitch:
         self._changed.set()
 
     async def stop(self) -> None:
-        """Stop the bridge, and return when it has stopped."""
         self.set(None)
         await self._stopped.wait()
 
@@ -436,7 +377,7 @@ class BridgeSwitch:
             except StorageError as error:
                 self._set_stopped()
                 if self._wanted is not None:
-                    log.warning("the bridge to the MQTT broker cannot start yet: %s", error)
+                    log.warning("the bridge to the broker cannot start yet: %s", error)
                     await asyncio.sleep(RETRY_DELAY)
                     self._changed.set()
 

@@ -1,29 +1,22 @@
-"""Checks at the start whether the NATS servers keep what they acknowledge, and have room for it.
+"""Checks of the NATS servers: whether they keep what they acknowledge, and have room for it.
 
-What a node of a cluster knows of the nodes, the shards, and the NATS servers.
+A server that is too old is refused when the hub connects (`connection`). Everything here is only a
+warning: it is logged, and shown by `rsnotify hub nodes`.
 """
 
 from __future__ import annotations
 
-import logging
-import re
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import Any
 
 from msgspec import Struct
 
-from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.admin.schemas import CopyInfo, NodeInfo, NodeList, StreamInfo
+from rsnotify_hub.store.nodes import CopyInfo
 from rsnotify_jetstream.connection import NatsConnection
 from rsnotify_jetstream.jetstream_log import JetStreamLog
 
-if TYPE_CHECKING:
-    from rsnotify_jetstream.jetstream_store import JetStreamStore
-
-#: The oldest version with which the log was tested, and the first whose flushes are configured.
-_TESTED, _CONFIGURED = (2, 9, 10), (2, 10)
 #: A clock that differs by more is reported.
 _SKEW = timedelta(seconds=2)
 #: Enough for the headers of a record.
@@ -36,8 +29,8 @@ class ServerFacts(Struct, frozen=True):
     """What a client can learn of the servers.
 
     Args:
-        version: The version of the server.
-        max_payload: The largest message that it accepts.
+        outdated: Why the server is too old, if it is: the hub has connected to another one since
+            its start.
         servers: The number of servers that have a copy of the stream.
         offline: Those of them that do not answer.
         stream: The settings of the stream.
@@ -47,7 +40,7 @@ class ServerFacts(Struct, frozen=True):
             it is behind.
     """
 
-    version: str
+    outdated: str | None
     max_payload: int
     servers: int
     offline: tuple[str, ...]
@@ -60,12 +53,7 @@ class ServerFacts(Struct, frozen=True):
 async def read_facts(
     connection: NatsConnection, log: JetStreamLog, clock: Callable[[], Instant]
 ) -> ServerFacts:
-    """Ask the servers, and write a record to compare the clocks.
-
-    Args:
-        connection: An open connection.
-        log: The log, which was started.
-        clock: Returns the current instant.
+    """Return the facts; this writes a record to the started log, to compare the clocks.
 
     Raises:
         StorageError: They do not answer.
@@ -76,10 +64,9 @@ async def read_facts(
     stored = await log.stream.time_of_check()
     info = await log.stream.info()
     account = await connection.api("INFO", what="information on the account")
-    version = connection.client.connected_server_version
     replicas = (info.get("cluster") or {}).get("replicas") or []
     return ServerFacts(
-        version=f"{version.major}.{version.minor}.{version.patch}",
+        outdated=connection.outdated(),
         max_payload=connection.client.max_payload,
         servers=1 + len(replicas),
         offline=tuple(each["name"] for each in replicas if each.get("offline")),
@@ -124,19 +111,11 @@ def _on_durability(facts: ServerFacts) -> Iterator[str]:
             "three servers, and add ?replicas=3 to the URL"
         )
     loss = "the server loses" if replicas == 1 else f"all {replicas} servers lose"
-    if _version(facts.version) < _CONFIGURED:
-        yield (
-            f"NATS {facts.version} acknowledges what it has not flushed to the disk, and flushes "
-            f"every two minutes: if {loss} power at once, the last two minutes may be "
-            "lost. Upgrade to NATS 2.10 or later, and set sync_interval: always in its jetstream "
-            "block"
-        )
-    else:
-        yield (
-            "the hub cannot see whether NATS flushes to the disk before it acknowledges; by "
-            f"default it flushes every two minutes: if {loss} power at once, the last two "
-            "minutes may be lost. Set sync_interval: always in the jetstream block of each server"
-        )
+    yield (
+        "the hub cannot see whether NATS flushes to the disk before it acknowledges; by default it "
+        f"flushes every two minutes: if {loss} power at once, the last two minutes may be lost. "
+        "Set sync_interval: always in the jetstream block of each server"
+    )
 
 
 def _on_limits(facts: ServerFacts, largest_fragment: int) -> Iterator[str]:
@@ -163,12 +142,8 @@ def _on_limits(facts: ServerFacts, largest_fragment: int) -> Iterator[str]:
 
 
 def _on_servers(facts: ServerFacts) -> Iterator[str]:
-    if _version(facts.version) < _TESTED:
-        yield (
-            f"NATS {facts.version} is older than "
-            f"{'.'.join(map(str, _TESTED))}, the oldest version that the hub was tested with; "
-            "upgrade it"
-        )
+    if facts.outdated is not None:
+        yield facts.outdated
     if facts.offline:
         yield (
             f"{', '.join(facts.offline)} of the {facts.servers} NATS servers with a copy of the "
@@ -183,100 +158,11 @@ def _on_servers(facts: ServerFacts) -> Iterator[str]:
         )
 
 
-def _version(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)[:3]))
-
-
-log = logging.getLogger("rsnotify.hub.store")
-
-
-class ClusterReport:
-    """Describes a cluster.
-
-    Args:
-        store: The store of this node.
-        clock: Returns the current instant.
-        largest_fragment: The bytes of the largest fragment that the hub accepts.
-    """
-
-    def __init__(
-        self, store: JetStreamStore, clock: Callable[[], Instant], *, largest_fragment: int
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._largest_fragment = largest_fragment
-        self._warnings: list[str] = []
-
-    async def check_servers(self) -> None:
-        """Check the NATS servers, and log what was not wrong with them before."""
-        try:
-            facts = await read_facts(self._store.connection, self._store, self._clock)
-        except StorageError as error:
-            log.warning("the NATS servers cannot be checked now: %s", error)
-            return
-        found = warnings_of(facts, largest_fragment=self._largest_fragment)
-        for text in found:
-            if text not in self._warnings:
-                log.warning("%s", text)
-        self._warnings = found
-
-    def describe(self) -> NodeList:
-        node = self._store.node
-        living = set(node.living())
-        can_know = node.id in living
-        owners = node.owners()
-        rows = [
-            self._node(id, id in living if can_know or id == node.id else None, owners[id])
-            for id in sorted(node.nodes, key=lambda id: (node.nodes[id].name, id))
-        ]
-        return NodeList(
-            rows=tuple(rows),
-            shards=owners.total(),
-            free=owners[None] if can_know else None,
-            stream=self._stream(),
-        )
-
-    def _node(self, id: str, is_alive: bool | None, shards: int) -> NodeInfo:
-        node = self._store.node
-        record = node.nodes[id]
-        is_this = id == node.id
-        server, behind = (record.server, record.behind) if is_alive else ("", None)
-        if is_this:
-            server = self._store.connection.server or ""
-            behind = None if self._store.trouble() else self._store.behind
-        return NodeInfo(
-            name=record.name,
-            url=record.url,
-            version=record.hub,
-            started=datetime.fromtimestamp(record.started, UTC),
-            alive=is_alive,
-            draining=record.draining,
-            shards=shards,
-            behind=behind,
-            server=server or None,
-            this=is_this,
-        )
-
-    def _stream(self) -> StreamInfo:
-        info = self._store.info
-        state = info.get("state", {})
-        server = self._store.connection.server
-        return StreamInfo(
-            name=self._store.stream.name,
-            connected=server is not None,
-            trouble=self._store.trouble(),
-            records=state.get("messages", 0),
-            bytes=state.get("bytes", 0),
-            copies=tuple(sorted(copies_of(info, server), key=lambda copy: copy.name)),
-            warnings=tuple(self._warnings),
-        )
-
-
 def copies_of(info: dict[str, Any], server: str | None) -> Iterator[CopyInfo]:
     """Yield the servers that have a copy of a stream.
 
     Args:
-        info: What JetStream says of the stream.
+        info: What JetStream returned about the stream.
         server: The server that this node is connected to; a server alone does not name itself.
     """
     cluster = info.get("cluster") or {"leader": server}

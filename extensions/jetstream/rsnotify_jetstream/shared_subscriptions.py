@@ -1,23 +1,21 @@
-"""The subscriptions of a hub of many nodes: two buckets of NATS JetStream.
+"""The subscriptions of a hub of many nodes, divided into shards: two buckets of NATS JetStream.
 
-Theory of operation. Subscriptions are divided into shards by the host and port of their callbacks.
-The node that owns a shard (`cluster.membership`) has its subscriptions in memory, and alone writes
-them (`OwnedShard`). It asks the membership before each delivery and each write, and each write
-expects the revision that this node knows. So a node that was paused, and does not know yet that its
-shards have another owner, neither delivers nor writes.
+A shard has the callbacks of some hosts and ports. The node that owns it (`membership`) has its
+subscriptions in memory, and alone writes them (`OwnedShard`). It checks with the membership before
+each delivery and each write, and each write expects the revision that this node knows. So a node
+that was paused, and does not know yet that its shards have another owner, neither delivers nor
+writes.
 
-Reads and restores the subscriptions of a cluster, without owning them.
-
-Theory of operation. A record is stored only in place of the revision that was read, so a node that
-writes the same subscription meanwhile is not overwritten. The node that owns its shard watches the
-records of the shard, and begins to deliver; a later owner reads them.
+All subscriptions are also read and restored without owning them, for exports and imports. A
+restored record is stored only in place of the revision that was read, so nothing that a node writes
+meanwhile is overwritten. The owner watches the records of its shards, and begins to deliver.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing, suppress
 from functools import partial
 
@@ -34,7 +32,7 @@ from rsnotify_hub.subscriptions import Subscription, subscription_id
 from rsnotify_hub.urls import authority_of
 from rsnotify_jetstream.bucket import Bucket, BucketRecord
 from rsnotify_jetstream.connection import NatsConnection
-from rsnotify_jetstream.fenced_records import read_fenced, store_fenced
+from rsnotify_jetstream.fenced_records import OwnerRights, read_fenced, store_fenced
 from rsnotify_jetstream.membership import BRIDGE, Sharding
 from rsnotify_jetstream.node import ClusterNode
 from rsnotify_jetstream.owned_shard import (
@@ -44,11 +42,10 @@ from rsnotify_jetstream.owned_shard import (
     OwnedBridge,
     OwnedShard,
     ShardBuckets,
-    ShardEvents,
     bridge_format,
     bridge_key,
 )
-from rsnotify_jetstream.subscription_records import (
+from rsnotify_jetstream.records import (
     BridgeRecord,
     StoredCursor,
     SubscriptionRecord,
@@ -59,72 +56,9 @@ from rsnotify_jetstream.subscription_records import (
     subscription_of,
 )
 
-_EVERY_SHARD = "*"
-
-
-async def read_records(buckets: ShardBuckets, sharding: Sharding) -> SubscriptionRecords:
-    """Return all subscriptions and cursors (`SubscriptionStore.records`)."""
-    cursors: dict[bytes, StoredCursor] = {}
-    for shard in sharding.names():
-        if shard != BRIDGE:
-            cursors |= await read_fenced(buckets.cursors, shard, CURSORS_FORMAT)
-    subscriptions = []
-    for id, found in (await _read(buckets.subscriptions, _EVERY_SHARD)).items():
-        if found.value is not None:
-            record = decode(found.value, SubscriptionRecord)
-            _, position, _ = cursor_of(record, cursors.get(bytes.fromhex(id)))
-            subscriptions.append(subscription_of(record, position))
-    brokers = {}
-    async with aclosing(buckets.cursors.read("bridge")) as bridges:
-        names = {decode(each.value, BridgeRecord).broker async for each in bridges if each.value}
-    for broker in names:
-        key = bridge_key(broker)
-        brokers[broker] = await read_fenced(buckets.cursors, key, bridge_format(broker))
-    return SubscriptionRecords(subscriptions, brokers)
-
-
-async def restore_records(
-    buckets: ShardBuckets, sharding: Sharding, records: SubscriptionRecords
-) -> int:
-    """Store what is missing (`SubscriptionStore.restore`)."""
-    known = await _read(buckets.subscriptions, _EVERY_SHARD)
-    stored = 0
-    for each in records.subscriptions:
-        id = subscription_id(each.topic, each.callback)
-        key = f"{sharding.shard_of(authority_of(each.callback))}.{id}"
-        stored += await _restore(buckets.subscriptions, key, known.get(id), each)
-    for broker, cursors in records.brokers.items():
-        key, format = bridge_key(broker), bridge_format(broker)
-        await store_fenced(buckets.cursors, key, format, dict(cursors))
-    return stored
-
-
-async def _restore(
-    bucket: Bucket, key: str, known: BucketRecord | None, subscription: Subscription
-) -> bool:
-    value = encode(record_of(subscription, subscription.position))
-    while known is None or _lease_end(known) < to_microseconds(subscription.expires):
-        revision = 0 if known is None else known.revision
-        if await bucket.replace(key, value, revision) is not None:
-            return True
-        known = await bucket.get(key)
-    return False
-
-
-def _lease_end(found: BucketRecord) -> int:
-    return -1 if found.value is None else decode(found.value, SubscriptionRecord).expires
-
-
-async def _read(bucket: Bucket, group: str) -> dict[str, BucketRecord]:
-    """Return the records of a group by the last part of their keys."""
-    async with aclosing(bucket.read(group)) as records:
-        found = {record.key.rpartition(".")[2]: record async for record in records}
-    found.pop(CLAIM, None)
-    return found
-
-
 log = logging.getLogger("rsnotify.hub.store")
 
+_EVERY_SHARD = "*"
 #: How long the last write of cursors may take before a shard is released, in seconds.
 FLUSH_SECONDS = 3.0
 
@@ -135,34 +69,31 @@ class JetStreamSubscriptions:
     Args:
         connection: An open connection; the caller closes it afterwards.
         node: This node, opened by the caller, and closed by this.
-
-    Attributes:
-        reached: `JetStreamLog.reached`.
     """
-
-    reached: Callable[[int], Awaitable[int]]
 
     def __init__(self, connection: NatsConnection, node: ClusterNode) -> None:
         subscriptions, cursors = Bucket(connection, "subscriptions"), Bucket(connection, "cursors")
-        self._connection = connection
+        self.connection = connection
+        self.node = node
         self._buckets = ShardBuckets(subscriptions, cursors, node.id)
-        self._node = node
         self._owner: SubscriptionOwner | None = None
         self._shards: dict[str, OwnedShard] = {}
         self._bridge: OwnedBridge | None = None
         self._switch: BridgeSwitch | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
+    async def reached(self, position: int) -> int:
+        """Return how far the log has come (`JetStreamLog.reached`)."""
+        raise NotImplementedError
+
     async def prepare(self) -> None:
-        """Create the buckets, if absent."""
         await self._buckets.subscriptions.prepare()
         await self._buckets.cursors.prepare()
 
     async def assign(self, owner: SubscriptionOwner) -> None:
-        """Take part in the cluster: shards are acquired from now on (`Store.assign`)."""
         self._owner = owner
-        self._connection.reconnected.append(self._reload)
-        self._node.join(self)
+        self.connection.reconnected.append(self._reload)
+        self.node.join(self)
 
     async def assign_bridge(self, bridge: BridgeOwner) -> None:
         self._switch = BridgeSwitch(bridge)
@@ -173,16 +104,16 @@ class JetStreamSubscriptions:
             if shard.is_working:
                 shard.reload()
 
-    # The work on shards (`cluster.node.ShardWork`).
+    # The work on shards (`node.ShardWork`).
 
     async def load(self, shard: str, epoch: int) -> None:
-        may_write = partial(self._node.may_finish, shard)
-        lost = partial(self._node.lost, shard, epoch)
+        rights = OwnerRights(
+            epoch, partial(self.node.may_finish, shard), partial(self.node.lost, shard, epoch)
+        )
         if shard == BRIDGE:
-            self._bridge = OwnedBridge(self._buckets.cursors, epoch, may_write, lost)
+            self._bridge = OwnedBridge(self._buckets.cursors, rights)
             return
-        events = ShardEvents(may_write, lost, self._changed)
-        loaded = self._shards[shard] = OwnedShard(self._buckets, shard, epoch, events)
+        loaded = self._shards[shard] = OwnedShard(self._buckets, shard, rights, self._changed)
         await loaded.load()
         await loaded.check_cursors(self.reached)
 
@@ -246,17 +177,17 @@ class JetStreamSubscriptions:
     # The store (`SubscriptionStore`).
 
     def owns(self, authority: str) -> bool:
-        return self._node.owns(self._node.sharding.shard_of(authority))
+        return self.node.owns(self.node.sharding.shard_of(authority))
 
     def _owned(self, callback: str) -> OwnedShard:
-        shard = self._node.sharding.shard_of(authority_of(callback))
+        shard = self.node.sharding.shard_of(authority_of(callback))
         owned = self._shards.get(shard)
-        if owned is None or not self._node.owns(shard):
+        if owned is None or not self.node.owns(shard):
             raise NotOwner("this node does not own the subscription")
         return owned
 
     def _movable(self, callback: str) -> OwnedShard | None:
-        return self._shards.get(self._node.sharding.shard_of(authority_of(callback)))
+        return self._shards.get(self.node.sharding.shard_of(authority_of(callback)))
 
     async def save(self, subscription: Subscription) -> None:
         await self._owned(subscription.callback).save(subscription)
@@ -278,7 +209,7 @@ class JetStreamSubscriptions:
         return self._bridge
 
     def owns_bridge(self) -> bool:
-        return self._bridge is not None and self._node.owns(BRIDGE)
+        return self._bridge is not None and self.node.owns(BRIDGE)
 
     async def bridged(self, broker: str) -> dict[str, int]:
         bridge = self._owned_bridge()
@@ -301,19 +232,19 @@ class JetStreamSubscriptions:
             self._bridge.move(broker, topic, position)
 
     async def records(self) -> SubscriptionRecords:
-        return await read_records(self._buckets, self._node.sharding)
+        return await read_records(self._buckets, self.node.sharding)
 
     async def restore(self, records: SubscriptionRecords) -> int:
-        return await restore_records(self._buckets, self._node.sharding, records)
+        return await restore_records(self._buckets, self.node.sharding, records)
 
-    async def close(self) -> None:
+    async def leave(self) -> None:
         """Release all shards, and leave the cluster."""
-        await self._node.close()
+        await self.node.close()
         await self._end()
 
     async def stop(self) -> None:
         """Stop as in a crash."""
-        await self._node.stop()
+        await self.node.stop()
         await self._end()
 
     async def _end(self) -> None:
@@ -329,3 +260,64 @@ async def _flush(work: OwnedShard | OwnedBridge) -> None:
             await work.flush()
     except (StorageError, TimeoutError) as error:
         log.warning("the last cursors of a shard could not be saved: %s", error or "no answer")
+
+
+async def read_records(buckets: ShardBuckets, sharding: Sharding) -> SubscriptionRecords:
+    """Return all subscriptions and cursors (`SubscriptionStore.records`)."""
+    cursors: dict[bytes, StoredCursor] = {}
+    for shard in sharding.names():
+        if shard != BRIDGE:
+            cursors |= await read_fenced(buckets.cursors, shard, CURSORS_FORMAT)
+    subscriptions = []
+    for id, found in (await _read(buckets.subscriptions, _EVERY_SHARD)).items():
+        if found.value is not None:
+            record = decode(found.value, SubscriptionRecord)
+            _, position, _ = cursor_of(record, cursors.get(bytes.fromhex(id)))
+            subscriptions.append(subscription_of(record, position))
+    brokers = {}
+    async with aclosing(buckets.cursors.read("bridge")) as bridges:
+        names = {decode(each.value, BridgeRecord).broker async for each in bridges if each.value}
+    for broker in names:
+        key = bridge_key(broker)
+        brokers[broker] = await read_fenced(buckets.cursors, key, bridge_format(broker))
+    return SubscriptionRecords(subscriptions, brokers)
+
+
+async def restore_records(
+    buckets: ShardBuckets, sharding: Sharding, records: SubscriptionRecords
+) -> int:
+    """Store what is missing (`SubscriptionStore.restore`)."""
+    known = await _read(buckets.subscriptions, _EVERY_SHARD)
+    stored = 0
+    for each in records.subscriptions:
+        id = subscription_id(each.topic, each.callback)
+        key = f"{sharding.shard_of(authority_of(each.callback))}.{id}"
+        stored += await _restore(buckets.subscriptions, key, known.get(id), each)
+    for broker, cursors in records.brokers.items():
+        key, format = bridge_key(broker), bridge_format(broker)
+        await store_fenced(buckets.cursors, key, format, dict(cursors))
+    return stored
+
+
+async def _restore(
+    bucket: Bucket, key: str, known: BucketRecord | None, subscription: Subscription
+) -> bool:
+    value = encode(record_of(subscription, subscription.position))
+    while known is None or _lease_end(known) < to_microseconds(subscription.expires):
+        revision = 0 if known is None else known.revision
+        if await bucket.replace(key, value, revision) is not None:
+            return True
+        known = await bucket.get(key)
+    return False
+
+
+def _lease_end(found: BucketRecord) -> int:
+    return -1 if found.value is None else decode(found.value, SubscriptionRecord).expires
+
+
+async def _read(bucket: Bucket, group: str) -> dict[str, BucketRecord]:
+    """Return the records of a group by the last part of their keys."""
+    async with aclosing(bucket.read(group)) as records:
+        found = {record.key.rpartition(".")[2]: record async for record in records}
+    found.pop(CLAIM, None)
+    return found

@@ -1,9 +1,9 @@
-"""Follows the stream of the log: passes on each message once, in order, without a gap.
+"""Follows a stream: passes on each message once, in order, without a gap.
 
-Theory of operation. The servers republish each stored message on core NATS, with its sequence
-number. The numbers of the stream are contiguous, so a message that is not the next one shows a gap,
-which is read from the stream first. What is not announced (the connection broke, a leader died) is
-found by asking for the last number from time to time. All of it happens under one lock.
+The servers republish each stored message on core NATS, with its sequence number. The numbers of the
+stream are contiguous, so a message that is not the next one shows a gap, which is read from the
+stream first. What is not announced (the connection broke, a leader died) is found by requesting the
+last number from time to time. All of it happens under one lock.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ log = logging.getLogger("rsnotify.hub.store")
 
 #: Seconds between comparisons with the last position of the stream.
 COMPARE_SECONDS = 2.0
-#: Seconds without a successful comparison after which this node is not in step.
+#: Seconds without a successful comparison after which this node reports trouble.
 TROUBLE_SECONDS = 10.0
 #: Seconds that a message may arrive later than the acknowledgement for it, before it is read.
 _ANNOUNCED_SECONDS = 0.25
 #: A gap of at most this many is read one message at a time.
 _SMALL_GAP = 8
-#: How often copies are read that are behind.
+#: How often a copy is read that may be behind.
 _SCANS = 20
 _RETRY_SECONDS = 0.1
 
 
 class StreamFollower:
-    """Passes on every message of the stream.
+    """Passes on every message of a stream.
 
     Args:
         connection: The connection.
@@ -50,7 +50,7 @@ class StreamFollower:
     Attributes:
         position: The position up to which all messages were passed on.
         failure: Why the following has ended, if it has.
-        info: What the leader of the stream last said of it.
+        info: What the leader of the stream last returned about it.
     """
 
     def __init__(
@@ -78,11 +78,7 @@ class StreamFollower:
         self._is_behind = False
 
     async def start(self, loaded: Callable[[], None]) -> None:
-        """Pass on all messages of the stream, and then follow it.
-
-        Args:
-            loaded: Called between the two.
-        """
+        """Pass on all messages of the stream, call `loaded`, and then follow the stream."""
         client = self._connection.client
         async with self._lock:
             # First, so that nothing between the two is missed; the lock delays it meanwhile.

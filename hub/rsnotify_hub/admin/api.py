@@ -29,17 +29,17 @@ from rsnotify.errors import StorageError
 from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.admin import schemas
 from rsnotify_hub.admin import schemas as attempt_schemas
-from rsnotify_hub.admin import schemas as node_schemas
 from rsnotify_hub.admin import schemas as status_schemas
 from rsnotify_hub.admin.operations import ID, OPERATIONS, PREFIX, Operation, OperationRequest
 from rsnotify_hub.admin.schemas import Problem
 from rsnotify_hub.admin.service import AdminService, UnknownId
 from rsnotify_hub.refusals import RETRY_AFTER, Code, Refusal, answer_to
 from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.store import nodes
 
 _REFERENCE = "#/components/schemas/{name}"
 _ARGUMENT = re.compile(r"^    (\w+): (.+?)(?=^    \w|\Z)", re.DOTALL | re.MULTILINE)
-_CLASSES = vars(node_schemas) | vars(schemas) | vars(status_schemas) | vars(attempt_schemas)
+_CLASSES = vars(nodes) | vars(schemas) | vars(status_schemas) | vars(attempt_schemas)
 _PROBLEMS = {
     "400": "The request is invalid",
     "401": "A token is missing",

@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from rsnotify_hub.admin import schemas
 from rsnotify_hub.admin import schemas as attempt_schemas
-from rsnotify_hub.admin import schemas as node_schemas
 from rsnotify_hub.admin import schemas as status_schemas
 from rsnotify_hub.admin.service import AdminService
+from rsnotify_hub.store.nodes import NodeList
 
 #: The path of the API.
 PREFIX = "/admin"
@@ -71,7 +71,7 @@ OPERATIONS = (
         path="/nodes",
         summary="The nodes of the hub, who owns the shards, and the NATS servers",
         run=lambda service, request: service.nodes(),
-        answer=node_schemas.NodeList,
+        answer=NodeList,
     ),
     Operation(
         name="drain",

@@ -48,7 +48,7 @@ from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport
 from rsnotify_hub.store.interface import Backlog, LogEntry, LogState
-from rsnotify_hub.store.stores import HubNodes, NodeCall, SingleNode
+from rsnotify_hub.store.nodes import HubNodes, NodeCall, SingleNode
 from rsnotify_hub.subscriptions import DeliveryState
 from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.delivery import Delivery

@@ -10,7 +10,6 @@ from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin.reports import Reports
 from rsnotify_hub.admin.schemas import (
-    NodeList,
     PayloadInfo,
     PayloadQuery,
     Redelivery,
@@ -20,7 +19,7 @@ from rsnotify_hub.admin.schemas import (
 from rsnotify_hub.admin.views import attempts, topic_id
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal, parse_since
-from rsnotify_hub.store.stores import NodeCall
+from rsnotify_hub.store.nodes import NodeCall, NodeList
 from rsnotify_hub.websub.channel import WebSubChannel
 
 #: The reasons that a subscriber receives when an admin ends its subscription (`hub.reason`).

@@ -8,13 +8,10 @@ from rsnotify.errors import counted
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify_hub.admin import schemas
 from rsnotify_hub.admin.schemas import (
-    CopyInfo,
-    NodeInfo,
-    NodeList,
     StatusInfo,
-    StreamInfo,
     SubscriptionDetails,
 )
+from rsnotify_hub.store.nodes import CopyInfo, NodeInfo, NodeList, StreamInfo
 
 
 def status(value: StatusInfo) -> Iterator[str]:

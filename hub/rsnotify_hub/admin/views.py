@@ -18,9 +18,10 @@ from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin import schemas
 from rsnotify_hub.admin import schemas as attempt_schemas
 from rsnotify_hub.admin import schemas as status_schemas
-from rsnotify_hub.admin.schemas import DiskInfo, NodeList
+from rsnotify_hub.admin.schemas import DiskInfo
 from rsnotify_hub.statistics import BrokerState, DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import Backlog, LogState
+from rsnotify_hub.store.nodes import NodeList
 from rsnotify_hub.subscriptions import DeliveryState
 from rsnotify_hub.urls import redacted_callback
 from rsnotify_hub.websub.delivery import Delivery, DeliveryAttempt

@@ -4,22 +4,21 @@ hub/README.md describes each setting; here are notes on those whose names do not
 
 A file, the environment and the command line name all settings in one flat table (`SETTINGS`).
 The name of a setting there is the encoded name of its field, which differs from the field's own
-name only in `StoreConfig`, `FollowConfig` and the sections of `brokers`.
-
-The settings of the brokers at which a hub publishes.
+name only in `StoreProvider`, `FollowConfig` and the sections of the brokers.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 from msgspec import Meta, Struct, defstruct
-from msgspec.structs import asdict, fields, replace
+from msgspec.structs import asdict, fields
 
 from rsnotify.runtime.mqtt_broker import BrokerLogin, login_of
 from rsnotify.runtime.transports import scheme_of
-from rsnotify_jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
+from rsnotify_hub.store.providers import StoreProvider, provider_of, store_providers
+
+T = TypeVar("T", bound=Struct)
 
 
 class MqttConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"mqtt_{name}"):
@@ -218,43 +217,6 @@ class LogConfig(Struct, frozen=True, kw_only=True):
     log_seconds: _Seconds = 7 * 86_400
 
 
-class StoreConfig(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    rename=lambda name: "store" if name == "url" else f"store_{name}",
-):
-    """NATS JetStream as the store of several hub nodes; `store` itself is its URL.
-
-    Args:
-        url: The URL of the servers; None for the folder `data`.
-        credentials: A file with a JWT and an NKey (`.creds`).
-        nkey: A file with the seed of an NKey.
-        ca: A file with the certificates that the servers' have to descend from; by default those
-            of the system.
-    """
-
-    url: str | None = None
-    password: str | None = None
-    password_file: str | None = None
-    credentials: str | None = None
-    nkey: str | None = None
-    ca: str | None = None
-    certificate: str | None = None
-    key: str | None = None
-
-    def nats(self) -> NatsSettings:
-        """Return where NATS is, and how to log in; raise ConfigurationError if that is wrong."""
-        assert self.url is not None
-        named = (self.credentials, self.nkey, self.ca, self.certificate, self.key)
-        files = NatsFiles(*(Path(each) if each else None for each in named))
-        settings = parse_nats_url(self.url, files)
-        return replace(settings, password=self.password or settings.password)
-
-    def __repr__(self) -> str:
-        return "StoreConfig()"
-
-
 class WebSubConfig(Struct, frozen=True, kw_only=True):
     """WebSub: subscriptions, deliveries to callbacks, and topics that are fetched after a ping.
 
@@ -331,14 +293,18 @@ class FollowConfig(
 
 
 class HubConfiguration(Struct, frozen=True, kw_only=True):
-    """All settings, by the part of the hub that uses them."""
+    """All settings, by the part of the hub that uses them.
+
+    Attributes:
+        store: The store that several nodes share; None for the folder `log.data`.
+    """
 
     server: ServerConfig = ServerConfig()
     access: AccessConfig = AccessConfig()
     limits: LimitsConfig = LimitsConfig()
     intake: IntakeConfig = IntakeConfig()
     log: LogConfig = LogConfig()
-    store: StoreConfig = StoreConfig()
+    store: StoreProvider | None = None
     websub: WebSubConfig = WebSubConfig()
     websocket: WebSocketConfig = WebSocketConfig()
     mqtt: MqttConfig = MqttConfig()
@@ -364,16 +330,29 @@ class HubConfiguration(Struct, frozen=True, kw_only=True):
         return tables
 
 
-_SECTIONS: dict[str, type[Struct]] = get_type_hints(HubConfiguration)
+_SECTIONS: dict[str, type[Struct]] = {
+    name: kind for name, kind in get_type_hints(HubConfiguration).items() if name != "store"
+}
+
+
+def _all_settings() -> dict[str, tuple[str, Any, Any]]:
+    """Return the names of all settings, each with its type and its default."""
+    sections: list[type[Struct]] = [*_SECTIONS.values(), StoreProvider, *store_providers().values()]
+    return {
+        field.encode_name: (
+            field.encode_name,
+            get_type_hints(section, include_extras=True)[field.name],
+            field.default,
+        )
+        for section in sections
+        for field in fields(section)
+    }
+
 
 #: The flat table of all settings, as it is written in a file.
 SETTINGS: type[Struct] = defstruct(
     "Settings",
-    [
-        (field.encode_name, get_type_hints(section, include_extras=True)[field.name], field.default)
-        for section in _SECTIONS.values()
-        for field in fields(section)
-    ],
+    list(_all_settings().values()),
     frozen=True,
     kw_only=True,
     forbid_unknown_fields=True,
@@ -381,11 +360,23 @@ SETTINGS: type[Struct] = defstruct(
 
 
 def configuration_of(settings: Struct) -> HubConfiguration:
-    """Return the sections of a flat table of settings, an instance of `SETTINGS`."""
-    sections: dict[str, Any] = {
-        name: section(
-            **{each.name: getattr(settings, each.encode_name) for each in fields(section)}
-        )
-        for name, section in _SECTIONS.items()
-    }
-    return HubConfiguration(**sections)
+    """Return the sections of a flat table of settings, an instance of `SETTINGS`.
+
+    Raises:
+        WrongSetting: A setting of the store is wrong.
+    """
+    sections: dict[str, Any] = {name: _section(kind, settings) for name, kind in _SECTIONS.items()}
+    return HubConfiguration(**sections, store=_store(settings))
+
+
+def _section(kind: type[T], settings: Struct) -> T:
+    return kind(**{each.name: getattr(settings, each.encode_name) for each in fields(kind)})
+
+
+def _store(settings: Struct) -> StoreProvider | None:
+    url = _section(StoreProvider, settings).url
+    if url is not None:
+        return _section(provider_of(url), settings).checked()
+    for kind in store_providers().values():
+        _section(kind, settings).checked()
+    return None

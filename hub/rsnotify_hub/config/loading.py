@@ -43,11 +43,11 @@ from rsnotify_hub.config.configuration import (
     HubConfiguration,
     MqttConfig,
     PublisherGrant,
-    StoreConfig,
     configuration_of,
 )
 from rsnotify_hub.config.follow_extension import follow_extension
 from rsnotify_hub.refusals import Refusal
+from rsnotify_hub.store.providers import StoreProvider, provider_of
 from rsnotify_hub.urls import check_url, has_dot_segments
 
 #: Digests of the secrets that the documentation shows.
@@ -147,16 +147,13 @@ def _is_key(text: str, algorithm: str) -> bool:
     return True
 
 
-def check_store(store: StoreConfig) -> None:
-    if store.url is None:
-        for name in ("password_file", "credentials", "nkey", "ca", "certificate", "key"):
-            if getattr(store, name):
-                raise WrongSetting((f"store_{name}",), "this needs store, which names the servers")
-        return
-    try:
-        store.nats()
-    except ConfigurationError as error:
-        raise WrongSetting(("store",), str(error)) from None
+def check_store(url: object) -> None:
+    """Check that the store of a URL is installed; without it, its settings are unknown."""
+    if isinstance(url, str):
+        try:
+            provider_of(url)
+        except ConfigurationError as error:
+            raise WrongSetting(("store",), str(error)) from None
 
 
 def check_mqtt(mqtt: MqttConfig) -> None:
@@ -198,10 +195,10 @@ def check_transports(configuration: HubConfiguration) -> None:
             raise WrongSetting((*place, f"{prefix}{first}", *rest), wrong.reason) from None
 
 
-def check_follow(follow: FollowConfig, store: StoreConfig) -> None:
+def check_follow(follow: FollowConfig, store: StoreProvider | None) -> None:
     if not follow.tables:
         return
-    if store.url is not None:
+    if store is not None:
         reason = "the nodes of a cluster cannot share it; run `rsnotify gateway` with their URLs"
         raise WrongSetting(("follow",), reason)
     if follow.contact is None:
@@ -245,9 +242,9 @@ class ConfigurationSource:
         """
         layers: list[SettingsLayer] = [FileLayer(self._path)] if self._path else []
         layers += [EnvironmentLayer(self._environ, _types()), OptionLayer(self._options)]
-        configuration = configuration_of(_convert(layers, SETTINGS))
         with _locating(layers):
-            return _checked(configuration)
+            check_store(_merged(layers).get("store"))
+            return _checked(configuration_of(_convert(layers, SETTINGS)))
 
     def former(self) -> dict[str, str]:
         """Return variables that are set by their former names, each with its present name.
@@ -282,10 +279,13 @@ def _types() -> dict[str, Any]:
 
 
 def _convert(layers: Sequence[SettingsLayer], kind: type[T]) -> T:
-    """Merge settings, where later layers override earlier ones."""
     with _locating(layers):
-        merged = {name: value for layer in layers for name, value in layer.settings.items()}
-        return convert_settings(merged, kind)
+        return convert_settings(_merged(layers), kind)
+
+
+def _merged(layers: Sequence[SettingsLayer]) -> dict[str, Any]:
+    """Merge settings, where later layers override earlier ones."""
+    return {name: value for layer in layers for name, value in layer.settings.items()}
 
 
 @contextmanager
@@ -308,7 +308,6 @@ def _place(layers: Sequence[SettingsLayer], path: SettingPath) -> str:
 def _checked(configuration: HubConfiguration) -> HubConfiguration:
     """Check the settings, and add the content of the files that they name."""
     access, websub, mqtt = configuration.access, configuration.websub, configuration.mqtt
-    store = configuration.store
     _check_grants(access)
     check_origins("websocket_origins", configuration.websocket.websocket_origins)
     check_public_url(configuration.server.public_url)
@@ -324,11 +323,8 @@ def _checked(configuration: HubConfiguration) -> HubConfiguration:
     xmpp = configuration.xmpp
     if xmpp.password_file is not None:
         xmpp = replace(xmpp, password=read_text(xmpp.password_file).removesuffix("\n"))
-    if store.password_file is not None:
-        store = replace(store, password=read_text(store.password_file).removesuffix("\n"))
-    check_store(store)
-    check_follow(configuration.follow, store)
-    configuration = replace(configuration, access=access, mqtt=mqtt, store=store, xmpp=xmpp)
+    check_follow(configuration.follow, configuration.store)
+    configuration = replace(configuration, access=access, mqtt=mqtt, xmpp=xmpp)
     check_transports(configuration)
     return configuration
 

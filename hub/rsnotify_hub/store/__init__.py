@@ -1,1 +1,1 @@
-"""The durable state of the hub: its interface, and one folder for each implementation."""
+"""The durable state of the hub: its interface, SQLite, and stores that other packages provide."""

@@ -86,7 +86,7 @@ class LogMoved(StorageError):
 
 
 class LogListener(Protocol):
-    """Receives what happens to the logs, whoever caused it. Its methods must not block."""
+    """Receives what happens to the logs, by any node. Its methods must not block."""
 
     def writing(self, topic: str, fragments: Sequence[Fragment]) -> None:
         """Receive fragments whose write begins; they become entries unless the write fails.
@@ -216,7 +216,7 @@ class BridgeOwner(Protocol):
 
 
 class SubscriptionStore(Protocol):
-    """The subscriptions with their cursors, and those of brokers.
+    """The subscriptions with their cursors.
 
     Several nodes may share a store; then each subscription has one owner at a time, which alone may
     write. All subscriptions of one callback host and port have the same owner. Every method raises
@@ -226,11 +226,6 @@ class SubscriptionStore(Protocol):
 
     async def assign(self, owner: SubscriptionOwner) -> None:
         """Assign subscriptions to an owner: now those that are stored, and later others."""
-
-    async def assign_bridge(self, bridge: BridgeOwner) -> None:
-        """Start a bridge: now, or when this node is the one that runs it; and stop it when it is
-        not any more.
-        """
 
     def owns(self, authority: str) -> bool:
         """Return whether this node may deliver to the callbacks of a host and port right now."""
@@ -253,15 +248,6 @@ class SubscriptionStore(Protocol):
         The state is deleted with the subscription.
         """
 
-    def owns_bridge(self) -> bool:
-        """Return whether this node may publish to brokers right now."""
-
-    async def bridged(self, broker: str) -> dict[str, int]:
-        """Return the cursor of a broker in each log; empty for a new broker."""
-
-    async def bridge(self, broker: str, positions: Mapping[str, int]) -> None:
-        """Store cursors of a broker."""
-
     async def records(self) -> SubscriptionRecords:
         """Return all subscriptions and cursors, whichever node owns them."""
 
@@ -272,6 +258,28 @@ class SubscriptionStore(Protocol):
         Nothing may be assigned to this process; nodes that run begin to deliver to what they own.
         """
 
+
+class BridgeStore(Protocol):
+    """The cursors of brokers, which one node at a time owns: the one that runs the bridges.
+
+    Methods raise `StorageError` when the store fails, and those that write `NotOwner` on another
+    node.
+    """
+
+    async def assign_bridge(self, bridge: BridgeOwner) -> None:
+        """Start a bridge: now, or when this node is the one that runs it; and stop it when it is
+        not any more.
+        """
+
+    def owns_bridge(self) -> bool:
+        """Return whether this node may publish to brokers right now."""
+
+    async def bridged(self, broker: str) -> dict[str, int]:
+        """Return the cursor of a broker in each log; empty for a new broker."""
+
+    async def bridge(self, broker: str, positions: Mapping[str, int]) -> None:
+        """Store cursors of a broker."""
+
     async def unbridge(self, broker: str, topic: str) -> None:
         """Delete a cursor of a broker."""
 
@@ -279,7 +287,7 @@ class SubscriptionStore(Protocol):
         """Move a cursor of a broker; durable soon, like `move_cursor`."""
 
 
-class Store(LogStore, SubscriptionStore, Protocol):
+class Store(LogStore, SubscriptionStore, BridgeStore, Protocol):
     """Everything that a hub stores."""
 
     def queued(self) -> int:

@@ -67,7 +67,7 @@ def export_hub(
 
     configuration = _configuration(context, config, data=data, store=store)
     folder = Path(configuration.log.data)
-    if configuration.store.url is None and not (folder / "hub.sqlite").exists():
+    if configuration.store is None and not (folder / "hub.sqlite").exists():
         raise ConfigurationError(f"there is no hub's data in the folder {folder}")
     counts = _with_store(configuration, lambda opened: write_export(file, opened))
     typer.echo(
@@ -119,7 +119,6 @@ def _configuration(
 ) -> HubConfiguration:
     from msgspec.structs import replace
 
-    from rsnotify_hub.config.configuration import StoreConfig
     from rsnotify_hub.config.loading import ConfigurationSource
 
     # The configuration reads the environment itself, and names the variable if one is wrong.
@@ -127,14 +126,14 @@ def _configuration(
     configuration = ConfigurationSource(config, os.environ, given).load()
     if given.get("data") is not None and given.get("store") is None:
         # This folder, whatever store the hub uses otherwise.
-        return replace(configuration, store=StoreConfig())
+        return replace(configuration, store=None)
     return configuration
 
 
 def _with_store(
     configuration: HubConfiguration, work: Callable[[Store], Coroutine[None, None, T]]
 ) -> T:
-    from rsnotify_hub.store.stores import open_store
+    from rsnotify_hub.stores import open_store
 
     async def main() -> T:
         async with open_store(configuration, lambda: datetime.now(UTC), "") as opened:

@@ -19,7 +19,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify_hub.access.limits import client_network, is_loopback
 from rsnotify_hub.config.configuration import WebSubConfig
 from rsnotify_hub.store.interface import NotOwner, SubscriptionStore
-from rsnotify_hub.store.stores import NodeCall
+from rsnotify_hub.store.nodes import NodeCall
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.urls import authority_of, host_of
 from rsnotify_hub.websub.delivery import Delivery

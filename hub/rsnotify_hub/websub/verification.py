@@ -24,7 +24,7 @@ from rsnotify_hub.config.configuration import WebSubConfig
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.interface import NotOwner
-from rsnotify_hub.store.stores import HubNodes, NodeCall, SingleNode
+from rsnotify_hub.store.nodes import HubNodes, NodeCall, SingleNode
 from rsnotify_hub.subscriptions import granted_lease, subscribed
 from rsnotify_hub.urls import authority_of, host_of
 from rsnotify_hub.websub.channel import WebSubChannel

@@ -15,8 +15,7 @@ from typer.testing import CliRunner, Result
 
 from rsnotify.errors import FetchError, RsnotifyError, Unavailable
 from rsnotify_hub.admin import client as admin_client
-from rsnotify_hub.admin import client as tables
-from rsnotify_hub.admin import schemas
+from rsnotify_hub.admin import schemas, tables
 from rsnotify_hub.admin.client import AdminClient
 from rsnotify_hub.command import hub as commands
 from rsnotify_hub.subscriptions import subscription_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rsnotify_hub.admin import client as tables
+from rsnotify_hub.admin import tables
 from rsnotify_hub.admin.schemas import StatusInfo
 from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.subscriptions import subscription_id

@@ -21,8 +21,8 @@ from rsnotify_jetstream.membership import (
     Revoke,
     ShardView,
     Take,
-    node_of,
 )
+from tests.hub.jetstream.hubs import node_of
 
 SHARDS = tuple(str(number) for number in range(8))
 PACE = ClusterPace()

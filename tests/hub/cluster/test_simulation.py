@@ -6,7 +6,8 @@ from random import Random
 
 from benchmarks.simulate_scale import Result, results, simulate, subscriptions
 from benchmarks.simulated_cluster import SimulatedCluster
-from rsnotify_jetstream.membership import ClusterPace, node_of
+from rsnotify_jetstream.membership import ClusterPace
+from tests.hub.jetstream.hubs import node_of
 
 
 def slowest(result: Result) -> float:

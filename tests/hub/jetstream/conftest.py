@@ -6,15 +6,30 @@ from pathlib import Path
 import pytest
 
 from rsnotify_jetstream.settings import NatsSettings
+from tests.hub.jetstream.nodes import part_of, prefixed
 from tests.nats_servers import NatsCluster, running_nats
 
 
 @pytest.fixture
-def settings(nats_settings: NatsSettings) -> NatsSettings:
-    return nats_settings
+def settings(nats_server: NatsCluster, tmp_path: Path) -> NatsSettings:
+    """A part of the shared server that no other test uses."""
+    return prefixed(nats_server.url, part_of(tmp_path))
+
+
+@pytest.fixture(scope="session")
+def three_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
+    with running_nats(tmp_path_factory.mktemp("cluster"), servers=3) as servers:
+        yield servers
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[NatsCluster]:
-    with running_nats(tmp_path, servers=3) as servers:
-        yield servers
+def cluster(three_servers: NatsCluster) -> Iterator[NatsCluster]:
+    """Three servers that all tests share; those that a test has stopped are started again."""
+    yield three_servers
+    three_servers.restore()
+
+
+@pytest.fixture
+def three_copies(cluster: NatsCluster, tmp_path: Path) -> NatsSettings:
+    """A part of the shared cluster that no other test uses."""
+    return prefixed(cluster.url, part_of(tmp_path))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 
+from rsnotify_hub.store.providers import NodeFacts
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.urls import authority_of
 from rsnotify_hub.websub.forms import SubscriptionRequest
 from rsnotify_hub.websub.verification import ACCEPT, ForwardedRequest
-from rsnotify_jetstream.cluster_records import NodeRecord
 from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
-from rsnotify_jetstream.membership import BRIDGE, ClusterPace, node_of
+from rsnotify_jetstream.membership import BRIDGE, ClusterPace, weight
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.deliveries import Deliveries, channel_over
 from tests.hub.helpers import PATIENCE, TOPIC, Clock
@@ -21,10 +21,20 @@ from tests.hub.storing import FOREVER
 
 #: Faster than in production, and slow enough for a busy machine.
 PACE = ClusterPace(
-    renew_seconds=0.3, fence_seconds=1.5, death_seconds=2.5, settle_seconds=0.6, moves=16
+    renew_seconds=0.25,
+    fence_seconds=1.2,
+    death_seconds=1.8,
+    settle_seconds=0.5,
+    moves=16,
+    tick_seconds=0.05,
 )
 #: Few, so that they are taken soon, and so many that each of three hubs has some.
 SHARDS = 16
+
+
+def node_of(shard: str, nodes: Iterable[str]) -> str | None:
+    """Return the node that a shard is assigned to; None if there are no nodes."""
+    return max(nodes, key=lambda node: weight(node, shard), default=None)
 
 
 class ClusterHub:
@@ -93,7 +103,7 @@ class Hubs:
             settings or self._settings,
             FOREVER,
             self._clock,
-            NodeRecord(name=name),
+            NodeFacts(name=name),
             shards=SHARDS,
             pace=PACE,
         )

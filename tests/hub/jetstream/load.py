@@ -8,10 +8,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from rsnotify.errors import StorageError
 from rsnotify_hub.fragments import Fragment
-from rsnotify_jetstream.jetstream_log import JetStreamLog
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import PATIENCE, Clock
-from tests.hub.jetstream.nodes import Node, running_node
+from tests.hub.jetstream.nodes import Node, caught_up, running_node
 from tests.hub.storing import made
 
 
@@ -77,9 +76,7 @@ class Load:
         Args:
             late: Nodes that were started later, and so were notified of less.
         """
-        for node in (*self._nodes, *late):
-            assert isinstance(node.store, JetStreamLog)
-            await node.store.catch_up()
+        await caught_up(*self._nodes, *late)
         order = self._nodes[0].listener.order
         assert len(set(order)) == len(order)
         assert order == sorted(order)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.log.topic_log import plan_append
@@ -76,6 +77,11 @@ class Node:
         self.listener = listener
         listener.states |= {state.topic: state for state in known}
 
+    @property
+    def log(self) -> JetStreamLog:
+        assert isinstance(self.store, JetStreamLog)
+        return self.store
+
     def state(self, topic: str) -> LogState | None:
         return self.listener.states.get(topic)
 
@@ -114,8 +120,18 @@ class Node:
         return found
 
 
+async def caught_up(*running: Node) -> None:
+    for node in running:
+        await node.log.catch_up()
+
+
 def prefixed(url: str, prefix: str = "rsnotify") -> NatsSettings:
     return parse_nats_url(f"{url}?prefix={prefix}")
+
+
+def part_of(folder: Path) -> str:
+    """Return a prefix in NATS that no other test than that of a folder uses."""
+    return "".join(char if char.isalnum() else "-" for char in folder.name)[-50:]
 
 
 @asynccontextmanager

@@ -8,18 +8,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rsnotify_hub.admin import client as tables
-from rsnotify_hub.admin.schemas import CopyInfo, NodeInfo, NodeList, StreamInfo
+from rsnotify_hub.admin import tables
 from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.metrics import Metrics
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import Statistics
-from rsnotify_hub.store.stores import NodeCall
-from rsnotify_jetstream.server_check import ClusterReport, copies_of
+from rsnotify_hub.store.nodes import CopyInfo, NodeCall, NodeInfo, NodeList, StreamInfo
+from rsnotify_jetstream.server_check import copies_of
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import Clock
 from tests.hub.jetstream.callbacks import callback_ports
-from tests.hub.jetstream.hubs import SHARDS, ClusterHub, owner_of, running_hubs, settled, until
+from tests.hub.jetstream.hubs import SHARDS, owner_of, running_hubs, settled, until
 
 HELLO: NodeCall[str, str] = NodeCall("tests.hello", str, str)
 STREAM = StreamInfo(
@@ -68,17 +67,13 @@ FENCED = NodeList(
 )
 
 
-def report_of(hub: ClusterHub, clock: Clock) -> ClusterReport:
-    return ClusterReport(hub.store, clock, largest_fragment=1000)
-
-
 async def test_a_dead_node_owns_nothing_and_its_shards_are_free_until_others_take_them(
     settings: NatsSettings, clock: Clock
 ):
     async with running_hubs(settings, clock) as hubs:
         one, two = [await hubs.start(name) for name in ("one", "two")]
         await settled([one, two])
-        report = report_of(one, clock)
+        report = one.store
         shards = len(two.shards)
         before = one.store.node.moved["taken"]
         await two.kill()
@@ -102,7 +97,7 @@ async def test_servers_are_checked_again_and_only_what_is_new_is_logged(
 ):
     async with running_hubs(settings, clock) as hubs:
         hub = await hubs.start("one")
-        report = report_of(hub, clock)
+        report = hub.store
         for _ in range(2):
             await report.check_servers()
         assert caplog.text.count("one copy of the log") == 1

@@ -5,20 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rsnotify_jetstream import jetstream_store
 from tests.browser import Browser
 from tests.hub.event_streams import events
 from tests.hub.helpers import PATIENCE, TOPIC, Client, RunHub, callback_server, fragment
+from tests.hub.jetstream.hubs import PACE, SHARDS
 from tests.nats_servers import NatsCluster, running_nats
 
-#: The shards of subscriptions; no node here can run the MQTT bridge.
-SHARDS = 64
 LIVE = "document.querySelector('#connection').dataset.state === 'live'"
 STATES = "[...document.querySelectorAll('#nodes tbody .badge')].map(each => each.textContent)"
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the nodes short leases, and no bridge."""
+    opens = partial(jetstream_store.open_jetstream, shards=SHARDS, pace=PACE)
+    monkeypatch.setattr(jetstream_store, "open_jetstream", opens)
 
 
 @pytest.fixture
@@ -131,6 +139,7 @@ async def test_a_node_that_has_lost_nats_says_so_and_what_it_does_not_know(
         await page.until(f"{LIVE} && {STATES}.join() === 'running,running'")
         servers.stop()
         for hub in two:
+            await nodes(hub, lambda found: not found["stream"]["connected"])
             assert "lost its connection to NATS" in await ready(hub, 503)
         await page.until(f"{STATES}.toSorted().join() === 'fenced,unknown'")
         assert "lost its connection to NATS" in await page.text("#nodes .problem")

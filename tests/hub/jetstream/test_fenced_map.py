@@ -15,19 +15,18 @@ from rsnotify_hub.subscriptions import Subscription, subscription_id
 from rsnotify_jetstream import fenced_records as fenced_map
 from rsnotify_jetstream.bucket import Bucket
 from rsnotify_jetstream.connection import NatsConnection
-from rsnotify_jetstream.fenced_records import FencedRecord, read_fenced, store_fenced
+from rsnotify_jetstream.fenced_records import FencedRecord, OwnerRights, read_fenced, store_fenced
 from rsnotify_jetstream.membership import Sharding
 from rsnotify_jetstream.owned_shard import (
     OwnedBridge,
     OwnedShard,
     ShardBuckets,
-    ShardEvents,
     bridge_format,
     bridge_key,
 )
+from rsnotify_jetstream.records import CursorsRecord, decode
 from rsnotify_jetstream.settings import NatsSettings
 from rsnotify_jetstream.shared_subscriptions import read_records
-from rsnotify_jetstream.subscription_records import CursorsRecord, decode
 from tests.hub.helpers import PATIENCE, TOPIC, at
 from tests.hub.jetstream.nodes import connected
 
@@ -48,9 +47,9 @@ class Shards:
 
     async def take(self) -> OwnedShard:
         self._epoch = epoch = self._epoch + 1
-        events = ShardEvents(lambda: True, lambda: self.deposed.append(epoch), lambda *_: None)
+        rights = OwnerRights(epoch, lambda: True, lambda: self.deposed.append(epoch))
         buckets = ShardBuckets(self.subscriptions, self.cursors, f"node {epoch}")
-        shard = OwnedShard(buckets, "7", epoch, events)
+        shard = OwnedShard(buckets, "7", rights, lambda *_: None)
         self._stack.push_async_callback(shard.close)
         await shard.load()
         shard.is_working = True
@@ -233,11 +232,11 @@ async def test_the_bridge_has_a_cursor_in_each_of_20_000_logs(
     settings: NatsSettings, shards: Shards
 ):
     cursors = {f"https://source.example/channels/{number:060}": number for number in range(20_000)}
-    one = OwnedBridge(shards.cursors, 1, lambda: True, lambda: None)
+    one = OwnedBridge(shards.cursors, OwnerRights(1, lambda: True, lambda: None))
     await one.store("mqtt://broker", cursors)
     one.move("mqtt://broker", "another", 7)
     await one.flush()
-    two = OwnedBridge(shards.cursors, 2, lambda: True, lambda: None)
+    two = OwnedBridge(shards.cursors, OwnerRights(2, lambda: True, lambda: None))
     assert await two.read("mqtt://broker") == cursors | {"another": 7}
     one.close()
     two.close()
@@ -253,7 +252,7 @@ async def test_cursors_are_read_and_stored_without_owning_them(
     await store_fenced(shards.cursors, key, format, cursors)
     await store_fenced(shards.cursors, key, format, {"other": 1})
     assert await read_fenced(shards.cursors, key, format) == cursors
-    bridge = OwnedBridge(shards.cursors, 1, lambda: True, lambda: None)
+    bridge = OwnedBridge(shards.cursors, OwnerRights(1, lambda: True, lambda: None))
     assert await bridge.read(broker) == cursors
     bridge.move(broker, "another", 7)
     await bridge.flush()
@@ -278,7 +277,12 @@ async def test_all_subscriptions_of_a_large_shard_are_exported_with_their_cursor
 
 async def test_an_owner_that_is_fenced_by_its_own_clock_writes_nothing(shards: Shards) -> None:
     rights = [True]
-    record = FencedRecord(shards.cursors, "7", lambda: b"mine", lambda: rights[0], lambda: None)
+    record = FencedRecord(
+        shards.cursors,
+        "7",
+        lambda: b"mine",
+        OwnerRights(1, lambda: rights[0], lambda: None),
+    )
     await record.read()
     await record.claim()
     claimed = await shards.cursors.get("7")

@@ -7,17 +7,11 @@ import asyncio
 import pytest
 
 from rsnotify_hub.store.interface import LogMoved
-from rsnotify_jetstream.jetstream_log import JetStreamLog
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import PATIENCE, TOPIC, Clock
 from tests.hub.jetstream.load import nodes
-from tests.hub.jetstream.nodes import Node, running_node
+from tests.hub.jetstream.nodes import Node, caught_up, running_node
 from tests.hub.storing import made, stored_logs
-
-
-def log_of(node: Node) -> JetStreamLog:
-    assert isinstance(node.store, JetStreamLog)
-    return node.store
 
 
 async def test_a_log_to_which_another_node_has_just_appended_is_not_deleted(
@@ -25,14 +19,14 @@ async def test_a_log_to_which_another_node_has_just_appended_is_not_deleted(
 ):
     async with nodes(settings, clock, 2) as (one, two):
         await one.append(TOPIC, made(0, 1))
-        await log_of(two).catch_up()
-        async with log_of(one)._follower._lock:  # it does not see what follows
+        await caught_up(two)
+        async with one.log._follower._lock:  # it does not see what follows
             await two.append(TOPIC, made(1, 2))
             forgetting = asyncio.create_task(one.store.forget(TOPIC, after=one.position(TOPIC)))
             await asyncio.sleep(0)
         with pytest.raises(LogMoved):
             await forgetting
-        await log_of(two).catch_up()
+        await caught_up(two)
         assert one.listener.forgot == two.listener.forgot == []
         async with running_node(settings, clock) as late:
             for node in (one, two, late):
@@ -67,8 +61,7 @@ async def test_what_is_acknowledged_is_deleted_only_by_who_knew_of_it(
 
         async with asyncio.timeout(PATIENCE):
             await asyncio.gather(publish(running[0], 0), publish(running[1], 1), forget(running[2]))
-        for node in running:
-            await log_of(node).catch_up()
+        await caught_up(*running)
         async with running_node(settings, clock) as late:
             states = [await stored_logs(node.store) for node in (*running, late)]
             assert states.count(states[0]) == 4
@@ -84,7 +77,7 @@ async def test_the_records_of_a_deleted_log_are_deleted_from_the_stream(
         for number in range(5):
             await node.append(TOPIC, made(number, number + 1))
         await node.forget(TOPIC)
-        stream = log_of(node).stream
+        stream = node.log.stream
         async with asyncio.timeout(PATIENCE):
             while (await stream.info())["state"]["messages"] > 1:  # noqa: ASYNC110 - NATS does it
                 await asyncio.sleep(0.05)

@@ -20,21 +20,16 @@ from rsnotify_hub.intake import whole_content
 from rsnotify_hub.store.interface import LogRetention
 from rsnotify_jetstream import connection as connecting
 from rsnotify_jetstream.connection import ApiError, NatsConnection
-from rsnotify_jetstream.jetstream_log import TRIMMED_TOGETHER, JetStreamLog
+from rsnotify_jetstream.jetstream_log import TRIMMED_TOGETHER
 from rsnotify_jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
+from rsnotify_jetstream.stream import LogStream, StoredMessage
 from tests.certificates import Authority
 from tests.hub.helpers import PATIENCE, TOPIC, Clock, at
 from tests.hub.jetstream.load import Load, nodes
 from tests.hub.jetstream.lossy_proxy import lossy_proxy
-from tests.hub.jetstream.nodes import Node, connected, running_node
+from tests.hub.jetstream.nodes import caught_up, connected, running_node
 from tests.hub.storing import made, stored_logs
 from tests.nats_servers import NatsCluster, running_nats
-
-
-async def caught_up(*running: Node) -> None:
-    for node in running:
-        assert isinstance(node.store, JetStreamLog)
-        await node.store.catch_up()
 
 
 async def stored(settings: NatsSettings) -> dict[str, Any]:
@@ -147,8 +142,7 @@ async def test_what_happens_while_a_node_is_cut_off_is_made_up_for(
 
 async def test_what_the_servers_do_not_announce_is_found(settings: NatsSettings, clock: Clock):
     async with nodes(settings, clock, 2) as (one, two):
-        assert isinstance(one.store, JetStreamLog)
-        await one.store._follower._live.unsubscribe()
+        await one.log._follower._live.unsubscribe()
         for number in range(3):
             await two.append(TOPIC, made(number, number + 1))
         async with asyncio.timeout(PATIENCE):
@@ -284,8 +278,7 @@ async def test_a_stream_that_was_replaced_stops_the_hub(settings: NatsSettings, 
                 await caught_up(node)
             with pytest.raises(StorageError, match="restart the hub"):
                 await node.append(TOPIC, made(1, 2))
-            assert isinstance(node.store, JetStreamLog)
-            assert "cannot follow the log in NATS any more" in (node.store.trouble() or "")
+            assert "cannot follow the log in NATS any more" in (node.log.trouble() or "")
 
 
 async def test_a_stream_that_does_not_exist_any_more_is_the_reported_trouble_until_it_is_back(
@@ -293,15 +286,14 @@ async def test_a_stream_that_does_not_exist_any_more_is_the_reported_trouble_unt
 ):
     subject = f"$JS.API.STREAM.DELETE.{settings.prefix}-log"
     async with running_node(settings, clock) as node, connected(settings) as connection:
-        assert isinstance(node.store, JetStreamLog)
         await connection.client.request(subject, b"", 5)
         with pytest.raises(StorageError, match=r"does not exist in NATS any more.*restart all"):
             await caught_up(node)
-        assert "restart all nodes" in (node.store.trouble() or "")
+        assert "restart all nodes" in (node.log.trouble() or "")
         async with running_node(settings, clock):
             with pytest.raises(StorageError, match="restart the hub"):
                 await caught_up(node)
-            assert "restart the hub" in (node.store.trouble() or "")
+            assert "restart the hub" in (node.log.trouble() or "")
 
 
 async def test_two_hubs_with_other_prefixes_do_not_meet(settings: NatsSettings, clock: Clock):
@@ -369,3 +361,19 @@ async def test_what_a_new_leader_does_not_have_yet_is_not_taken_for_deleted(
         monkeypatch.setattr(NatsConnection, "api", behind)
         assert await node.kept(TOPIC) == [made(0, 1)]
         assert answers == 0
+
+
+async def test_a_record_that_is_not_the_one_that_was_stored_is_not_read(
+    settings: NatsSettings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    async with running_node(settings, clock) as node:
+        await node.append(TOPIC, made(0, 1), made(1, 2))
+    async with running_node(settings, clock) as node:
+        get = LogStream.get
+
+        async def swapped(self: LogStream, position: int) -> StoredMessage | None:
+            return await get(self, 3 - position)
+
+        monkeypatch.setattr(LogStream, "get", swapped)
+        with pytest.raises(StorageError, match=r"not the one that was stored.*is damaged"):
+            await node.store.read(TOPIC, after=0)

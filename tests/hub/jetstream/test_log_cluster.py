@@ -1,4 +1,4 @@
-"""Several nodes of a hub on a cluster of three real NATS servers, which crash and stop."""
+"""Several nodes of a hub on three real NATS servers, which crash and stop."""
 
 from __future__ import annotations
 
@@ -6,42 +6,44 @@ import asyncio
 
 import pytest
 
-from rsnotify_jetstream.jetstream_log import JetStreamLog
+from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import Clock
+from tests.hub.jetstream.callbacks import callback_ports
+from tests.hub.jetstream.hubs import owner_of, running_hubs, settled
 from tests.hub.jetstream.load import Load, nodes
-from tests.hub.jetstream.nodes import Node, prefixed, running_node
+from tests.hub.jetstream.nodes import Node, running_node
 from tests.nats_servers import NatsCluster, NatsServer
 
 
 async def leader(cluster: NatsCluster, node: Node) -> NatsServer:
     """Return the server that leads the stream."""
-    assert isinstance(node.store, JetStreamLog)
-    return cluster.servers[(await node.store.stream.info())["cluster"]["leader"]]
+    return cluster.servers[(await node.log.stream.info())["cluster"]["leader"]]
 
 
 def connected_to(cluster: NatsCluster, node: Node) -> NatsServer:
     """Return the server to which a node is connected."""
-    assert isinstance(node.store, JetStreamLog)
-    url = node.store.connection.client.connected_url
+    url = node.log.connection.client.connected_url
     assert url is not None
     return next(one for one in cluster.servers.values() if one.port == url.port)
 
 
-async def test_three_nodes_append_to_the_same_topics_at_once(cluster: NatsCluster, clock: Clock):
-    async with nodes(prefixed(cluster.url), clock, 3) as running:
+async def test_three_nodes_append_to_the_same_topics_at_once(
+    three_copies: NatsSettings, clock: Clock
+):
+    async with nodes(three_copies, clock, 3) as running:
         load = Load(running, topics=4)
         async with load.running():
             await load.reached(300)
         assert load.retries == 0
-        async with running_node(prefixed(cluster.url), clock) as late:
+        async with running_node(three_copies, clock) as late:
             await load.check(late)
 
 
 @pytest.mark.parametrize("which", ["leader", "follower"])
 async def test_what_is_acknowledged_survives_a_server_that_is_killed(
-    cluster: NatsCluster, clock: Clock, which: str
+    cluster: NatsCluster, three_copies: NatsSettings, clock: Clock, which: str
 ):
-    async with nodes(prefixed(cluster.url), clock, 2) as running:
+    async with nodes(three_copies, clock, 2) as running:
         load = Load(running, topics=4)
         async with load.running():
             await load.reached(100)
@@ -53,28 +55,32 @@ async def test_what_is_acknowledged_survives_a_server_that_is_killed(
             killed.start()
             await asyncio.to_thread(cluster.wait)
             await load.reached(100)
-        async with running_node(prefixed(cluster.url), clock) as late:
+        async with running_node(three_copies, clock) as late:
             await load.check(late)
 
 
 async def test_what_is_acknowledged_survives_a_restart_of_all_servers(
-    cluster: NatsCluster, clock: Clock
+    cluster: NatsCluster, three_copies: NatsSettings, clock: Clock
 ):
-    async with nodes(prefixed(cluster.url), clock, 2) as running:
+    async with nodes(three_copies, clock, 2) as running:
         load = Load(running, topics=2)
         async with load.running():
             await load.reached(50)
             cluster.stop()
             await asyncio.to_thread(cluster.start)
             await load.reached(50)
-        async with running_node(prefixed(cluster.url), clock) as late:
+        async with running_node(three_copies, clock) as late:
             await load.check(late)
 
 
-@pytest.mark.slow  # NATS 2.9 may take a minute to recover, and one of its copies may then differ
+@pytest.mark.slow
+# The library leaves a connection open that a suspended server does not answer.
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("which", ["leader", "connected"])
-async def test_a_server_that_is_suspended_is_left(cluster: NatsCluster, clock: Clock, which: str):
-    async with nodes(prefixed(cluster.url), clock, 2) as running:
+async def test_a_server_that_is_suspended_is_left(
+    cluster: NatsCluster, three_copies: NatsSettings, clock: Clock, which: str
+):
+    async with nodes(three_copies, clock, 2) as running:
         load = Load(running, topics=2)
         async with load.running():
             await load.reached(50)
@@ -85,5 +91,28 @@ async def test_a_server_that_is_suspended_is_left(cluster: NatsCluster, clock: C
             await load.reached(50)
             suspended.resume()
             await load.reached(50)
-        async with running_node(prefixed(cluster.url), clock) as late:
+        async with running_node(three_copies, clock) as late:
             await load.check(late)
+
+
+async def test_nothing_is_lost_when_a_nats_server_crashes(
+    cluster: NatsCluster, three_copies: NatsSettings, clock: Clock
+):
+    async with running_hubs(three_copies, clock) as hubs, callback_ports(8) as callbacks:
+        one, two = await hubs.start("one"), await hubs.start("two")
+        await settled([one, two])
+        for url in callbacks.urls:
+            await owner_of(url, [one, two]).subscribe(url)
+        await one.publish(1)
+        await callbacks.all_have(1)
+        crashed = cluster.servers["n0"]
+        crashed.stop()
+        await one.publish(2)
+        await two.publish(3)
+        await callbacks.all_have(3)
+        await settled([one, two])
+        crashed.start()
+        await one.publish(4)
+        await callbacks.all_have(4)
+        callbacks.check(4)
+        assert one.urls | two.urls == set(callbacks.urls)

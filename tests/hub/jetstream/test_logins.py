@@ -81,45 +81,34 @@ async def test_a_hub_logs_in_with_credentials(
         assert "refuses the login: check user and password, or the files" in await refused(settings)
 
 
+JWT = "-----BEGIN NATS USER JWT-----\nabc\n------END NATS USER JWT------\n"
+SEED = f"-----BEGIN USER NKEY SEED-----\n{SECRET}\n------END USER NKEY SEED------\n"
+
+
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("kind", "text", "expected"),
     [
-        ("", "has no JWT"),
-        ("-----BEGIN NATS USER JWT-----\n", "has no JWT"),
-        ("-----BEGIN NATS USER JWT-----\nabc\n------END NATS USER JWT------\n", "has no NKey"),
-        (
-            "-----BEGIN NATS USER JWT-----\nabc\n------END NATS USER JWT------\n"
-            f"-----BEGIN USER NKEY SEED-----\n{SECRET}\n------END USER NKEY SEED------\n",
-            "has no NKey",
-        ),
+        ("credentials", "", "{file} has no JWT"),
+        ("credentials", "-----BEGIN NATS USER JWT-----\n", "{file} has no JWT"),
+        ("credentials", JWT, "{file} has no NKey"),
+        ("credentials", JWT + SEED, "{file} has no NKey"),
+        ("credentials", None, "cannot read {file}"),
+        ("nkey", "", "{file} has no NKey"),
+        ("nkey", SECRET, "{file} has no NKey"),
+        ("nkey", public(new_pair()), "{file} has no NKey"),
     ],
+    # The last text is another one in each process.
+    ids=["empty", "half", "jwt", "both", "no file", "no seed", "text", "public"],
 )
-async def test_a_file_that_has_no_credentials_is_named(
-    nats_server: NatsCluster, tmp_path: Path, text: str, expected: str
+async def test_a_file_that_is_not_a_login_is_named(
+    nats_server: NatsCluster, tmp_path: Path, kind: str, text: str | None, expected: str
 ):
-    file = tmp_path / "hub.creds"
-    file.write_text(text)
-    reason = await refused(parse_nats_url(nats_server.url, NatsFiles(credentials=file)))
-    assert str(file) in reason
-    assert expected in reason
+    file = tmp_path / "login"
+    if text is not None:
+        file.write_text(text)
+    reason = await refused(parse_nats_url(nats_server.url, NatsFiles(**{kind: file})))
+    assert expected.format(file=file) in reason
     assert SECRET not in reason
-
-
-@pytest.mark.parametrize("text", ["", SECRET, public(new_pair())], ids=["empty", "text", "public"])
-async def test_a_file_that_has_no_nkey_is_named(
-    nats_server: NatsCluster, tmp_path: Path, text: str
-):
-    file = tmp_path / "seed"
-    file.write_text(text)
-    reason = await refused(parse_nats_url(nats_server.url, NatsFiles(nkey=file)))
-    assert f"{file} has no NKey" in reason
-    assert SECRET not in reason
-
-
-async def test_a_file_that_cannot_be_read_is_named(nats_server: NatsCluster, tmp_path: Path):
-    files = NatsFiles(credentials=tmp_path / "hub.creds")
-    reason = await refused(parse_nats_url(nats_server.url, files))
-    assert f"cannot read {tmp_path / 'hub.creds'}" in reason
 
 
 async def test_a_hub_logs_in_with_a_certificate(tmp_path: Path, clock: Clock):

@@ -9,39 +9,38 @@ import aiohttp
 import pytest
 
 from rsnotify.errors import FetchError
-from rsnotify.runtime.processes import Process
 from rsnotify_hub.admin.client import AdminClient
-from rsnotify_hub.admin.schemas import NodeList
+from rsnotify_hub.store.nodes import NodeList
 from tests.hub.helpers import PATIENCE
-from tests.nats_servers import running_nats
+from tests.hub.jetstream.fast_node import start_fast
+from tests.hub.jetstream.hubs import SHARDS
+from tests.hub.jetstream.nodes import part_of
+from tests.nats_servers import NatsCluster
 
-#: The shards of subscriptions; these nodes have no MQTT bridge.
-SHARDS = 64
 
-
-async def test_a_node_that_is_drained_gives_its_work_to_the_others(tmp_path: Path):
-    with running_nats(tmp_path / "nats") as nats:
-        processes = [
-            await Process.start(
-                *("hub", "--port", "0", "--store", nats.url), log=tmp_path / f"{number}.log"
-            )
-            for number in range(2)
-        ]
-        try:
-            one, two = [await process.url() for process in processes]
-            await shared(AdminClient(one, None), nodes=2)
-            await AdminClient(one, None).call("drain")
-            await shared(AdminClient(two, None), nodes=1)
-            async with aiohttp.ClientSession() as session:
-                assert (await session.get(one + "readyz")).status == 503
-                assert (await session.get(two + "readyz")).status == 200
-                with pytest.raises(aiohttp.WSServerHandshakeError):
-                    await session.ws_connect(one + "ws")
-            with pytest.raises(FetchError, match="no other node could do its work"):
-                await AdminClient(two, None).call("drain")
-        finally:
-            for process in processes:
-                await process.stop()
+async def test_a_node_that_is_drained_gives_its_work_to_the_others(
+    nats_server: NatsCluster, tmp_path: Path
+):
+    store = f"{nats_server.url}?prefix={part_of(tmp_path)}"
+    processes = [
+        await start_fast("hub", "--port", "0", "--store", store, log=tmp_path / f"{number}.log")
+        for number in range(2)
+    ]
+    try:
+        one, two = [await process.url() for process in processes]
+        await shared(AdminClient(one, None), nodes=2)
+        await AdminClient(one, None).call("drain")
+        await shared(AdminClient(two, None), nodes=1)
+        async with aiohttp.ClientSession() as session:
+            assert (await session.get(one + "readyz")).status == 503
+            assert (await session.get(two + "readyz")).status == 200
+            with pytest.raises(aiohttp.WSServerHandshakeError):
+                await session.ws_connect(one + "ws")
+        with pytest.raises(FetchError, match="no other node could do its work"):
+            await AdminClient(two, None).call("drain")
+    finally:
+        for process in processes:
+            await process.stop()
 
 
 async def shared(admin: AdminClient, *, nodes: int) -> None:

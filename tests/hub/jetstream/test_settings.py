@@ -6,7 +6,7 @@ import pytest
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_jetstream import connection as connecting
-from rsnotify_jetstream.settings import parse_nats_url
+from rsnotify_jetstream.settings import NatsSettings, parse_nats_url
 from tests.hub.jetstream.nodes import connected
 from tests.ports import free_port
 
@@ -49,4 +49,13 @@ async def test_a_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPat
     port = free_port()
     with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port}.*start the servers"):
         async with connected(parse_nats_url(f"nats://127.0.0.1:{port}")):
+            pass
+
+
+async def test_a_server_that_is_too_old_is_refused_with_the_reason(
+    settings: NatsSettings, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(connecting, "REQUIRED", (99, 0))
+    with pytest.raises(ConfigurationError, match=r"too old.*wrong leader.*upgrade all servers"):
+        async with connected(settings):
             pass

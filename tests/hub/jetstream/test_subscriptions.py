@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from rsnotify.errors import StorageError
 from rsnotify_hub.refusals import Code, Refusal, answer_to
 from rsnotify_hub.store.interface import NotOwner
-from rsnotify_hub.store.stores import NodeCall
+from rsnotify_hub.store.nodes import NodeCall
+from rsnotify_hub.store.providers import NodeFacts
 from rsnotify_hub.transfer.files import IgnoredNews
 from rsnotify_jetstream import node_messages as messages
-from rsnotify_jetstream.cluster_records import NodeRecord
 from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
 from rsnotify_jetstream.membership import ShardView
 from rsnotify_jetstream.settings import NatsSettings
@@ -157,7 +157,7 @@ async def test_a_broker_receives_the_log_that_replaces_a_deleted_one(
     settings: NatsSettings, clock: Clock
 ):
     for expected in ({}, {"": 0, TOPIC: 0}, {"": 0, TOPIC: 0}):
-        record = NodeRecord(bridges=True)
+        record = NodeFacts(bridges=True)
         store = await open_jetstream(settings, FOREVER, clock, record, shards=1, pace=PACE)
         try:
             await store.start(IgnoredNews())

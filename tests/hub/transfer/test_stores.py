@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import whole_content
 from rsnotify_hub.store.interface import Store, SubscriptionRecords
+from rsnotify_hub.store.providers import NodeFacts
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.transfer.files import (
@@ -26,7 +27,6 @@ from rsnotify_hub.transfer.files import (
     read_log,
     read_store,
 )
-from rsnotify_jetstream.cluster_records import NodeRecord
 from rsnotify_jetstream.jetstream_store import open_jetstream
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock, at
@@ -56,7 +56,7 @@ async def on_sqlite(folder: Path) -> AsyncIterator[Store]:
 
 @asynccontextmanager
 async def on_nats(settings: NatsSettings) -> AsyncIterator[Store]:
-    store = await open_jetstream(settings, FOREVER, Clock(), NodeRecord(), shards=4)
+    store = await open_jetstream(settings, FOREVER, Clock(), NodeFacts(), shards=4)
     try:
         yield store
     finally:

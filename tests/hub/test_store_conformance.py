@@ -1,50 +1,155 @@
-"""What every store of logs does, whatever it is made of (`LogStore`)."""
+"""What every store does, whatever it is made of: the conformance suite of `rsnotify.stores`.
+
+A new store is one more row of `STORES`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import whole_content
-from rsnotify_hub.store.interface import Backlog, LogEntry, LogMoved, LogRetention
+from rsnotify_hub.store.interface import (
+    Backlog,
+    LogEntry,
+    LogMoved,
+    LogRetention,
+    Store,
+    StoredSubscription,
+)
+from rsnotify_hub.store.providers import NodeFacts
 from rsnotify_hub.store.sqlite_store import SqliteStore
+from rsnotify_hub.subscriptions import Subscription, subscription_id
+from rsnotify_hub.transfer.files import IgnoredNews
+from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
 from tests.hub.helpers import TOPIC, Clock, at
-from tests.hub.jetstream.nodes import Node, Notified, running_node
+from tests.hub.jetstream.hubs import PACE, until
+from tests.hub.jetstream.nodes import Node, Notified, part_of, prefixed
 from tests.hub.storing import FOREVER, made, stored_logs
 
 OTHER = f"{TOPIC}?ä=1 2"
-#: Opens the store of a test, again and again, with a retention.
-OpenStore = Callable[..., AbstractAsyncContextManager[Node]]
+#: There is no other node that a new one has to see first.
+ALONE = replace(PACE, renew_seconds=0.05, settle_seconds=0)
+ONE = Subscription(TOPIC, "https://one.example/callback?a=ä", "secret", at(100), 5, client="me")
+TWO = Subscription(TOPIC, "https://two.example:8443/callback", None, at(200), 6, suspended=True)
+
+#: Opens the store of a test, again and again.
+Open = Callable[[LogRetention], Awaitable[Store]]
+OpenLog = Callable[..., AbstractAsyncContextManager[Node]]
+OpenStore = Callable[[], AbstractAsyncContextManager[tuple[Store, "Owner"]]]
 
 
-@pytest.fixture(params=["sqlite", "jetstream"])
-def store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> OpenStore:
-    if request.param == "sqlite":
-        return lambda retention=FOREVER: _on_sqlite(tmp_path, clock, retention)
-    settings = request.getfixturevalue("nats_settings")
-    return lambda retention=FOREVER: running_node(settings, clock, retention)
+def sqlite(request: pytest.FixtureRequest, folder: Path, clock: Clock) -> Open:
+    async def opened(retention: LogRetention) -> Store:
+        return SqliteStore(folder, retention, clock)
+
+    return opened
+
+
+def nats(request: pytest.FixtureRequest, folder: Path, clock: Clock) -> Open:
+    settings = prefixed(request.getfixturevalue("nats_server").url, part_of(folder))
+
+    async def opened(retention: LogRetention) -> Store:
+        return await open_jetstream(settings, retention, clock, NodeFacts(), shards=4, pace=ALONE)
+
+    return opened
+
+
+STORES = {"sqlite": sqlite, "nats": nats}
+
+
+@pytest.fixture(params=STORES)
+def opened(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> Open:
+    return STORES[request.param](request, tmp_path, clock)
 
 
 @pytest.fixture
-async def node(store: OpenStore) -> AsyncIterator[Node]:
+def store(opened: Open) -> OpenLog:
+    @asynccontextmanager
+    async def node(retention: LogRetention = FOREVER) -> AsyncIterator[Node]:
+        store = await opened(retention)
+        try:
+            listener = Notified()
+            yield Node(store, await store.start(listener), listener)
+        finally:
+            await store.close()
+
+    return node
+
+
+@pytest.fixture
+async def node(store: OpenLog) -> AsyncIterator[Node]:
     async with store() as opened:
         yield opened
 
 
-@asynccontextmanager
-async def _on_sqlite(folder: Path, clock: Clock, retention: LogRetention) -> AsyncIterator[Node]:
-    store = SqliteStore(folder, retention, clock)
-    try:
-        listener = Notified()
-        yield Node(store, await store.start(listener), listener)
-    finally:
-        await store.close()
+@pytest.fixture
+def open_store(opened: Open) -> OpenStore:
+    @asynccontextmanager
+    async def owned() -> AsyncIterator[tuple[Store, Owner]]:
+        store = await opened(FOREVER)
+        owner = Owner()
+        try:
+            await store.start(IgnoredNews())
+            for _ in range(20):
+                await store.check()  # so that a log in NATS has the positions of the cursors
+            await store.assign(owner)
+            await store.assign_bridge(owner)
+            if isinstance(store, JetStreamStore):
+                names, node = set(store.node.sharding.names()), store.node
+                await until(lambda: set(node.working()) == names)
+            await until(lambda: owner.bridges == 1)
+            yield store, owner
+        finally:
+            await store.close()
+
+    return owned
+
+
+class Owner:
+    """Remembers the subscriptions that a store has assigned to it, by id."""
+
+    def __init__(self) -> None:
+        self.owned: dict[str, StoredSubscription] = {}
+        self.bridges = 0
+
+    def acquired(self, stored: Sequence[StoredSubscription]) -> None:
+        for each in stored:
+            id = subscription_id(each.subscription.topic, each.subscription.callback)
+            assert id not in self.owned
+            self.owned[id] = each
+
+    async def released(self, ids: Collection[str]) -> None:
+        self.revoked(ids)
+
+    def revoked(self, ids: Collection[str]) -> None:
+        for id in ids:
+            self.owned.pop(id, None)
+
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        found = (each.subscription for each in self.owned.values())
+        return sorted(found, key=lambda each: each.callback)
+
+    @property
+    def troubles(self) -> list[bytes | None]:
+        return [each.trouble for each in self.owned.values()]
+
+    async def start(self) -> None:
+        self.bridges += 1
+
+    async def close(self) -> None:
+        self.bridges -= 1
+
+
+# Logs.
 
 
 def fragments(entries: Sequence[LogEntry]) -> list[Fragment]:
@@ -86,7 +191,7 @@ async def test_positions_increase_and_the_state_names_the_last(node: Node):
     assert {each.topic for each in await stored_logs(node.store)} == {TOPIC, OTHER}
 
 
-async def test_logs_are_the_same_after_reopening(store: OpenStore, clock: Clock):
+async def test_logs_are_the_same_after_reopening(store: OpenLog, clock: Clock):
     async with store() as node:
         await node.append(TOPIC, made(0, 1), made(1, 2), made(2, until=3))
         clock.advance(seconds=1)
@@ -137,7 +242,7 @@ async def test_of_appends_planned_from_one_log_one_succeeds(node: Node):
     assert len(await node.kept(TOPIC)) == 1
 
 
-async def test_a_replaced_heartbeat_is_no_longer_in_the_log(store: OpenStore):
+async def test_a_replaced_heartbeat_is_no_longer_in_the_log(store: OpenLog):
     async with store() as node:
         await node.append(TOPIC, made(0, 1))
         before = await node.append(TOPIC, made(1, until=2))
@@ -151,7 +256,7 @@ async def test_a_replaced_heartbeat_is_no_longer_in_the_log(store: OpenStore):
         assert await node.kept(TOPIC) == [made(0, 1), made(1, 9)]
 
 
-async def test_a_newer_content_replaces_the_one_before_and_may_come_back(store: OpenStore):
+async def test_a_newer_content_replaces_the_one_before_and_may_come_back(store: OpenLog):
     def content(body: bytes) -> Fragment:
         return whole_content(body, "text/html; charset=utf-8", at(0))
 
@@ -168,7 +273,7 @@ async def test_a_newer_content_replaces_the_one_before_and_may_come_back(store: 
         assert await node.kept(TOPIC) == [made(0, 1)]
 
 
-async def test_a_log_is_trimmed_by_size_but_keeps_its_last_fragment(store: OpenStore):
+async def test_a_log_is_trimmed_by_size_but_keeps_its_last_fragment(store: OpenLog):
     size = len(made(0, 1).body)
     async with store(LogRetention(3 * size, FOREVER.age)) as node:
         for second in range(9):
@@ -180,7 +285,7 @@ async def test_a_log_is_trimmed_by_size_but_keeps_its_last_fragment(store: OpenS
         assert await node.kept(TOPIC) == [large]
 
 
-async def test_a_log_is_trimmed_by_age_and_goes_on_where_it_was(store: OpenStore, clock: Clock):
+async def test_a_log_is_trimmed_by_age_and_goes_on_where_it_was(store: OpenLog, clock: Clock):
     retention = LogRetention(10**9, timedelta(hours=1))
     async with store(retention) as node:
         await node.append(TOPIC, made(0, 9), made(1, 2))
@@ -196,7 +301,7 @@ async def test_a_log_is_trimmed_by_age_and_goes_on_where_it_was(store: OpenStore
         assert await node.kept(TOPIC) == [made(9, 10)]
 
 
-async def test_a_trimmed_fragment_can_be_appended_again(store: OpenStore, clock: Clock):
+async def test_a_trimmed_fragment_can_be_appended_again(store: OpenLog, clock: Clock):
     async with store(LogRetention(10**9, timedelta(hours=1))) as node:
         await node.append(TOPIC, made(0, 1))
         clock.advance(days=1)
@@ -205,7 +310,7 @@ async def test_a_trimmed_fragment_can_be_appended_again(store: OpenStore, clock:
         assert await node.kept(TOPIC) == [made(0, 1)]
 
 
-async def test_a_deleted_log_is_gone_and_positions_are_not_used_again(store: OpenStore):
+async def test_a_deleted_log_is_gone_and_positions_are_not_used_again(store: OpenLog):
     async with store() as node:
         await node.append(TOPIC, made(0, 1), made(1, 2))
         last = node.position(TOPIC)
@@ -253,7 +358,7 @@ async def test_a_replay_begins_with_what_ends_a_microsecond_after_its_instant(no
 
 
 async def test_a_fragment_is_trimmed_once_it_has_the_age_of_the_retention(
-    store: OpenStore, clock: Clock
+    store: OpenLog, clock: Clock
 ):
     async with store(LogRetention(10**9, timedelta(hours=1))) as node:
         await node.append(TOPIC, made(0, 1))
@@ -319,3 +424,126 @@ async def test_the_check_writes_and_changes_nothing(node: Node):
     assert await stored_logs(node.store) == before
     assert node.store.queued() == 0
     assert node.listener.fragments(TOPIC) == [made(0, 1)]
+
+
+# Subscriptions, and the cursors of brokers.
+
+
+async def test_a_subscription_is_assigned_unchanged_after_reopening(open_store: OpenStore):
+    async with open_store() as (store, owner):
+        assert owner.subscriptions == []
+        await store.save(ONE)
+        await store.save(TWO)
+    async with open_store() as (_, owner):
+        assert owner.subscriptions == [ONE, TWO]
+        assert owner.troubles == [None, None]
+
+
+async def test_a_renewal_replaces_the_secret_the_lease_and_the_state(open_store: OpenStore):
+    renewed = replace(ONE, secret=None, expires=at(500), suspended=True)
+    async with open_store() as (store, _):
+        await store.save(ONE)
+        await store.save(renewed)
+    async with open_store() as (store, owner):
+        assert owner.subscriptions == [renewed]
+        await store.save(ONE)
+    async with open_store() as (_, owner):
+        assert owner.subscriptions == [ONE]
+
+
+async def test_a_deleted_subscription_is_gone(open_store: OpenStore):
+    async with open_store() as (store, _):
+        await store.save(ONE)
+        await store.save(TWO)
+        await store.delete(ONE.topic, ONE.callback)
+        await store.delete(ONE.topic, "https://never.example/")
+    async with open_store() as (store, owner):
+        assert owner.subscriptions == [TWO]
+        await store.delete(TWO.topic, TWO.callback)
+    async with open_store() as (_, owner):
+        assert owner.subscriptions == []
+
+
+async def test_cursors_are_kept_also_when_they_move_back(open_store: OpenStore):
+    async with open_store() as (store, _):
+        await store.save(ONE)
+        await store.save(TWO)
+        store.move_cursor(ONE.topic, ONE.callback, 16)
+        store.move_cursor(ONE.topic, ONE.callback, 17)
+        store.move_cursor(TWO.topic, TWO.callback, 2)
+    async with open_store() as (store, owner):
+        assert [each.position for each in owner.subscriptions] == [17, 2]
+        store.move_cursor(ONE.topic, ONE.callback, 3)
+    async with open_store() as (_, owner):
+        assert [each.position for each in owner.subscriptions] == [3, 2]
+
+
+async def test_subscriptions_with_the_same_callback_have_cursors_of_their_own(
+    open_store: OpenStore,
+):
+    other = replace(ONE, topic="https://other.example/topic", position=6)
+    async with open_store() as (store, _):
+        await store.save(ONE)
+        await store.save(other)
+        store.move_cursor(ONE.topic, ONE.callback, 17)
+    async with open_store() as (_, owner):
+        assert {each.topic: each.position for each in owner.subscriptions} == {
+            ONE.topic: 17,
+            other.topic: 6,
+        }
+
+
+async def test_a_subscription_that_was_deleted_begins_again_where_it_says(
+    open_store: OpenStore,
+):
+    async with open_store() as (store, _):
+        await store.save(ONE)
+        store.move_cursor(ONE.topic, ONE.callback, 17)
+        store.note_trouble(ONE.topic, ONE.callback, b"trouble")
+        await store.delete(ONE.topic, ONE.callback)
+        await store.save(replace(ONE, position=40))
+    async with open_store() as (_, owner):
+        assert owner.subscriptions == [replace(ONE, position=40)]
+        assert owner.troubles == [None]
+
+
+async def test_trouble_is_kept_until_it_ends(open_store: OpenStore):
+    async with open_store() as (store, _):
+        await store.save(ONE)
+        store.note_trouble(ONE.topic, ONE.callback, b"trouble")
+    async with open_store() as (store, owner):
+        assert owner.troubles == [b"trouble"]
+        await store.save(replace(ONE, expires=at(300)))
+    async with open_store() as (store, owner):
+        assert owner.troubles == [b"trouble"]
+        store.note_trouble(ONE.topic, ONE.callback, None)
+    async with open_store() as (_, owner):
+        assert owner.troubles == [None]
+
+
+async def test_a_cursor_without_a_subscription_is_ignored(open_store: OpenStore):
+    async with open_store() as (store, _):
+        store.move_cursor(ONE.topic, ONE.callback, 17)
+        store.note_trouble(ONE.topic, ONE.callback, b"trouble")
+    async with open_store() as (_, owner):
+        assert owner.subscriptions == []
+
+
+async def test_the_cursors_of_a_broker_are_kept(open_store: OpenStore):
+    async with open_store() as (store, _):
+        assert await store.bridged("broker") == {}
+        await store.bridge("broker", {"": 0, TOPIC: 4, "gone": 2})
+        await store.bridge("other", {"": 0})
+        store.move_bridged("broker", "gone", 3)
+        await store.unbridge("broker", "gone")
+        store.move_bridged("broker", TOPIC, 9)
+        store.move_bridged("broker", "new", 1)
+    async with open_store() as (store, _):
+        assert await store.bridged("broker") == {"": 0, TOPIC: 9, "new": 1}
+        assert await store.bridged("other") == {"": 0}
+
+
+async def test_a_store_owns_the_callbacks_that_are_assigned(open_store: OpenStore):
+    async with open_store() as (store, _):
+        assert store.owns("one.example:443")
+        assert store.owns("two.example:8443")

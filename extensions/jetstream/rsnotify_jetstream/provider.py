@@ -1,0 +1,85 @@
+"""The entry point of the extension: the settings of a hub that name NATS, and the store there.
+
+The hub imports this module for its settings, whether it uses NATS or not, so nats-py is imported
+only by `open`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.format.datetimes import Instant
+from rsnotify.runtime.settings import WrongSetting, read_text
+from rsnotify_hub.store.interface import LogRetention
+from rsnotify_hub.store.providers import NodeFacts, OpenStore, StoreProvider, missing_package
+from rsnotify_jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
+
+
+class NatsProvider(StoreProvider, frozen=True, kw_only=True):
+    """The settings of a hub that name NATS.
+
+    Args:
+        credentials: A file with a JWT and an NKey (`.creds`).
+        nkey: A file with the seed of an NKey.
+        ca: A file with the certificates that the servers' have to descend from; by default those
+            of the system.
+    """
+
+    password: str | None = None
+    password_file: str | None = None
+    credentials: str | None = None
+    nkey: str | None = None
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+
+    def checked(self) -> NatsProvider:
+        if self.url is None:
+            for name in ("password_file", "credentials", "nkey", "ca", "certificate", "key"):
+                if getattr(self, name):
+                    reason = "this needs store, which names the servers"
+                    raise WrongSetting((f"store_{name}",), reason)
+            return self
+        found = self
+        if self.password_file is not None:
+            found = replace(self, password=read_text(self.password_file).removesuffix("\n"))
+        try:
+            found.nats()
+        except ConfigurationError as error:
+            raise WrongSetting(("store",), str(error)) from None
+        return found
+
+    def nats(self) -> NatsSettings:
+        """Return where NATS is, and how to log in.
+
+        Raises:
+            ConfigurationError: The URL is wrong.
+        """
+        assert self.url is not None
+        named = (self.credentials, self.nkey, self.ca, self.certificate, self.key)
+        files = NatsFiles(*(Path(each) if each else None for each in named))
+        settings = parse_nats_url(self.url, files)
+        return replace(settings, password=self.password or settings.password)
+
+    @asynccontextmanager
+    async def open(
+        self, retention: LogRetention, node: NodeFacts, clock: Callable[[], Instant]
+    ) -> AsyncIterator[OpenStore]:
+        if find_spec("nats") is None:
+            raise missing_package("nats")
+        from rsnotify_jetstream.jetstream_store import open_jetstream
+
+        store = await open_jetstream(self.nats(), retention, clock, node)
+        try:
+            yield store
+        finally:
+            await store.close()
+
+    def __repr__(self) -> str:
+        return "NatsProvider()"  # without secrets
