@@ -142,8 +142,7 @@ def test_a_core_names_no_module_of_an_extension(package: str) -> None:
                 if isinstance(node, ast.Constant) and isinstance(node.value, str)
             }
             named = {text for text in texts if within(text.partition(":")[0], tuple(EXTENSIONS))}
-            # Old names of modules may stand for those of an extension.
-            assert named == set() or name == "rsnotify.runtime.moved_modules", name
+            assert named == set(), name
 
 
 def test_only_commands_import_the_shared_command_line() -> None:
