@@ -252,7 +252,7 @@ async def test_a_redirect_to_a_private_address_is_not_followed(
 
         async with serving(get=redirecting(307, f"http://127.0.0.2:{port}/page")) as url:
             monkeypatch.setattr(
-                "rsnotify_hub.http.topic_requests.refusal",
+                "rsnotify.runtime.dialing.refusal",
                 lambda address: None if address == "127.0.0.1" else "it is private",
             )
             async with run_hub(allow_private_addresses=False) as hub:

@@ -264,6 +264,10 @@ class SourceMachine(Simulated):
             if self.disk.is_cut:
                 return  # the journal shows whether it was in time
             self.app.history.add(to_microseconds(change.datetime), change.uri, digest)
+            content = self.app.contents.get(change.uri)
+            if digest != (None if content is None else hash_of(content)):
+                # Another process has recorded a later version, and this one may be killed now.
+                self.app.unrecorded[change.uri] = None
         passed_on(recorded)
 
     async def _resource(self, request: web.Request) -> web.Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import rsnotify_hub.http.topic_requests
+import rsnotify.runtime.dialing
 from rsnotify.runtime.dialing import refusal
 from tests.hub.attacks.helpers import Names, confirm, obliging, raw_server, sending_to
 from tests.hub.helpers import TOPIC, Client, LogWatch, RunHub, fragment
@@ -25,7 +25,7 @@ def public(monkeypatch: pytest.MonkeyPatch) -> str:
     """An address of this machine that counts as public."""
     address = "127.0.0.2"
     monkeypatch.setattr(
-        rsnotify_hub.http.topic_requests,
+        rsnotify.runtime.dialing,
         "refusal",
         lambda each: None if each == address else refusal(each),
     )
