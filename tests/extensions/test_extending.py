@@ -60,7 +60,8 @@ def run(tmp_path: Path) -> Run:
 def test_the_page_has_an_example_of_each_group() -> None:
     groups = tomllib.loads(FILES["pyproject.toml"])["project"]["entry-points"]
     named = set(re.findall(r"^\| `(rsnotify\.\w+)` \|", PAGE, re.MULTILINE))
-    assert set(groups) == named
+    # An example of a store would be a whole store; the page names the shorter of the two.
+    assert {*groups, "rsnotify.stores"} == named
     modules = {value.partition(":")[0] for points in groups.values() for value in points.values()}
     assert {f"{module}.py" for module in modules} <= FILES.keys()
 
