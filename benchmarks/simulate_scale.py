@@ -168,7 +168,7 @@ class Result:
 
 
 def results(cluster: SimulatedCluster, nodes: int) -> Iterator[Result]:
-    """Let everything happen to a cluster that has no nodes yet."""
+    """Run every scenario on a cluster that has no nodes yet."""
     for name, happen in Scenarios(cluster, nodes):
         journal = cluster.begin()
         least = happen()

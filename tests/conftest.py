@@ -56,7 +56,7 @@ settings.load_profile("rsnotify")
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Let no test skip where everything that tests may need is said to be installed."""
+    """Fail a skipped test where `RSNOTIFY_REQUIRE_ALL` says that everything is installed."""
     report = yield
     if report.skipped and os.environ.get("RSNOTIFY_REQUIRE_ALL") == "1":
         report.outcome = "failed"

@@ -88,6 +88,6 @@ class Mosquitto(LoggingServer):
         return sum(text in line for line in self.lines)
 
     def reload(self) -> None:
-        """Let it read passwords and ACL anew."""
+        """Make it read passwords and ACL again."""
         assert self._process is not None
         self._process.send_signal(signal.SIGHUP)

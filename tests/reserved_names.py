@@ -15,7 +15,7 @@ _RESERVED = (".example", ".example.com", ".example.net", ".example.org", ".inval
 
 
 def refuse() -> None:
-    """Let lookups of reserved names fail in this process from now on."""
+    """Make lookups of reserved names fail in this process from now on."""
     real = socket.getaddrinfo
 
     def answer(host: Any, *arguments: Any, **options: Any) -> Any:

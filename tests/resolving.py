@@ -11,7 +11,7 @@ import pytest
 
 
 def resolve(monkeypatch: pytest.MonkeyPatch, name: str, *addresses: str) -> None:
-    """Let a name have these addresses, always in this order."""
+    """Resolve a name to these addresses, always in this order."""
     real = socket.getaddrinfo
 
     def answer(host: Any, *arguments: Any, **options: Any) -> Any:

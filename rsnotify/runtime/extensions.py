@@ -10,6 +10,7 @@ not, and a core works without it.
 | `rsnotify.hub`        | `follow`         | `HubFollower`, in `rsnotify_hub.config`            |
 | `rsnotify.origins`    | type of origin   | `rsnotify_gateway.OriginType`                      |
 | `rsnotify.patches`    | media type       | `rsnotify_subscriber.Patch`                        |
+| `rsnotify.stores`     | scheme of a URL  | a subclass of `StoreProvider`, in `rsnotify_hub`   |
 | `rsnotify.transports` | scheme of a URL  | `rsnotify.runtime.transports.PushTransport`        |
 | `rsnotify.views`      | name             | `rsnotify_publisher.View`                          |
 """
@@ -29,6 +30,8 @@ _EXTRAS = {
     ("patches", "application/json-patch+json"): "patching",
     ("patches", "application/merge-patch+json"): "patching",
     ("patches", "application/xml-patch+xml"): "patching",
+    ("stores", "nats"): "nats",
+    ("stores", "tls"): "nats",
     ("transports", "xmpp"): "xmpp",
     ("hub", "follow"): "gateway",
 }
@@ -68,6 +71,11 @@ def load_extension(group: str, name: str, thing: str) -> Any:
 def extra_of(group: str, name: str) -> str | None:
     """Return the extra that installs what an extension needs, if this distribution has one."""
     return _EXTRAS.get((group, name))
+
+
+def known_names(group: str) -> list[str]:
+    """Return the names in a group that are offered, or that an extra would add."""
+    return sorted({*offered(group), *(name for kind, name in _EXTRAS if kind == group)})
 
 
 def _remedy(group: str, name: str) -> str:

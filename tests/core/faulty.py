@@ -136,7 +136,7 @@ class FaultySource(Source):
     # A server that is not what is listed
 
     def lose(self, name: str) -> None:
-        """Let the server answer 404, though every list has the resource."""
+        """Make the server answer 404, though every list has the resource."""
         self._lost.add(BASE + name)
 
     def find(self) -> None:

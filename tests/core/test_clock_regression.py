@@ -54,7 +54,7 @@ def check_right(
 
 
 def wait(destination: Destination, seconds: float) -> None:
-    """Let a time pass in which the lists are polled."""
+    """Advance the time, and poll the lists meanwhile."""
     end = destination.now + seconds
     while destination.now < end:
         wakeup = destination.follower.wakeup

@@ -50,7 +50,7 @@ def settled(source: Source, offer: Offer = OFFER, **pace: float) -> Destination:
 
 
 def wait_for_removal(destination: Destination) -> None:
-    """Let time pass until a resource is removed that is missing."""
+    """Advance the time until a missing resource is removed."""
     while BASE + "a" in destination.content:
         destination.tick()
         destination.work()

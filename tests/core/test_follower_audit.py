@@ -77,7 +77,7 @@ def beat(source: Source, destination: Destination) -> None:
 
 
 def withhold(source: Source, destination: Destination) -> None:
-    """Let a hub withhold a change, and hide that in the interval of the next."""
+    """Withhold a change at the hub, and hide that in the interval of the next."""
     destination.lied_to = True
     joint = source.history[-1].at
     source.change("withheld")

@@ -46,7 +46,7 @@ def poll(destination: Destination) -> list[str]:
 
 
 def lose_lists(source: Source) -> None:
-    """Let the Change Lists reach no further back than now."""
+    """Make the Change Lists reach no further back than now."""
     source.kept = 0
     source.rotate(1)
     source.kept = 100
@@ -186,7 +186,7 @@ def test_without_a_list_of_resources_a_gap_remains_and_t_waits_before_it(
 
 
 def work_for_a_while(destination: Destination) -> None:
-    """Let a Destination that cannot become level do what it can."""
+    """Run a Destination that cannot become level for some polls."""
     for _ in range(10):
         while destination.pending:
             destination.step()

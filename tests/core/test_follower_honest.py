@@ -202,7 +202,7 @@ class Play:
             self.source.list_all()
 
     def check(self, polls: float = LONG) -> bool:
-        """Let time pass without faults; return whether the copy is level."""
+        """Advance the time without faults; return whether the copy is level."""
         destination, follower = self.destination, self.destination.follower
         if self.is_restored and self.pace is ROUTINE:
             # An older Resource List may be all that shows what the Source has lost.

@@ -47,7 +47,7 @@ def test_no_change_is_lost_of_a_second_read_before_its_end_and_rotated_away(
 
 
 def rotated_away(later: timedelta) -> tuple[Source, Destination]:
-    """Let a list be read some time after its last change, and another change follow."""
+    """Read a list some time after its last change, and make another change."""
     source = Source(SECOND, per_list=1, kept=0)
     destination = Destination(source, Random(1), OFFER)
     source.change("a")

@@ -14,7 +14,7 @@ from tests.ports import free_port
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
-    """Let these be tried first, one after another."""
+    """Try these first, one after another."""
     choice, rest = random.choice, iter(ports)
     monkeypatch.setattr(random, "choice", lambda every: next(rest, None) or choice(every))
 

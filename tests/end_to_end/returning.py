@@ -1,4 +1,4 @@
-"""Let a Destination come back at random points of a history; it gets level each time.
+"""Start a Destination again at random points of a history; it becomes level each time.
 
     python tests/end_to_end/returning.py --data history.jsonl.xz
 
@@ -192,7 +192,7 @@ class Destination:
 def go_through(
     steps: list[history.Step], source: Source, destination: Destination, plan: Plan
 ) -> Counter[DocumentKind]:
-    """Let the Source go through a history, and the Destination come back as planned.
+    """Replay a history at the Source, and start the Destination again as planned.
 
     Returns:
         How often each rung was taken.

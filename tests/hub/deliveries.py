@@ -84,7 +84,7 @@ class Deliveries:
             await self.topics.publish(TOPIC, read_fragment(fragment(second - 1, second)))
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Let everything go on, the store too, until a condition holds."""
+        """Run the event loop, and the store, until a condition holds."""
         async with asyncio.timeout(PATIENCE):
             while not condition():
                 await self.store.check()

@@ -325,11 +325,11 @@ def test_a_file_being_deleted_is_rewritten_only_afterwards(tmp_path: Path):
     recorder.start()
     archives = Archives(source, recorder)
 
-    def write_anew() -> None:
+    def rewrite() -> None:
         archives.reclaim(name)
         write_atomically(source.documents_folder / name, [b"new"])
 
-    writing = threading.Thread(target=write_anew)
+    writing = threading.Thread(target=rewrite)
 
     class Slow(Journal):
         def discarded(self, before: int) -> list[str]:

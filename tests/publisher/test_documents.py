@@ -189,7 +189,7 @@ def test_a_folder_that_cannot_be_written_is_tried_again(
     elsewhere, wall, link = (tmp_path / name for name in ("elsewhere", "wall", "link"))
     elsewhere.mkdir()
     wall.write_text("in the way")
-    # What stands there is replaced in one step: were nothing there, the folder would be made anew.
+    # What stands there is replaced in one step: otherwise the folder would be made again.
     for location in (documents, link):
         location.symlink_to(elsewhere, target_is_directory=True)
     with publisher:

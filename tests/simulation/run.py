@@ -169,7 +169,7 @@ class Run:
         check_bounds(self.loop, Path())
 
     def _pass_time_ahead(self) -> bool:
-        """Let the time pass by which the last change is dated ahead; return False if it is not.
+        """Move all clocks past the date of the last change; return False if they are already.
 
         All machines are suspended meanwhile, so that it costs nothing.
         """

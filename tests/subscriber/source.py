@@ -135,7 +135,7 @@ class SmallSource:
         return self._dated
 
     def list_only(self, *entries: Resource) -> None:
-        """Let the Resource List have these entries."""
+        """Publish a Resource List with these entries."""
         self.publish("resourcelist.xml", replace(self.resource_list(), resources=entries))
 
     def publish(self, name: str, document: Document, **options: Any) -> str:
@@ -144,7 +144,7 @@ class SmallSource:
         return self.base + name
 
     def describe(self, *capability_lists: str, links: Sequence[Link] = (), below: str = "") -> None:
-        """Let the Source Description of the site, or of a folder, list these Capability Lists."""
+        """List these Capability Lists in the Source Description of the site, or of a folder."""
         kind = Capability.CAPABILITY_LIST
         listed = tuple(Resource(uri, capability=kind) for uri in capability_lists)
         description = Document(Capability.DESCRIPTION, listed, links=tuple(links))

@@ -79,7 +79,7 @@ class Copy:
             return await self._answer
 
     async def have(self, content: bytes | None, at: float = 100, **fields: Any) -> None:
-        """Let the copy hold content as of a change at an instant."""
+        """Store content in the copy as of a change at an instant."""
         kind = UPDATED if content is not None else DELETED
         told = {} if content is None else {"content": content, "hash": sha256(content)}
         assert await self.apply(change(self.source, kind, at, **told, **fields)) is None

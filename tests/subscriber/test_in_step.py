@@ -111,7 +111,7 @@ async def test_the_next_heartbeat_reveals_a_change_that_a_hub_hid(
     source: SmallSource, destination: Destination, pushing: Pushing
 ) -> None:
     before = source.gets["/data/resourcelist.xml"]
-    source.put("withheld", b"nobody is told")
+    source.put("withheld", b"not announced")
     source.put("told", b"somebody is")
     await pushing.changes(1)
     await destination.until(lambda: "told" in destination.files())

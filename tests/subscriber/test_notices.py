@@ -63,7 +63,7 @@ def capability_list(source: SmallSource) -> Resource:
     return Resource(source.url, capability=Capability.CAPABILITY_LIST)
 
 
-async def offered_anew(destination: Destination) -> Offer:
+async def offered_again(destination: Destination) -> Offer:
     """Wait until it is known that the Source has no archive any more."""
 
     def found() -> list[Offer]:
@@ -74,13 +74,13 @@ async def offered_anew(destination: Destination) -> Offer:
     return found()[0]
 
 
-async def test_what_is_offered_is_read_anew_when_that_is_told(
+async def test_what_is_offered_is_read_again_after_a_notice(
     source: SmallSource, herald: SmallHub, destination: Destination
 ) -> None:
     async with hearing(destination, herald):
         source.archive = False
         await tell(herald, source, capability_list(source))
-        offer = await offered_anew(destination)
+        offer = await offered_again(destination)
     assert offer.framework == source.base + "framework.xml"
 
 
@@ -129,7 +129,7 @@ async def test_who_was_away_is_told_what_it_missed(
         source.archive = False
         await tell(herald, source, capability_list(source))
         await herald.server.start()
-        await offered_anew(destination)
+        await offered_again(destination)
     assert herald.subscriptions[-1]["since"] is not None
 
 
@@ -211,7 +211,7 @@ async def test_documents_are_heard_of_by_the_ways_of_changes() -> None:
     assert {way.topic for way in found} == {OFFER.framework}
 
 
-async def test_the_same_offer_gives_the_same_ways_so_that_none_is_opened_anew() -> None:
+async def test_the_same_offer_gives_the_same_ways_so_that_none_is_opened_again() -> None:
     usable = ways()
     assert usable.notice_endpoints(OFFER) == usable.notice_endpoints(
         replace(OFFER, change_list="http://a/x")

@@ -34,7 +34,7 @@ def inline(patch: bytes, media_type: str = MERGE_PATCH, **fields: Any) -> Link:
 
 @pytest.fixture
 async def held(source: SmallSource, destination: Destination) -> None:
-    """Let the Destination hold a resource, and the Source forget that it was asked for it."""
+    """Copy a resource, and clear the requests that the Source has recorded."""
     await hold(source, destination, BEFORE)
 
 

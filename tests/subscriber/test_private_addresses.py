@@ -98,7 +98,7 @@ async def test_a_hub_at_a_private_address_is_not_dialled(
 
 
 def resolved(monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
-    """Let the name source.example have these addresses, one after the other; the last one stays."""
+    """Resolve source.example to these addresses, one after the other; the last one stays."""
     remaining = list(answers)
     resolve = socket.getaddrinfo
 

@@ -97,7 +97,7 @@ class Faults:
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def happen(self, fault: Fault) -> None:
-        """Let one begin and end; after another one of the same target has ended."""
+        """Begin and end one, after another one of the same target has ended."""
         async with self._locks.setdefault(fault.target, asyncio.Lock()):
             if fault.target == "once":
                 await self._scene.once()

@@ -167,14 +167,14 @@ class Part:
         self._signal(signal.SIGCONT)
 
     async def fill_for(self, seconds: float) -> None:
-        """Let its disk be full for a time."""
+        """Fill its disk for a time."""
         self.excused = True
         await asyncio.to_thread(self.disk.fill)
         await asyncio.sleep(seconds)
         self.disk.free()
 
     async def limit_for(self, seconds: float, size: int) -> None:
-        """Let every write beyond a size of a file fail for a time, which SQLite reports as EIO."""
+        """Make every write beyond a file size fail for a time, which SQLite reports as EIO."""
         self.excused = True
         limited = self.pid
         self._limit(limited, size)
@@ -197,7 +197,7 @@ class Part:
         temporary.replace(self._clock)  # which is read at any time
 
     async def clock_for(self, seconds: float, offset: float, *, frozen: bool) -> None:
-        """Let its clock be wrong for a time."""
+        """Set its clock wrong for a time."""
         self.set_clock(offset, frozen=frozen)
         await asyncio.sleep(seconds)
         self.set_clock(None)

@@ -31,7 +31,7 @@ class Hub(SmallHub):
 
 
 def offer_hub(source: Source, hub: SmallHub) -> None:
-    """Let the Capability List of a Source offer this hub beside its lists."""
+    """Offer this hub in the Capability List of a Source."""
     names = {"resourcelist": "resourcelist.xml", "changelist": "changelist.xml"}
     entries = [entry(source.uri(name), capability=one) for one, name in names.items()]
     channel = entry(

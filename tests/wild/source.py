@@ -151,7 +151,7 @@ class Source:
     def file(
         self, name: str, content: bytes, modified: datetime | float | None = None, **options: Any
     ) -> bytes:
-        """Let a resource be there, as a static server like nginx answers it; return its content.
+        """Serve a resource as a static server like nginx does; return its content.
 
         Args:
             name: Its name in the folder.
@@ -167,12 +167,12 @@ class Source:
         return content
 
     def files(self, *names: str) -> None:
-        """Let resources be there that were written long ago, with their names as content."""
+        """Serve resources that were written long ago, with their names as content."""
         for name in names:
             self.file(name, name.encode(), -1000)
 
     def remove(self, name: str) -> None:
-        """Let a resource be there no more."""
+        """Stop serving a resource."""
         del self.resources[name]
         del self.answers[self._path(name)]
 

@@ -73,7 +73,7 @@ def test_the_checker_finds_a_wrong_copy_and_a_silent_one(source: Source, tmp_pat
     assert_honest(tmp_path, source, Outcome(claims=False, reasons=("because",)))
 
 
-# A Source that does all as it should: nothing is doubted, and nothing is asked for twice.
+# A Source that does all as it should: no doubts, and no repeated requests.
 
 
 def describe(source: Source) -> None:

@@ -254,7 +254,7 @@ def list_parts(source: Source, at: float, *ats: float | None) -> None:
 
 
 def asked_again(source: Source, name: str) -> asyncio.Event:
-    """Return an event that is set once a resource that is not there was asked for twice.
+    """Return an event that is set once a resource that is missing was requested twice.
 
     The second time, it has been removed from the copy, if a resource is not waited for.
     """

@@ -213,7 +213,7 @@ class Story:
         source.put("resourcelist.xml", resource_list(listed, at=source.t(self.now)))
 
     def forget(self) -> None:
-        """Let the Change List begin anew, so that there is a gap."""
+        """Begin a new Change List, so that there is a gap."""
         self.now += 1
         self.changes = []
         self.begins = self.source.t(self.now)

@@ -75,8 +75,8 @@ async def test_an_update_makes_no_second_resource(
     listed = [entry(source.uri(other), content=content)]
     source.put("resourcelist.xml", resource_list(listed, at=source.t(90)))
     source.put("changelist.xml", change_list(from_=source.t(90)))
-    anew = Selection(excluded=("nothing",))
-    await run_right(source, copy, selection=anew)
+    another = Selection(excluded=("nothing",))
+    await run_right(source, copy, selection=another)
     assert copy.calls == [("updated", name), ("updated", name)]
 
 

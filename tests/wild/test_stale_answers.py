@@ -52,7 +52,7 @@ async def followed(source: Source, folder: Path) -> Source:
 
 
 def cached(source: Source, stale: Answer) -> None:
-    """Let a cache answer with an old version whoever does not ask past it."""
+    """Make a cache answer with an old version, unless a request bypasses it."""
     current = source.answers["/set/a"]
 
     def answer(request: Request) -> Any:

@@ -209,7 +209,7 @@ async def test_the_status_says_when_the_copy_was_compared_last(source: Source, c
     source.forget()
     outcome = await run_honest(source, copy)
     assert outcome.status is not None
-    # Either it was compared anew, or it still says when it was.
+    # Either it was compared again, or it still says when it was.
     assert source.requests("resourcelist.xml") or outcome.status.compared == first
 
 
@@ -270,7 +270,7 @@ async def test_no_run_accepts_other_content_than_announced(
 # A hub says what the digest of the whole set is, and the Source's lists have no hashes.
 #
 # docs/audit.md. That the digest differs is known then, but not where: entries without hashes say
-# nothing of what is held. Either everything is fetched anew, or it is said that the copy differs.
+# nothing of what is held. Either everything is fetched again, or the copy is reported as different.
 
 
 AUDIT = 'xmlns:audit="urn:uuid:1c73af33-b853-4b18-86f7-ed83600e2ed7"'

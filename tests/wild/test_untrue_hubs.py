@@ -212,7 +212,7 @@ async def test_the_next_run_finds_them(source: Source, hub: Hub, copy: Copy, tol
     await run_right(source, copy)
 
 
-# A hub delivers fragments that are true but old, or of a Source that was set up anew since.
+# A hub delivers fragments that are true but old, or of a Source that was set up again since.
 #
 # MQTT brokers keep the last fragment of a topic and give it to whoever joins, however long ago it
 # was retained; WebSub hubs deliver again what was not acknowledged (WebSub §7); a hub's log may

@@ -114,7 +114,7 @@ class FencedMap(Generic[K, V]):
         return part
 
     async def load(self) -> None:
-        """Become the owner of the cursors, after another node.
+        """Acquire the cursors, which another node may have owned.
 
         Raises:
             NotOwner: A later owner has written already.

@@ -176,7 +176,7 @@ class NodeViews:
         known.is_draining = is_draining
 
     def _excuse_silence(self, since: float, now: float) -> None:
-        """Let the nodes that were alive before this one saw nothing have until now."""
+        """Count the nodes that were alive before this one was suspended as alive now."""
         for view in self._members.values():
             if since - view.last_seen < self._pace.death_seconds:
                 view.last_seen = max(view.last_seen, now)

@@ -110,7 +110,7 @@ class LiveChannel(DeliveryChannel):
             connection.cut_off(seconds=CUT_OFF_SECONDS)
 
     def _send_back(self, audience: Audience, position: int) -> None:
-        """Let all members replay the log after a position, and join again."""
+        """Make all members replay the log after a position, and join again."""
         for subscriber in (*audience.quick, *audience.slow):
             self._remove(subscriber)
             subscriber.connection.send_queue(everything=True)

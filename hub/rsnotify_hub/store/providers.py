@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol
 
@@ -19,12 +18,9 @@ from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import Instant
+from rsnotify.runtime.extensions import extra_of, known_names, offered
 from rsnotify_hub.store.interface import LogRetention, Store
 from rsnotify_hub.store.nodes import HubNodes, NodeList
-
-GROUP = "rsnotify.stores"
-#: The extra of this distribution that a store needs, by the scheme of its URL.
-_EXTRAS = {"nats": "nats", "tls": "nats"}
 
 
 class NodeFacts(Struct, frozen=True):
@@ -121,9 +117,9 @@ class StoreProvider(
 def store_providers() -> dict[str, type[StoreProvider]]:
     """Return the providers that are installed by their schemes."""
     found = {}
-    for point in entry_points(group=GROUP):
+    for name, point in offered("stores").items():
         try:
-            found[point.name] = point.load()
+            found[name] = point.load()
         except ModuleNotFoundError as error:
             if error.name != point.module.partition(".")[0]:
                 raise  # a part of the package is missing, not the package
@@ -140,9 +136,9 @@ def provider_of(url: str) -> type[StoreProvider]:
     providers = store_providers()
     if scheme in providers:
         return providers[scheme]
-    if scheme in _EXTRAS:
-        raise missing_package(_EXTRAS[scheme])
-    known = " or ".join(f"{name}://host:port" for name in sorted(providers.keys() | _EXTRAS.keys()))
+    if (extra := extra_of("stores", scheme)) is not None:
+        raise missing_package(extra)
+    known = " or ".join(f"{name}://host:port" for name in known_names("stores"))
     raise ConfigurationError(f"there is no store for this URL: write it as {known}")
 
 

@@ -205,7 +205,7 @@ _UNTIL = f'{_INTERVAL} until="2013-01-03T23:00:00Z"'
 
 
 def _audit(rule: str, times: str = _UNTIL, **changed: str | None) -> Break:
-    """Let a Change List say what the set is, but for something."""
+    """Return a Change List with a statement about the set, some parts of it changed."""
     said = {name: value for name, value in (_AUDIT | changed).items() if value is not None}
     written = " ".join(f'x:{name}="{value}"' for name, value in said.items())
     return Break(rule, "changelist", _INTERVAL, f'{times} xmlns:x="{AUDIT_NS}" {written}')

@@ -131,7 +131,7 @@ async def running_hubs(settings: NatsSettings, clock: Clock) -> AsyncIterator[Hu
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let everything go on until a condition holds."""
+    """Run the event loop until a condition holds."""
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - it depends on many things
             await asyncio.sleep(0.02)

@@ -53,7 +53,7 @@ class Transport:
         self._lost.set()
 
     def deliver(self, place: int, *, take: bool) -> None:
-        """Let something arrive that is on its way."""
+        """Deliver one message that is in flight."""
         wire = self._line.wire
         if wire and self._listener is not None:
             number = place % len(wire)
@@ -142,7 +142,7 @@ class Kept(Mixed):
                 transport.deliver(place, take=what == "deliver")
 
     async def let_all_come(self) -> None:
-        """Let all that is on its way arrive."""
+        """Deliver all messages that are in flight."""
         for transport in self.transports:
             for _ in range(len(self.source.history) + 10):
                 transport.deliver(0, take=True)

@@ -40,7 +40,7 @@ class Followed:
 def lived(
     life: Callable[[PushMonitor, list[str]], Coroutine[Any, Any, None]],
 ) -> Callable[[], None]:
-    """Make a test of what a monitor that is up, and what its follower is told, live through."""
+    """Return a test that runs `life` on a monitor that is up, with the log of its follower."""
 
     async def whole() -> None:
         follower = Followed()

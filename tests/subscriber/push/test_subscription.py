@@ -120,7 +120,7 @@ def lived(life: Callable[[Kept], Coroutine[Any, Any, None]]) -> Callable[[], Non
 
 
 async def both_up(kept: Kept) -> None:
-    """Let the worse way be up for long, and then the better one, too."""
+    """Keep the worse endpoint up for long, and then the better one, too."""
     kept.worse.be_there()
     await asyncio.sleep(PATIENCE + 60)
     kept.better.be_there()

@@ -34,7 +34,7 @@ class World:
         self.tries: dict[str, int] = {}
 
     def run(self, seconds: float = 0.0) -> str:
-        """Let time pass; return the endpoints that are open then."""
+        """Advance the time; return the endpoints that are open then."""
         until = self.now + seconds
         self._settle()
         while (due := self._next()) <= until:

@@ -18,7 +18,7 @@ RunHub = Callable[..., AbstractAsyncContextManager[str]]
 
 @pytest.fixture(autouse=True)
 def no_hurry_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every hub hear of who leaves: the machine may have much to do."""
+    """Wait until each hub has received the unsubscribe requests; the machine may be busy."""
     monkeypatch.setattr(transport, "_GOODBYE", PATIENCE)
 
 

@@ -112,7 +112,7 @@ class Desk:
             assert response.status == 202, await response.text()
 
     async def ping_at(self, hub: str, topic: str) -> None:
-        """Let the real hub fetch a topic."""
+        """Make the real hub fetch a topic."""
         form = {"hub.mode": "publish", "hub.url": topic}
         async with self.session.post(hub + "websub", data=form) as response:
             assert response.status == 202, await response.text()

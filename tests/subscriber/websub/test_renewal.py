@@ -29,7 +29,7 @@ QUICK = replace(TERMS, retry=Retry(first=0.02, most=0.05))
 
 @pytest.fixture
 def short_lease(blog: Blog) -> None:
-    """Let the first lease be so short that it is soon renewed."""
+    """Grant a first lease that is so short that it is soon renewed."""
     blog.lease = 1
 
 

@@ -86,7 +86,7 @@ async def test_each_transport_takes_over_from_the_better_one_until_it_is_back(
             await life.enter_async_context(serve(configuration))
 
         async def arrives(way: str | None) -> None:
-            """Let a change come by a way, while nothing else can bring it."""
+            """Deliver a change over one transport, while no other can."""
             await destination.until(lambda: best() == way)
             if way is not None:
                 source.answers[LIST] = status(503)
