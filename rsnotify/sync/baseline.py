@@ -277,7 +277,7 @@ class BaselineRun:
         self.baseline = baseline
         self.capability_list = capability_list
         self.is_routine = is_routine
-        self._has_lost = has_lost
+        self.has_lost = has_lost
         self._dump_at = dump_at
         #: Whether the Source has begun to offer a Resource Dump since this began.
         self.has_new_dump = False
@@ -302,7 +302,7 @@ class BaselineRun:
         While a gap is uncovered, it was compared for that already, and only a newer one helps.
         """
         read, known = self.baseline.resource_list, self._state.frontiers.last_list
-        if self._has_lost or read is None or read.fingerprint is None or known is None:
+        if self.has_lost or read is None or read.fingerprint is None or known is None:
             return False
         is_expected = self.is_routine or self._state.frontiers.uncovered_gap is not None
         return is_expected and read.fingerprint == known.fingerprint

@@ -26,7 +26,7 @@ from rsnotify.format.datetimes import Instant, format_datetime, postponed
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Compare, Discover, Fetch, ForgetDatetimes
-from rsnotify.sync.baseline import Baseline, BaselinePolicy, BaselineRun, ComparisonSchedule
+from rsnotify.sync.baseline import BaselinePolicy, BaselineRun, ComparisonSchedule
 from rsnotify.sync.change_intake import ChangeIntake
 from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.frontiers import LONGEST_LEAP
@@ -106,6 +106,8 @@ class CatchUp:
         self._lag_tries = 0
         #: Whether the copy has lost resources that only a list can describe.
         self._has_lost = False
+        #: Whether a comparison for what the copy has lost has failed, and none succeeded since.
+        self.lacks_comparison = False
         #: When something new was found or applied the last time, or the first run began.
         self.news_at = -inf
         #: The time by the clock of the Source, as far as it is known.
@@ -271,6 +273,8 @@ class CatchUp:
     def _fail(self, error: RsnotifyError, now: float) -> None:
         run, self.run = self.run, None
         self._state.pending.release()
+        if isinstance(run, BaselineRun) and run.has_lost:
+            self.lacks_comparison = True
         baseline = run.baseline if isinstance(run, BaselineRun) else None
         is_awaited = self.comparisons.awaits_list and isinstance(error, Unavailable)
         if isinstance(run, BaselineRun) and run.is_routine and not is_awaited:
@@ -383,7 +387,8 @@ class CatchUp:
     # Baseline
 
     def _begin_baseline(self, *, is_routine: bool) -> None:
-        reads_old = self._has_moved or self._has_lost
+        has_lost = self._has_lost or self.lacks_comparison
+        reads_old = self._has_moved or has_lost
         baseline = self._policy.new_baseline(self._offer, reads_old=reads_old)
         place = self._offer.capability_list
         self.run = BaselineRun(
@@ -392,7 +397,7 @@ class CatchUp:
             baseline,
             place,
             is_routine=is_routine,
-            has_lost=self._has_lost,
+            has_lost=has_lost,
             dump_at=self._policy.dump_at,
         )
         self._has_lost = False
@@ -408,7 +413,7 @@ class CatchUp:
                 run.record_old_dump()
             is_settled = not self._state.pending.watched
             self.comparisons.done(now, run.capability_list, is_settled=is_settled)
-            self._end_baseline(run.baseline, now)
+            self._end_baseline(run, now)
 
     def add_differing(
         self,
@@ -445,10 +450,12 @@ class CatchUp:
                 awaits_list=is_made_of_dump and has_list,
             )
         self._policy.compared(run.baseline)
-        self._end_baseline(run.baseline, now)
+        self._end_baseline(run, now)
 
-    def _end_baseline(self, baseline: Baseline, now: float) -> None:
-        self.run = None
+    def _end_baseline(self, run: BaselineRun, now: float) -> None:
+        self.run, baseline = None, run.baseline
+        if run.has_lost:
+            self.lacks_comparison = not baseline.complete
         self._policy.baseline_ended()
         has_list = baseline.by_dump and baseline.complete and self._offer.resource_list is not None
         if change_documents(self._offer) or has_list:

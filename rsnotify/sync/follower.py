@@ -456,6 +456,11 @@ class Follower:
         return self._catch_up.is_comparing
 
     @property
+    def lacks_comparison(self) -> bool:
+        """Whether the comparison of `compare_lost` has failed, and none succeeded since."""
+        return self._catch_up.lacks_comparison
+
+    @property
     def is_settled(self) -> bool:
         """Whether the lists were read to their end, and nothing has cast doubt on that since."""
         return self._state.settled

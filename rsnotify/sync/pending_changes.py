@@ -412,7 +412,9 @@ class PendingChanges:
         A watched resource stays if the documents announced it later than `at`. One that is being
         verified may be stored with a later datetime: it is removed from the copy, too.
 
-        `listed` are the watched resources in the set, and others that are not to be removed.
+        `listed` are the watched resources in the set, and others that are not to be removed. Nor
+        are those that are fetched again as the copy has lost them (`UNWAITED`): they are stored,
+        so a comparison finds them itself if they are not listed.
 
         Returns:
             Whether that settles all of them. A resource that is being fetched or removed may still
@@ -428,7 +430,7 @@ class PendingChanges:
             if pending.in_flight:
                 may_be_missing = pending.is_watched or pending.missing is not None
                 is_settled = is_settled and not (may_be_missing and uri not in listed)
-            elif uri in listed or not is_old:
+            elif uri in listed or not is_old or pending.since == UNWAITED:
                 continue
             elif pending.removed or change.check is not CheckMethod.FETCH:
                 self._remove(uri, pending)

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.errors import NotFound
+from rsnotify.errors import ContentMismatch, NotFound
 from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
@@ -138,6 +138,20 @@ def test_the_copy_is_as_old_as_before_until_unlisted_resources_are_removed() -> 
     assert wire.follower.progress.through == at(5)
     wire.follower.applied([deletion], wire.now)
     assert wire.follower.progress.through == at(9)
+
+
+def test_a_lost_resource_that_fails_while_all_is_compared_keeps_the_hash_it_must_have() -> None:
+    wire = Wire(Offer(resource_list="resources"), known(5), compare=0.0)
+    listed = replace(A, hash="md5:1")
+    wire.answer(listing(9, listed))
+    wire.follower.differing([], wire.now)  # it was not lost yet when it was compared
+    lost = Change("a", ChangeType.UPDATED, at(1), listed, check=CheckMethod.FETCH)
+    wire.actions = wire.follower.verify([lost], wire.now)
+    (fetched,) = applying(wire)
+    wire.follower.failed(fetched, ContentMismatch("a", "it is another one"), wire.now)
+    wire.actions = wire.follower.unlisted([], wire.now)
+    assert applying(wire) == []
+    assert wire.follower.holds(lost)
 
 
 @pytest.mark.parametrize("found", ["nothing", "different", "absent", "unlisted"])

@@ -52,8 +52,8 @@ def view_of_the_documentation() -> str:
     return "CREATE VIEW" + trigger_of_the_documentation().partition("CREATE VIEW")[2]
 
 
-def execute(url: str, *statements: str) -> None:
-    with psycopg.connect(url) as connection:
+def execute(url: str, *statements: str, autocommit: bool = False) -> None:
+    with psycopg.connect(url, autocommit=autocommit) as connection:
         for statement in statements:
             connection.execute(statement.encode())
 
@@ -237,8 +237,8 @@ async def test_the_whole_is_compared_at_once_after_triggers_or_tables_changed(
         await running.until_ready()
         insert = "INSERT INTO items VALUES ('unseen', 1)"
         await asyncio.to_thread(execute, database, REPLICA, insert)
-        with psycopg.connect(database, autocommit=True) as connection:
-            connection.execute(change.encode())
+        # It waits for a check to end that is under way in this event loop.
+        await asyncio.to_thread(execute, database, change, autocommit=True)
         with running.gateway.watches[0].publisher.source.open_journal() as journal:
             await until(lambda: journal.resource(SITE + "unseen"))
 

@@ -586,3 +586,20 @@ async def test_an_aggregator_in_a_fleet_reports_what_it_has_lost(source: Source,
         assert await one.verify() == len(NAMES)
         await fleet.until(lambda _: one.status.level and copies[1].files() == source.resources)
     assert len(copies[0].calls) == len(NAMES)
+
+
+@pytest.mark.parametrize("code", [503, 404])
+async def test_content_that_no_list_could_confirm_does_not_replace_what_was_lost(
+    code: int, source: Source, folder: Path
+):
+    await copied(Shape(source, "resourcelist+changelist", "hashes"), folder)
+    (folder / "a").unlink()
+    source.put("a", b"please log in")
+    before = source.answers[source._path("resourcelist.xml")]
+    source.put("resourcelist.xml", b"", status=code)
+    outcome = await run_honest(source, folder, source.resources)
+    assert not outcome.claims
+    assert not (folder / "a").exists()
+    source.put("resourcelist.xml", before)
+    source.file("a", version("a", 1))
+    await run_right(source, folder)

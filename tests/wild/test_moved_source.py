@@ -6,11 +6,14 @@ redirect finds the same set, with resources at new URIs, of which the new lists 
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from rsnotify_subscriber.storage.destination_state import DestinationState
+from rsnotify_subscriber.storage.identity import Identity
 from tests.wild.documents import (
     capability_list,
     change_list,
@@ -131,8 +134,15 @@ async def test_a_redirect_leads_to_no_private_address_that_was_not_named(
 
 
 async def test_a_follower_compares_all_where_its_source_moved(
-    source: Source, new: Source, copied: Path
+    source: Source, new: Source, copied: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    store = DestinationState.store_identity
+
+    def store_slowly(self: DestinationState, identity: Identity) -> None:
+        time.sleep(0.3)  # on a busy disk; in the thread of the state
+        store(self, identity)
+
+    monkeypatch.setattr(DestinationState, "store_identity", store_slowly)
     right = move(source, new)
     async with following(source, copied, **ANYWHERE) as one:
         await until(one, lambda status: status.level and status.resources == len(right))

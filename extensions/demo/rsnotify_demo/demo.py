@@ -149,8 +149,7 @@ def _progress(status: DestinationStatus) -> str:
 
 async def _catch_up(monitor: DemoMonitor) -> None:
     """Undo what the user broke, and wait until the copy is level, up to a limit; then audit."""
-    monitor.restore()
-    monitor.start()
+    monitor.end()
     with suppress(TimeoutError):
         async with asyncio.timeout(_CATCH_UP_SECONDS):
             # The comparison that is under way may have read a file before its last change.

@@ -416,6 +416,12 @@ class DemoMonitor:
             self._destination.start()
             self._log_action("You start the Destination: it continues from T")
 
+    def end(self) -> None:
+        """Undo what the user broke, and ignore what the page still sends."""
+        self.actions = dict.fromkeys(self.actions, lambda: None)
+        self.restore()
+        self.start()
+
     def flood(self) -> None:
         if not self._observations.flooding:
             self._log_action(f"You let {STATIONS} stations report at once")

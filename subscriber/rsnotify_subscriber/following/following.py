@@ -185,13 +185,14 @@ class Rediscovery:
             self._failed.set()
             logger.info("%s", self.doubt)
         else:
-            self.doubt = ""
-            self._failed.clear()
             if offer != before.offer:
                 self.identity = replace(before, offer=offer, memory=self._offers.memory)
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._worker, self._state.store_identity, self.identity)
                 self._changed(before.offer, offer)
+            # Only now: until the follower has the new offer, it may be level by the old documents.
+            self.doubt = ""
+            self._failed.clear()
         self._reading = None
         self._finished()
 

@@ -12,7 +12,7 @@ lost, which the state keeps until their content is fetched again.
 Lost content is fetched from the resource itself, and has to be what was lost. If the Source serves
 other content, or none, its lists are read to find out why: the change may have been missed, or the
 content may be in a dump. A Source that lists no such change may have changed the resource without
-listing that; then what it serves is stored.
+listing that; then what it serves is stored, but not before its lists could be read.
 """
 
 from __future__ import annotations
@@ -467,11 +467,14 @@ class _Refetch:
                 and change.uri not in self._accepted
                 and isinstance(error, ContentMismatch | NotFound)
             ):
-                is_left = True
                 if not self._has_compared:
-                    self._has_compared = True
+                    self._has_compared = is_left = True
                     self._perform(follower.compare_lost(now))
-                elif follower.is_settled and not follower.is_comparing:
+                    continue
+                if follower.lacks_comparison:  # no list can say whether the content is right
+                    continue
+                is_left = True
+                if follower.is_settled and not follower.is_comparing:
                     self._accepted.add(change.uri)
                     if isinstance(error, ContentMismatch) and self.can_accept:
                         new.append(_with_any_content(change))
