@@ -65,7 +65,7 @@ class Reading(Checking):
         await asyncio.wait({check, reached})
         if not check.cancelled():
             check.result()
-        return self.changes()
+        return self.changes(once=False)
 
 
 async def test_events_are_changes_and_a_new_connection_resumes_after_the_last(
