@@ -400,7 +400,7 @@ class BaselineRun:
     def _changed(self, resource: Resource, listed: ListedResources) -> Change:
         """Return the change of a resource that is stored differently."""
         change = self._as_listed(resource, listed)
-        if self.is_repeated:
+        if self.is_repeated or self._state.frontiers.may_lack_known(listed.at):
             # No later than what is confirmed: the list says nothing of what was changed since.
             return fetching(replace(change, at=min(change.at, self._state.frontiers.confirmed)))
         return change
@@ -440,7 +440,8 @@ class BaselineRun:
             return pending.drop_unlisted(EARLIEST, self._still_listed)
         for uri in uris:
             deletion = Change(uri, ChangeType.DELETED, at, Resource(uri))
-            if self._dump_at is not None and at <= self._dump_at:
+            is_of_dump = self._dump_at is not None and at <= self._dump_at
+            if is_of_dump or self._state.frontiers.may_lack_known(at):
                 deletion = verification(deletion, at)
             self._has_found = pending.add(deletion, since=EARLIEST) or self._has_found
         if is_new_list and self._has_found:

@@ -35,7 +35,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.format.coverage import EARLIEST, Change, Coverage, Frontier
-from rsnotify.format.datetimes import MICROSECOND, Instant, postponed
+from rsnotify.format.datetimes import MICROSECOND, Instant, end_of_unit, postponed
 from rsnotify.sync.actions import ComparedList, Progress
 from rsnotify.sync.list_evidence import KnownLists, ListFingerprint
 
@@ -127,6 +127,8 @@ class SyncFrontiers:
         #: The fragments beyond a gap.
         self.held = ReorderBuffer(hold)
         self.uncovered_gap: Gap | None = None
+        #: Changes with a coarse datetime, such as a date, may have happened up to here.
+        self.coarse_until = EARLIEST
         #: A fingerprint of the Change List that was read last.
         self.prefix: ListFingerprint | None = None
         #: The Resource List that was compared last.
@@ -164,6 +166,10 @@ class SyncFrontiers:
     def covers(self, at: Instant) -> bool:
         """Return whether a document that describes this instant cannot have anything new."""
         return at < self.uncovered_gap.ends if self.uncovered_gap else at <= self.confirmed
+
+    def may_lack_known(self, at: Instant) -> bool:
+        """Return whether changes that are not dated after `at` may have happened after it."""
+        return at < min(self.coarse_until, self.confirmed)
 
     @property
     def has_older_list(self) -> bool:
@@ -220,6 +226,8 @@ class SyncFrontiers:
         """
         assert self._known is not None
         fresh = self._confirmed.learn(coverage)
+        coarse = (change.stated_at for change in fresh if change.stated_at.fold)
+        self.coarse_until = max([self.coarse_until, *map(end_of_unit, coarse)])
         if coverage.until is not None:
             self._known.advance(coverage.until, coverage.changes)
         return fresh

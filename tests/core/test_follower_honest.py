@@ -234,6 +234,17 @@ def test_a_routine_comparison_does_not_hide_that_the_source_was_restored() -> No
     assert play.is_right()
 
 
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_routine_comparison_keeps_what_was_dated_by_the_minute_after_its_list(
+    is_deleted: bool,
+) -> None:
+    play = Play(Faults(coarse="updates"), 0, ROUTINE)
+    play.check()
+    play.steps(CHANGE_A, ("change", "a", is_deleted), ("list_resources",))
+    play.steps(CHANGE_A, CHANGE_A, ("rotate",))
+    assert play.is_right()
+
+
 def test_a_routine_comparison_does_not_hide_a_deletion_before_the_end_of_its_list() -> None:
     faults = Faults(at_ahead=timedelta(seconds=12), at_end=True, rotates=False)
     play = Play(faults, 0, ROUTINE)
