@@ -33,8 +33,8 @@ STOP = re.compile(r"Press Ctrl-C in the\sterminal\sof `([^`]+)`")
 NAMED = re.compile(r"^(?:#|<!--) (\S+\.(?:py|toml|xml))")
 #: What a program says once it does what it goes on doing.
 WORKS = re.compile(
-    r"[Ll]istening (on|at)|serving|in step|\"level\":true|Running on|stations at|answered at"
-    r"|following"
+    r"[Ll]istening (on|at)|serving|(?<![\w-])(?<!not )level\b(?![\"=])|\"level\":true"
+    r"|Running on|stations at|answered at|following"
 )
 #: The ports of the pages.
 PORTS = ("8000", "8001", "8010", "8080")

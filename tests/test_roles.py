@@ -23,7 +23,7 @@ STORIES = [story for page in PAGES for story in stories(page)]
 SHOWS = {
     "cat copy/station1.txt": "on the hill",
     "cat copy/records/1": "<#here>",
-    "rsnotify follow --config sources.toml": "2 of 2 Sources in step",
+    "rsnotify follow --config sources.toml": "2 of 2 Sources level",
     """python -c "import sqlite3; print(*sqlite3.connect('index.sqlite3').execute("""
     """'SELECT uri FROM pages WHERE text MATCH ?', ('hill',)))\"""": "station2.txt",
     "cat copies/maps/maps/valley.ttl": "<a> <b> <c> .",

@@ -98,7 +98,7 @@ def _cluster(nodes: NodeList, stream: StreamInfo, moved: Mapping[str, int]) -> I
         sum(behind) if behind else _UNKNOWN,
     )
     lagging = sum(not copy.current for copy in stream.copies)
-    yield _gauge("stream_copies_behind", "Copies of the stream that are not in step", lagging)
+    yield _gauge("stream_copies_behind", "Copies of the stream that are not current", lagging)
 
 
 def _accepted(statistics: Statistics) -> Iterator[Metric]:

@@ -30,7 +30,7 @@ class Limits(Struct, frozen=True, kw_only=True):
         per_host: Connections to one host at a time.
         per_source: Requests of one subscriber at a time.
         workers: Threads that read and write on the disk, and call handlers.
-        starting: How many subscribers begin at a time; the others wait until these are in step,
+        starting: How many subscribers begin at a time; the others wait until these are level,
             or have taken a while.
     """
 

@@ -261,6 +261,6 @@ def test_the_status_line_has_the_result_of_the_last_comparison() -> None:
     said = {
         verdict: sentence(Status(level=True, in_step=verdict)) for verdict in (None, True, False)
     }
-    assert ", in step, not synced" in said[None]
-    assert ", in step (audited), not synced" in said[True]
+    assert ", level, not synced" in said[None]
+    assert ", in step, not synced" in said[True]
     assert ", other than the Source says, not synced" in said[False]

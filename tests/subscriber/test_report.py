@@ -22,10 +22,10 @@ COMPARED = datetime(2026, 1, 2, 3, 4, 5, 600, tzinfo=UTC)
 
 def test_only_a_copy_without_doubts_is_in_step() -> None:
     level = Status(level=True, compared=COMPARED)
-    assert ", in step, " in sentence(level)
+    assert ", level, " in sentence(level)
     assert "compared with the whole set at 2026-01-02T03:04:05Z" in sentence(level)
     doubted = Status(doubts=("one reason", "another\nreason"))
-    assert ", not in step, " in sentence(doubted)
+    assert ", not level, " in sentence(doubted)
     assert sentence(doubted).endswith(": one reason; another�reason")
     assert "never compared with the whole set" in sentence(doubted)
 
@@ -50,7 +50,7 @@ def test_a_line_is_written_when_something_changes_and_else_none(
     for _ in range(100):
         report.show(level)
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("5,000 resources, 5,000 changes applied, in step, ")
+    assert line.startswith("5,000 resources, 5,000 changes applied, level, ")
     for applied in range(5_001, 5_101):
         report.show(replace(level, applied=applied))
     assert len(capsys.readouterr().out.splitlines()) == 10
@@ -62,10 +62,9 @@ def test_the_last_sentence_says_what_was_compared_and_when() -> None:
     level = Status(resources=5_000, level=True, through=COMPARED, compared=COMPARED)
     at = "2026-01-02T03:04:05"
     assert outcome(level) == (
-        f"in step: 5,000 resources, synced through {at}.000600Z, compared with the whole set at "
-        f"{at}Z"
+        f"level: 5,000 resources, synced through {at}.000600Z, compared with the whole set at {at}Z"
     )
-    assert outcome(replace(level, resources=1)).startswith("in step: 1 resource, ")
+    assert outcome(replace(level, resources=1)).startswith("level: 1 resource, ")
     other = replace(level, in_step=False, difference="one differs")
     assert outcome(other).startswith("other than the Source says: 5,000 resources, ")
     assert outcome(other).endswith("; one differs")
@@ -80,12 +79,12 @@ async def test_a_run_that_catches_up_ends_with_how_the_copy_stands(
     code, output, errors = await run(*arguments)
     assert (code, errors) == (0, "")
     last = output.splitlines()[-1]
-    assert last.startswith("in step: 1 resource, synced through 20")
+    assert last.startswith("level: 1 resource, synced through 20")
     assert "compared with the whole set at 20" in last
     source.answers["/data/capabilitylist.xml"] = status(503)
     code, output, errors = await run(*arguments)
     assert code == 1
-    assert ", not in step, " in output.splitlines()[-1]
+    assert ", not level, " in output.splitlines()[-1]
     assert "capabilitylist.xml: the server says 503" in errors
 
 

@@ -144,7 +144,7 @@ def _progress(status: DestinationStatus) -> str:
     if not status.level:
         return f"{status.pending:,} on the way"
     # Without push, a Destination only knows the state of the Source at its last poll.
-    return "in step" if status.push == "up" else "level at its last poll"
+    return "level" if status.push == "up" else "level at its last poll"
 
 
 async def _catch_up(monitor: DemoMonitor) -> None:

@@ -97,8 +97,8 @@ def _step(copy: CopyInfo) -> str:
     if not copy.online:
         return "offline"
     if copy.current:
-        return "in step"
-    return f"{copy.behind:,} behind" if copy.behind else "not in step"
+        return "current"
+    return f"{copy.behind:,} behind" if copy.behind else "not current"
 
 
 def _stream(found: NodeList, stream: StreamInfo) -> Iterator[str]:

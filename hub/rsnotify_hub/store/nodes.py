@@ -146,7 +146,7 @@ class CopyInfo(Struct, frozen=True, kw_only=True):
         name: Its name.
         leader: Whether it leads the others.
         online: Whether it answers.
-        current: Whether its copy is in step.
+        current: Whether its copy has every record.
         behind: How many operations its copy is behind.
     """
 

@@ -55,7 +55,7 @@ class FleetView:
         sums = totals(statuses)
         wrong = f", {sums.wrong} in trouble" if sums.wrong else ""
         return (
-            f"{sums.level:,} of {counted(sums.sources, 'Source')} in step{wrong}, "
+            f"{sums.level:,} of {counted(sums.sources, 'Source')} level{wrong}, "
             f"pushed to by {sums.pushed:,}, "
             f"{counted(sums.resources, 'resource')}, {counted(sums.applied, 'change')} applied, "
             f"{sums.pending:,} pending"
@@ -124,7 +124,7 @@ def _standing(one: FollowedSourceStatus) -> str:
     if one.phase is not Phase.FOLLOWED:
         return str(one.phase)
     if one.status.level:
-        return "in step"
+        return "level"
     return printable("; ".join(one.status.doubts)) or "behind"
 
 
@@ -214,7 +214,7 @@ def _end(fleet: Fleet) -> None:
     }
     if wrong:
         each = "".join(f"\n  {name}: {error}" for name, error in wrong.items())
-        raise complain(f"{len(wrong)} of {len(fleet.status)} Sources are not in step:{each}", 1)
+        raise complain(f"{len(wrong)} of {len(fleet.status)} Sources are not level:{each}", 1)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: The seconds (calls of `show`) between two lines while only counts change.
 _LINE_EVERY = 10
 #: The description of a copy without doubts, by the result of the last audit (docs/audit.md).
-_LEVEL = {None: "in step", True: "in step (audited)", False: "other than the Source says"}
+_LEVEL = {None: "level", True: "in step", False: "other than the Source says"}
 
 S = TypeVar("S")
 T = TypeVar("T", contravariant=True)
@@ -225,7 +225,7 @@ def _standing(status: Status) -> str:
         foreign = counted(status.foreign, "file here is", "files here are")
         beside = f", but {foreign} not part of the copy" if status.foreign else ""
         return f"{_LEVEL[status.in_step]}{beside}"
-    return f"{status.pending} pending" if status.pending else "not in step"
+    return f"{status.pending} pending" if status.pending else "not level"
 
 
 def _through(status: Status) -> str:

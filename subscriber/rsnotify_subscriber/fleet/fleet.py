@@ -50,7 +50,7 @@ class FollowedSourceStatus(Struct, frozen=True):
 
 
 class FleetTotals(Struct, frozen=True):
-    """The numbers of Sources, of those in step, pushing and failing, and sums over all of them."""
+    """How many Sources are followed, level, pushed to and failing, and sums over all of them."""
 
     sources: int
     level: int
@@ -176,7 +176,7 @@ class FleetMember:
         return not self._waiting.cancelled()
 
     async def _release_slot(self, running: asyncio.Task[None]) -> None:
-        """Release the slot once this Source is in step or has an error, or takes too long."""
+        """Release the slot once this Source is level or has an error, or takes too long."""
         begun = asyncio.create_task(
             self._subscriber.until(lambda status: status.level or status.error is not None)
         )

@@ -185,7 +185,7 @@ def test_nodes_are_printed_with_the_servers_and_what_is_wrong():
     assert lines[5:] == [
         "2 of 65 shards without a node",
         "stream rsnotify-log: 1,234 records",
-        "n1  leader  in step",
+        "n1  leader  current",
         "n2  copy    12 behind",
         "n3  copy    offline",
         "warning: set the clocks",

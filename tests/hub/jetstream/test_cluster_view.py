@@ -122,7 +122,7 @@ async def test_each_node_describes_the_whole_cluster(
         shown = await page.text("#nodes")
         assert f"2 nodes · {SHARDS} shards" in shown
         assert "(this one)" in shown
-        assert "leader, in step" in shown
+        assert "leader, current" in shown
         assert "one copy of the log" in shown
         spoken = await page.spoken()
         for expected in [("table", "Nodes"), ("list", "NATS servers"), ("list", "Warnings")]:

@@ -123,8 +123,8 @@ async def test_once_ends_with_the_sources_that_failed(many: Many) -> None:
     file = write(many)
     code, output, errors = await run("follow", "--config", file, "--once")
     assert code == 1
-    assert "1 of 2 Sources in step, 1 in trouble" in output
-    assert errors.splitlines()[-2] == "rsnotify: 1 of 2 Sources are not in step:"
+    assert "1 of 2 Sources level, 1 in trouble" in output
+    assert errors.splitlines()[-2] == "rsnotify: 1 of 2 Sources are not level:"
     assert errors.splitlines()[-1].startswith("  s1: http://127.0.0.1:")
     assert "Traceback" not in errors
     assert many.equal("s0")
@@ -142,7 +142,7 @@ async def test_once_fails_if_it_is_stopped_before_all_are_level(many: Many) -> N
         code, _, errors = await outcome(process)
     assert code == 1
     assert errors.splitlines() == [
-        "rsnotify: 1 of 2 Sources are not in step:",
+        "rsnotify: 1 of 2 Sources are not level:",
         "  s1: it was stopped before the copy was level: 1 resource has changes that are not "
         "applied yet",
     ]

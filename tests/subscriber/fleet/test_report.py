@@ -29,7 +29,7 @@ def test_a_terminal_shows_first_the_sources_that_need_attention() -> None:
     lines = console.export_text().splitlines()
     assert lines[1].split()[:4] == ["wrong", "https://a.example/:", "no", f"answer{UNPRINTABLE}[2J"]
     assert lines[2].split()[:2] == ["[red]behind", "behind"]
-    assert "50 of 52 Sources in step, 1 in trouble, pushed to by 50" in lines[-1]
+    assert "50 of 52 Sources level, 1 in trouble, pushed to by 50" in lines[-1]
     assert len(lines) < 25
 
 
@@ -44,7 +44,7 @@ def test_lines_report_sources_that_fail_and_recover(capsys: pytest.CaptureFixtur
     report.show({"a": WELL, "b": WRONG})
     report.show({"a": WELL, "b": WRONG})
     report.show({"a": BEHIND, "b": WELL})
-    sums = "1 of 2 Sources in step{}, pushed to by 1, {} resources, 0 changes applied, {} pending"
+    sums = "1 of 2 Sources level{}, pushed to by 1, {} resources, 0 changes applied, {} pending"
     assert capsys.readouterr().out.splitlines() == [
         f"b: https://a.example/: no answer{UNPRINTABLE}[2J in time",
         sums.format(", 1 in trouble", 3, 0),

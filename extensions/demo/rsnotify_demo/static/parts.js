@@ -51,7 +51,7 @@ function showDestination({ life, status, gap }) {
   const part = find("#destination");
   const running = life === "running";
   setData(part, "state", !running ? "stopped" : gap ? "behind" : "level");
-  const text = !running ? life : gap ? "catching up" : "in step";
+  const text = !running ? life : gap ? "catching up" : "level";
   setText(find(".figure", part), text);
   setText(find(".note", part), `${count(status.resources, "resource")} held, ${
     number(status.applied - status.copied)} ${

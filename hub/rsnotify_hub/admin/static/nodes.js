@@ -74,7 +74,7 @@ function updateRow(row, node) {
 
 function behindText(records) {
   if (records === null) return "unknown";
-  return records ? many(records, "record") : "in step";
+  return records ? many(records, "record") : "current";
 }
 
 function makeCopy({ name }) {
@@ -83,6 +83,6 @@ function makeCopy({ name }) {
 
 function updateCopy(row, { leader, online, current, behind }) {
   setAttribute(find(".badge", row), "data-state", current ? "active" : online ? "retrying" : "given-up");
-  const step = current ? "in step" : behind ? `${count(behind)} behind` : "not in step";
+  const step = current ? "current" : behind ? `${count(behind)} behind` : "not current";
   setText(find(".what", row), [leader ? "leader" : "copy", online ? step : "offline"].join(", "));
 }
