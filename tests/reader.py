@@ -33,7 +33,7 @@ STOP = re.compile(r"Press Ctrl-C in the\sterminal\sof `([^`]+)`")
 NAMED = re.compile(r"^(?:#|<!--) (\S+\.(?:py|toml|xml))")
 #: What a program says once it does what it goes on doing.
 WORKS = re.compile(
-    r"[Ll]istening (on|at)|serving|(?<![\w-])(?<!not )level\b(?![\"=])|\"level\":true"
+    r"[Ll]istening (on|at)|serving|(?<![\w-])(?<!not )(level|in step)\b(?![\"=])|\"level\":true"
     r"|Running on|stations at|answered at|following"
 )
 #: The ports of the pages.

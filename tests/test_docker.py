@@ -252,7 +252,7 @@ def test_the_demo_of_compose_keeps_a_copy_of_the_docs(installed: Installed):
     for name, expected in (
         ("hub", "listening on"),
         ("source", "serving"),
-        ("destination", re.compile(", level.*push up")),
+        ("destination", re.compile(", (level|in step).*push up")),
     ):
         # Each has a volume of its own, with the mode and the owner that the image gives it.
         volume = machine.places["/data"] = f"{data}-{name}"

@@ -78,7 +78,7 @@ def do_all(reader: Reader) -> None:
     (reader.folder / "data/one.ttl").write_text("<a> <b> <c> .\n")
     fences = fences_of(PAGE)
     for command in [line for name, body in fences if name == "sh" for line in lines_of(body)]:
-        reader.start(command, re.compile("serving|, level.* push up by mqtts:"))
+        reader.start(command, re.compile("serving|, (level|in step).* push up by mqtts:"))
     [program] = [body for name, body in fences if name == "python"]
     reader.write("program.py", program.replace('"mirror"', '"other"'))
     reader.start("python program.py", (reader.folder / "other/one.ttl").exists)

@@ -35,7 +35,7 @@ class Pauses:
         return self._random.choice(PAUSES) if is_slow else 0.0
 
     def slow_threads(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let calls in threads of this event loop begin late."""
+        """Delay calls that this event loop runs in threads."""
         loop = asyncio.get_running_loop()
         run = loop.run_in_executor
 
@@ -51,7 +51,7 @@ class Pauses:
         monkeypatch.setattr(loop, "run_in_executor", run_late)
 
     def slow_answers(self, source: Source) -> None:
-        """Let the Source answer late, with what it has when it answers."""
+        """Delay the answers of the Source."""
         for path, given in list(source.answers.items()):
 
             def answer(request: Request, given: Any = given) -> Answer:
@@ -85,49 +85,28 @@ def change_and_lose(shape: Shape, folder: Path) -> None:
 
 
 TROUBLES = [lose, lose_what_is_gone, lose_and_show_a_login, change_and_lose]
+#: With the first, much is slow.
+SEEDS = [5, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 30))]
 
 
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("trouble", TROUBLES)
 @pytest.mark.parametrize("offered", OFFERED)
 async def test_a_slow_run_ends_with_a_right_copy_or_says_that_it_may_not_be(
     offered: str,
     trouble: Callable[[Shape, Path], None],
-    source: Source,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-):
-    await play(Shape(source, offered, "hashes"), trouble, folder, monkeypatch, seed=5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6, 30))
-@pytest.mark.parametrize("trouble", TROUBLES)
-@pytest.mark.parametrize("offered", OFFERED)
-async def test_many_more_slow_runs_end_so(
-    offered: str,
-    trouble: Callable[[Shape, Path], None],
     seed: int,
     source: Source,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    await play(Shape(source, offered, "hashes"), trouble, folder, monkeypatch, seed=seed)
-
-
-async def play(
-    shape: Shape,
-    trouble: Callable[[Shape, Path], None],
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    seed: int,
-) -> None:
+    shape = Shape(source, offered, "hashes")
     await copied(shape, folder)
     trouble(shape, folder)
     pauses = Pauses(seed)
     pauses.slow_threads(monkeypatch)
-    pauses.slow_answers(shape.source)
-    outcome = await follow_once(shape.source, folder)
-    is_right = files_of(folder) == shape.source.resources
+    pauses.slow_answers(source)
+    outcome = await follow_once(source, folder)
+    is_right = files_of(folder) == source.resources
     assert is_right or not outcome.claims, outcome
     assert outcome.claims or trouble not in (lose, change_and_lose), outcome
