@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from rsnotify.errors import ConnectionRefused, Unavailable
 from rsnotify.runtime.mqtt_broker import DEFAULT_PREFIX, LEASE
 from rsnotify.selection import PushSelection
-from rsnotify_hub.bridging import BacklogSender
+from rsnotify_hub.bridging import BacklogSender, BrokerCursors
 from rsnotify_hub.filtering import TopicSelection
 from rsnotify_hub.mqtt import mqtt_bridge as bridge
 from rsnotify_hub.mqtt import mqtt_bridge as requested_selections
@@ -143,7 +145,17 @@ async def test_a_part_that_expired_just_before_sending_can_be_requested_again(
         wake(senders[0], selection.topic)
         remove(self, selection)
 
-    await begin_part(hub, part)
+    move, is_sent = BrokerCursors.move, asyncio.Event()
+
+    def move_and_notify(self: BrokerCursors, selection: TopicSelection, position: int) -> None:
+        move(self, selection, position)
+        if selection.select and position > 0:  # the request sets it to 0
+            is_sent.set()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BrokerCursors, "move", move_and_notify)
+        await begin_part(hub, part)
+        await is_sent.wait()  # otherwise, the sender may read the second fragment on its way
     with monkeypatch.context() as patch:
         patch.setattr(BacklogSender, "wake", lambda self, topic: senders.append(self))
         patch.setattr(RequestedSelections, "remove", remove_later)
