@@ -294,16 +294,14 @@ def capacity() -> str:
     return "\n\n".join(
         [
             "# Capacity of a cluster",
-            "`make bench ARGS=cluster` measured these figures, and `benchmarks/capacity.py`"
-            " computes from them what an audience needs. [Past one machine](../scaling.md#capacity)"
-            " states the conditions and assumptions.",
+            "[Past one machine](../scaling.md#capacity) draws the conclusions.",
             "## What was measured",
+            cluster_capacity.MEASURED,
             cluster_capacity.measured(figures),
             "## Beside SQLite, in the same run",
             cluster_capacity.compared(figures),
             "## What an audience needs",
-            "The last column names the limit that is reached first. Where it is exceeded, in bold,"
-            " such a cluster would not work.",
+            cluster_capacity.ASSUMED,
             cluster_capacity.tables(figures),
         ]
     )
