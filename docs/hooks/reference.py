@@ -7,21 +7,30 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, get_type_hints
 
 import typer
+from msgspec.structs import fields
 from prometheus_client import Metric
 from typer.testing import CliRunner
 
 from benchmarks import capacity as cluster_capacity
-from docs.hooks.settings import configuration
+from docs.hooks.settings import configuration, type_name
 from rsnotify.runtime.command_line import application
 from rsnotify_hub.admin.api import describe
 from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.metrics import metric_families
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.nodes import NodeList, StreamInfo
+from rsnotify_hub.transfer.files import (
+    VERSION,
+    ExportedBroker,
+    ExportedFragment,
+    ExportedSubscription,
+    ExportEnd,
+    ExportHeader,
+)
 from rsnotify_hub_check.run import app as hub_check
 from rsnotify_validation import RULES, Rule
 from rsnotify_validation.rules import DOCUMENT_RULES, TREE_RULES, VALUE_RULES
@@ -192,7 +201,7 @@ def _schema_type(schema: dict[str, Any]) -> str:
     return str(schema.get("format") or schema.get("type", "any"))
 
 
-def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     if not rows:
         return ""
     lines = [heads, tuple("---" for _ in heads), *rows]
@@ -257,6 +266,31 @@ def _labels(family: Metric) -> Iterator[str]:
         yield f"`{label}`" + (": " if values else "") + ", ".join(f"`{one}`" for one in values)
 
 
+# Exports of a hub
+
+
+def export_format() -> str:
+    """Return a table of the fields of each record."""
+    parts = [
+        "# The format of an export",
+        "`rsnotify hub export` writes lines of JSON, each an object with a `type`. Positions are"
+        " those of the store that was exported, and only their order matters. Datetimes have a time"
+        f" zone. A hub ignores unknown fields, and refuses a version later than {VERSION}.",
+    ]
+    records = (ExportHeader, ExportedSubscription, ExportedBroker, ExportedFragment, ExportEnd)
+    for record in records:
+        hints = get_type_hints(record, include_extras=True)
+        rows = [
+            (f"`{field.encode_name}`", type_name(hints[field.name])) for field in fields(record)
+        ]
+        parts += [
+            f"## {record.__struct_config__.tag}",
+            inspect.getdoc(record) or "",
+            _table(("field", "type"), rows),
+        ]
+    return "\n\n".join(parts)
+
+
 # The rules of the validator
 
 
@@ -314,6 +348,7 @@ PAGES: dict[str, Callable[[], str]] = {
     **{f"docs/reference/{page}.md": python(page) for page in MODULES},
     "docs/reference/admin-api.md": admin_api,
     "docs/reference/metrics.md": metrics,
+    "docs/reference/export.md": export_format,
     "docs/reference/validation-rules.md": validation_rules,
     "docs/reference/capacity.md": capacity,
 }

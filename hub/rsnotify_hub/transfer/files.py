@@ -51,7 +51,7 @@ _Position = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class ExportHeader(Struct, frozen=True, kw_only=True, tag="header"):
-    """The first record; `hub` is the version of the hub that has written it."""
+    """The first record: the version of the format, and when and by which `hub` it was written."""
 
     version: int = VERSION
     exported: _Datetime
@@ -59,7 +59,7 @@ class ExportHeader(Struct, frozen=True, kw_only=True, tag="header"):
 
 
 class ExportedSubscription(Struct, frozen=True, kw_only=True, tag="subscription"):
-    """A subscription; `position` is that of the last fragment that was delivered."""
+    """A WebSub subscription; `position` is that of the last fragment that was delivered."""
 
     topic: str
     callback: str
@@ -71,14 +71,14 @@ class ExportedSubscription(Struct, frozen=True, kw_only=True, tag="subscription"
 
 
 class ExportedBroker(Struct, frozen=True, kw_only=True, tag="broker"):
-    """The positions up to which an MQTT broker has topics, and parts of them, by their keys."""
+    """The positions up to which a broker has topics, and parts of them, by their keys."""
 
     broker: str
     cursors: dict[str, int]
 
 
 class ExportedFragment(Struct, frozen=True, kw_only=True, tag="fragment", rename={"from_": "from"}):
-    """A fragment of a topic's log; the body is in Base64."""
+    """A fragment of a topic's log; those of a topic follow each other in increasing positions."""
 
     topic: str
     position: _Position
