@@ -37,6 +37,7 @@ class History:
     Attributes:
         documented: Through which instant (µs) the Change Lists have everything.
         lost: The changes before each restore of the Source from a backup.
+        early: Versions (URI, hash) that the Source served, and that it could not record then.
     """
 
     def __init__(self, folder: Path, base_url: str) -> None:
@@ -45,6 +46,7 @@ class History:
         self.recorded: list[Recorded] = []
         self.documented = 0
         self.lost: list[list[Recorded]] = []
+        self.early = set[tuple[str, str]]()
         self._checked: object = None
         self._journal: sqlite3.Connection | None = None
 

@@ -250,6 +250,8 @@ class SourceMachine(Simulated):
         self.network.listen(machine, SOURCE_PORT, runner.server)
         self._publisher = publisher
         for uri in list(self.app.unrecorded):
+            if content := self.app.contents.get(uri):
+                self.app.history.early.add((uri, hash_of(content)))
             await self._record(uri)
         await asyncio.Event().wait()
 
