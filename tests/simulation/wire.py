@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -43,7 +42,8 @@ class Wire:
         self.is_faulty = True
         #: How often a machine has subscribed to callbacks.
         self._joins: Counter[str] = Counter()
-        #: The ends of the fragments in the log of each hub, by its machine and the topic.
+        #: The ends of the fragments in the log of each hub, as they were stored, by its machine
+        #: and the topic.
         self._logs: dict[tuple[str, str], list[Instant]] = {}
 
     # At a hub
@@ -53,7 +53,7 @@ class Wire:
         assert machine is not None
         ends = self._logs.setdefault((machine.name, topic), [])
         for entry in entries:
-            insort(ends, entry.fragment.until)
+            ends.append(entry.fragment.until)
         self.note(
             f"{machine.name} stores {', '.join(str(each.fragment.until) for each in entries)}"
         )
@@ -107,7 +107,9 @@ class Wire:
         if chained is not None and begin > chained:
             hub = next((name for url, name in self.hubs.items() if connection.hub == url), "")
             ends = self._logs.get((hub, connection.endpoint.topic), [])
-            if any(chained < end <= begin for end in ends):
+            # A Source that was killed may send an old fragment late, after later ones.
+            later = ends[ends.index(chained) :] if chained in ends else ends
+            if any(chained < end <= begin for end in later):
                 raise Wrong(f"I5: {connection.hub} sent {begin} to {until} after {chained}")
         connection.chained = max(until, chained or until)
 
