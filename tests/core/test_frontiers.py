@@ -41,6 +41,17 @@ def test_before_a_baseline_there_is_no_t() -> None:
     assert frontiers.progress(None) == Progress(at(1), at(1))
 
 
+def test_the_next_run_knows_until_when_changes_had_a_coarse_datetime() -> None:
+    frontiers = known_to(0)
+    minute = Resource("http://a/1", change=ChangeType.UPDATED, datetime=at(60).replace(fold=1))
+    document = Document(Capability.CHANGE_LIST, (minute,), from_=at(0), until=at(300))
+    frontiers.pull(change_list_coverage(document))
+    for low_water in (at(200), None):
+        restarted = SyncFrontiers(frontiers.progress(low_water), hold=10)
+        assert restarted.may_lack_known(at(119))
+        assert not restarted.may_lack_known(at(120))
+
+
 def test_a_change_at_the_beginning_of_the_calendar_is_read_again() -> None:
     assert Frontier.at(EARLIEST, LAST).joint == EARLIEST
     assert Frontier.at(at(1), LAST).joint == at(1) - STEP
