@@ -8,15 +8,13 @@ from typing import Annotated
 import typer
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
-from rsnotify.runtime.command_line import complain
+from rsnotify.runtime.command_line import complain, option, with_arguments
 from rsnotify_subscriber.commands.follow_options import (
     FollowArguments,
     Json,
     MaybeDest,
     MaybeUrl,
     State,
-    option,
-    with_arguments,
 )
 
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
 from msgspec import Struct
-from msgspec.structs import fields
 
 from rsnotify.errors import ConfigurationError, WrongOption
 from rsnotify.format.model import ChangeType
+from rsnotify.runtime.command_line import option
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.terms import DEFAULT_TERMS, Via, WebSubTerms
 
@@ -29,11 +27,7 @@ if TYPE_CHECKING:
     from rsnotify_subscriber.push.websub_callbacks import Callbacks
 
 
-def option(panel: str | None, metavar: str | None, text: str, *flags: str, **settings: Any) -> Any:
-    return typer.Option(*flags, metavar=metavar, help=text, rich_help_panel=panel, **settings)
-
-
-_network = functools.partial(option, "Network")
+_network = partial(option, "Network")
 
 _URL = typer.Argument(metavar="URL", help="A site, a Capability List, a Change List, ...")
 _DEST = typer.Argument(metavar="DEST", help="The folder of the mirror.", file_okay=False)
@@ -107,44 +101,6 @@ def credentials_of(
     lines = os.environ.get("RSNOTIFY_HEADER", "").splitlines() if header is None else header
     headers = parse_header_lines(filter(str.strip, lines))
     return Credentials(login=login, bearer=bearer, headers=headers)
-
-
-@functools.cache
-def _types_of(kind: type[Struct]) -> dict[str, Any]:
-    """Return the same types for each command, so that an option is the same everywhere."""
-    return get_type_hints(kind, include_extras=True)
-
-
-def with_arguments(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter `arguments` of a command by a parameter for each field of its type."""
-    hints = get_type_hints(command, include_extras=True)
-    kind = hints["arguments"]
-    options = _types_of(kind)
-    parameters = [
-        parameter.replace(annotation=hints[name])
-        for name, parameter in inspect.signature(command).parameters.items()
-        if name != "arguments"
-    ] + [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=options[field.name],
-        )
-        for field in fields(kind)
-    ]
-    signature = inspect.Signature(parameters)
-
-    @functools.wraps(command)
-    def wrapper(*positional: Any, **named: Any) -> None:
-        bound = signature.bind(*positional, **named)
-        given = {name: bound.arguments.pop(name) for name in options if name in bound.arguments}
-        command(*bound.args, **bound.kwargs, arguments=kind(**given))
-
-    wrapper.__signature__ = signature  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    del wrapper.__wrapped__  # or typer would read the options there
-    return wrapper
 
 
 class CallbackServer:
