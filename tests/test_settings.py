@@ -1,4 +1,4 @@
-"""Settings of a file, of variables and of options: which one holds, and how a wrong one is shown."""
+"""Settings of a file, of variables and of options: which holds, and how a wrong one is shown."""
 
 from __future__ import annotations
 

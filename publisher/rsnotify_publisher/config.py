@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -107,11 +108,6 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 T = TypeVar("T", bound=SourceConfiguration)
 
 
-def load_configuration(path: FilePath | None, **settings: Any) -> SourceConfiguration:
-    """Return the settings of a Source; see `load_settings`."""
-    return load_settings(SourceConfiguration, path, **settings)
-
-
 def load_settings(kind: type[T], path: FilePath | None, **given: Any) -> T:
     """Read the file, .toml or .json, and override its settings by those that are not None.
 
@@ -128,6 +124,9 @@ def load_settings(kind: type[T], path: FilePath | None, **given: Any) -> T:
     options = settings.options.get("options", {})
     sets = (replace(each, options=each.options | options) for each in read.sets)
     return replace(read, sets=tuple(sets))
+
+
+load_configuration = partial(load_settings, SourceConfiguration)
 
 
 def _options(given: dict[str, Any], *table: str | int) -> Options:

@@ -35,13 +35,12 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from rsnotify import __version__
 from rsnotify.errors import ConfigurationError, RsnotifyError, WrongOption
-from rsnotify.runtime.settings import is_former, warn_of_former
+from rsnotify.runtime.settings import PREFIX, is_former, warn_of_former
 
 if TYPE_CHECKING:
     import asyncio
 
 _EXAMPLES = "\n\nExamples:\n"
-_PREFIX = "RSNOTIFY_"
 
 
 def option(panel: str | None, metavar: str | None, text: str, *flags: str, **settings: Any) -> Any:
@@ -182,8 +181,8 @@ class Subcommand(Command):
                 and option.allow_from_autoenv
             ):
                 name = max(option.opts, key=len).lstrip("-").replace("-", "_").upper()
-                new = f"{_PREFIX}{ctx.info_name.upper()}_{name}"
-                old = option.envvar or f"{_PREFIX}{option.name.upper()}"
+                new = f"{PREFIX}{ctx.info_name.upper()}_{name}"
+                old = option.envvar or f"{PREFIX}{option.name.upper()}"
                 option.envvar = new
                 if isinstance(old, str) and is_former(os.environ, old, new):
                     option.envvar = [new, old]
@@ -199,6 +198,16 @@ class CommandGroup(_Layout, TyperGroup):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
+
+
+def given_options(context: Any, *, variables: bool = True) -> dict[str, Any]:
+    """Return what the command line gives and, unless excluded, what variables give."""
+    places = ("COMMANDLINE", "ENVIRONMENT") if variables else ("COMMANDLINE",)
+    return {
+        name: value
+        for name, value in context.params.items()
+        if (source := context.get_parameter_source(name)) is not None and source.name in places
+    }
 
 
 def from_environment(context: Any, name: str) -> bool:

@@ -48,7 +48,7 @@ def follow(
         rsnotify follow https://source.example/ copy --once --only '*.ttl'
         rsnotify follow --config fleet.toml
     """
-    from rsnotify_subscriber.commands.follow_fleet import follow_all, given
+    from rsnotify_subscriber.commands.follow_fleet import follow_all, given_settings
     from rsnotify_subscriber.commands.report import (
         SubscriberView,
         follow_and_show,
@@ -60,7 +60,7 @@ def follow(
     from rsnotify_subscriber.subscriber import Subscriber
 
     if config is not None:
-        follow_all(config, given(context), once=once, json=json)
+        follow_all(config, given_settings(context), once=once, json=json)
         return
     if url is None or dest is None:
         raise ConfigurationError("name the Source and the folder of its mirror, or --config FILE")

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
-from msgspec import Struct
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError, WrongOption
+from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import ChangeType
 from rsnotify.runtime.command_line import option
 from rsnotify.sync.pace import Pace
@@ -22,7 +23,7 @@ from rsnotify_subscriber.terms import DEFAULT_TERMS, Via, WebSubTerms
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.fetching.credentials import Credentials
-    from rsnotify_subscriber.fleet.configuration import WebSubSettings
+    from rsnotify_subscriber.fleet.configuration import SourceSettings, WebSubSettings
     from rsnotify_subscriber.options import FollowOptions
     from rsnotify_subscriber.push.websub_callbacks import Callbacks
 
@@ -142,9 +143,6 @@ class CallbackServer:
 
         return listening(self.callbacks, self._socket)
 
-
-#: The prefix of the options that are settings of `[websub]` in a file.
-CALLBACK = "callback_"
 
 # The groups of options in the help.
 _selection = partial(option, "What to follow")
@@ -321,46 +319,25 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
 
     def options(self, callbacks: Callbacks | None) -> FollowOptions:
         from rsnotify_subscriber.fleet.building import follow_options
-        from rsnotify_subscriber.fleet.configuration import SourceSettings
 
-        self._check_mqtt()
-        given: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name in self.__struct_fields__
-            if name in SourceSettings.__struct_fields__
-            and (value := getattr(self, name)) is not None
-        }
+        source, websub = self._settings()
         pace = Pace()  # one Source may use more memory than each of many
         return follow_options(
-            SourceSettings(**given, in_flight=pace.in_flight, hold=pace.hold),
+            replace(source, in_flight=pace.in_flight, hold=pace.hold),
             credentials_of(self.login, self.bearer, self.header),
             callbacks,
-            terms=self._websub().terms,
+            terms=websub.terms,
         )
 
     def callback_server(self) -> CallbackServer:
         """Return the listener for hubs, which listens if there is a callback URL."""
-        websub = self._websub()
+        _, websub = self._settings()
         return CallbackServer(websub.url, websub.host, websub.port, websub.terms)
 
-    def _websub(self) -> WebSubSettings:
-        from rsnotify_subscriber.fleet.configuration import WebSubSettings
+    def _settings(self) -> tuple[SourceSettings, WebSubSettings]:
+        from rsnotify_subscriber.fleet.configuration import settings_of
 
-        given = {
-            name.removeprefix(CALLBACK): getattr(self, name)
-            for name in self.__struct_fields__
-            if name.startswith(CALLBACK)
-        }
-        given["signature"] = tuple(given["signature"] or DEFAULT_TERMS.signatures)
-        return WebSubSettings(**given)
-
-    def _check_mqtt(self) -> None:
-        from rsnotify.runtime.mqtt_broker import parse_broker
-
-        if self.mqtt_version not in ("5", "3.1.1"):
-            raise WrongOption("mqtt_version", "it has to be 5 or 3.1.1")
-        if self.mqtt_url is not None:
-            try:
-                parse_broker(self.mqtt_url)
-            except ConfigurationError as error:
-                raise WrongOption("mqtt_url", str(error)) from None
+        given = to_builtins(self)
+        for name in ("login", "bearer", "header"):
+            del given[name]
+        return settings_of(given)

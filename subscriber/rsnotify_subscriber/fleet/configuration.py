@@ -312,7 +312,7 @@ def load(path: Path, given: Mapping[str, Any] | None = None) -> FleetConfigurati
 
     Args:
         path: The file.
-        given: Settings of the command line, which override `[defaults]` and `[websub]`.
+        given: Options of the command by their names, which override `[defaults]` and `[websub]`.
     """
     found = parse(SettingsFile(path), given)
     return replace(found, sources=tuple(map(_with_secret, found.sources)))
@@ -334,15 +334,29 @@ def parse(file: SettingsFile, given: Mapping[str, Any] | None = None) -> FleetCo
         file: The file.
         given: As for `load`.
     """
-    options: dict[str, dict[str, Any]] = {"defaults": {}, "websub": {}}
-    for name, value in (given or {}).items():
-        table = "websub" if name.startswith(_CALLBACK) else "defaults"
-        options[table][name.removeprefix(_CALLBACK)] = value
-    settings = Settings(file, options, prefixes={"websub": _CALLBACK})
+    settings = _settings(file, given or {})
     with settings.locating():
         tables = convert_settings(settings.merged, _File)
         defaults = _over(tables.defaults, settings.options["defaults"])
         return _configured(str(file.path), tables, defaults)
+
+
+def settings_of(given: Mapping[str, Any]) -> tuple[SourceSettings, WebSubSettings]:
+    """Return the settings of one Source that only the options of a command describe."""
+    settings = _settings(None, given)
+    with settings.locating():
+        source = convert_settings(settings.merged["defaults"], SourceSettings, "defaults")
+        check_terms(source)
+        return source, convert_settings(settings.merged["websub"], WebSubSettings, "websub")
+
+
+def _settings(file: SettingsFile | None, given: Mapping[str, Any]) -> Settings:
+    """Return the settings of a file with those of options over `[defaults]` and `[websub]`."""
+    options: dict[str, dict[str, Any]] = {"defaults": {}, "websub": {}}
+    for name, value in given.items():
+        table = "websub" if name.startswith(_CALLBACK) else "defaults"
+        options[table]["except" if name == "excluded" else name.removeprefix(_CALLBACK)] = value
+    return Settings(file, options, prefixes={"websub": _CALLBACK})
 
 
 def _configured(path: str, file: _File, defaults: Mapping[str, Any]) -> FleetConfiguration:
