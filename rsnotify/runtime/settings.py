@@ -344,23 +344,21 @@ class Variables:
     def __init__(self, command: str, environ: Mapping[str, str], types: Mapping[str, Any]) -> None:
         self._prefix = f"{PREFIX}{command.upper()}_"
         self._environ = environ
-        self._types = types
-        names = {self._prefix + name.upper(): PREFIX + name.upper() for name in types}
-        self.former = {old: new for new, old in names.items() if is_former(environ, old, new)}
+        self._variables: dict[str, str] = {}
+        self.former: dict[str, str] = {}
+        for name in types:
+            new, old = self._prefix + name.upper(), PREFIX + name.upper()
+            self._variables[name] = old if environ.get(old) and not environ.get(new) else new
+            if is_former(environ, old, new):
+                self.former[old] = new
         self.settings = {
-            name: _decode_value(variable, text, kind)
-            for name, kind in types.items()
-            if (text := environ.get(variable := self._variable(name)))
+            name: _decode_value(variable, text, types[name])
+            for name, variable in self._variables.items()
+            if (text := environ.get(variable))
         }
 
-    def _variable(self, name: str) -> str:
-        """Return the variable of a setting: the former one only if the present one is not set."""
-        present, former = self._prefix + name.upper(), PREFIX + name.upper()
-        is_set = self._environ.get(former) and not self._environ.get(present)
-        return former if is_set else present
-
     def located(self, wrong: WrongSetting) -> ConfigurationError:
-        place = f"the variable {self._variable(str(wrong.path[0]))}"
+        place = f"the variable {self._variables[str(wrong.path[0])]}"
         return _sentence(place, wrong, self.settings)
 
     def misspelt(self) -> dict[str, str]:
@@ -368,7 +366,7 @@ class Variables:
 
         Others that are no settings may belong to another command.
         """
-        names = [name.upper() for name in self._types]
+        names = [name.upper() for name in self._variables]
         found = {}
         for variable in self._environ:
             prefix = self._prefix if variable.startswith(self._prefix) else PREFIX
