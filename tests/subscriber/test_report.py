@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from rsnotify.runtime.settings import SettingsFile
 from rsnotify_subscriber import PushState, Status
 from rsnotify_subscriber.commands.follow_options import FollowArguments
 from rsnotify_subscriber.commands.report import LineFollowReport, SubscriberView, outcome, sentence
@@ -30,15 +31,15 @@ def test_only_a_copy_without_doubts_is_in_step() -> None:
     assert "never compared with the whole set" in sentence(doubted)
 
 
-def test_how_often_everything_is_compared_is_an_option_and_a_setting(tmp_path: Path) -> None:
+def test_how_often_everything_is_compared_is_an_option_and_a_setting() -> None:
     assert FollowArguments().options(None).pace.compare == 86_400
     assert FollowArguments(compare=60).options(None).pace.compare == 60
-    source = {"url": "http://source.example/", "dest": "copy"}
+    source: dict[str, object] = {"url": "http://source.example/", "dest": "copy"}
     given = {"compare": 30}  # on the command line
-    found = parse(str(tmp_path / "fleet.toml"), "", {"source": [source]}, given)
+    found = parse(SettingsFile("fleet.json", json.dumps({"source": [source]})), given)
     assert found.sources[0].compare == 30
-    own = {"source": [source | {"compare": 60}]}
-    found = parse(str(tmp_path / "fleet.toml"), "", own, given)
+    source["compare"] = 60
+    found = parse(SettingsFile("fleet.json", json.dumps({"source": [source]})), given)
     assert found.sources[0].compare == 60
 
 

@@ -15,8 +15,8 @@ from rsnotify.errors import RsnotifyError, counted, without_credentials
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Capability
 from rsnotify.format.writer import Profile
-from rsnotify.runtime.command_line import complain, printable, run_until_stopped
-from rsnotify_subscriber.commands.follow_options import Json, NetworkArguments, Url, with_arguments
+from rsnotify.runtime.command_line import complain, printable, run_until_stopped, with_arguments
+from rsnotify_subscriber.commands.follow_options import Json, NetworkArguments, Url
 
 if TYPE_CHECKING:
     from rich.tree import Tree

@@ -11,15 +11,13 @@ import msgspec
 import typer
 
 from rsnotify.errors import WrongOption, counted
-from rsnotify.runtime.command_line import printable, run_until_stopped
+from rsnotify.runtime.command_line import option, printable, run_until_stopped, with_arguments
 from rsnotify_subscriber.commands.follow_options import (
     Dest,
     Json,
     NetworkArguments,
     State,
     Url,
-    option,
-    with_arguments,
 )
 
 if TYPE_CHECKING:

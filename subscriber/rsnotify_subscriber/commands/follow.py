@@ -8,15 +8,13 @@ from typing import Annotated
 import typer
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
-from rsnotify.runtime.command_line import complain
+from rsnotify.runtime.command_line import complain, option, with_arguments
 from rsnotify_subscriber.commands.follow_options import (
     FollowArguments,
     Json,
     MaybeDest,
     MaybeUrl,
     State,
-    option,
-    with_arguments,
 )
 
 
@@ -50,7 +48,7 @@ def follow(
         rsnotify follow https://source.example/ copy --once --only '*.ttl'
         rsnotify follow --config fleet.toml
     """
-    from rsnotify_subscriber.commands.follow_fleet import follow_all, given
+    from rsnotify_subscriber.commands.follow_fleet import follow_all, given_settings
     from rsnotify_subscriber.commands.report import (
         SubscriberView,
         follow_and_show,
@@ -62,7 +60,7 @@ def follow(
     from rsnotify_subscriber.subscriber import Subscriber
 
     if config is not None:
-        follow_all(config, given(context), once=once, json=json)
+        follow_all(config, given_settings(context), once=once, json=json)
         return
     if url is None or dest is None:
         raise ConfigurationError("name the Source and the folder of its mirror, or --config FILE")
