@@ -22,6 +22,7 @@ from typing import Any
 import aiohappyeyeballs
 from filelock import FileLock
 
+import rsnotify.runtime.dialing
 import rsnotify_hub.hub
 import rsnotify_hub.store.sqlite_store
 import rsnotify_publisher.background.pool
@@ -203,6 +204,10 @@ def flush(path: str, with_name: bool = False) -> None:
             disk.flush(path, with_name=with_name)
 
 
+async def _look_up(host: str, port: int, **options: Any) -> Any:
+    return await current_loop().getaddrinfo(host, port, **options)
+
+
 async def _start_connection(*arguments: Any, **options: Any) -> Any:
     return await current_loop().network.start_connection(*arguments, **options)
 
@@ -228,6 +233,7 @@ def patch() -> None:
         FileLock: SimulatedLock,
     }
     for target, name, replacement in (
+        (rsnotify.runtime.dialing, "look_up", _look_up),
         (rsnotify_hub.hub, "AsyncIOScheduler", SimulatedScheduler),
         (rsnotify_hub.store.sqlite_store, "GroupCommit", SimulatedCommit),
         (rsnotify_publisher.background.pool, "PoolThreads", SimulatedThreads),
