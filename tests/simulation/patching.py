@@ -22,11 +22,11 @@ from typing import Any
 import aiohappyeyeballs
 from filelock import FileLock
 
-import rsnotify.runtime.dialing
 import rsnotify_hub.hub
 import rsnotify_hub.store.sqlite_store
 import rsnotify_publisher.background.pool
 from rsnotify.format.datetimes import to_microseconds
+from rsnotify.runtime.dialing import look_up
 from rsnotify.runtime.shared_websockets import SharedWebSockets
 from rsnotify_hub.live.subscribers import LiveSubscriber
 from rsnotify_hub.store.sqlite_commit import GroupCommit
@@ -226,6 +226,7 @@ def patch() -> None:
     replacements: dict[object, object] = {
         concurrent.futures.ThreadPoolExecutor: simulated.SimulatedExecutor,
         Random: SimulatedRandom,
+        look_up: _look_up,
         _real_monotonic: _monotonic,
         _real_counter: _monotonic,
         os.fdatasync: _flush,
@@ -233,7 +234,6 @@ def patch() -> None:
         FileLock: SimulatedLock,
     }
     for target, name, replacement in (
-        (rsnotify.runtime.dialing, "look_up", _look_up),
         (rsnotify_hub.hub, "AsyncIOScheduler", SimulatedScheduler),
         (rsnotify_hub.store.sqlite_store, "GroupCommit", SimulatedCommit),
         (rsnotify_publisher.background.pool, "PoolThreads", SimulatedThreads),

@@ -29,7 +29,7 @@ from yarl import URL
 from rsnotify import __version__
 from rsnotify.errors import RefusedAddress, RsnotifyError, Unavailable
 from rsnotify.format.links import resolve
-from rsnotify.runtime.dialing import any_socket, open_session, public_sockets, refusal
+from rsnotify.runtime.dialing import any_socket, look_up, open_session, public_sockets, refusal
 from rsnotify.runtime.http_client import HttpOrigin
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER
 from rsnotify_subscriber.fetching.credentials import (
@@ -420,9 +420,7 @@ def _authorizes(fields: Mapping[str, str]) -> bool:
 async def _is_private(origin: URL) -> bool | None:
     """Return whether a host is at an address that is not public; None if it has none now."""
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(
-            origin.host, origin.port, type=socket.SOCK_STREAM
-        )
+        found = await look_up(origin.host or "", origin.port or 0, type=socket.SOCK_STREAM)
     except OSError:
         return None
     return any(refusal(str(address[0])) is not None for *_, address in found)
