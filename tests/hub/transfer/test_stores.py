@@ -77,8 +77,8 @@ async def log_of(store: Store, topic: str) -> list[LogEntry]:
 async def append(store: Store, topic: str, fragments: Sequence[Fragment]) -> list[int]:
     """Append to a log that has nothing, and return the positions."""
     await store.start(IgnoredNews())
-    appended = await store.append(topic, fragments, after=0, replacing=None)
-    return [entry.position for entry in appended.entries]
+    assert await store.append(topic, fragments, after=0, replacing=None) == len(fragments)
+    return [entry.position for entry in await log_of(store, topic)]
 
 
 async def exported(store: Store) -> list[Exported]:
