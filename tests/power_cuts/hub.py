@@ -240,6 +240,6 @@ async def _check_topic(
         if cursor > position:
             raise Loss(f"{topic}: the cursor is at {cursor}, and the log ends at {position}")
         next_ = made(last, last + 1)
-        added = await store.append(topic, [next_], after=position, replacing=None)
+        await store.append(topic, [next_], after=position, replacing=None)
         if [entry.fragment for entry in await store.read(topic, after=cursor)][-1:] != [next_]:
-            raise Loss(f"{topic}: the subscription does not receive {added}")
+            raise Loss(f"{topic}: the subscription does not receive what is appended")

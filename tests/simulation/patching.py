@@ -26,6 +26,7 @@ import rsnotify_hub.hub
 import rsnotify_hub.store.sqlite_store
 import rsnotify_publisher.background.pool
 from rsnotify.format.datetimes import to_microseconds
+from rsnotify.runtime.dialing import look_up
 from rsnotify.runtime.shared_websockets import SharedWebSockets
 from rsnotify_hub.live.subscribers import LiveSubscriber
 from rsnotify_hub.store.sqlite_commit import GroupCommit
@@ -203,6 +204,10 @@ def flush(path: str, with_name: bool = False) -> None:
             disk.flush(path, with_name=with_name)
 
 
+async def _look_up(host: str, port: int, **options: Any) -> Any:
+    return await current_loop().getaddrinfo(host, port, **options)
+
+
 async def _start_connection(*arguments: Any, **options: Any) -> Any:
     return await current_loop().network.start_connection(*arguments, **options)
 
@@ -221,6 +226,7 @@ def patch() -> None:
     replacements: dict[object, object] = {
         concurrent.futures.ThreadPoolExecutor: simulated.SimulatedExecutor,
         Random: SimulatedRandom,
+        look_up: _look_up,
         _real_monotonic: _monotonic,
         _real_counter: _monotonic,
         os.fdatasync: _flush,

@@ -12,10 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, fragment, seconds_of, up_to_date
+from rsnotify.format.datetimes import format_datetime
+from tests.hub.helpers import (
+    PATIENCE,
+    TOPIC,
+    Callback,
+    Client,
+    at,
+    fragment,
+    seconds_of,
+    up_to_date,
+)
 from tests.hub.processes import COMMAND, Process, hub_process
 from tests.nats_servers import NatsCluster, running_nats
 
+PAGE = "https://source.example/page"
 SECRET = "the secret of the subscription"
 
 
@@ -70,6 +81,10 @@ async def delivered_and_stored(hub: Client, callback: Callback) -> list[float]:
     return found
 
 
+async def published_page(hub: Client) -> None:
+    assert await hub.publish(b"any", topic=PAGE, Content_Type="text/plain") == (202, "")
+
+
 async def test_a_hub_moves_to_a_cluster_and_back_and_its_deliveries_continue(
     tmp_path: Path, callback: Callback, nats: NatsCluster
 ):
@@ -88,13 +103,17 @@ async def test_a_hub_moves_to_a_cluster_and_back_and_its_deliveries_continue(
     await succeeded("export", there, "--data", tmp_path / "one")
     assert there.stat().st_mode & 0o777 == 0o600
     printed = await succeeded("import", there, "--store", nats.url)
-    assert printed == "imported 1 subscription, and 1 log with 2 fragments\n"
+    assert printed == "imported 1 subscription and 0 whole contents\n"
     async with hub_process(tmp_path / "no", "--store", nats.url) as (hub, process):
-        assert await delivered_and_stored(hub, callback) == [2]
-        await hub.accepted(fragment(2, 3))
+        await hub.accepted(fragment(2, 3))  # after the interval of the one that failed
         assert await delivered_and_stored(hub, callback) == [3]
-        listener = await hub.listen(0)
-        assert [seconds_of((await listener.receive()).data) for _ in range(3)] == [[1], [2], [3]]
+        listener = await hub.websocket()
+        since = format_datetime(at(1))
+        await listener.send_json({"type": "subscribe", "topic": TOPIC, "since": since})
+        assert (await listener.receive_json())["type"] == "subscribed"
+        gap = {"type": "gap", "topic": TOPIC, "from": format_datetime(at(2))}
+        assert await listener.receive_json() == gap
+        assert seconds_of(await listener.receive_str()) == [3]
         await listener.close()
         await stop(process)
     await succeeded("export", back, "--store", nats.url)
@@ -113,6 +132,7 @@ async def test_a_cluster_whose_nats_was_wiped_continues_with_an_export(
         await hub.subscribe(callback, secret=SECRET)
         await hub.accepted(fragment(0, 1))
         assert await delivered_and_stored(hub, callback) == [1]
+        await published_page(hub)
         await succeeded("export", file, "--store", nats.url)
     nats.stop()
     (folder,) = (tmp_path / "nats").glob("*/jetstream")
@@ -120,10 +140,11 @@ async def test_a_cluster_whose_nats_was_wiped_continues_with_an_export(
     nats.start()
     async with hub_process(tmp_path / "no", "--store", nats.url) as (hub, _):
         await hub.accepted(fragment(1, 2))
+        await published_page(hub)
         printed = await succeeded("import", file, "--store", nats.url)
         assert printed == (
-            "imported 1 subscription, and 0 logs with 0 fragments\n"
-            "left out 1 log: the hub has another log of the topic\n"
+            "imported 1 subscription and 0 whole contents\n"
+            "left out 1 whole content: the hub has the same or something newer\n"
         )
         assert await delivered_and_stored(hub, callback) == [2]
         await hub.accepted(fragment(2, 3))
@@ -173,9 +194,9 @@ async def test_an_option_before_the_subcommand_is_refused(tmp_path: Path):
 
 async def test_a_folder_that_is_named_is_used_whatever_the_settings_say(tmp_path: Path):
     async with hub_process(tmp_path / "hub") as (hub, _):
-        await hub.accepted(fragment(0, 1))
+        await published_page(hub)
     settings = tmp_path / "hub.toml"
     settings.write_text('store = "nats://127.0.0.1:9"\n')
     file = tmp_path / "hub.jsonl"
     await succeeded("export", file, "--data", tmp_path / "hub", "--config", settings)
-    assert TOPIC in file.read_text()
+    assert PAGE in file.read_text()
