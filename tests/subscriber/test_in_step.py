@@ -20,7 +20,7 @@ from rsnotify.format.model import Capability, Document
 from rsnotify.format.writer import write_document
 from rsnotify.selection import Selection
 from rsnotify_subscriber import Status, Subscriber
-from rsnotify_subscriber.commands.report import sentence
+from rsnotify_subscriber.commands.report import SubscriberReport
 from rsnotify_subscriber.events import Audited
 from tests.subscriber.destination import PACE, PATIENCE, Destination
 from tests.subscriber.hub import SmallHub
@@ -258,6 +258,7 @@ async def test_a_part_of_the_set_is_not_compared_and_this_is_reported_once(
 
 
 def test_the_status_line_has_the_result_of_the_last_comparison() -> None:
+    sentence = SubscriberReport().sentence
     said = {
         verdict: sentence(Status(level=True, in_step=verdict)) for verdict in (None, True, False)
     }

@@ -50,11 +50,9 @@ def follow(
     """
     from rsnotify_subscriber.commands.follow_fleet import follow_all, given_settings
     from rsnotify_subscriber.commands.report import (
-        SubscriberView,
+        SubscriberReport,
         follow_and_show,
         not_level,
-        outcome,
-        report_for,
     )
     from rsnotify_subscriber.mirror import FolderMirror, default_state
     from rsnotify_subscriber.subscriber import Subscriber
@@ -71,7 +69,7 @@ def follow(
             state=state or default_state(dest),
             options=arguments.options(server.callbacks),
         )
-        report = report_for(SubscriberView(), json=json)
+        report = SubscriberReport(json=json)
         failure = None
         try:
             follow_and_show(subscriber, server, report, once=once)
@@ -85,7 +83,7 @@ def follow(
     if once and json:
         report.show(status)
     elif once:
-        typer.echo(outcome(status))
+        typer.echo(report.outcome(status))
     if failure is None and once and (status.foreign or not status.level):
         failure = complain(not_level(status), 1)
     if failure is not None:

@@ -20,9 +20,10 @@ from rich.text import Text
 
 from rsnotify.errors import ConfigurationError, counted
 from rsnotify.runtime.command_line import complain, given_options, printable
+from rsnotify.runtime.command_reports import StatusReport
 from rsnotify.runtime.processes import allow_files
 from rsnotify_subscriber.commands.follow_options import CallbackServer
-from rsnotify_subscriber.commands.report import follow_and_show, not_level, report_for, status_facts
+from rsnotify_subscriber.commands.report import LOOKING, follow_and_show, not_level, status_facts
 from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration, load
 from rsnotify_subscriber.fleet.fleet import (
@@ -43,10 +44,11 @@ _NAME_WIDTH = 30
 Statuses = Mapping[str, FollowedSourceStatus]
 
 
-class FleetView:
-    """The statuses of many Sources. JSON has those that changed, and lines have new failures."""
+class FleetReport(StatusReport[Statuses]):
+    """Shows the statuses of many Sources. JSON has those that changed; lines, new failures."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, json: bool = False) -> None:
+        super().__init__(LOOKING, json=json)
         self._last: dict[str, FollowedSourceStatus] = {}
         self._failing: tuple[str, ...] = ()
         self._limits: dict[str, tuple[str, ...]] = {}
@@ -164,7 +166,7 @@ def follow_all(path: Path, options: Mapping[str, Any], *, once: bool, json: bool
     read = partial(_read, path, options)
     configuration = read()
     websub = configuration.websub
-    report = report_for(FleetView(), json=json)
+    report = FleetReport(json=json)
     with CallbackServer(websub.url, websub.host, websub.port, websub.terms) as server:
         fleet = Fleet(configuration.limits)
         make = partial(build, shared=fleet.shared, callbacks=server.callbacks)
