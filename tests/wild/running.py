@@ -138,6 +138,16 @@ async def run_right(
     return outcome
 
 
+async def run_until_right(source: Source, copy: Copy | Path, **options: Any) -> None:
+    """Catch up until a run says that the copy is right.
+
+    A run doubts a resource that it was requesting at the very moment when a comparison ended.
+    """
+    async with asyncio.timeout(PATIENCE):
+        while not (await run_honest(source, copy, **options)).claims:
+            pass
+
+
 def outcome_of(status: Status, error: str = "") -> Outcome:
     """Return what a status says of the copy."""
     reasons = [error, status.error, status.difference, *getattr(status, "doubts", ())]

@@ -29,6 +29,7 @@ from tests.wild.running import (
     polled,
     pushed,
     run_right,
+    run_until_right,
     until,
     until_right,
 )
@@ -96,7 +97,7 @@ async def test_the_next_run_puts_it_right_though_the_hub_is_believed_until_then(
     async with pushed(hub, source, copy, pace=RARE) as subscriber:
         await lie(hub, source, *LIES[told])
         await until(subscriber, lambda _: copy.files() != source.resources)
-    await run_right(source, copy, pace=HURRIED)
+    await run_until_right(source, copy, pace=HURRIED)
 
 
 @pytest.mark.usefixtures("offered")
