@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from random import Random
 
 import pytest
@@ -14,14 +14,10 @@ from rsnotify.sync.actions import DocumentKind, LogNote, Progress
 from rsnotify.sync.baseline import BaselinePolicy, ComparisonSchedule
 from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.pace import Pace
+from tests.core.source import EPOCH, at
 
 PACE = Pace(compare=240, repair=24)
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OFFER = Offer(resource_list="http://a.example/list.xml", resource_dump="http://a.example/dump.xml")
-
-
-def at(seconds: int) -> datetime:
-    return NOW + timedelta(seconds=seconds)
 
 
 def first_time_due(schedule: ComparisonSchedule) -> int | None:
@@ -68,11 +64,11 @@ def first_root(policy: BaselinePolicy) -> DocumentKind:
 
 def test_an_empty_copy_begins_with_the_dump_and_any_other_with_the_list() -> None:
     assert first_root(policy(None)[0]) is DocumentKind.RESOURCE_DUMP
-    assert first_root(policy(Progress(NOW, NOW))[0]) is DocumentKind.RESOURCE_LIST
+    assert first_root(policy(Progress(EPOCH, EPOCH))[0]) is DocumentKind.RESOURCE_LIST
 
 
 def test_if_the_list_did_not_close_a_gap_the_dump_is_tried_next() -> None:
-    tried, state = policy(Progress(NOW, NOW))
+    tried, state = policy(Progress(EPOCH, EPOCH))
     state.frontiers.skip_gap(at(9))
     roots = []
     for _ in range(4):

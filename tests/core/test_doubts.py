@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from random import Random
 
 import pytest
@@ -19,13 +18,9 @@ from rsnotify.sync.catch_up import CatchUp
 from rsnotify.sync.doubts import has_doubts, list_doubts
 from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.pace import Pace
+from tests.core.source import EPOCH, at
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OFFER = Offer(change_list="http://a.example/changes.xml", resource_list="http://a.example/list.xml")
-
-
-def at(seconds: int) -> datetime:
-    return NOW + timedelta(seconds=seconds)
 
 
 def change(name: str) -> Change:
@@ -72,16 +67,16 @@ def leave_a_gap(state: SyncState, catch_up: CatchUp) -> None:
 
 def withhold(state: SyncState, catch_up: CatchUp) -> None:
     state.unconfirmed.add([change("a")], 0)
-    state.unconfirmed.end_of_lists(NOW, requested=99, now=99)
+    state.unconfirmed.end_of_lists(EPOCH, requested=99, now=99)
 
 
 def list_older(state: SyncState, catch_up: CatchUp) -> None:
-    state.frontiers.last_list = ComparedList(None, NOW, is_older=True)
+    state.frontiers.last_list = ComparedList(None, EPOCH, is_older=True)
 
 
 def go_back(state: SyncState, catch_up: CatchUp) -> None:
     catch_up._intake.clock.check_closed(
-        Coverage(NOW, NOW, True, True, ()), state.frontiers.frontier, has_lost=True
+        Coverage(EPOCH, EPOCH, True, True, ()), state.frontiers.frontier, has_lost=True
     )
 
 
@@ -107,7 +102,7 @@ def go_back(state: SyncState, catch_up: CatchUp) -> None:
 def test_a_doubt_is_stated_and_the_copy_is_not_level(
     happen: Callable[[SyncState, CatchUp], None], doubt: str
 ) -> None:
-    state = SyncState(Progress(NOW, NOW), Pace(poll=1, spread=0), Random(1))
+    state = SyncState(Progress(EPOCH, EPOCH), Pace(poll=1, spread=0), Random(1))
     catch_up = CatchUp(OFFER, state, compared=0)
     state.settled = True
     assert not has_doubts(state, catch_up)
