@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from msgspec.structs import replace
 
@@ -11,14 +11,10 @@ from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.sync.actions import ComparedList, Progress
 from rsnotify.sync.frontiers import Gap, ReorderBuffer, SyncFrontiers
 from rsnotify.sync.list_evidence import ListFingerprint
+from tests.core.source import at
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 STEP = timedelta(microseconds=1)
 LAST = (("http://a/3", "updated", ""),)
-
-
-def at(seconds: int) -> datetime:
-    return START + timedelta(seconds=seconds)
 
 
 def listed(*seconds: int, from_: int = 0) -> Document:

@@ -147,7 +147,7 @@ async def test_a_heartbeat_that_comes_while_a_change_is_being_applied_waits_for_
     answer = source.hold(path_of("slow"))
     source.put("slow", b"it takes a while")
     await pushing.changes(1)
-    await destination.until(lambda: source.gets[path_of("slow")] == 1)
+    await source.requested(path_of("slow"))
     await pushing.heartbeat()
     await destination.until(lambda: pushed.status.pending == 1)
     answer.set()
