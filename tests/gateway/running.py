@@ -27,6 +27,16 @@ async def until(happened: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
+async def until_answered(url: str) -> None:
+    """Wait until a document is published."""
+    async with ClientSession() as session, asyncio.timeout(PATIENCE):
+        while True:
+            async with session.get(url) as answer:
+                if answer.status == 200:
+                    return
+            await asyncio.sleep(0.02)
+
+
 def configuration(port: int, data: Path, rotate: str, *origins: dict[str, object]) -> str:
     """Write the settings of a gateway that checks its origins often."""
     often = {"poll": 0.05, "poll_most": 0.1, "delay": 0}
