@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 
+from msgspec.structs import replace
+
 from rsnotify_hub.store.providers import NodeFacts
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.urls import authority_of
@@ -19,14 +21,18 @@ from tests.hub.deliveries import Deliveries, channel_over
 from tests.hub.helpers import PATIENCE, TOPIC, Clock
 from tests.hub.storing import FOREVER
 
-#: Faster than in production, and slow enough for a busy machine.
+#: Of hubs that all live: none is considered dead, however long a busy machine keeps it waiting.
 PACE = ClusterPace(
-    renew_seconds=0.25,
-    fence_seconds=1.2,
-    death_seconds=1.8,
-    settle_seconds=0.5,
+    renew_seconds=0.2,
+    fence_seconds=60,
+    death_seconds=90,
+    settle_seconds=0.3,
     moves=16,
     tick_seconds=0.05,
+)
+#: Of hubs that are killed, suspended or cut off: the others soon take what they had.
+SHORT_LEASES = replace(
+    PACE, renew_seconds=0.25, fence_seconds=1.2, death_seconds=1.8, settle_seconds=0.5
 )
 #: Few, so that they are taken soon, and so many that each of three hubs has some.
 SHARDS = 16
@@ -88,9 +94,12 @@ class ClusterHub:
 class Hubs:
     """The hubs that were started, by their names."""
 
-    def __init__(self, settings: NatsSettings, clock: Clock, stack: AsyncExitStack) -> None:
+    def __init__(
+        self, settings: NatsSettings, clock: Clock, pace: ClusterPace, stack: AsyncExitStack
+    ) -> None:
         self._settings = settings
         self._clock = clock
+        self._pace = pace
         self._stack = stack
         self._hubs: dict[str, AsyncExitStack] = {}
 
@@ -105,7 +114,7 @@ class Hubs:
             self._clock,
             NodeFacts(name=name),
             shards=SHARDS,
-            pace=PACE,
+            pace=self._pace,
         )
         stack.push_async_callback(store.close)
         deliveries = await stack.enter_async_context(
@@ -125,9 +134,11 @@ class Hubs:
 
 
 @asynccontextmanager
-async def running_hubs(settings: NatsSettings, clock: Clock) -> AsyncIterator[Hubs]:
+async def running_hubs(
+    settings: NatsSettings, clock: Clock, pace: ClusterPace = PACE
+) -> AsyncIterator[Hubs]:
     async with AsyncExitStack() as stack:
-        yield Hubs(settings, clock, stack)
+        yield Hubs(settings, clock, pace, stack)
 
 
 async def until(condition: Callable[[], bool]) -> None:
