@@ -257,6 +257,12 @@ def write(path: Path, text: str) -> None:
     os.replace(path.with_suffix(".new"), path)
 
 
+@pytest.fixture(autouse=True)
+def often_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notice soon that a file has changed."""
+    monkeypatch.setattr("rsnotify.runtime.settings._CHECK_SECONDS", 0.02)
+
+
 @asynccontextmanager
 async def hub_of(path: Path, clock: Clock, **options: Any) -> AsyncIterator[Client]:
     options = {"port": 0, "data": str(path.parent / "hub"), **options}
