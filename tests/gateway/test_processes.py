@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from rsnotify.runtime.processes import Process
-from tests.gateway.running import until, until_answered
+from tests.gateway.running import until_answered
 from tests.interop.clients import contents
+from tests.waiting import until
 
 #: Seconds; only what hangs takes them.
 PATIENCE = 120

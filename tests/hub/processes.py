@@ -10,7 +10,8 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.hub.helpers import PATIENCE, Client
+from tests.hub.helpers import Client
+from tests.waiting import PATIENCE
 
 Process = asyncio.subprocess.Process
 COMMAND = (sys.executable, "-m", "rsnotify", "hub")

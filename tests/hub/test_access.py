@@ -25,7 +25,8 @@ from rsnotify_hub.application import serve
 from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.config.loading import ConfigurationSource
 from rsnotify_hub.refusals import Refusal
-from tests.hub.helpers import TOPIC, Client, Clock, LogWatch, RunHub, fragment, until
+from tests.hub.helpers import TOPIC, Client, Clock, LogWatch, RunHub, fragment
+from tests.waiting import until
 
 AUDIENCE = "https://hub.example/"
 SECRET = "s" * 32

@@ -15,9 +15,10 @@ import aiohttp
 
 from rsnotify.runtime.processes import Process
 from rsnotify_jetstream import jetstream_store as store
-from tests.hub.helpers import PATIENCE, Client
+from tests.hub.helpers import Client
 from tests.hub.jetstream.hubs import PACE, SHARDS, SHORT_LEASES
 from tests.namespaces import Namespace
+from tests.waiting import PATIENCE
 
 #: The variable that gives the nodes long leases, for tests that kill none.
 LONG_LEASES = "RSNOTIFY_TESTS_LONG_LEASES"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 
@@ -18,8 +17,9 @@ from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
 from rsnotify_jetstream.membership import BRIDGE, ClusterPace, weight
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.deliveries import Deliveries, channel_over
-from tests.hub.helpers import PATIENCE, TOPIC, Clock
+from tests.hub.helpers import TOPIC, Clock
 from tests.hub.storing import FOREVER
+from tests.waiting import until
 
 #: Of hubs that all live: none is considered dead, however long a busy machine keeps it waiting.
 PACE = ClusterPace(
@@ -139,13 +139,6 @@ async def running_hubs(
 ) -> AsyncIterator[Hubs]:
     async with AsyncExitStack() as stack:
         yield Hubs(settings, clock, pace, stack)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Run the event loop until a condition holds."""
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - it depends on many things
-            await asyncio.sleep(0.02)
 
 
 async def settled(hubs: Sequence[ClusterHub], *others: str) -> None:

@@ -18,7 +18,8 @@ from rsnotify_jetstream.server_check import copies_of
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import Clock
 from tests.hub.jetstream.callbacks import callback_ports
-from tests.hub.jetstream.hubs import SHARDS, SHORT_LEASES, owner_of, running_hubs, settled, until
+from tests.hub.jetstream.hubs import SHARDS, SHORT_LEASES, owner_of, running_hubs, settled
+from tests.waiting import until
 
 HELLO: NodeCall[str, str] = NodeCall("tests.hello", str, str)
 STREAM = StreamInfo(

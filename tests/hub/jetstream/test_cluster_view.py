@@ -14,9 +14,10 @@ import pytest
 from rsnotify_jetstream import jetstream_store
 from tests.browser import Browser
 from tests.hub.event_streams import events
-from tests.hub.helpers import PATIENCE, TOPIC, Client, RunHub, callback_server, fragment
+from tests.hub.helpers import TOPIC, Client, RunHub, callback_server, fragment
 from tests.hub.jetstream.hubs import SHARDS, SHORT_LEASES
 from tests.nats_servers import NatsCluster, running_nats
+from tests.waiting import PATIENCE
 
 LIVE = "document.querySelector('#connection').dataset.state === 'live'"
 #: A page whose last poll took long waits five times as long for the next.

@@ -16,14 +16,8 @@ from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock
 from tests.hub.jetstream.callbacks import callback_ports
 from tests.hub.jetstream.hub_process import hub_process
-from tests.hub.jetstream.hubs import (
-    SHORT_LEASES,
-    ClusterHub,
-    owner_of,
-    running_hubs,
-    settled,
-    until,
-)
+from tests.hub.jetstream.hubs import SHORT_LEASES, ClusterHub, owner_of, running_hubs, settled
+from tests.waiting import until
 
 
 async def test_a_hub_that_was_stopped_delivers_nothing_that_another_hub_has(

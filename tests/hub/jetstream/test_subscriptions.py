@@ -29,12 +29,12 @@ from tests.hub.jetstream.hubs import (
     owner_of,
     running_hubs,
     settled,
-    until,
 )
 from tests.hub.jetstream.lossy_proxy import lossy_proxy
 from tests.hub.jetstream.nodes import connected
 from tests.hub.storing import FOREVER, Collecting
 from tests.nats_servers import NatsCluster
+from tests.waiting import until
 
 
 @pytest.fixture

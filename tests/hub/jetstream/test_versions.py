@@ -37,8 +37,9 @@ from tests.hub.helpers import Clock
 from tests.hub.jetstream import newer_hub
 from tests.hub.jetstream.callbacks import callback_ports
 from tests.hub.jetstream.hub_process import hub_process
-from tests.hub.jetstream.hubs import SHORT_LEASES, running_hubs, settled, until
+from tests.hub.jetstream.hubs import SHORT_LEASES, running_hubs, settled
 from tests.hub.jetstream.nodes import connected, running_node
+from tests.waiting import until
 
 #: A record of each kind, its bytes, and how it is read.
 STORED: dict[str, tuple[Any, bytes, Callable[[bytes], Any]]] = {

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, fragment, seconds_of, up_to_date
+from tests.hub.helpers import TOPIC, Callback, Client, fragment, seconds_of, up_to_date
 from tests.hub.jetstream import fast_node
 from tests.hub.jetstream.nodes import part_of
 from tests.hub.processes import COMMAND, Process, hub_process
 from tests.nats_servers import NatsCluster, running_nats
+from tests.waiting import PATIENCE
 
 SECRET = "the secret of the subscription"
 
