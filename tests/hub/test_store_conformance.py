@@ -30,9 +30,10 @@ from rsnotify_hub.subscriptions import Subscription, subscription_id
 from rsnotify_hub.transfer.files import IgnoredNews
 from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
 from tests.hub.helpers import TOPIC, Clock, at
-from tests.hub.jetstream.hubs import PACE, until
+from tests.hub.jetstream.hubs import PACE
 from tests.hub.jetstream.nodes import Node, Notified, part_of, prefixed
 from tests.hub.storing import FOREVER, made, stored_logs
+from tests.waiting import until
 
 OTHER = f"{TOPIC}?ä=1 2"
 #: There is no other node that a new one has to see first.

@@ -26,8 +26,9 @@ from rsnotify_hub.transfer.files import (
 from rsnotify_jetstream.jetstream_store import open_jetstream
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock, at
-from tests.hub.jetstream.hubs import ClusterHub, running_hubs, until
+from tests.hub.jetstream.hubs import ClusterHub, running_hubs
 from tests.hub.storing import FOREVER, made
+from tests.waiting import until
 
 PAGE = "https://source.example/page"
 BROKER = "mqtts://broker.example/rsnotify"
