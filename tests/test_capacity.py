@@ -1,7 +1,8 @@
-"""The capacity of a cluster in docs/scaling.md: computed from recorded figures."""
+"""The capacity of a cluster in the documentation: computed from recorded figures."""
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -15,19 +16,38 @@ from benchmarks.capacity import (
     measured,
     plan,
     recorded,
+    rows,
     tables,
 )
+from docs.hooks import reference
 from tests.containers import ROOT
 
 PAGE = (ROOT / "docs/scaling.md").read_text()
 
 
-def test_the_page_has_the_tables_that_are_computed_from_the_recorded_figures():
+def test_the_reference_has_the_tables_that_are_computed_from_the_recorded_figures():
+    page = reference.capacity()
     for text in (measured(recorded()), compared(recorded()), tables(recorded())):
         for table in text.strip().split("\n\n"):
-            assert table in PAGE, (
-                f"docs/scaling.md lacks this; run benchmarks/capacity.py:\n{table}"
-            )
+            assert table in page
+
+
+def test_the_page_shows_audiences_as_they_are_computed():
+    shown = re.findall(r"^\| ((?:WebSub|WebSocket|MQTT) \| .*) \|$", PAGE, re.MULTILINE)
+    computed = [
+        audience(transport, row) for transport in TRANSPORTS for row in rows(recorded(), transport)
+    ]
+    assert shown
+    for line in shown:
+        assert [cell.strip() for cell in line.split("|")] in computed
+
+
+def audience(transport: str, row: list[str]) -> list[str]:
+    """Return a row of the page, which is about 10 changes a second and names no limit."""
+    subscribers, rate, deliveries, nodes, nats, *brokers, _, network, price, _ = row
+    assert len(brokers) == (transport == "MQTT")
+    name = transport if rate == "10" else f"{transport} at {rate}"
+    return [name, subscribers, deliveries, nodes, nats, *(brokers or [""]), network, price]
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

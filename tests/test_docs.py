@@ -54,7 +54,7 @@ BRING = {
     "extensions/gateway/README.md: In a program": "state/site/documents/capabilitylist.xml",
 }
 #: Options of curl, docker, systemctl, kubectl, NATS, uvicorn, gunicorn, mypy, the examples, `make`,
-#: and one that every command has.
+#: the matrix, and one that every command has.
 OPTIONS_OF_OTHERS = {
     *("--fail", "--data-binary", "--data-urlencode", "--no-buffer"),
     *("--detach", "--profile"),
@@ -64,7 +64,7 @@ OPTIONS_OF_OTHERS = {
     *("--from-file", "--kustomize", "--namespace"),
     *("--cluster", "--routes"),
     *("--bind", "--no-access-log", "--preload", "--threads", "--workers"),
-    *("--delta", "--history", "--kill-ways"),
+    *("--delta", "--history", "--kill-ways", "--tables"),
     "--help",
 }
 #: What pages call a database of their reader's.

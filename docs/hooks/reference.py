@@ -1,4 +1,4 @@
-"""The pages of the reference, generated from commands, settings, docstrings and the admin API.
+"""The pages of the reference, generated from commands, settings, docstrings, rules and figures.
 
 `PAGES` has a function for each page, which returns its Markdown.
 """
@@ -7,16 +7,33 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, get_type_hints
 
 import typer
+from msgspec.structs import fields
+from prometheus_client import Metric
 from typer.testing import CliRunner
 
-from docs.hooks.settings import configuration
+from benchmarks import capacity as cluster_capacity
+from docs.hooks.settings import configuration, type_name
 from rsnotify.runtime.command_line import application
 from rsnotify_hub.admin.api import describe
+from rsnotify_hub.admin.views import HubReadings
+from rsnotify_hub.metrics import metric_families
+from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.store.nodes import NodeList, StreamInfo
+from rsnotify_hub.transfer.files import (
+    VERSION,
+    ExportedBroker,
+    ExportedFragment,
+    ExportedSubscription,
+    ExportEnd,
+    ExportHeader,
+)
 from rsnotify_hub_check.run import app as hub_check
+from rsnotify_validation import RULES, Rule
+from rsnotify_validation.rules import DOCUMENT_RULES, TREE_RULES, VALUE_RULES
 
 #: The public names that no package exports by itself, because they need an extra, or are shared.
 MODULES: dict[str, dict[str, list[str] | None]] = {
@@ -184,11 +201,145 @@ def _schema_type(schema: dict[str, Any]) -> str:
     return str(schema.get("format") or schema.get("type", "any"))
 
 
-def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     if not rows:
         return ""
     lines = [heads, tuple("---" for _ in heads), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+# The metrics
+
+
+def metrics() -> str:
+    """Return the metrics of a hub, with those of a node of several."""
+    return "\n\n".join(
+        [
+            "# Metrics of the hub",
+            "`GET /metrics`, in the format of Prometheus. Each name begins with `rsnotify_hub_`."
+            " Metrics of the process begin with `process_`.",
+            _table(("metric", "labels", "meaning"), list(_metric_rows(nodes=None))),
+            "## A hub of several nodes",
+            "Each node has metrics of its own. Add them up, except those of topics and logs,"
+            " `fragments_total` and `fragment_bytes_total`, which every node has of the whole hub.",
+            _table(("metric", "labels", "meaning"), list(_metric_rows(nodes=_NODES))),
+        ]
+    )
+
+
+_NODES = NodeList(
+    rows=(),
+    stream=StreamInfo(
+        name="log", connected=True, trouble=None, records=0, bytes=0, copies=(), warnings=()
+    ),
+)
+
+
+def _metric_rows(nodes: NodeList | None) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each metric of a single hub, or for each that only a node has."""
+    known = {row[0] for row in _metric_rows(None)} if nodes else set()
+    readings = HubReadings(
+        version="",
+        statistics=Statistics(),
+        logs=(),
+        subscriptions={},
+        lags=lambda: (),
+        connections=0,
+        websockets=0,
+        event_streams=0,
+        live_queue=0,
+        delivery_queue=0,
+        commit_queue=0,
+        nodes=nodes,
+    )
+    for family in metric_families(readings):
+        name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
+        cell = f"`{name.removeprefix('rsnotify_hub_')}`"
+        if cell not in known:
+            yield cell, "; ".join(_labels(family)), family.documentation
+
+
+def _labels(family: Metric) -> Iterator[str]:
+    """Yield each label, with its values if they are fixed."""
+    for label in getattr(family, "_labelnames", ()):
+        values = dict.fromkeys(sample.labels.get(label, "") for sample in family.samples)
+        yield f"`{label}`" + (": " if values else "") + ", ".join(f"`{one}`" for one in values)
+
+
+# Exports of a hub
+
+
+def export_format() -> str:
+    """Return a table of the fields of each record."""
+    parts = [
+        "# The format of an export",
+        "`rsnotify hub export` writes lines of JSON, each an object with a `type`. Positions are"
+        " those of the store that was exported, and an import ignores them. It also ignores"
+        " changes (`whole` is false), which hubs of version 0.2 exported. Datetimes have a time"
+        f" zone. A hub ignores unknown fields, and refuses a version later than {VERSION}.",
+    ]
+    records = (ExportHeader, ExportedSubscription, ExportedBroker, ExportedFragment, ExportEnd)
+    for record in records:
+        hints = get_type_hints(record, include_extras=True)
+        rows = [
+            (f"`{field.encode_name}`", type_name(hints[field.name])) for field in fields(record)
+        ]
+        parts += [
+            f"## {record.__struct_config__.tag}",
+            inspect.getdoc(record) or "",
+            _table(("field", "type"), rows),
+        ]
+    return "\n\n".join(parts)
+
+
+# The rules of the validator
+
+
+def validation_rules() -> str:
+    """Return tables of the rules of `rsnotify validate`."""
+    apart = {rule.id for rule in (*DOCUMENT_RULES, *VALUE_RULES, *TREE_RULES)}
+    parts = {
+        "Rules on every document": DOCUMENT_RULES,
+        "Rules on values and links": VALUE_RULES,
+        "Rules on each kind of document": [r for r in RULES.values() if r.id not in apart],
+        "Rules between documents, and on packages": TREE_RULES,
+    }
+    return "\n\n".join(
+        [
+            "# Rules of the validator",
+            "The rules of `rsnotify validate`. An error breaks a MUST, a warning a SHOULD.",
+            *(f"## {title}\n\n{_rules(rules)}" for title, rules in parts.items()),
+        ]
+    )
+
+
+def _rules(rules: Iterable[Rule]) -> str:
+    return _table(
+        ("rule", "section", "severity", "what is wrong, and what to do"),
+        [(f"`{one.id}`", one.section, str(one.severity), one.sentence) for one in rules],
+    )
+
+
+# The capacity of a cluster
+
+
+def capacity() -> str:
+    """Return what was measured of a cluster, and what audiences need by these figures."""
+    figures = cluster_capacity.recorded()
+    return "\n\n".join(
+        [
+            "# Capacity of a cluster",
+            "[Past one machine](../scaling.md#capacity) draws the conclusions.",
+            "## What was measured",
+            cluster_capacity.MEASURED,
+            cluster_capacity.measured(figures),
+            "## Beside SQLite, in the same run",
+            cluster_capacity.compared(figures),
+            "## What an audience needs",
+            cluster_capacity.ASSUMED,
+            cluster_capacity.tables(figures),
+        ]
+    )
 
 
 #: The function of each page, by its path.
@@ -197,4 +348,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/configuration.md": configuration,
     **{f"docs/reference/{page}.md": python(page) for page in MODULES},
     "docs/reference/admin-api.md": admin_api,
+    "docs/reference/metrics.md": metrics,
+    "docs/reference/export.md": export_format,
+    "docs/reference/validation-rules.md": validation_rules,
+    "docs/reference/capacity.md": capacity,
 }

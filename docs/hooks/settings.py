@@ -11,6 +11,7 @@ import json
 import re
 import types
 from collections.abc import Mapping
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -163,7 +164,17 @@ def type_name(hint: Any) -> str:
         return ", ".join(f"`{each.value}`" for each in hint)
     if isinstance(hint, type) and issubclass(hint, Struct):
         return "table"
-    return {str: "text", int: "integer", float: "number", bool: "true or false"}[hint]
+    return _NAMES[hint]
+
+
+_NAMES = {
+    str: "text",
+    int: "integer",
+    float: "number",
+    bool: "true or false",
+    bytes: "Base64",
+    datetime: "datetime",
+}
 
 
 def _limits(meta: Meta) -> str:

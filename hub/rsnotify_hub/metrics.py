@@ -47,7 +47,11 @@ def metric_families(readings: HubReadings) -> Iterator[Metric]:
     yield from _delivered(readings.statistics)
     yield from _logs(readings.logs)
     yield from _subscriptions(readings)
-    yield _gauge("connections", "Open connections to the server", readings.connections)
+    yield _gauge(
+        "connections",
+        "Open connections to the server, with WebSockets and event streams",
+        readings.connections,
+    )
     yield _gauge("websockets", "Open WebSockets", readings.websockets)
     yield _gauge("event_streams", "Open event streams", readings.event_streams)
     yield _gauge(
@@ -79,13 +83,22 @@ def metric_families(readings: HubReadings) -> Iterator[Metric]:
 def _cluster(nodes: NodeList, stream: StreamInfo, moved: Mapping[str, int]) -> Iterator[Metric]:
     # A node that is fenced cannot know.
     alive = _UNKNOWN if nodes.free is None else sum(bool(row.alive) for row in nodes.rows)
-    yield _gauge("nodes_alive", "Nodes that are alive, as this one sees them", alive)
+    yield _gauge(
+        "nodes_alive", "Nodes that are alive, as this one sees them; NaN while it is fenced", alive
+    )
     owned = sum(row.shards for row in nodes.rows if row.this)
     yield _gauge("shards_owned", "Shards of subscriptions that this node owns", owned)
     free = _UNKNOWN if nodes.free is None else nodes.free
-    yield _gauge("shards_free", "Shards that no living node owns", free)
+    yield _gauge(
+        "shards_free",
+        "Shards that no living node owns, so that their subscriptions receive nothing;"
+        " NaN while this node is fenced",
+        free,
+    )
     moves = CounterMetricFamily(
-        _PREFIX + "shards_moved", "Shards that this node took, released or lost", labels=["how"]
+        _PREFIX + "shards_moved",
+        "Shards that this node took, released or lost; it loses one if it is too slow or cut off",
+        labels=["how"],
     )
     for how, count in moved.items():
         moves.add_metric([how], count)
@@ -94,18 +107,25 @@ def _cluster(nodes: NodeList, stream: StreamInfo, moved: Mapping[str, int]) -> I
     behind = [row.behind for row in nodes.rows if row.this and row.behind is not None]
     yield _gauge(
         "stream_behind",
-        "Records of the stream that this node does not have",
+        "Records of the stream that this node does not have; NaN while it cannot know",
         sum(behind) if behind else _UNKNOWN,
     )
     lagging = sum(not copy.current for copy in stream.copies)
-    yield _gauge("stream_copies_behind", "Copies of the stream that are not current", lagging)
+    yield _gauge(
+        "stream_copies_behind", "Copies of the stream on NATS servers that are not current", lagging
+    )
 
 
 def _accepted(statistics: Statistics) -> Iterator[Metric]:
     yield _counter("fragments", "Fragments that became durable", statistics.accepted)
     yield _counter("fragment_bytes", "Bytes of these fragments", statistics.accepted_bytes)
     yield _counter("duplicate_fragments", "Fragments that changed nothing", statistics.duplicates)
-    refused = CounterMetricFamily(_PREFIX + "refused", "Refused requests", labels=["code"])
+    refused = CounterMetricFamily(
+        _PREFIX + "refused",
+        "Refused requests; fault: came over MQTT and was lost by a fault of the hub;"
+        " xmpp-message: a message to the account of the hub",
+        labels=["code"],
+    )
     for code, count in sorted(statistics.refused.items()):
         refused.add_metric([code], count)
     yield refused
@@ -113,7 +133,9 @@ def _accepted(statistics: Statistics) -> Iterator[Metric]:
 
 def _delivered(statistics: Statistics) -> Iterator[Metric]:
     deliveries = CounterMetricFamily(
-        _PREFIX + "deliveries", "Deliveries and attempts", labels=["way", "outcome"]
+        _PREFIX + "deliveries",
+        "Deliveries and attempts; dashboard: its pages",
+        labels=["way", "outcome"],
     )
     sizes = CounterMetricFamily(
         _PREFIX + "delivered_bytes", "Bytes of the deliveries", labels=["way"]
@@ -134,27 +156,27 @@ def _logs(logs: Sequence[LogState]) -> Iterator[Metric]:
 
 
 def _subscriptions(readings: HubReadings) -> Iterator[Metric]:
-    states = GaugeMetricFamily(
-        _PREFIX + "subscriptions", "WebSub subscriptions by state", labels=["state"]
-    )
+    states = GaugeMetricFamily(_PREFIX + "subscriptions", "WebSub subscriptions", labels=["state"])
     for state in DeliveryState:
         states.add_metric([state], readings.subscriptions.get(state, 0))
     yield states
     lags = readings.lags()
     yield HistogramMetricFamily(
         _PREFIX + "lag_seconds",
-        "How long each WebSub subscription has been behind now",
+        "How long each WebSub subscription has been behind; 0 if it is up to date",
         buckets=_buckets(lags),
         sum_value=sum(lags),
     )
     worst = GaugeMetricFamily(
-        _PREFIX + "lag_seconds_worst", "The longest lags, by rank", labels=["rank"]
+        _PREFIX + "lag_seconds_worst", f"The {WORST} longest lags", labels=["rank"]
     )
     for rank, lag in enumerate(nlargest(WORST, lags), 1):
         worst.add_metric([str(rank)], lag)
     yield worst
     behind = sum(lag > 0 for lag in lags)
-    yield _gauge("subscriptions_behind", "WebSub subscriptions that are behind", behind)
+    yield _gauge(
+        "subscriptions_behind", "WebSub subscriptions with a backlog, except suspended ones", behind
+    )
 
 
 def _buckets(lags: Sequence[float]) -> list[tuple[str, float]]:

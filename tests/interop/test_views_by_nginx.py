@@ -46,7 +46,7 @@ def nginx(folder: Path, root: Path, port: int) -> Iterator[None]:
     command = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
     if command is None:
         pytest.skip("needs nginx (Debian: nginx)")
-    page = (ROOT / "publisher/README.md").read_text()
+    page = (ROOT / "extensions/views/README.md").read_text()
     (documented,) = (body for name, body in fences_of(page) if name == "nginx")
     folder.mkdir()
     file = folder / "nginx.conf"

@@ -328,7 +328,7 @@ def patch() -> None:
 
 
 def tables() -> str:
-    """Return what docs/reliability.md shows of shapes, ways and troubles."""
+    """Return Markdown tables of the shapes, ways and troubles."""
     places: dict[str, list[str]] = {}
     for trouble in TROUBLES:
         places.setdefault(trouble.place, []).append(trouble.name)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,5 +56,16 @@ def test_a_name_that_no_run_has_is_an_error():
     assert "no run" in result.stderr
 
 
-def test_the_page_about_reliability_shows_the_matrix_as_it_is():
-    assert tables() in (_ROOT / "docs" / "reliability.md").read_text()
+def test_the_page_about_reliability_counts_the_matrix_as_it_is():
+    page = (_ROOT / "docs" / "reliability.md").read_text()
+    troubles = [trouble for trouble in TROUBLES if trouble.name != "nothing"]
+    assert f"{len(SHAPES)} shapes of Source" in page
+    assert f"{len(troubles)} troubles" in page
+    assert f"{len(WAYS)} ways to follow" in page
+    assert f"Of {len(every_run()):,} runs" in page
+
+
+def test_the_tables_show_every_shape_trouble_and_way():
+    shown = tables()
+    for one in (*SHAPES, *WAYS, *TROUBLES):
+        assert re.search(rf"(?<=[|;]) {re.escape(one.name)}(;| \|)", shown), one.name

@@ -1,7 +1,7 @@
 """Validation of ResourceSync documents, and inspection of Sources.
 
 `validate` checks a whole document, `Validator` one that streams in: bytes in, findings out, no I/O.
-`RULES` has all rules by name; docs/validation.md shows them.
+`RULES` has all rules by name.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
 """All rules of the validator, by `id`.
 
 The rules on what a kind of document must or should have are derived from the table of kinds; the
-others are written out. docs/validation.md shows them all.
+others are written out. The reference of the documentation site lists all of them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The hub's settings and their defaults: one section for each part of the hub.
 
-hub/README.md describes each setting; here are notes on those whose names do not say it all.
+hub/hub.example.toml describes each setting; here are notes on those whose names do not say it all.
 
 A file, the environment and the command line name all settings in one flat table (`SETTINGS`).
 The name of a setting there is the encoded name of its field, which differs from the field's own

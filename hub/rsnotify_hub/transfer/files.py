@@ -52,7 +52,7 @@ _Position = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class ExportHeader(Struct, frozen=True, kw_only=True, tag="header"):
-    """The first record; `hub` is the version of the hub that has written it."""
+    """The first record: the version of the format, and when and by which `hub` it was written."""
 
     version: int = VERSION
     exported: _Datetime
@@ -60,7 +60,7 @@ class ExportHeader(Struct, frozen=True, kw_only=True, tag="header"):
 
 
 class ExportedSubscription(Struct, frozen=True, kw_only=True, tag="subscription"):
-    """A subscription; `position` is its cursor in the exported store."""
+    """A WebSub subscription; `position` is that of the last fragment that was delivered."""
 
     topic: str
     callback: str
@@ -72,7 +72,7 @@ class ExportedSubscription(Struct, frozen=True, kw_only=True, tag="subscription"
 
 
 class ExportedBroker(Struct, frozen=True, kw_only=True, tag="broker"):
-    """The topics, and parts of them, that a broker has: their keys, with its cursors."""
+    """The positions up to which a broker has topics, and parts of them, by their keys."""
 
     broker: str
     cursors: dict[str, int]
