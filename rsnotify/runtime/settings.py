@@ -221,8 +221,8 @@ def _one_of(values: Iterable[str]) -> str:
 
 
 def _shown(value: str | int | None) -> str:
-    # A text that looks like a number needs its quotes.
-    return f'"{value}"' if isinstance(value, str) and value.isdigit() else str(value)
+    # A text that begins like a number needs its quotes in a file.
+    return f'"{value}"' if isinstance(value, str) and value[:1].isdigit() else str(value)
 
 
 def _text(kind: inspect.StrType) -> str:

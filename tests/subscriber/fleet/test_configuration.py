@@ -193,7 +193,7 @@ WRONG = {
     "a broker for one that is none": (f'{SOURCE}dest = "x"\nmqtt_url = "http://b.example"',
         "line 5: [[source]] one: mqtt_url: this is no broker"),
     "a version that there is not": (f'[defaults]\nmqtt_version = "4"\n{SOURCE}dest = "x"',
-        'line 2: [defaults]: mqtt_version: it has to be one of 3.1.1, "5"'),
+        'line 2: [defaults]: mqtt_version: it has to be one of "3.1.1", "5"'),
     "a schema for two": (
         '[defaults]\nhandler = "a:b"\npostgresql = ""\n'
         '[[source]]\nurl = "https://a.example/"\n[[source]]\nurl = "https://b.example/"',
