@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.writer import write_document
 from rsnotify.runtime.processes import Process
 from rsnotify_hub.fragments import Fragment, read_fragment
-from rsnotify_hub.store.interface import LogRetention
+from rsnotify_hub.store.interface import LogEntry, LogRetention, LogState
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.transfer.files import IgnoredNews
@@ -87,8 +88,7 @@ async def fill(folder: Path, entries: int, subscriptions: int) -> None:
     """Store entries of ten topics, and subscriptions to them."""
     now = datetime.now(UTC)
     store = SqliteStore(folder, LogRetention(size=10**9, age=timedelta(days=9)), lambda: now)
-    await store.start(IgnoredNews())
-    ends = dict[str, int]()
+    await store.start(logs := _Logs())
     for number in range(TOPICS):
         topic = _topic(number)
         for first in range(0, entries // TOPICS, BATCH):
@@ -96,13 +96,24 @@ async def fill(folder: Path, entries: int, subscriptions: int) -> None:
                 _fragment(now, number, each)
                 for each in range(first, min(first + BATCH, entries // TOPICS))
             ]
-            after = ends.get(topic, 0)
-            appended = await store.append(topic, fragments, after=after, replacing=None)
-            ends[topic] = appended.state.position
+            after = logs.ends.get(topic, 0)
+            await store.append(topic, fragments, after=after, replacing=None)
     await asyncio.gather(
-        *(store.save(_subscription(number, now, ends)) for number in range(subscriptions))
+        *(store.save(_subscription(number, now, logs.ends)) for number in range(subscriptions))
     )
     await store.close()
+
+
+class _Logs(IgnoredNews):
+    """Where each log ends."""
+
+    def __init__(self) -> None:
+        self.ends: dict[str, int] = {}
+
+    def appended(
+        self, topic: str, entries: Sequence[LogEntry], state: LogState, replaced: int | None
+    ) -> None:
+        self.ends[topic] = state.position
 
 
 def _topic(number: int) -> str:

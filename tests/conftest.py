@@ -66,12 +66,8 @@ def pytest_runtest_makereport(
 
 #: What takes longest begins first, so that no worker is left with it while the others are idle.
 _LONG = (
-    "tests/torture/",
-    "tests/simulation/",
+    "tests/harnesses/",
     "tests/end_to_end/",
-    "tests/fuzzing/",
-    "tests/power_cuts/",
-    "tests/sabotage/",
     "tests/gateway/test_processes.py",
     "tests/hub/jetstream/",
     "tests/relay/",

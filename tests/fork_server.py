@@ -44,8 +44,13 @@ from tests import reserved_names
 ROOT = Path(__file__).resolve().parents[1]
 #: What may be run: our program, and what a test compares with a process of its own.
 MODULES = (
-    *("rsnotify", "tests.hub.jetstream.fast_node", "tests.started", "tests.torture.live_source"),
-    *("gunicorn", "uvicorn"),
+    *(
+        "rsnotify",
+        "tests.hub.jetstream.fast_node",
+        "tests.started",
+        "harnesses.torture.live_source",
+    ),
+    *("tests.subscriber.hasty_audits", "gunicorn", "uvicorn"),
 )
 #: Programs that a file holds: our Destination that counts, and another implementation.
 FILES = (

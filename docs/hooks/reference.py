@@ -274,7 +274,8 @@ def export_format() -> str:
     parts = [
         "# The format of an export",
         "`rsnotify hub export` writes lines of JSON, each an object with a `type`. Positions are"
-        " those of the store that was exported, and only their order matters. Datetimes have a time"
+        " those of the store that was exported, and an import ignores them. It also ignores"
+        " changes (`whole` is false), which hubs of version 0.2 exported. Datetimes have a time"
         f" zone. A hub ignores unknown fields, and refuses a version later than {VERSION}.",
     ]
     records = (ExportHeader, ExportedSubscription, ExportedBroker, ExportedFragment, ExportEnd)

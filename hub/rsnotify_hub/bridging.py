@@ -30,7 +30,7 @@ from rsnotify_hub.filtering import FilterCache, FilteredReader, TopicSelection, 
 from rsnotify_hub.fragments import MERGED_CONTENT_TYPE
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
-from rsnotify_hub.statistics import BrokerState, DeliveryOutcome, DeliveryTransport, Statistics
+from rsnotify_hub.statistics import BrokerInfo, DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import BridgeOwner, BridgeStore, LogEntry, NotOwner
 
 _MAX_RETRY_SECONDS = 30.0
@@ -63,7 +63,7 @@ class Bridges(BridgeOwner):
         for bridge in self.all:
             await bridge.close()
 
-    def states(self) -> dict[DeliveryTransport, BrokerState]:
+    def states(self) -> dict[DeliveryTransport, BrokerInfo]:
         return {bridge.transport: bridge.state() for bridge in self.all}
 
 
@@ -135,14 +135,14 @@ class Bridge(DeliveryChannel):
         self._away_since: Instant | None = None
         self._error: str | None = None
 
-    def state(self) -> BrokerState:
+    def state(self) -> BrokerInfo:
         if self._task is None:
-            return BrokerState(False, 0)  # another node has the cursors
+            return BrokerInfo(False, 0)  # another node has the cursors
         selections = (TopicSelection(state.topic) for state in self._topics.states())
         behind = sum(map(self._cursors.is_behind, selections))
         if self._sender is not None:
-            return BrokerState(True, behind)
-        return BrokerState(False, behind, self._away_since, self._error)
+            return BrokerInfo(True, behind)
+        return BrokerInfo(False, behind, self._away_since, self._error)
 
     async def start(self) -> None:
         """Connect to the broker, in a task.

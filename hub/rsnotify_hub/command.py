@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rsnotify.errors import WrongOption
-from rsnotify.runtime.command_line import Command, from_environment, run
+from rsnotify.runtime.command_line import Command, given_options, run
 from rsnotify.runtime.settings import warn_of_former
 from rsnotify_hub.admin.command import commands as hub
 from rsnotify_hub.transfer.command import export_hub, import_hub
@@ -87,18 +87,9 @@ def run_hub(
     from rsnotify_hub.application import serve, use_json_logs
     from rsnotify_hub.config.loading import ConfigurationSource
 
-    options: dict[str, object] = {
-        "host": host,
-        "port": port,
-        "data": data,
-        "store": store,
-        "public_url": public_url,
-    }
-    # The configuration reads the environment itself, and names the variable if one is wrong.
-    options = {
-        name: value for name, value in options.items() if not from_environment(context, name)
-    }
-    options["allow_private_addresses"] = allow_private_addresses or None
+    # The configuration reads the environment itself, where all settings may be.
+    options = given_options(context, variables=False)
+    options.pop("config", None)
     source = ConfigurationSource(config, os.environ, options)
     configuration = source.load()
     if configuration.server.log_format == "json":
@@ -120,7 +111,5 @@ def run_hub(
 
 def _refuse_options_before(context: typer.Context, command: str) -> None:
     """Refuse options that would have no effect, such as the folder of another hub."""
-    for name in context.params:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise WrongOption(name, f"options of `{command}` come after it")
+    for name in given_options(context, variables=False):
+        raise WrongOption(name, f"options of `{command}` come after it")

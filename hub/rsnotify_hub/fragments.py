@@ -220,9 +220,7 @@ def _read_merged(body: bytes) -> Document:
 
 # A callback that fails gets the same fragments, and some newer ones, with each attempt. Parsing
 # them takes nine tenths of a merge.
-@lru_cache(maxsize=512)
-def _read_small(body: bytes) -> Document:
-    return read_stored(body)
+_read_small = lru_cache(maxsize=512)(read_stored)
 
 
 # Many subscribers lag by the same fragments, for example if all are equally slow.

@@ -25,7 +25,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from rsnotify_hub.admin.views import HubReadings
-from rsnotify_hub.statistics import BrokerState, DeliveryOutcome, DeliveryTransport, Statistics
+from rsnotify_hub.statistics import BrokerInfo, DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import LogState
 from rsnotify_hub.store.nodes import NodeList, StreamInfo
 from rsnotify_hub.subscriptions import DeliveryState
@@ -67,7 +67,7 @@ def metric_families(readings: HubReadings) -> Iterator[Metric]:
         (DeliveryTransport.MQTT, "MQTT broker"),
         (DeliveryTransport.XMPP, "XMPP service"),
     ):
-        state = readings.brokers.get(way, BrokerState(False, 0))
+        state = readings.brokers.get(way, BrokerInfo(False, 0))
         yield _gauge(
             f"{way}_connected", f"Whether the hub is connected to the {broker}", state.connected
         )

@@ -1,15 +1,16 @@
-"""Counters of what the hub has done since it started.
+"""Counters of what the hub has done since it started, and the state of a broker.
 
 Each part of the hub counts its work here, at the cost of an addition; `/metrics`, the admin API and
-the dashboard read the counters.
+the dashboard read the counters. `BrokerInfo` is also JSON of the admin API.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from enum import StrEnum
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from rsnotify.format.datetimes import Instant
 
@@ -34,19 +35,20 @@ class DeliveryOutcome(StrEnum):
     CUT_OFF = "cut-off"
 
 
-class BrokerState(Struct, frozen=True):
+class BrokerInfo(Struct, frozen=True):
     """The state of a broker.
 
     Args:
-        connected: Whether this process is connected to it.
+        connected: Whether a node of the hub is connected to it.
         behind: The number of topics that it has not received completely.
-        since: Since when it has not been connected; None if it is, or another node has the bridge.
-        error: Why the last attempt to connect failed, or the connection ended; likewise.
+        since: Since when it has not been connected; null while it is.
+        error: Why the last attempt to connect failed, or the connection ended; null while it is
+            connected.
     """
 
     connected: bool
     behind: int
-    since: Instant | None = None
+    since: Annotated[Instant, Meta(tz=True)] | None = None
     error: str | None = None
 
 

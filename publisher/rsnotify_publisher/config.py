@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError, WrongOption
 from rsnotify.runtime.mqtt_broker import login_of
-from rsnotify.runtime.settings import SettingsFile, WrongSetting, convert_settings
+from rsnotify.runtime.settings import Settings, SettingsFile, convert_settings
 from rsnotify.runtime.transports import login_of_settings
 from rsnotify_publisher.hubs import Hub, check_token, parse_hubs
 from rsnotify_publisher.options import Options
@@ -101,23 +102,13 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def options_of(self, folder: FolderSettings | None = None) -> Options:
         """Return the options of one set, or of a Source that is one set."""
-        given = self.options | (folder.options if folder else {})
-        try:
-            return _options(given)
-        except WrongSetting as wrong:
-            # The options of the file were checked before, so this is an option of the command.
-            raise WrongOption(wrong.name, wrong.reason) from None
+        return _options(self.options | (folder.options if folder else {}))
 
 
 T = TypeVar("T", bound=SourceConfiguration)
 
 
-def load_configuration(path: FilePath | None, **settings: Any) -> SourceConfiguration:
-    """Return the settings of a Source; see `load_settings`."""
-    return load_settings(SourceConfiguration, path, **settings)
-
-
-def load_settings(kind: type[T], path: FilePath | None, **settings: Any) -> T:
+def load_settings(kind: type[T], path: FilePath | None, **given: Any) -> T:
     """Read the file, .toml or .json, and override its settings by those that are not None.
 
     Settings in `options` override the options of every set.
@@ -125,52 +116,20 @@ def load_settings(kind: type[T], path: FilePath | None, **settings: Any) -> T:
     Raises:
         ConfigurationError: The file cannot be read, or a setting is unknown or wrong.
     """
-    file = None if path is None else SettingsFile(path)
-    options = _given(settings.pop("options", {}))
-    given = _given(settings)
-    try:
-        read = _read(kind, (file.settings if file else {}) | given)
-    except WrongSetting as wrong:
-        if file is None or wrong.path[0] in given:
-            raise WrongOption(str(wrong.path[0]), wrong.reason) from None
-        raise _located(file, wrong) from None
+    settings = Settings(None if path is None else SettingsFile(path), given)
+    with settings.locating():
+        read = convert_settings(settings.merged, kind)
+        read.check()
     check_token(read.token)
-    return msgspec.structs.replace(
-        read,
-        options=read.options | options,
-        sets=tuple(
-            msgspec.structs.replace(each, options=each.options | options) for each in read.sets
-        ),
-    )
+    options = settings.options.get("options", {})
+    sets = (replace(each, options=each.options | options) for each in read.sets)
+    return replace(read, sets=tuple(sets))
 
 
-def _read(kind: type[T], settings: dict[str, Any]) -> T:
-    read = convert_settings(settings, kind)
-    read.check()
-    return read
+load_configuration = partial(load_settings, SourceConfiguration)
 
 
 def _options(given: dict[str, Any], *table: str | int) -> Options:
     options = convert_settings(given, _Tuning, *table)
     check_views(options.views, *table)
     return options
-
-
-def _located(file: SettingsFile, wrong: WrongSetting) -> ConfigurationError:
-    """Return the error in one sentence: file and line, table, key, and the reason."""
-    first, *rest = str(wrong.path[0]), *wrong.path[1:]
-    location = [file.place(wrong.path)]
-    if rest and isinstance(rest[0], int) and isinstance(file.settings[first], list):
-        number, *rest = rest
-        table = file.settings[first][number]
-        name = table.get("name") if isinstance(table, dict) else None
-        location.append(f"[[{first}]] {name if isinstance(name, str) else int(number) + 1}")
-    elif rest:
-        location.append(f"[{first}]")
-    else:
-        location.append(str(first))
-    return ConfigurationError(": ".join([*location, *map(str, rest), wrong.reason]))
-
-
-def _given(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if value is not None}

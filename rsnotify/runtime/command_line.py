@@ -13,6 +13,7 @@ that typer may not name itself (`allow_from_autoenv`) has the same variable in e
 
 from __future__ import annotations
 
+import functools
 import gc
 import inspect
 import logging
@@ -25,25 +26,77 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from importlib.metadata import EntryPoint, entry_points
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar, get_type_hints
 
 import typer
+from msgspec import Struct
+from msgspec.structs import fields
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from rsnotify import __version__
 from rsnotify.errors import ConfigurationError, RsnotifyError, WrongOption
-from rsnotify.runtime.settings import is_former, warn_of_former
+from rsnotify.runtime.settings import PREFIX, is_former, warn_of_former
 
 if TYPE_CHECKING:
     import asyncio
 
 _EXAMPLES = "\n\nExamples:\n"
-_PREFIX = "RSNOTIFY_"
 
 
-def option(metavar: str, help: str, panel: str | None = None, **settings: Any) -> Any:
-    """Return an option with a value, in a group of the help (`panel`)."""
-    return typer.Option(metavar=metavar, help=help, rich_help_panel=panel, **settings)
+def option(panel: str | None, metavar: str | None, text: str, *flags: str, **settings: Any) -> Any:
+    """Return an option in a group of the help (`panel`)."""
+    return typer.Option(*flags, metavar=metavar, help=text, rich_help_panel=panel, **settings)
+
+
+@functools.cache
+def _types_of(kind: type[Struct]) -> dict[str, Any]:
+    """Return the same types for each command, so that an option is the same everywhere."""
+    return get_type_hints(kind, include_extras=True)
+
+
+def with_arguments(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace each parameter of a command that is a struct by one for each field, an option."""
+    hints = get_type_hints(command, include_extras=True)
+    kinds = {
+        name: hint
+        for name, hint in hints.items()
+        if isinstance(hint, type) and issubclass(hint, Struct)
+    }
+    parameters = [
+        parameter.replace(annotation=hints[name])
+        for name, parameter in inspect.signature(command).parameters.items()
+        if name not in kinds
+    ] + [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=_types_of(kind)[field.name],
+        )
+        for kind in kinds.values()
+        for field in fields(kind)
+    ]
+    signature = inspect.Signature(parameters)
+
+    @functools.wraps(command)
+    def wrapper(*positional: Any, **named: Any) -> None:
+        bound = signature.bind(*positional, **named)
+        structs = {
+            name: kind(
+                **{
+                    field: bound.arguments.pop(field)
+                    for field in kind.__struct_fields__
+                    if field in bound.arguments
+                }
+            )
+            for name, kind in kinds.items()
+        }
+        command(*bound.args, **bound.kwargs, **structs)
+
+    wrapper.__signature__ = signature  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    del wrapper.__wrapped__  # or typer would read the options there
+    return wrapper
 
 
 class _Layout:
@@ -128,8 +181,8 @@ class Subcommand(Command):
                 and option.allow_from_autoenv
             ):
                 name = max(option.opts, key=len).lstrip("-").replace("-", "_").upper()
-                new = f"{_PREFIX}{ctx.info_name.upper()}_{name}"
-                old = option.envvar or f"{_PREFIX}{option.name.upper()}"
+                new = f"{PREFIX}{ctx.info_name.upper()}_{name}"
+                old = option.envvar or f"{PREFIX}{option.name.upper()}"
                 option.envvar = new
                 if isinstance(old, str) and is_former(os.environ, old, new):
                     option.envvar = [new, old]
@@ -145,6 +198,16 @@ class CommandGroup(_Layout, TyperGroup):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
+
+
+def given_options(context: Any, *, variables: bool = True) -> dict[str, Any]:
+    """Return what the command line gives and, unless excluded, what variables give."""
+    places = ("COMMANDLINE", "ENVIRONMENT") if variables else ("COMMANDLINE",)
+    return {
+        name: value
+        for name, value in context.params.items()
+        if (source := context.get_parameter_source(name)) is not None and source.name in places
+    }
 
 
 def from_environment(context: Any, name: str) -> bool:

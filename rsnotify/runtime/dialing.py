@@ -1,21 +1,25 @@
 """Connecting to a host: name lookups, several addresses, and the only check of addresses.
 
 A host may have several addresses, some of which do not answer; `Dialer` tries them in turn.
+`open_session` opens aiohttp's client for what others named: a hub for its topics and callbacks, a
+subscriber and a gateway for documents. How far a host is trusted is the function that creates its
+sockets: `any_socket`, or one that `public_sockets` returns.
 
 Untrusted input can make rsnotify connect to public addresses only. `refusal` has its own table,
 because for `ipaddress.is_global` NAT64, 6to4 and v4-compatible addresses are global, although each
 of them reaches an IPv4 address of the sender's choice.
 
-`AddressResolver` looks up names that clients gave, in threads of its own. A name whose server never
-answers blocks a thread for many seconds. In the shared thread pool, a few such names would delay
-all other work and lookups, and the hub would wait for them when it stops.
+`look_up` resolves names in threads of its own. A name whose server never answers blocks a thread
+for many seconds. In the shared thread pool, a few such names would delay all other work and
+lookups, and the program would wait for them when it stops.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+import ssl
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from ipaddress import IPv6Address, ip_address, ip_network
@@ -28,6 +32,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohappyeyeballs
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 
 from rsnotify.sync.retry import Alternatives
@@ -36,6 +41,9 @@ from rsnotify.sync.retry import Alternatives
 TIMEOUT = 10.0
 #: Seconds until the next address is tried, too, while one has not answered (RFC 8305 §8).
 _HEAD_START = 0.25
+
+#: How many unread responses one connection of a session may have.
+MAX_RESPONSES = 20
 
 #: An IP address and a port.
 Address = tuple[str, int]
@@ -60,18 +68,15 @@ class Dialer:
     Args:
         memory: Which addresses failed in earlier attempts.
         create: Creates a socket for an address, or raises OSError where it is not allowed.
-        look_up: Resolves a name as `getaddrinfo`; that of the event loop by default.
     """
 
     def __init__(
         self,
         memory: Alternatives[Address] | None = None,
         create: Callable[[Any], socket.socket] = any_socket,
-        look_up: Callable[..., Awaitable[list[Any]]] | None = None,
     ) -> None:
         self.memory: Alternatives[Address] = Alternatives() if memory is None else memory
         self._create = create
-        self._look_up = look_up
         self._dialled: dict[Address, None] = {}
 
     async def dial(self, host: str, port: int) -> socket.socket:
@@ -84,7 +89,6 @@ class Dialer:
         requested = _cancellations()
         async with asyncio.timeout(TIMEOUT):
             try:
-                look_up = self._look_up or asyncio.get_running_loop().getaddrinfo
                 found = await look_up(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
                 infos = {_address(info): info for info in found}
                 order = self.memory.order(infos)
@@ -230,7 +234,7 @@ class _Threads:
         self._work.put((future, work))
         if not self._idle.acquire(blocking=False) and self._count < self._limit:
             self._count += 1
-            Thread(target=self._run, name=f"hub-lookup-{self._count}", daemon=True).start()
+            Thread(target=self._run, name=f"lookup-{self._count}", daemon=True).start()
         return future
 
     def _run(self) -> None:
@@ -253,6 +257,12 @@ async def look_up(host: str, port: int, **options: Any) -> list[Any]:
     return await asyncio.wrap_future(_threads.submit(work))
 
 
+def _numeric(address: Any) -> str:
+    """Return the address of a sockaddr; a link-local one of IPv6 names its interface."""
+    host, scope = address[0], address[3] if len(address) == 4 else 0
+    return f"{host}%{scope}" if scope else str(host)
+
+
 class AddressResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
@@ -263,7 +273,7 @@ class AddressResolver(AbstractResolver):
         return [
             ResolveResult(
                 hostname=host,
-                host=str(address[0]),
+                host=_numeric(address),
                 port=int(address[1]),
                 family=kind,
                 proto=protocol,
@@ -273,3 +283,46 @@ class AddressResolver(AbstractResolver):
         ]
 
     async def close(self) -> None: ...
+
+
+class _BoundedResponses(ResponseHandler):
+    """Reads responses, and closes a connection with more than a request can have.
+
+    A response with a status of 1xx stays in memory until it is read, and aiohttp accepts any
+    number of them.
+    """
+
+    def feed_data(self, data: Any, size: int = 0) -> None:
+        if len(self._buffer) < MAX_RESPONSES:
+            super().feed_data(data, size)
+        elif self.transport is not None:
+            self.transport.abort()
+
+
+def open_session(
+    create_socket: Callable[[Any], socket.socket],
+    fields: Mapping[str, str],
+    *,
+    timeout: aiohttp.ClientTimeout,
+    tls: ssl.SSLContext | None = None,
+) -> aiohttp.ClientSession:
+    """Return a session without cookies, whose callers limit the number of requests.
+
+    Args:
+        create_socket: Creates a socket for an address, or raises OSError where it is not allowed.
+        fields: The header fields of every request.
+        timeout: The limits on time.
+        tls: The trusted certificates; by default those of the system.
+    """
+    connector = Connector(
+        resolver=AddressResolver(), socket_factory=create_socket, limit=0, ssl=tls or True
+    )
+    factory = partial(_BoundedResponses, loop=asyncio.get_running_loop())
+    connector._factory = factory  # type: ignore[assignment]
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=timeout,
+        auto_decompress=False,  # a small response cannot become a large one
+        headers=fields,
+    )

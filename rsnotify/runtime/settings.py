@@ -1,8 +1,10 @@
-"""Settings from a file, the environment and options: reading them, and reporting wrong ones.
+"""The settings of every command, from a file, the environment and options.
 
-A wrong setting is a `WrongSetting`, which names the file and line, the variable or the option, and
-describes the allowed values from the type of the setting. Tokens are never kept: files and memory
-hold only their digests.
+Options override variables of the environment, these override the file, and that the defaults. The
+types of settings are structs. What makes one wrong raises `WrongSetting`, which knows only the path
+to the setting; `Settings.locating` adds the option, the variable, or the file and its line. The
+allowed values are described from the type of the setting, and a wrong value is never repeated,
+since it may be a secret.
 """
 
 from __future__ import annotations
@@ -10,20 +12,25 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct, inspect
-from msgspec.structs import fields
 
-from rsnotify.errors import ConfigurationError
+from rsnotify.errors import ConfigurationError, WrongOption, without_credentials
 
 _log = logging.getLogger("rsnotify")
+
+#: The name of a variable begins with this, and with that of its command. Former names are without
+#: the command, from when all commands read the same variables; they are accepted for one release.
+PREFIX = "RSNOTIFY_"
+#: The similarity of two names above which one is probably a misspelling of the other.
+_SIMILARITY = 0.85
 
 
 def is_former(environ: Mapping[str, str], old: str, new: str) -> bool:
@@ -55,17 +62,6 @@ def read_text(path: str | Path) -> str:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"cannot read {path}: it is not UTF-8") from None
-
-
-def decode_settings(path: str | Path, text: str) -> dict[str, Any]:
-    """Decode a configuration file: JSON if its name ends in .json, else TOML."""
-    decode = msgspec.json.decode if str(path).endswith(".json") else msgspec.toml.decode
-    try:
-        return decode(text, type=dict[str, Any])
-    except RecursionError:
-        raise ConfigurationError(f"cannot read {path}: it is nested too deeply") from None
-    except ValueError as error:  # also raised for a number with too many digits
-        raise ConfigurationError(f"cannot read {path}: {error}") from None
 
 
 class FileWatch:
@@ -129,24 +125,6 @@ def line_of(text: str, path: SettingPath) -> int | None:
     return next((lines[prefix] for prefix in prefixes if prefix in lines), None)
 
 
-def place_of(file: object, text: str, path: SettingPath) -> str:
-    """Return the file, and the line if it is known, where a setting begins."""
-    line = line_of(text, path)
-    return str(file) if line is None else f"{file}, line {line}"
-
-
-class SettingsFile:
-    """A .toml or .json file: its settings, and the places where they stand."""
-
-    def __init__(self, path: str | Path) -> None:
-        self._path = path
-        self._text = read_text(path)
-        self.settings = decode_settings(path, self._text)
-
-    def place(self, path: SettingPath) -> str:
-        return place_of(self._path, self._text, path)
-
-
 def _lines(text: str) -> dict[tuple[str | int, ...], int]:
     found: dict[tuple[str | int, ...], int] = {}
     counts: dict[str, int] = {}
@@ -182,10 +160,15 @@ _MANY = {"a text": "texts", "a number": "numbers", "a table": "tables"}
 
 def describe_allowed(kind: Any, path: SettingPath) -> str | None:
     """Describe the allowed values of a setting, such as "a number from 1 to 10", from its type."""
+    found = _type_at(kind, path)
+    return None if found is None else _named(found)
+
+
+def _type_at(kind: Any, path: SettingPath) -> inspect.Type | None:
     found: inspect.Type | None = inspect.type_info(kind)
     for step in path:
         found = _within(found, step)
-    return None if found is None else _named(found)
+    return found
 
 
 def _within(kind: inspect.Type | None, step: str | int) -> inspect.Type | None:
@@ -238,8 +221,8 @@ def _one_of(values: Iterable[str]) -> str:
 
 
 def _shown(value: str | int | None) -> str:
-    # A text that looks like a number needs its quotes.
-    return f'"{value}"' if isinstance(value, str) and value.isdigit() else str(value)
+    # A text that begins like a number needs its quotes in a file.
+    return f'"{value}"' if isinstance(value, str) and value[:1].isdigit() else str(value)
 
 
 def _text(kind: inspect.StrType) -> str:
@@ -269,7 +252,7 @@ _MISSING = re.compile(r"missing required field `([^`]*)`")
 
 
 class WrongSetting(ConfigurationError):
-    """A setting is wrong. Its reader turns it into a message with the file and the line."""
+    """A setting is wrong; `Settings.locating` adds where it was set."""
 
     def __init__(self, path: SettingPath, reason: str) -> None:
         self.path = path
@@ -298,7 +281,8 @@ def _translated(message: str, kind: type[Struct], table: SettingPath) -> WrongSe
     reason, _, where = message.partition(" - at `$")
     path = [name or int(number) for name, number in _STEP.findall(where)]
     if match := _UNKNOWN.search(reason):
-        return _unknown(match.group(1), path, kind, table)
+        reason = "there is no such setting" + _suggested(match.group(1), _type_at(kind, path))
+        return WrongSetting((*table, *path, match.group(1)), reason)
     if match := _MISSING.search(reason):
         return WrongSetting((*table, *path, match.group(1)), "it is missing")
     allowed = describe_allowed(kind, path)
@@ -307,151 +291,90 @@ def _translated(message: str, kind: type[Struct], table: SettingPath) -> WrongSe
     return WrongSetting((*table, *path) or ("",), reason)
 
 
-def _unknown(name: str, path: SettingPath, kind: type[Struct], table: SettingPath) -> WrongSetting:
-    reason = "there is no such setting"
-    if not path:
-        near = get_close_matches(name, [field.encode_name for field in fields(kind)], 1)
-        reason += "".join(f"; did you mean {match}?" for match in near)
-    return WrongSetting((*table, *path, name), reason)
+def _suggested(name: str, kind: inspect.Type | None) -> str:
+    known = [
+        field.encode_name
+        for choice in _choices(kind)
+        if isinstance(choice, inspect.StructType)
+        for field in choice.fields
+    ]
+    return "".join(f"; did you mean {near}?" for near in get_close_matches(name, known, 1))
 
 
-#: A shorter token could be guessed.
-MIN_TOKEN = 16
+class SettingsFile:
+    """The settings in a file, and the lines where they stand.
 
-_NO_TOKEN = (
-    "a token must not be in a file; write its SHA-256, as token_sha256 "
-    "(`rsnotify hub token` makes both)"
-)
-_NO_SECRET = "a secret must not be here; put it into a file of its own, named by jwt_key_file"
-_NO_PASSWORD = "a password must not be here; put it into a file of its own, named by {}"
-
-
-def digest(token: str) -> str:
-    return sha256(token.encode(errors="surrogateescape")).hexdigest()
-
-
-def find_secrets(settings: dict[str, Any]) -> Iterator[tuple[SettingPath, str]]:
-    """Yield the path of each secret that must not be in a settings file, and what to do instead."""
-    for name, tables in settings.items():
-        for number, table in enumerate(tables if isinstance(tables, list) else []):
-            if isinstance(table, dict) and "token" in table:
-                yield (name, number, "token"), _NO_TOKEN
-    key = settings.get("jwt_key")
-    if isinstance(key, str) and "PUBLIC KEY-----" not in key:
-        yield ("jwt_key",), _NO_SECRET
-    for name in ("mqtt_password", "xmpp_password", "store_password"):
-        if name in settings:
-            yield (name,), _NO_PASSWORD.format(f"{name}_file")
-    store = settings.get("store")
-    if isinstance(store, str) and ":" in store.partition("://")[2].rpartition("@")[0]:
-        yield ("store",), _NO_PASSWORD.format("store_password_file")
-
-
-def with_digests(value: Any, place: str) -> Any:
-    """Return a setting with each token in an array of tables replaced by its digest.
-
-    `place` begins the sentence that refuses a token that is too short.
+    Args:
+        path: The file: JSON if its name ends in .json, else TOML.
+        text: Its text; None reads the file.
     """
-    if not isinstance(value, (list, tuple)):
-        return value
-    return [_with_digest(each, place) if isinstance(each, dict) else each for each in value]
+
+    def __init__(self, path: str | Path, text: str | None = None) -> None:
+        self.path = path
+        self._text = read_text(path) if text is None else text
+        decode = msgspec.json.decode if str(path).endswith(".json") else msgspec.toml.decode
+        try:
+            self.settings: dict[str, Any] = decode(self._text, type=dict[str, Any])
+        except RecursionError:
+            raise ConfigurationError(f"cannot read {path}: it is nested too deeply") from None
+        except ValueError as error:  # also raised for a number with too many digits
+            raise ConfigurationError(f"cannot read {path}: {error}") from None
+
+    def located(self, wrong: WrongSetting) -> ConfigurationError:
+        """Return the error in one sentence: the file and line, the table, the key, the reason."""
+        line = line_of(self._text, wrong.path)
+        place = str(self.path) if line is None else f"{self.path}, line {line}"
+        return _sentence(place, wrong, self.settings)
 
 
-def _with_digest(table: dict[str, Any], place: str) -> dict[str, Any]:
-    if "token" not in table:
-        return table
-    token = table["token"]
-    if not isinstance(token, str) or len(token) < MIN_TOKEN:
-        reason = f"a token is a text of {MIN_TOKEN} characters or more"
-        raise ConfigurationError(f"{place}: token: {reason}")
-    others = {name: value for name, value in table.items() if name != "token"}
-    return {"token_sha256": digest(token), **others}
+class Variables:
+    """Settings in the environment: `RSNOTIFY_HUB_LOG_BYTES` is `log_bytes` of `rsnotify hub`.
 
+    An empty variable counts as not set.
 
-PREFIX = "RSNOTIFY_HUB_"
-#: The prefix from when all commands read the same variables; accepted for one release.
-FORMER_PREFIX = "RSNOTIFY_"
-
-#: The similarity of two names above which one is probably a misspelling of the other.
-_SIMILARITY = 0.85
-
-
-class SettingsLayer(Protocol):
-    settings: dict[str, Any]
-
-    def place(self, path: SettingPath) -> str:
-        """Return the place of a setting, as the beginning of a sentence."""
-        ...
-
-
-class FileLayer(SettingsFile):
-    """A file that must not contain a secret."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        for where, instead in find_secrets(self.settings):
-            raise ConfigurationError(f"{self.place(where)}: {where[-1]}: {instead}")
-
-
-class EnvironmentLayer:
-    """Variables of the environment: `RSNOTIFY_HUB_LOG_BYTES` is the setting `log_bytes`.
-
-    An empty variable counts as not set. A variable with the prefix that is no setting may belong to
-    another command.
+    Args:
+        command: The command that has these settings.
+        environ: The environment.
+        types: The types of the settings by their names.
 
     Attributes:
         former: Variables that are set by their former names, each with its present name.
     """
 
-    def __init__(self, environ: Mapping[str, str], types: Mapping[str, Any]) -> None:
-        self._names = {name: _variable_of(name, environ) for name in types}
-        names = [(FORMER_PREFIX + name.upper(), _variable(name)) for name in types]
-        self.former = {old: new for old, new in names if is_former(environ, old, new)}
+    def __init__(self, command: str, environ: Mapping[str, str], types: Mapping[str, Any]) -> None:
+        self._prefix = f"{PREFIX}{command.upper()}_"
+        self._environ = environ
+        self._variables: dict[str, str] = {}
+        self.former: dict[str, str] = {}
+        for name in types:
+            new, old = self._prefix + name.upper(), PREFIX + name.upper()
+            self._variables[name] = old if environ.get(old) and not environ.get(new) else new
+            if is_former(environ, old, new):
+                self.former[old] = new
         self.settings = {
-            name: with_digests(_decode_value(used, text, types[name]), self.place([name]))
-            for name, used in self._names.items()
-            if (text := environ.get(used))
+            name: _decode_value(variable, text, types[name])
+            for name, variable in self._variables.items()
+            if (text := environ.get(variable))
         }
 
-    def place(self, path: SettingPath) -> str:
-        return f"the variable {self._names.get(str(path[0])) or _variable(str(path[0]))}"
+    def located(self, wrong: WrongSetting) -> ConfigurationError:
+        place = f"the variable {self._variables[str(wrong.path[0])]}"
+        return _sentence(place, wrong, self.settings)
 
+    def misspelt(self) -> dict[str, str]:
+        """Return variables that have nearly the name of a setting, with the right name.
 
-def misspelt(environ: Iterable[str], names: Collection[str]) -> dict[str, str]:
-    """Return variables that are no settings but have nearly the name of one, and that name."""
-    settings = [name.upper() for name in names]
-    found = {}
-    for variable in environ:
-        prefix = PREFIX if variable.startswith(PREFIX) else FORMER_PREFIX
-        name = variable.removeprefix(prefix)
-        if name != variable and name not in settings:
-            for near in get_close_matches(name, settings, 1, _SIMILARITY):
-                found[variable] = PREFIX + near
-    return found
-
-
-class OptionLayer:
-    """Options of the command line, or settings from a program; None stands for one not given."""
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self.settings = {
-            name: with_digests(value, self.place([name]))
-            for name, value in options.items()
-            if value is not None
-        }
-
-    def place(self, path: SettingPath) -> str:
-        return f"the option --{str(path[0]).replace('_', '-')}"
-
-
-def _variable(name: str) -> str:
-    return PREFIX + name.upper()
-
-
-def _variable_of(name: str, environ: Mapping[str, str]) -> str:
-    """Return the variable of a setting: its former name only if the present name is not set."""
-    present, former = _variable(name), FORMER_PREFIX + name.upper()
-    return former if environ.get(former) and not environ.get(present) else present
+        Others that are no settings may belong to another command.
+        """
+        names = [name.upper() for name in self._variables]
+        found = {}
+        for variable in self._environ:
+            prefix = self._prefix if variable.startswith(self._prefix) else PREFIX
+            name = variable.removeprefix(prefix)
+            if name != variable and name not in names:
+                for near in get_close_matches(name, names, 1, _SIMILARITY):
+                    found[variable] = self._prefix + near
+        return found
 
 
 def _decode_value(variable: str, text: str, kind: Any) -> Any:
@@ -459,13 +382,122 @@ def _decode_value(variable: str, text: str, kind: Any) -> Any:
     for strict in (True, False):
         with suppress(msgspec.ValidationError):
             return msgspec.convert(text, kind, strict=strict)
-    return _decode_array(variable, text) if text.lstrip().startswith("[") else text
-
-
-def _decode_array(variable: str, text: str) -> Any:
+    if not text.lstrip().startswith("["):
+        return text
     with suppress(msgspec.DecodeError):
         return msgspec.json.decode(text)
     with suppress(msgspec.DecodeError):
         return msgspec.toml.decode(f"value = {text}", type=dict[str, Any])["value"]
     # The message of the decoder might repeat a secret.
     raise ConfigurationError(f"the variable {variable}: no array as JSON or TOML writes it")
+
+
+class Settings:
+    """The settings of a command: options override variables, and these a file.
+
+    Args:
+        file: The file, if there is one.
+        options: Settings that options give, in tables as in the file; None stands for an option
+            that was not given.
+        variables: Settings that the environment gives other than by options.
+        prefixes: What the names of the options for a table begin with, `{"websub": "callback_"}`.
+
+    Attributes:
+        merged: All settings, as a file would have them.
+    """
+
+    def __init__(
+        self,
+        file: SettingsFile | None,
+        options: Mapping[str, Any] | None = None,
+        variables: Variables | None = None,
+        prefixes: Mapping[str, str] | None = None,
+    ) -> None:
+        self.options = _given(options or {})
+        self._file = file
+        self._variables = variables
+        self._prefixes = prefixes or {}
+        below = {} if file is None else file.settings
+        self.merged = _over(below | ({} if variables is None else variables.settings), self.options)
+
+    @contextmanager
+    def locating(self) -> Iterator[None]:
+        """Return a context that turns each `WrongSetting` into an error that states its place."""
+        try:
+            yield
+        except WrongSetting as wrong:
+            raise self._located(wrong) from None
+
+    def _located(self, wrong: WrongSetting) -> ConfigurationError:
+        if (option := self._option(wrong)) is not None:
+            return option
+        if self._variables is not None and wrong.path[0] in self._variables.settings:
+            return self._variables.located(wrong)
+        if self._file is not None:
+            return self._file.located(wrong)
+        return _sentence("the settings", wrong, self.merged)
+
+    def _option(self, wrong: WrongSetting) -> WrongOption | None:
+        """Return the error of the option that gives a setting; None if none does."""
+        name, *within = wrong.path
+        given = self.options.get(str(name))
+        if isinstance(given, dict) and within and within[0] in given:
+            name, *within = f"{self._prefixes.get(str(name), '')}{within[0]}", *within[1:]
+        elif given is None or isinstance(given, dict):
+            return None
+        keys = [step for step in within if isinstance(step, str)]
+        return WrongOption(str(name), ": ".join([*keys, wrong.reason]))
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _given(value) if isinstance(value, Mapping) else value
+        for name, value in options.items()
+        if value is not None
+    }
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with others over them; tables are merged."""
+    merged = dict(below)
+    for name, value in above.items():
+        present = below.get(name, {})
+        if not isinstance(value, dict):
+            merged[name] = value
+        elif isinstance(present, dict):  # otherwise it is wrong, which has to show
+            merged[name] = present | value
+    return merged
+
+
+def _sentence(place: str, wrong: WrongSetting, settings: Mapping[str, Any]) -> ConfigurationError:
+    names = filter(None, _names(wrong.path, settings))
+    return ConfigurationError(": ".join([place, *names, wrong.reason]))
+
+
+def _names(path: SettingPath, settings: Any) -> list[str]:
+    """Return the tables and the key of a setting as a file writes them: `[[set]] maps`, `port`."""
+    names: list[str] = []
+    for step in path:
+        if isinstance(step, str):
+            settings = settings.get(step) if isinstance(settings, dict) else None
+            names.append(f"[{step}]" if not names and isinstance(settings, dict) else step)
+            continue
+        settings = settings[step] if isinstance(settings, (list, tuple)) else None
+        if isinstance(settings, dict):
+            title = settings.get("name") or settings.get("url")
+            # The query of a URL may have a password, too.
+            shown = (
+                without_credentials(title).partition("?")[0] if isinstance(title, str) else step + 1
+            )
+            names[-1] = f"[[{names[-1]}]] {shown}"
+        else:
+            names[-1] = f"item {step + 1} of {names[-1]}"
+    return names
+
+
+#: A shorter token could be guessed.
+MIN_TOKEN = 16
+
+
+def digest(token: str) -> str:
+    return sha256(token.encode(errors="surrogateescape")).hexdigest()

@@ -152,6 +152,7 @@ class Progress(Struct, frozen=True, omit_defaults=True):
         missing: Resources that were announced and are not available. T does not wait for them.
         last_list: The Resource List that was compared last and is applied completely.
         closed: The closed lists that are known and applied completely.
+        coarse_until: Changes with a coarse datetime, such as a date, may have happened up to here.
     """
 
     through: Instant
@@ -162,3 +163,4 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     missing: tuple[MissingResource, ...] = ()
     last_list: ComparedList | None = None
     closed: KnownLists = KnownLists()
+    coarse_until: Instant = EARLIEST

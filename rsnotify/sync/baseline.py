@@ -116,6 +116,8 @@ class Baseline:
         self._undated: Document | None = None
         #: The root, if it is a Resource List that was read.
         self.resource_list: ComparedList | None = None
+        #: Whether that list was dated later than the response with it.
+        self.is_list_ahead = False
         self._queue = DocumentQueue([root])
         self._queue.pop()
 
@@ -143,10 +145,12 @@ class Baseline:
         if document.capability not in expected:
             raise WrongDocument(f"a {self.root.kind} was expected, not {document.capability!r}")
         fingerprint = _fingerprint(document)
-        if document.at is not None and is_ahead(document.at, sent):
-            document = msgspec.structs.replace(document, at=sent)
+        is_dated_ahead = document.at is not None and is_ahead(document.at, sent)
+        if is_dated_ahead:
+            document = replace(document, at=sent)
         if self.current is self.root and self.root.kind is DocumentKind.RESOURCE_LIST:
             self.resource_list = ComparedList(fingerprint, document.at)
+            self.is_list_ahead = is_dated_ahead
         following = document.link(Rel.NEXT) if package is None else None
         if following is not None:
             page = resolve(self.current.uri, following)
@@ -304,6 +308,8 @@ class BaselineRun:
         read, known = self.baseline.resource_list, self._state.frontiers.last_list
         if self.has_lost or read is None or read.fingerprint is None or known is None:
             return False
+        if not self.baseline.is_list_ahead and (read.at or EARLIEST) > (known.at or EARLIEST):
+            return False  # it was dated ahead when it was compared, and its time has come since
         is_expected = self.is_routine or self._state.frontiers.uncovered_gap is not None
         return is_expected and read.fingerprint == known.fingerprint
 

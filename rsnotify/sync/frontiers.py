@@ -140,6 +140,7 @@ class SyncFrontiers:
             self.last_list = self._durable_last_list = progress.last_list
             self.closed = self._durable_closed = progress.closed
             self.prefix = progress.prefix
+            self.coarse_until = progress.coarse_until
             self._through = progress.through
             seen, running = progress.seen, progress.running
             # Changes of that very instant are not new when a hub repeats them.
@@ -291,7 +292,8 @@ class SyncFrontiers:
         if durable.instant > through:
             # The next run has to find the gap again.
             gap = self.uncovered_gap
-            return Progress(through, min(through, gap.after) if gap else through)
+            confirmed = min(through, gap.after) if gap else through
+            return Progress(through, confirmed, coarse_until=self.coarse_until)
         return Progress(
             through,
             durable.instant,
@@ -300,6 +302,7 @@ class SyncFrontiers:
             self._stored_prefix(low_water),
             last_list=self._last_list_applied(low_water),
             closed=self._closed_applied(low_water),
+            coarse_until=self.coarse_until,
         )
 
     def _stored_prefix(self, low_water: Instant | None) -> ListFingerprint | None:

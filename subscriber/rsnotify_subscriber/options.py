@@ -26,10 +26,10 @@ from rsnotify_subscriber.terms import BUILT_IN, DEFAULT_TERMS, Via, WebSubTerms
 class FollowOptions(Struct, frozen=True, kw_only=True):
     """The options of a `Subscriber` or a `Relay`, checked when they are made.
 
+    The arguments are in four groups: what is copied, how changes arrive, requests, and the files of
+    a mirror.
+
     Args:
-        via: The transport by which changes arrive.
-        hubs: How many hub connections are kept up at once, of the best that work.
-        pace: How often documents are requested, and how much is done at once.
         selection: The part of the set that is followed. If it differs from the last run's, the
             whole copy is compared with the Source again.
         prefer: A media type, or several, the best first. Where the Source offers an alternate
@@ -40,17 +40,10 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
         patches: Functions that apply patches, by media type: each takes the content before and
             the patch, and returns the content after. JSON Patch, JSON Merge Patch and XML Patch
             are installed with rsnotify; other packages can offer more.
-        per_host: Connections to one host at a time; of a subscriber in a fleet, its requests.
-        check_files: The seconds between two comparisons of the sizes and modification times of a
-            mirror's files with what was written. They are also compared at the start and when
-            everything is compared with the Source; with 0, only then.
-        verify: Whether all files of a mirror are read at the start, and compared by hash.
         largest: The most bytes that are read of a resource whose length is not announced.
-        allow_private_addresses: Whether documents may name hosts at loopback and private
-            addresses. The host of the Source's URL may always have one: documents are read at
-            the port of that URL, and a hub may be at any port.
-        credentials: What is sent to the origin of the Source, and to no other; by default the
-            entry of the netrc file for its host.
+        via: The transport by which changes arrive.
+        hubs: How many hub connections are kept up at once, of the best that work.
+        pace: How often documents are requested, and how much is done at once.
         callbacks: The URL at which hubs reach this process, for WebSub; any number of subscribers
             may share it.
         terms: What a relay requests of hubs over WebSub if it makes its own `callbacks`.
@@ -58,29 +51,43 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
         xmpp: The account by which XMPP PubSub services are used, an `XmppLogin`; without one, none
             is.
         logins: The logins of transports that other packages offer, by the scheme of their URLs.
+        credentials: What is sent to the origin of the Source, and to no other; by default the
+            entry of the netrc file for its host.
+        allow_private_addresses: Whether documents may name hosts at loopback and private
+            addresses. The host of the Source's URL may always have one: documents are read at
+            the port of that URL, and a hub may be at any port.
+        per_host: Connections to one host at a time; of a subscriber in a fleet, its requests.
+        check_files: The seconds between two comparisons of the sizes and modification times of a
+            mirror's files with what was written. They are also compared at the start and when
+            everything is compared with the Source; with 0, only then.
+        verify: Whether all files of a mirror are read at the start, and compared by hash.
 
     Raises:
         ConfigurationError: A value has a wrong type, or one that can never work.
     """
 
-    via: Via = Via.AUTO
-    hubs: int = 1
-    pace: Pace = Pace()
+    # What is copied.
     selection: Selection = Selection()
     prefer: str | Sequence[str] = ()
     exact: bool = False
     patches: Mapping[str, Patch] = {}
-    per_host: int = PER_HOST
-    check_files: float = 86_400.0
-    verify: bool = False
     largest: int = MOST_CONTENT_BYTES
-    allow_private_addresses: bool = False
-    credentials: Credentials = NO_CREDENTIALS
+    # How changes arrive.
+    via: Via = Via.AUTO
+    hubs: int = 1
+    pace: Pace = Pace()
     callbacks: Callbacks | None = None
     terms: WebSubTerms = DEFAULT_TERMS
     mqtt: MqttOptions = DEFAULT_MQTT
     xmpp: Struct | None = None
     logins: Mapping[str, Struct] = {}
+    # Requests.
+    credentials: Credentials = NO_CREDENTIALS
+    allow_private_addresses: bool = False
+    per_host: int = PER_HOST
+    # The files of a mirror.
+    check_files: float = 86_400.0
+    verify: bool = False
 
     def __post_init__(self) -> None:
         """Check all values; `via` may be given as text, and `prefer` as a single media type."""

@@ -40,6 +40,11 @@ PER_PACKAGE = 2
 PER_PART = 2
 
 
+def at(seconds: float) -> datetime:
+    """Return an instant so many seconds after the epoch of the tests."""
+    return EPOCH + timedelta(seconds=seconds)
+
+
 class Period(Struct):
     """What a Change List or a package holds: changes after `from_` until `until`."""
 

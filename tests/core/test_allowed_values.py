@@ -39,7 +39,7 @@ class Outer(Struct):
         (["share"], "a number of at least 0.5"),
         (["colours"], "an array of one of red, blue"),
         (["colours", 1], "one of red, blue"),
-        (["version"], 'one of 3.1.1, "5"'),
+        (["version"], 'one of "3.1.1", "5"'),
         (["on"], "true or false"),
         (["name"], "a text that is not empty"),
         (["either"], "a whole number or a text"),

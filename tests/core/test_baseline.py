@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from random import Random
 
 import pytest
 
+from rsnotify.format.coverage import EARLIEST
 from rsnotify.format.model import Capability, Document, Link, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.sync.actions import ComparedList
-from rsnotify.sync.baseline import Baseline
-from tests.core.world import BASE, EPOCH
+from rsnotify.sync.actions import ComparedList, DocumentKind, LogNote, Progress
+from rsnotify.sync.baseline import Baseline, BaselinePolicy, ComparisonSchedule
+from rsnotify.sync.follower_state import SyncState
+from rsnotify.sync.pace import Pace
+from tests.core.source import BASE, EPOCH, at
 
 DUMP = Offer(resource_dump=BASE + "dump.xml")
 LISTS = Offer(resource_list=BASE + "list.xml")
@@ -113,3 +117,142 @@ def test_the_last_of_an_archives_lists_without_datetimes_is_read() -> None:
     baseline.read(Document(Capability.RESOURCE_LIST_ARCHIVE, archived))
     found = [fetch.uri for fetch in iter(baseline.next, None)]
     assert found == [BASE + "2.xml"]
+
+
+# When everything is compared, and from which documents.
+
+
+PACE = Pace(compare=240, repair=24)
+OFFER = Offer(resource_list="http://a.example/list.xml", resource_dump="http://a.example/dump.xml")
+
+
+def first_time_due(schedule: ComparisonSchedule) -> int | None:
+    return next((now for now in range(2_000) if schedule.is_due(now)), None)
+
+
+def test_everything_is_compared_once_in_an_interval_and_not_twice_without_a_pull() -> None:
+    schedule = ComparisonSchedule(PACE, compared=100, capability_list=None)
+    assert first_time_due(schedule) == 340
+    schedule.done(350, "http://a.example/capabilities.xml", is_settled=True)
+    assert schedule.compared == 350
+    assert schedule.capability_list == "http://a.example/capabilities.xml"
+    assert not schedule.is_due(9_999), "a pull comes between"
+    assert first_time_due(schedule) == 590
+
+
+def test_a_missing_resource_makes_the_next_comparison_come_early() -> None:
+    schedule = ComparisonSchedule(PACE, compared=100, capability_list=None)
+    schedule.expedite()
+    assert first_time_due(schedule) == 124
+    schedule.done(130, None, is_settled=False)
+    schedule.is_due(0)
+    assert first_time_due(schedule) == 154
+    schedule.done(160, None, is_settled=True)
+    schedule.is_due(0)
+    assert first_time_due(schedule) == 400
+
+
+def test_a_comparison_that_failed_is_put_off_for_a_part_of_the_interval() -> None:
+    schedule = ComparisonSchedule(PACE, compared=100, capability_list=None)
+    schedule.expedite()
+    schedule.put_off(350)
+    assert first_time_due(schedule) == 360
+
+
+def policy(progress: Progress | None) -> tuple[BaselinePolicy, SyncState]:
+    state = SyncState(progress, PACE, Random(1))
+    return BaselinePolicy(state), state
+
+
+def first_root(policy: BaselinePolicy) -> DocumentKind:
+    return policy.new_baseline(OFFER, reads_old=False).root.kind
+
+
+def test_an_empty_copy_begins_with_the_dump_and_any_other_with_the_list() -> None:
+    assert first_root(policy(None)[0]) is DocumentKind.RESOURCE_DUMP
+    assert first_root(policy(Progress(EPOCH, EPOCH))[0]) is DocumentKind.RESOURCE_LIST
+
+
+def test_if_the_list_did_not_close_a_gap_the_dump_is_tried_next() -> None:
+    tried, state = policy(Progress(EPOCH, EPOCH))
+    state.frontiers.skip_gap(at(9))
+    roots = []
+    for _ in range(4):
+        tried.needed = True
+        roots.append(first_root(tried))
+        tried.baseline_ended()
+        assert not tried.needed
+        tried.pull_ended()
+        assert tried.needed
+    assert roots == [DocumentKind.RESOURCE_LIST, DocumentKind.RESOURCE_DUMP] * 2
+    state.frontiers.baseline(at(9))
+    tried.baseline_ended()
+    tried.pull_ended()
+    assert not tried.needed
+    tried.needed = True
+    assert first_root(tried) is DocumentKind.RESOURCE_LIST, "it begins again"
+
+
+def test_only_a_source_that_has_moved_makes_an_old_dump_news() -> None:
+    made, _ = policy(Progress(at(5), at(5)))
+    assert made.new_baseline(OFFER, reads_old=False)._is_old(at(5))
+    assert not made.new_baseline(OFFER, reads_old=False)._is_old(at(6))
+    assert not made.new_baseline(OFFER, reads_old=True)._is_old(at(5))
+
+
+def test_after_the_clock_went_back_lists_of_a_later_time_count_as_undated() -> None:
+    restarted, state = policy(Progress(at(9), at(9)))
+    restarted.restart(at(3), at(5), can_compare=True)
+    assert restarted.needed
+    assert state.frontiers.known is None
+    baseline = restarted.new_baseline(OFFER, reads_old=False)
+    assert baseline.at == at(3)
+    assert baseline.root.kind is DocumentKind.RESOURCE_LIST, "the copy is not empty"
+    assert baseline._until == at(5)
+    restarted.compared(baseline)
+    assert restarted.new_baseline(OFFER, reads_old=False)._until is None
+
+
+def test_without_a_list_of_all_resources_a_source_is_followed_from_where_its_lists_begin() -> None:
+    restarted, state = policy(Progress(at(9), at(9)))
+    restarted.restart(at(3), at(5), can_compare=False)
+    assert not restarted.needed
+    assert (state.frontiers.known, state.frontiers.confirmed) == (at(3), at(3))
+    assert restarted.new_baseline(OFFER, reads_old=False)._until is None
+
+
+def test_a_dump_without_at_is_remembered_until_another_was_read() -> None:
+    remembering, _ = policy(None)
+    dump = Document(Capability.RESOURCE_DUMP, (Resource("a.zip"),))
+    for offered in (dump, None):
+        baseline = remembering.new_baseline(OFFER, reads_old=False)
+        if offered is not None:
+            baseline.read(offered)
+        remembering.compared(baseline)
+        assert remembering.new_baseline(OFFER, reads_old=False)._last_dump == dump
+    assert remembering.new_baseline(OFFER, reads_old=True)._last_dump is None
+
+
+@pytest.mark.parametrize(
+    ("confirmed", "can_compare", "baselines", "needed", "gap", "warned"),
+    [
+        (at(1), True, 0, True, False, False),
+        (at(1), True, 1, True, False, False),
+        (at(1), True, 2, False, True, True),
+        (at(1), False, 0, False, True, True),
+        (EARLIEST, False, 0, False, False, False),
+    ],
+)
+def test_a_gap_is_closed_by_a_comparison_or_stays_and_is_reported(
+    confirmed: datetime, can_compare: bool, baselines: int, needed: bool, gap: bool, warned: bool
+) -> None:
+    handling, state = policy(Progress(confirmed, confirmed))
+    for _ in range(baselines):
+        handling.baseline_ended()
+    state.settled = True
+    handling.handle_gap(at(5), can_compare=can_compare)
+    assert not state.settled
+    assert handling.needed is needed
+    assert (state.frontiers.uncovered_gap is not None) is gap
+    assert state.frontiers.confirmed == (confirmed if needed else at(5))
+    assert [note.warning for note in state.actions if isinstance(note, LogNote)] == [warned]

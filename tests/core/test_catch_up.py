@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 from msgspec.structs import replace
 
@@ -23,17 +21,14 @@ from rsnotify.sync.actions import (
     Progress,
 )
 from rsnotify.sync.frontiers import LONGEST_LEAP
+from tests.core.source import EPOCH, at
 from tests.core.wire import Wire
-from tests.core.world import EPOCH, PACE
+from tests.core.world import PACE
 
 BEGUN = Progress(EPOCH, EPOCH)
 LISTS = Offer(change_list="changes")
 ARCHIVED = Offer(change_list="changes", change_list_archive="archive")
 ALL = Offer(change_list="changes", resource_list="resources")
-
-
-def at(seconds: float) -> Instant:
-    return EPOCH + timedelta(seconds=seconds)
 
 
 def changes(from_: float, *seconds: float) -> Document:

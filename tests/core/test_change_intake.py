@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from random import Random
 
 import pytest
@@ -15,8 +14,8 @@ from rsnotify.sync.actions import DocumentKind, Fetch, Progress
 from rsnotify.sync.change_intake import ChangeIntake
 from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.pace import Pace
+from tests.core.source import EPOCH, at
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DEFAULT = Pace()
 
 
@@ -24,22 +23,18 @@ def test_the_last_packages_that_were_read_are_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(change_intake, "_PACKAGES", 2)
-    state = SyncState(Progress(NOW, NOW), Pace(hold=10), Random(1))
+    state = SyncState(Progress(EPOCH, EPOCH), Pace(hold=10), Random(1))
     intake = ChangeIntake(state)
     for name in "abac":
         package = Resource(f"http://a.example/{name}.zip")
         fetch = Fetch(package.uri, DocumentKind.CHANGE_DUMP, package)
-        coverage = Coverage(NOW, NOW, closed=True, ordered=True, changes=())
+        coverage = Coverage(EPOCH, EPOCH, closed=True, ordered=True, changes=())
         intake.add(fetch, coverage, 0.0, is_open=False, more=False)
     assert list(intake.packages) == ["http://a.example/a.zip", "http://a.example/c.zip"]
 
 
 LIST = Fetch("http://a.example/list.xml", DocumentKind.CHANGE_LIST)
 PACKAGE = Fetch("http://a.example/1.zip", DocumentKind.CHANGE_DUMP, Resource("http://a/1.zip"))
-
-
-def at(seconds: int) -> datetime:
-    return NOW + timedelta(seconds=seconds)
 
 
 def change(entry: str, package: str | None = None) -> Change:
@@ -82,7 +77,7 @@ class Copy:
 
 
 def kept(changes: list[Change]) -> list[str]:
-    return [f"{one.uri}{(one.at - NOW).seconds} {one.check.value}" for one in changes]
+    return [f"{one.uri}{(one.at - EPOCH).seconds} {one.check.value}" for one in changes]
 
 
 def test_all_entries_of_the_first_list_are_compared_and_then_only_new_ones_are_used() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 import pytest
 from msgspec.structs import replace
 
@@ -11,12 +9,9 @@ from rsnotify.format.coverage import Change, Coverage, Frontier, change_key
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.sync.list_evidence import ClockRegressionDetector
 from rsnotify.sync.pace import Pace
+from tests.core.source import at
 
 PACE = Pace(stale=100, repair=10)
-
-
-def at(seconds: int) -> datetime:
-    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
 
 
 def change(seconds: int, name: str = "a") -> Change:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 import pytest
 
@@ -16,12 +16,7 @@ from rsnotify.format.coverage import (
 )
 from rsnotify.format.datetimes import parse_datetime
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
-
-START = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def at(seconds: float) -> datetime:
-    return START + timedelta(seconds=seconds)
+from tests.core.source import EPOCH, at
 
 
 def change(name: str, when: datetime | None, **fields: object) -> Resource:
@@ -95,7 +90,7 @@ def test_lastmod_is_the_datetime_of_a_change_in_1_0_and_datetime_in_1_1() -> Non
         (Document(Capability.RESOURCE_LIST), WrongDocument),
         (Document(None), WrongDocument),
         (Document("moonlist"), WrongDocument),
-        (listed(Resource("http://a/", lastmod=START)), InvalidDocument),
+        (listed(Resource("http://a/", lastmod=EPOCH)), InvalidDocument),
         (listed(change("a", None)), InvalidDocument),
     ],
 )
@@ -174,11 +169,11 @@ def test_a_fragment_that_contradicts_itself_is_refused(document: Document) -> No
 
 
 def test_at_the_frontier_entries_are_compared_and_not_only_times() -> None:
-    frontier = Frontier.at(START)
-    first = change_list_coverage(listed(change("a", at(1)), from_=START))
+    frontier = Frontier.at(EPOCH)
+    first = change_list_coverage(listed(change("a", at(1)), from_=EPOCH))
     frontier.advance(first.until, first.changes)
     later = change_list_coverage(
-        listed(change("a", at(1)), change("b", at(1)), change("a", at(1)), from_=START)
+        listed(change("a", at(1)), change("b", at(1)), change("a", at(1)), from_=EPOCH)
     )
     assert [c.uri for c in frontier.fresh(later)] == ["http://a/b", "http://a/a"]
     frontier.advance(later.until, later.changes)
@@ -186,9 +181,9 @@ def test_at_the_frontier_entries_are_compared_and_not_only_times() -> None:
 
 
 def test_changes_seen_at_the_frontier_are_kept_when_another_list_repeats_some() -> None:
-    frontier = Frontier.at(START)
-    both = change_list_coverage(listed(change("a", at(1)), change("b", at(1)), from_=START))
-    part = change_list_coverage(listed(change("b", at(1)), from_=START))
+    frontier = Frontier.at(EPOCH)
+    both = change_list_coverage(listed(change("a", at(1)), change("b", at(1)), from_=EPOCH))
+    part = change_list_coverage(listed(change("b", at(1)), from_=EPOCH))
     for coverage in (both, part):
         frontier.advance(coverage.until, coverage.changes)
     assert frontier.fresh(both) == []
@@ -227,7 +222,7 @@ def test_a_list_with_the_latest_first_is_out_of_order_however_few_seconds_it_has
     assert [one.at for one in coverage.changes] == [at(2)] * 5 + [at(1)]
 
 
-@pytest.mark.parametrize("sent", [None, START])
+@pytest.mark.parametrize("sent", [None, EPOCH])
 @pytest.mark.parametrize("text", ["9999-12-31", "9999-12-31T23:59:59Z"])
 def test_a_datetime_in_the_year_9999_is_read_like_any_other(
     text: str, sent: datetime | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,8 +15,8 @@ from rsnotify.format.offer import Offer, read_framework
 from rsnotify.sync.actions import Progress
 from rsnotify.sync.follower_state import DocumentNotices, DocumentsToRead
 from rsnotify.sync.frontiers import SyncFrontiers
+from tests.core.source import EPOCH, at
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 BASE = "http://a/"
 OFFER = Offer(
     capability_list=BASE + "capabilitylist.xml",
@@ -27,10 +26,6 @@ OFFER = Offer(
 NOTHING = DocumentsToRead()
 OFFERED = DocumentsToRead(offer=True)
 LISTS = DocumentsToRead(lists=True)
-
-
-def at(seconds: int) -> datetime:
-    return START + timedelta(seconds=seconds)
 
 
 def entry(name: str, kind: str, **more: object) -> Resource:
@@ -134,7 +129,7 @@ def test_after_a_missed_notification_everything_is_read(notices: DocumentNotices
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20))))
 def test_the_last_notification_received_never_goes_back(intervals: list[tuple[int, int]]) -> None:
     notices = DocumentNotices(SyncFrontiers(None, hold=10))
-    reached = START
+    reached = EPOCH
     for begin, length in intervals:
         read(notices, from_=begin, until=begin + length)
         assert notices.through is not None

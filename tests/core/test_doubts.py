@@ -12,20 +12,17 @@ from msgspec.structs import replace
 
 from rsnotify.errors import Unavailable
 from rsnotify.format.coverage import Change, CheckMethod, Coverage
-from rsnotify.format.model import ChangeType, Resource
+from rsnotify.format.hashes import SetSum
+from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.sync.actions import ComparedList, Progress
+from rsnotify.sync.actions import ActionList, ComparedList, LogNote, Progress
 from rsnotify.sync.catch_up import CatchUp
-from rsnotify.sync.doubts import has_doubts, list_doubts
+from rsnotify.sync.doubts import ContinuousAudit, Remedy, has_doubts, list_doubts
 from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.pace import Pace
+from tests.core.source import EPOCH, at
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OFFER = Offer(change_list="http://a.example/changes.xml", resource_list="http://a.example/list.xml")
-
-
-def at(seconds: int) -> datetime:
-    return NOW + timedelta(seconds=seconds)
 
 
 def change(name: str) -> Change:
@@ -72,16 +69,16 @@ def leave_a_gap(state: SyncState, catch_up: CatchUp) -> None:
 
 def withhold(state: SyncState, catch_up: CatchUp) -> None:
     state.unconfirmed.add([change("a")], 0)
-    state.unconfirmed.end_of_lists(NOW, requested=99, now=99)
+    state.unconfirmed.end_of_lists(EPOCH, requested=99, now=99)
 
 
 def list_older(state: SyncState, catch_up: CatchUp) -> None:
-    state.frontiers.last_list = ComparedList(None, NOW, is_older=True)
+    state.frontiers.last_list = ComparedList(None, EPOCH, is_older=True)
 
 
 def go_back(state: SyncState, catch_up: CatchUp) -> None:
     catch_up._intake.clock.check_closed(
-        Coverage(NOW, NOW, True, True, ()), state.frontiers.frontier, has_lost=True
+        Coverage(EPOCH, EPOCH, True, True, ()), state.frontiers.frontier, has_lost=True
     )
 
 
@@ -107,7 +104,7 @@ def go_back(state: SyncState, catch_up: CatchUp) -> None:
 def test_a_doubt_is_stated_and_the_copy_is_not_level(
     happen: Callable[[SyncState, CatchUp], None], doubt: str
 ) -> None:
-    state = SyncState(Progress(NOW, NOW), Pace(poll=1, spread=0), Random(1))
+    state = SyncState(Progress(EPOCH, EPOCH), Pace(poll=1, spread=0), Random(1))
     catch_up = CatchUp(OFFER, state, compared=0)
     state.settled = True
     assert not has_doubts(state, catch_up)
@@ -117,3 +114,165 @@ def test_a_doubt_is_stated_and_the_copy_is_not_level(
     (stated,) = list_doubts(state, catch_up)
     assert re.search(doubt, stated)
     assert "secret" not in stated
+
+
+# When the copy is compared with the Source's statement, and which remedies follow.
+
+
+UNTIL = datetime(2026, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+PACE = Pace(poll=10, repair=100)
+
+
+def total(*names: str) -> SetSum:
+    made = SetSum()
+    made.add((name, "sha-256:" + "0" * 64) for name in names)
+    return made
+
+
+def notes(log: ActionList) -> list[LogNote]:
+    return [action for action in log if isinstance(action, LogNote)]
+
+
+def heartbeat(*names: str) -> Document:
+    digest = total(*names).digest()
+    assert digest is not None
+    return Document(Capability.CHANGE_NOTIFICATION, attributes=digest.attributes)
+
+
+@pytest.fixture
+def audit() -> ContinuousAudit:
+    return ContinuousAudit(PACE, ActionList())
+
+
+def compared(audit: ContinuousAudit, document: Document, *held: str, now: float = 0.0) -> Remedy:
+    audit.read_fragment(document, UNTIL, UNTIL)
+    assert audit.is_due(UNTIL)
+    return audit.compare(total(*held), UNTIL, now)
+
+
+def test_a_statement_is_compared_at_its_own_instant_only(audit: ContinuousAudit) -> None:
+    audit.read_fragment(heartbeat("a"), UNTIL, UNTIL - SECOND)
+    instants = (UNTIL - SECOND, UNTIL, UNTIL + SECOND)
+    assert [audit.is_due(one) for one in instants] == [False, True, False]
+
+
+def test_a_statement_about_the_past_is_ignored_and_no_interval_invalidates_one(
+    audit: ContinuousAudit,
+) -> None:
+    audit.read_fragment(heartbeat("a"), UNTIL, UNTIL + SECOND)
+    assert not audit.is_due(UNTIL)
+    audit.read_fragment(heartbeat("a"), UNTIL, UNTIL)
+    assert audit.is_due(UNTIL)
+    audit.read_fragment(Document(Capability.CHANGE_NOTIFICATION), None, UNTIL)
+    assert not audit.is_due(UNTIL)
+
+
+def test_nothing_is_compared_while_the_copy_has_something_later(audit: ContinuousAudit) -> None:
+    audit.read_fragment(heartbeat("a"), UNTIL, UNTIL)
+    assert audit.compare(total("a", "b"), UNTIL + SECOND, 0.0) is Remedy.NOTHING
+    assert audit.in_step is None
+
+
+@pytest.mark.parametrize("name", ["at", "completed"])
+def test_nothing_is_compared_before_the_end_of_a_list_that_was_read(
+    audit: ContinuousAudit, name: str
+) -> None:
+    listed = Document(Capability.RESOURCE_LIST, at=UNTIL - SECOND)
+    audit.read_list(replace(listed, **{name: UNTIL + SECOND}))
+    assert compared(audit, heartbeat("a"), "a", "b") is Remedy.NOTHING
+    assert audit.in_step is None
+
+
+def test_remedies_become_more_expensive_and_rarer(audit: ContinuousAudit) -> None:
+    def remedy(now: float) -> Remedy:
+        return compared(audit, heartbeat("a", "b"), "a", now=now)
+
+    assert remedy(0) is Remedy.PULL
+    assert audit.in_step is False
+    assert remedy(PACE.poll / 2) is Remedy.PULL, "lists may lag"
+    assert remedy(PACE.poll) is Remedy.COMPARE
+    dear = [now for now in range(20, 2_000, 10) if remedy(now) is Remedy.COMPARE]
+    assert dear == [110, 310, 710, 1510]
+    assert compared(audit, heartbeat("a"), "a", now=2_000) is Remedy.NOTHING
+    assert audit.in_step is True
+
+
+def test_each_step_of_a_repair_is_logged_once() -> None:
+    log = ActionList()
+    audit = ContinuousAudit(PACE, log)
+    logged = []
+
+    def check(*held: str, now: float) -> str:
+        compared(audit, heartbeat("a", "b"), *held, now=now)
+        logged.append(len(log))
+        return notes(log)[-1].text if log else ""
+
+    assert (audit.repairing, audit.reason) == (False, "")
+    check("a", "b", now=0)
+    assert check("a", now=1_000).endswith("; the Change Lists are read")
+    assert not audit.repairing
+    check("a", now=1_009)
+    assert check("a", now=1_010).endswith("so all resources are compared")
+    assert audit.repairing
+    assert audit.differences == 0
+    audit.differences = 3
+    assert check("a", now=1_020).startswith("3 resources differed from the Source's list, but")
+    assert "compared again in 90 s at the earliest" in notes(log)[-1].text
+    check("a", now=1_030)
+    assert check("a", now=1_110).endswith("so all resources are compared")
+    assert check("a", now=1_120).startswith("nothing differed")
+    assert check("a", "b", now=1_130).startswith("the copy agrees again")
+    assert (audit.repairing, audit.reason) == (False, "")
+    check("a", "b", now=1_140)
+    assert logged == [0, 1, 1, 2, 3, 3, 4, 5, 6, 6]
+    assert [note.warning for note in notes(log)] == [True, False, True, False, True, False]
+
+
+def test_without_a_resource_list_the_change_lists_are_read_less_and_less_often() -> None:
+    log = ActionList()
+    audit = ContinuousAudit(PACE, log)
+    pulled = []
+    for now in range(0, 2_000, 10):
+        audit.read_fragment(heartbeat("a", "b"), UNTIL, UNTIL)
+        remedy = audit.compare(total("a"), UNTIL, now, can_list=False)
+        assert remedy is not Remedy.COMPARE
+        pulled += [now] if remedy is Remedy.PULL else []
+    assert pulled == [0, 10, 110, 310, 710, 1510]
+    assert (
+        len([note for note in notes(log) if "has no list of all its resources" in note.text]) == 5
+    )
+
+
+def test_a_statement_is_compared_once_more_after_a_remedy(
+    audit: ContinuousAudit,
+) -> None:
+    assert compared(audit, heartbeat("a", "b"), "a") is Remedy.PULL
+    assert audit.is_due(UNTIL)
+    assert audit.compare(total("a"), UNTIL, 1.0) is Remedy.NOTHING
+    assert not audit.is_due(UNTIL)
+
+
+def test_a_copy_of_resources_without_hashes_cannot_be_compared(
+    audit: ContinuousAudit,
+) -> None:
+    audit.read_fragment(heartbeat("a"), UNTIL, UNTIL)
+    held = total("a")
+    held.add([("b", "md5:" + "0" * 32)])
+    assert audit.compare(held, UNTIL, 0.0) is Remedy.NOTHING
+    assert audit.in_step is None
+    assert "no SHA-256" in audit.reason
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_copy_that_cannot_be_audited_is_a_warning_unless_it_is_wanted(wanted: bool) -> None:
+    log = ActionList()
+    audit = ContinuousAudit(PACE, log, "only some resources are copied" if wanted else "")
+    audit.read_fragment(heartbeat("a"), UNTIL, UNTIL)
+    if not wanted:
+        unhashed = SetSum()
+        unhashed.add([("a", None)])
+        assert audit.compare(unhashed, UNTIL, 0.0) is Remedy.NOTHING
+    assert [note.warning for note in notes(log)] == [not wanted]
+    assert audit.in_step is None
+    assert audit.reason

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from rsnotify.errors import MalformedDocument, Unavailable
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.sync.actions import Discover, DocumentKind, Fetch, LogNote, Progress
+from rsnotify.sync.actions import Discover, DocumentKind, Fetch, FindUnlisted, LogNote, Progress
 from rsnotify.sync.follower import Follower
+from tests.core.wire import Wire
 from tests.core.world import BASE, EPOCH, OFFER, PACE, Destination, Source
 
 JUST_LISTS = Offer(resource_list=OFFER.resource_list, change_list=OFFER.change_list)
@@ -384,3 +385,36 @@ def test_the_lists_are_read_after_each_comparison_however_short_the_interval(
         source.change("a")
         destination.poll()
         assert destination.content == source.state
+
+
+# The set of resources is described by another Capability List than before.
+
+
+MOVED = Offer(resource_dump="dump", change_list="changes", capability_list="one")
+CHANGES = Document(Capability.CHANGE_LIST, from_=EPOCH, until=EPOCH + timedelta(seconds=200))
+DUMP = Document(Capability.RESOURCE_DUMP, at=EPOCH + timedelta(seconds=100))
+
+
+def test_an_unchanged_dump_is_compared_once_more_after_a_move() -> None:
+    wire = Wire(MOVED)
+    compare(wire)
+    assert wire.follower.level
+    moved = replace(MOVED, capability_list="two")
+    wire.actions = wire.follower.offered(moved, wire.now)
+    assert not wire.follower.level
+    wire.wait()
+    compare(wire, "old")
+    assert [change.uri for action in wire.actions for change in getattr(action, "changes", ())] == [
+        "old"
+    ]
+
+
+def compare(wire: Wire, *unlisted: str) -> None:
+    """Answer the dump, name what it lacks, and answer the Change List."""
+    assert wire.requested() == [DocumentKind.RESOURCE_DUMP]
+    wire.answer(DUMP)
+    assert any(isinstance(action, FindUnlisted) for action in wire.actions)
+    wire.actions = wire.follower.unlisted(unlisted, wire.now)
+    removals = [action for action in wire.actions if hasattr(action, "changes")]
+    wire.answer(CHANGES)
+    wire.actions = [*removals, *wire.actions]

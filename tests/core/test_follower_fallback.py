@@ -150,6 +150,21 @@ def test_a_gap_is_closed_by_a_dump_younger_than_the_list(source: Source) -> None
     assert destination.follower.level
 
 
+def test_a_list_dated_ahead_closes_a_gap_once_that_time_has_come(source: Source) -> None:
+    destination = follow(source, "resource_list", "change_list")
+    source.change("f")
+    lose_lists(source)
+    source.list_resources()
+    source.change("g")
+    source.read_later = -timedelta(hours=1)
+    work_for_a_while(destination)
+    assert not destination.follower.level
+    source.read_later = timedelta()
+    destination.poll()
+    assert destination.content == source.state
+    assert destination.follower.level
+
+
 @pytest.mark.parametrize("offered", ["change_list", "change_dump"])
 def test_without_a_list_of_resources_a_gap_remains_and_t_waits_before_it(
     source: Source, offered: str

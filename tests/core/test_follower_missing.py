@@ -7,27 +7,22 @@ the copy, before it is fetched again, or while it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 
 import pytest
 
 from rsnotify.errors import NotFound
 from rsnotify.format.coverage import Change, CheckMethod
-from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Action, Apply, DocumentKind
+from tests.core.source import EPOCH, at
 from tests.core.wire import Wire
-from tests.core.world import EPOCH, PACE
+from tests.core.world import PACE
 
 URI = "http://example.com/b"
 LISTED = Resource(URI, hash="md5:1")
 GONE_AFTER = 600.0
 POINTS = ["fetched", "removed", "waiting", "fetched again"]
-
-
-def at(seconds: int) -> Instant:
-    return EPOCH + timedelta(seconds=seconds)
 
 
 def change_list(kind: ChangeType, **fields: str) -> Document:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from msgspec.structs import replace
 
@@ -11,14 +11,10 @@ from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.sync.actions import ComparedList, Progress
 from rsnotify.sync.frontiers import Gap, ReorderBuffer, SyncFrontiers
 from rsnotify.sync.list_evidence import ListFingerprint
+from tests.core.source import at
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 STEP = timedelta(microseconds=1)
 LAST = (("http://a/3", "updated", ""),)
-
-
-def at(seconds: int) -> datetime:
-    return START + timedelta(seconds=seconds)
 
 
 def listed(*seconds: int, from_: int = 0) -> Document:
@@ -39,6 +35,17 @@ def test_before_a_baseline_there_is_no_t() -> None:
     frontiers.baseline(at(1))
     assert frontiers.progress(EARLIEST) is None
     assert frontiers.progress(None) == Progress(at(1), at(1))
+
+
+def test_the_next_run_knows_until_when_changes_had_a_coarse_datetime() -> None:
+    frontiers = known_to(0)
+    minute = Resource("http://a/1", change=ChangeType.UPDATED, datetime=at(60).replace(fold=1))
+    document = Document(Capability.CHANGE_LIST, (minute,), from_=at(0), until=at(300))
+    frontiers.pull(change_list_coverage(document))
+    for low_water in (at(200), None):
+        restarted = SyncFrontiers(frontiers.progress(low_water), hold=10)
+        assert restarted.may_lack_known(at(119))
+        assert not restarted.may_lack_known(at(120))
 
 
 def test_a_change_at_the_beginning_of_the_calendar_is_read_again() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 import pytest
 from msgspec.structs import replace
 
@@ -11,12 +9,9 @@ from rsnotify.format.coverage import Change, Coverage
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.sync import list_evidence as list_fingerprint
 from rsnotify.sync.list_evidence import ListFingerprint, prefix_of
+from tests.core.source import at
 
 LIST = "http://a.example/list.xml"
-
-
-def at(seconds: int) -> datetime:
-    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
 
 
 def covering(entries: str, *, from_: int = 0, ordered: bool = True, **fields: bool) -> Coverage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from random import Random
 
 import pytest
@@ -14,12 +14,11 @@ from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.sync.pending_changes import PendingChanges, verification
 from rsnotify.sync.retry import Retry
-
-START = datetime(2026, 1, 1, tzinfo=UTC)
+from tests.core.source import EPOCH, at
 
 
 def change(name: str, seconds: int) -> Change:
-    at = START + timedelta(seconds=seconds)
+    at = EPOCH + timedelta(seconds=seconds)
     return Change(name, ChangeType.UPDATED, at, Resource(name, lastmod=at))
 
 
@@ -33,10 +32,6 @@ def pending_of(*changes: Change) -> PendingChanges:
 def dispatched(*changes: Change) -> tuple[PendingChanges, list[Change]]:
     pending = pending_of(*changes)
     return pending, pending.dispatch(10, now=0)
-
-
-def at(seconds: int) -> datetime:
-    return START + timedelta(seconds=seconds)
 
 
 def test_a_resource_is_pending_once_however_often_it_changed() -> None:

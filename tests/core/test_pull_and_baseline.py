@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from rsnotify.sync.actions import DocumentKind, Fetch
 from rsnotify.sync.baseline import Baseline, ListedResources
 from rsnotify.sync.list_evidence import ClosedLists, KnownLists
 from rsnotify.sync.pull import PageJoiner, Pull, PullStep, change_documents
+from tests.core.source import EPOCH, at
 
 BASE = "http://source.example/"
 OFFER = Offer(
@@ -23,11 +24,6 @@ OFFER = Offer(
     change_list=BASE + "changelist.xml",
     change_list_archive=BASE + "archive.xml",
 )
-START = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def at(seconds: int) -> datetime:
-    return START + timedelta(seconds=seconds)
 
 
 def known(seconds: int) -> Frontier:
@@ -143,12 +139,12 @@ def test_an_index_that_names_itself_is_not_read_forever(capability: str) -> None
 
 def test_a_resource_list_index_that_names_itself_is_not_read_forever() -> None:
     looped = index(Capability.RESOURCE_LIST, Resource(BASE + "a.xml"), Resource(BASE + "b.xml"))
-    requested = requests(Baseline(OFFER, START), looped, looped, looped)
+    requested = requests(Baseline(OFFER, EPOCH), looped, looped, looped)
     assert requested == ["resourcelist.xml", "a.xml", "b.xml", None]
 
 
 def test_an_index_of_more_lists_than_there_can_be_is_refused() -> None:
-    baseline = Baseline(OFFER, START)
+    baseline = Baseline(OFFER, EPOCH)
     first, second = (
         index(Capability.RESOURCE_LIST, *(Resource(f"{BASE}{part}/{n}") for n in range(30_000)))
         for part in "ab"
@@ -378,7 +374,7 @@ def held(second: int) -> Document:
 
 
 def test_a_dump_is_read_package_by_package() -> None:
-    baseline = Baseline(DUMPED, START, dump_first=True)
+    baseline = Baseline(DUMPED, EPOCH, dump_first=True)
     assert requests(baseline, resource_dump()) == ["resourcedump.xml", "a.zip"]
     listed = read(baseline, held(6))
     assert (listed.at, listed.package) == (at(6), BASE + "a.zip")
@@ -390,7 +386,7 @@ def test_a_dump_is_read_package_by_package() -> None:
 
 
 def test_if_a_package_is_broken_the_others_are_read_and_then_the_list() -> None:
-    baseline = Baseline(DUMPED, START, dump_first=True)
+    baseline = Baseline(DUMPED, EPOCH, dump_first=True)
     requests(baseline, resource_dump())
     baseline.skip(ContentMismatch(BASE + "a.zip", "truncated"))
     assert name(baseline.next()) == "b.zip"
@@ -401,7 +397,7 @@ def test_if_a_package_is_broken_the_others_are_read_and_then_the_list() -> None:
 
 
 def test_the_latest_archived_list_is_the_last_fallback() -> None:
-    baseline = Baseline(DUMPED, START)
+    baseline = Baseline(DUMPED, EPOCH)
     for place in ("resourcedump.xml", "lists.xml"):
         baseline.skip(NotFound(baseline.current.uri, "404"))
         assert name(baseline.next()) == place
@@ -424,7 +420,7 @@ def test_the_order_of_lists_and_dumps_is_that_of_their_archives(
     dump_first: bool, order: str
 ) -> None:
     offer = replace(DUMPED, resource_dump_archive=BASE + "dumps.xml")
-    baseline = Baseline(offer, START, dump_first=dump_first)
+    baseline = Baseline(offer, EPOCH, dump_first=dump_first)
     tried = [name(baseline.root)]
     for _ in range(3):
         baseline.skip(NotFound(baseline.current.uri, "404"))
@@ -437,7 +433,7 @@ def test_the_order_of_lists_and_dumps_is_that_of_their_archives(
 
 def test_archives_are_not_read_if_nothing_is_broken() -> None:
     offer = replace(DUMPED, resource_list=None)
-    baseline = Baseline(offer, START, is_old=lambda instant: instant <= at(5))
+    baseline = Baseline(offer, EPOCH, is_old=lambda instant: instant <= at(5))
     assert requests(baseline, resource_dump()) == ["resourcedump.xml", None]
     assert not baseline.complete
     assert baseline.error is None
@@ -445,16 +441,16 @@ def test_archives_are_not_read_if_nothing_is_broken() -> None:
 
 def test_a_dump_without_at_is_recognized_by_its_entries() -> None:
     offer = Offer(resource_dump=BASE + "resourcedump.xml")
-    first = Baseline(offer, START)
+    first = Baseline(offer, EPOCH)
     requests(first, resource_dump(None), held(1), held(1))
-    second = Baseline(offer, START, last_dump=first.undated_dump)
+    second = Baseline(offer, EPOCH, last_dump=first.undated_dump)
     assert requests(second, resource_dump(None))[-1] is None
     assert not second.complete
 
 
 def test_a_dump_that_was_not_read_to_its_end_is_read_again() -> None:
     offer = Offer(resource_dump=BASE + "resourcedump.xml")
-    first = Baseline(offer, START)
+    first = Baseline(offer, EPOCH)
     requests(first, resource_dump(None))
     first.skip(ContentMismatch(BASE + "a.zip", "truncated"))
     assert first.undated_dump is None
@@ -473,7 +469,7 @@ def test_a_list_is_no_later_than_the_time_at_which_it_was_sent(dated: bool) -> N
     entry = Resource(BASE + "a", lastmod=at(9))
     document = Document(Capability.RESOURCE_LIST, (entry,), at=at(9) if dated else None)
     for sent, expected in ((at(4), at(4)), (at(8), at(9)), (None, at(9))):
-        baseline = Baseline(OFFER, START)
+        baseline = Baseline(OFFER, EPOCH)
         assert (read(baseline, document, sent).at, baseline.at) == (expected, expected)
 
 
@@ -484,7 +480,7 @@ def test_a_list_that_is_later_than_the_clock_of_the_source_is_as_old_as_can_be()
 
 
 def test_a_resource_list_is_read_page_by_page() -> None:
-    baseline = Baseline(OFFER, START)
+    baseline = Baseline(OFFER, EPOCH)
     following = (Link("next", "page-2.xml"),)
     first = resource_list(5, resources=(Resource(BASE + "a"),), links=following)
     assert baseline.read(first) is not None
@@ -500,7 +496,7 @@ def test_a_resource_list_is_read_page_by_page() -> None:
 @pytest.mark.parametrize("capability", [Capability.RESOURCE_DUMP, Capability.DESCRIPTION, "moon"])
 def test_a_document_of_another_kind_is_refused(capability: str) -> None:
     with pytest.raises(WrongDocument):
-        Baseline(OFFER, START).read(Document(capability))
+        Baseline(OFFER, EPOCH).read(Document(capability))
     with pytest.raises(WrongDocument):
         Pull(OFFER).read(Document(capability), known(0))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from random import Random
 
 import pytest
@@ -12,14 +12,10 @@ from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, R
 from rsnotify.sync.actions import Action, Apply, Progress
 from rsnotify.sync.follower import Follower
 from rsnotify.sync.pace import Pace
+from tests.core.source import EPOCH, at
 from tests.core.world import BASE, OFFER
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 NOW = 1000.0
-
-
-def at(second: int) -> datetime:
-    return START + timedelta(seconds=second)
 
 
 def fragment(
@@ -35,7 +31,7 @@ def fragment(
 
 
 def follower(pace: Pace, seed: int = 1) -> Follower:
-    made = Follower(OFFER, Progress(START, START), pace=pace, random=Random(seed))
+    made = Follower(OFFER, Progress(EPOCH, EPOCH), pace=pace, random=Random(seed))
     made.push_up(NOW)
     return made
 
@@ -89,7 +85,7 @@ def test_t_waits_for_postponed_changes() -> None:
     subject = follower(Pace(spread=10.0))
     subject.fragment(fragment(1), NOW)
     assert subject.progress is not None
-    assert START <= subject.progress.through < at(1)
+    assert EPOCH <= subject.progress.through < at(1)
     assert not subject.level
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from rsnotify.format.model import Capability, ChangeType, Document, Link, Resource
 from rsnotify.format.writer import Profile, closing, entry, opening, write_document
+from tests.core.source import EPOCH, at
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 NS = "urn:x"
 ROOT = (
     'xmlns="http://www.sitemaps.org/schemas/sitemap/0.9" '
@@ -18,10 +17,6 @@ ROOT = (
 )
 #: Every character that needs an escape, and one that is not ASCII.
 SPECIAL, ESCAPED = '<&>"\t\n\ré', "&lt;&amp;&gt;&quot;&#9;&#10;&#13;é"
-
-
-def at(seconds: float) -> datetime:
-    return START + timedelta(seconds=seconds)
 
 
 def test_an_entry_has_each_value_where_the_specification_has_it() -> None:
@@ -54,7 +49,7 @@ def test_an_entry_has_each_value_where_the_specification_has_it() -> None:
 
 @pytest.mark.parametrize("field", ["at", "completed", "from_", "until"])
 def test_each_instant_is_written_without_the_others(field: str) -> None:
-    value: dict[str, Any] = {field: START}
+    value: dict[str, Any] = {field: EPOCH}
     md = f'<rs:md {field.rstrip("_")}="2026-01-01T00:00:00.000000Z"/>'
     assert entry(Resource("a", **value)).decode() == f"<url><loc>a</loc>{md}</url>\n"
     assert opening(Document(None, **value)).decode().endswith(f">\n{md}\n")

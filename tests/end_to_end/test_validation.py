@@ -76,6 +76,13 @@ async def source(*arguments: str | Path) -> AsyncIterator[None]:
         await process.communicate()
 
 
+def write_at_once(path: Path, content: str) -> None:
+    """Write a file in one step: a Change Dump lacks the content of a file seen half written."""
+    written = path.parents[1] / "written"
+    written.write_text(content)
+    written.rename(path)
+
+
 @pytest.mark.parametrize("profile", list(Profile), ids=str)
 async def test_every_document_of_a_source_is_valid(tmp_path: Path, profile: Profile):
     folder = tmp_path / "data"
@@ -98,7 +105,7 @@ async def test_every_document_of_a_source_is_valid(tmp_path: Path, profile: Prof
                 }
             else:
                 round_ += 1
-                (folder / f"new {round_}.txt").write_text(str(round_))  # each content is kept
+                write_at_once(folder / f"new {round_}.txt", str(round_))  # each content is kept
             await asyncio.sleep(0.1)  # leaves the processor to the Source
 
 
@@ -156,8 +163,5 @@ async def test_what_is_in_many_parts_is_valid(tmp_path: Path, gzip: bool):
             elif newest != listed:
                 listed, round_ = newest, round_ + 1
                 for number in range(5):
-                    # In one step: the Change Dump has no content of a file seen half written.
-                    written = tmp_path / "written"
-                    written.write_text(f"{number} {round_}")
-                    written.rename(folder / f"{number} {round_}.txt")
+                    write_at_once(folder / f"{number} {round_}.txt", f"{number} {round_}")
             await asyncio.sleep(0.2)  # leaves the processor to the Source

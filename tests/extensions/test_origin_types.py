@@ -18,9 +18,8 @@ from rsnotify.runtime.extensions import offered
 from rsnotify_gateway import Gateway, MissingEntry, OriginBatch, OriginSettings, SeenEntry
 from rsnotify_gateway.adapter import AnnouncingAdapter, OriginType
 from rsnotify_hub.config.loading import load_configuration
-from tests.gateway.checking import BASE, CONTACT, origin
+from tests.gateway.checking import BASE, CONTACT, Reading, origin
 from tests.gateway.test_datetimes import CASES, MAPPING, A, EventMapping
-from tests.gateway.test_events import Reading
 
 #: Their changes do not end.
 STREAMED = ("events", "postgresql")

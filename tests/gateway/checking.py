@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -9,6 +10,7 @@ from typing import Any, Self
 from rsnotify.format.model import Resource
 from rsnotify_gateway import Gateway, OriginSettings
 from rsnotify_publisher.journal import Journal
+from tests.waiting import until
 
 BASE = "http://gateway.example/"
 CONTACT = "mailto:operator@gateway.example"
@@ -76,3 +78,21 @@ class Checking:
     def limits(self) -> str:
         terms = self.watch.adapter.terms()
         return "\n".join([terms.deletions, *terms.limits])
+
+
+class Reading(Checking):
+    """Reads a stream, which does not end, until there are some resources."""
+
+    async def until_there(self, *uris: str) -> dict[str, str]:
+        async def reach() -> None:
+            await until(lambda: set(self.resources()) == set(uris))
+
+        check = asyncio.create_task(self.watch.check())
+        reached = asyncio.create_task(reach())
+        await asyncio.wait({check, reached}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (check, reached):
+            task.cancel()
+        await asyncio.wait({check, reached})
+        if not check.cancelled():
+            check.result()
+        return self.changes(once=False)

@@ -15,12 +15,12 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
 
-import aiohttp
 from aiohttp import web
 from msgspec import Struct
 
 from rsnotify.runtime.processes import Process
 from tests.gateway.repositories import Items, RepositoryServer, oai_repo, pyoai
+from tests.gateway.running import until_answered
 
 PAGE = Path(__file__).with_name("demo.html")
 RECORDS = 20
@@ -78,7 +78,8 @@ async def running_demo(folder: Path, port: int = 0) -> AsyncIterator[RunningDemo
             arguments = ("hub", "--port", "0", "--config", str(file), "--data", str(folder / "hub"))
             hub = await Process.start(*arguments, log=folder / "hub.log")
             hub_url = await hub.url()
-            await until_harvested(f"{hub_url}follow/repository/resourcelist.xml")
+            # Changes are shown from then on.
+            await until_answered(f"{hub_url}follow/repository/resourcelist.xml")
             page = PAGE.read_text().replace("SET", f"{hub_url}follow/repository/")
             text.append(page.replace("HUB", hub_url).replace("REPOSITORY", repository.url))
             yield RunningDemo(url + "/", items, hub)
@@ -86,16 +87,6 @@ async def running_demo(folder: Path, port: int = 0) -> AsyncIterator[RunningDemo
             if hub is not None:
                 await hub.stop()
             await runner.cleanup()
-
-
-async def until_harvested(url: str) -> None:
-    """Wait until the set is published, so that changes from then on are shown."""
-    async with aiohttp.ClientSession() as session:
-        while True:
-            async with session.get(url) as answer:
-                if answer.status == 200:
-                    return
-            await asyncio.sleep(0.1)
 
 
 def change_something(items: Items, random: Random) -> None:

@@ -9,10 +9,9 @@ from typing import Any
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Capability, ChangeType, Document, Link, Resource
 from rsnotify.format.writer import write_document
-from tests.gateway.origin_server import Site
+from tests.gateway.origin_server import SITE, Site
 
 BEGIN = datetime(2020, 11, 1, tzinfo=UTC)
-SITE = "https://site.example/"
 
 
 def at(seconds: float) -> Instant:

@@ -15,8 +15,8 @@ import pytest
 from msgspec import Struct
 
 from tests.gateway.event_server import EventServer, change
-from tests.gateway.generators import SITE, Activities, EventStream, PullOnlySource, at
-from tests.gateway.origin_server import Site, index, sitemap
+from tests.gateway.generators import Activities, EventStream, PullOnlySource, at
+from tests.gateway.origin_server import SITE, Site, index, sitemap
 from tests.gateway.repositories import Items
 
 #: The variable that names a file with the history of SWEET, one change a line.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Self
 from xml.sax.saxutils import escape
@@ -12,6 +12,7 @@ from xml.sax.saxutils import escape
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+SITE = "https://site.example/"
 NAMESPACE = 'xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"'
 
 
@@ -80,6 +81,19 @@ def sitemap(entries: Mapping[str, str | None], extra: str = "") -> bytes:
 def index(parts: Iterable[str]) -> bytes:
     files = "".join(f"<sitemap><loc>{escape(part)}</loc></sitemap>" for part in parts)
     return f'<?xml version="1.0"?><sitemapindex {NAMESPACE}>{files}</sitemapindex>'.encode()
+
+
+def atom(entries: Sequence[tuple[str, str]], older: str = "", rel: str = "next") -> bytes:
+    """Return a feed of entries, as name and title, newest first."""
+    link = f'<link rel="{rel}" href="{older}"/>' if older else ""
+    items = "".join(
+        f"<entry><id>urn:{name}</id><title>{title}</title><link href='{SITE}{name}'/>"
+        "<updated>2026-11-02T10:00:00Z</updated></entry>"
+        for name, title in entries
+    )
+    return (
+        f'<feed xmlns="http://www.w3.org/2005/Atom"><title>F</title>{link}{items}</feed>'.encode()
+    )
 
 
 def zipped(document: bytes) -> bytes:

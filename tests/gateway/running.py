@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,15 +16,19 @@ from rsnotify.format.reader import read_document
 from rsnotify_gateway import Gateway, OriginSettings
 from rsnotify_publisher import Options
 from tests.gateway.checking import CONTACT
-from tests.publisher.helpers import PATIENCE
+from tests.waiting import PATIENCE
 
 OPTIONS = Options(heartbeat=0.05, refresh=0.02, resource_list_every=0.05, grace=0.1)
 
 
-async def until(happened: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not happened():  # noqa: ASYNC110 - the events of a gateway are not public
-            await asyncio.sleep(0.01)
+async def until_answered(url: str) -> None:
+    """Wait until a document is published."""
+    async with ClientSession() as session, asyncio.timeout(PATIENCE):
+        while True:
+            async with session.get(url) as answer:
+                if answer.status == 200:
+                    return
+            await asyncio.sleep(0.02)
 
 
 def configuration(port: int, data: Path, rotate: str, *origins: dict[str, object]) -> str:

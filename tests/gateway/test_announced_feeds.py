@@ -11,13 +11,13 @@ from aiohttp import ClientSession
 
 from rsnotify.runtime.processes import Process
 from tests.gateway.checking import origin
-from tests.gateway.origin_server import Site
-from tests.gateway.running import RunningGateway, until
-from tests.gateway.test_feeds import SITE, atom
-from tests.gateway.test_replay import changes_of, replayed
+from tests.gateway.origin_server import SITE, Site, atom
+from tests.gateway.published import changes_of, replayed
+from tests.gateway.running import RunningGateway
 from tests.hub.processes import hub_process
 from tests.ports import free_port
 from tests.publisher.helpers import PATIENCE
+from tests.waiting import until
 
 #: Only an announcement makes the gateway read the feed before the test has given up.
 RARELY = {"poll": 3600, "poll_most": 3600}

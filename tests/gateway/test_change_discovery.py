@@ -9,8 +9,8 @@ import pytest
 from rsnotify.errors import DocumentError, InvalidDocument, TooLarge, Unavailable
 from rsnotify_gateway.adapters import change_discovery
 from tests.gateway.checking import Checking, origin
-from tests.gateway.generators import SITE, Activities, at, numbered
-from tests.gateway.origin_server import Site
+from tests.gateway.generators import Activities, at, numbered
+from tests.gateway.origin_server import SITE, Site
 
 A, B, C, D = (SITE + name for name in "abcd")
 

@@ -14,14 +14,12 @@ from rsnotify.format.model import Resource
 from rsnotify_gateway import OriginSettings
 from rsnotify_gateway.adapters.event_streams import EventMapping
 from rsnotify_publisher.outbox import Outbox
-from tests.gateway.checking import origin
+from tests.gateway.checking import Reading, origin
 from tests.gateway.event_server import MAPPING, EventServer, change
-from tests.gateway.generators import SITE, Activities, EventStream, Origin, PullOnlySource, at
-from tests.gateway.origin_server import Site, sitemap
+from tests.gateway.generators import Activities, EventStream, Origin, PullOnlySource, at
+from tests.gateway.origin_server import SITE, Site, atom, sitemap
+from tests.gateway.outbox import execute
 from tests.gateway.repositories import Items, RepositoryServer, pyoai
-from tests.gateway.test_events import Reading
-from tests.gateway.test_feeds import atom
-from tests.gateway.test_postgresql import execute
 from tests.postgresql import running_postgresql
 
 A, B = SITE + "a", SITE + "b"

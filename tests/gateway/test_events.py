@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -22,11 +21,12 @@ from rsnotify_gateway.adapters.event_streams import (
     read_event,
 )
 from rsnotify_validation.inspection import inspect
-from tests.gateway.checking import Checking, origin
+from tests.gateway.checking import Checking, Reading, origin
 from tests.gateway.event_server import MAPPING, EventServer, change
 from tests.gateway.origin_server import Site
-from tests.gateway.running import RunningGateway, until
+from tests.gateway.running import RunningGateway
 from tests.publisher.helpers import FakeHub
+from tests.waiting import until
 
 SITE = "https://site.example/"
 
@@ -48,24 +48,6 @@ def settings(server: EventServer, **more: object) -> OriginSettings:
 
 def after(seconds: float) -> datetime:
     return NOON + timedelta(seconds=seconds)
-
-
-class Reading(Checking):
-    """Reads events until there are some resources."""
-
-    async def until_there(self, *uris: str) -> dict[str, str]:
-        async def reach() -> None:
-            await until(lambda: set(self.resources()) == set(uris))
-
-        check = asyncio.create_task(self.watch.check())
-        reached = asyncio.create_task(reach())
-        await asyncio.wait({check, reached}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (check, reached):
-            task.cancel()
-        await asyncio.wait({check, reached})
-        if not check.cancelled():
-            check.result()
-        return self.changes(once=False)
 
 
 async def test_events_are_changes_and_a_new_connection_resumes_after_the_last(

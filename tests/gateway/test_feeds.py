@@ -7,29 +7,15 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+from harnesses.fuzzing.test_surfaces import calls
 
 from rsnotify.errors import DocumentError, TooLarge
 from rsnotify_gateway.adapters import feeds
 from rsnotify_gateway.adapters.feeds import parse_feed
-from tests.fuzzing.test_surfaces import calls
 from tests.gateway.checking import Checking, origin
-from tests.gateway.origin_server import Site
+from tests.gateway.origin_server import SITE, Site, atom
 
 URL = "https://site.example/feed"
-SITE = "https://site.example/"
-
-
-def atom(entries: Sequence[tuple[str, str]], older: str = "", rel: str = "next") -> bytes:
-    """Return a feed of entries, as name and title, newest first."""
-    link = f'<link rel="{rel}" href="{older}"/>' if older else ""
-    items = "".join(
-        f"<entry><id>urn:{name}</id><title>{title}</title><link href='{SITE}{name}'/>"
-        "<updated>2026-11-02T10:00:00Z</updated></entry>"
-        for name, title in entries
-    )
-    return (
-        f'<feed xmlns="http://www.w3.org/2005/Atom"><title>F</title>{link}{items}</feed>'.encode()
-    )
 
 
 def rss(entries: Sequence[tuple[str, str]]) -> bytes:

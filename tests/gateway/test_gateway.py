@@ -12,8 +12,9 @@ from rsnotify.format.datetimes import format_datetime, from_microseconds
 from rsnotify_validation.inspection import inspect
 from tests.gateway.checking import origin
 from tests.gateway.origin_server import Site, sitemap
-from tests.gateway.running import RunningGateway, until
+from tests.gateway.running import RunningGateway
 from tests.publisher.helpers import FakeHub
+from tests.waiting import until
 
 A, B = "https://site.example/a", "https://site.example/b"
 MONDAY, TUESDAY = "2026-11-02T10:00:00Z", "2026-11-03T10:00:00Z"

@@ -11,8 +11,8 @@ from rsnotify.errors import ConfigurationError, DocumentError, InvalidDocument, 
 from rsnotify_gateway.adapters import ldes
 from rsnotify_gateway.adapters import ldes as ldes_parser
 from tests.gateway.checking import Checking, origin
-from tests.gateway.generators import SITE, EventStream, at, numbered
-from tests.gateway.origin_server import Site
+from tests.gateway.generators import EventStream, at, numbered
+from tests.gateway.origin_server import SITE, Site
 
 A, B, C, D = (SITE + name for name in "abcd")
 

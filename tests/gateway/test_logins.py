@@ -22,10 +22,9 @@ from rsnotify_subscriber.fetching.credentials import basic
 from tests.gateway.checking import BASE, CONTACT, Checking, origin
 from tests.gateway.event_server import MAPPING, EventServer, change
 from tests.gateway.generators import BEGIN, Activities, EventStream, PullOnlySource, at
-from tests.gateway.origin_server import Site, index, sitemap
+from tests.gateway.origin_server import Site, atom, index, sitemap
 from tests.gateway.repositories import Items, RepositoryServer, pyoai
 from tests.gateway.running import RunningGateway
-from tests.gateway.test_feeds import atom
 from tests.postgresql import running_postgresql
 from tests.reader import ROOT
 

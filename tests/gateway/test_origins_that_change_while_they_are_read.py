@@ -8,8 +8,8 @@ import pytest
 
 from rsnotify.errors import RsnotifyError
 from tests.gateway.checking import Checking, origin
-from tests.gateway.generators import SITE, Activities, EventStream, PullOnlySource, at
-from tests.gateway.origin_server import Site
+from tests.gateway.generators import Activities, EventStream, PullOnlySource, at
+from tests.gateway.origin_server import SITE, Site
 
 STEPS, NAMES, PER_SECOND = 80, 12, 3
 RESTARTS, CHECKS = 4, 8

@@ -16,13 +16,12 @@ from rsnotify_gateway import OriginSettings, outbox_tables
 from rsnotify_gateway.adapter import OriginBatch
 from rsnotify_gateway.adapters import postgresql
 from rsnotify_gateway.adapters.postgresql import PostgreSQLAdapter
-from rsnotify_publisher.outbox import Outbox
-from tests.gateway.checking import origin
-from tests.gateway.running import RunningGateway, until
-from tests.gateway.test_events import Reading
+from tests.gateway.checking import Reading, origin
+from tests.gateway.outbox import execute, trigger_of_the_documentation, view_of_the_documentation
+from tests.gateway.running import RunningGateway
 from tests.postgresql import PostgreSQL, running_postgresql
 from tests.publisher.helpers import FakeHub
-from tests.reader import ROOT, fences_of
+from tests.waiting import until
 
 SITE = "https://source.example/items/"
 
@@ -40,22 +39,6 @@ def database(server: PostgreSQL) -> str:
     execute(url, "INSERT INTO items VALUES ('old', 0)")
     execute(url, trigger_of_the_documentation())
     return url
-
-
-def trigger_of_the_documentation() -> str:
-    page = (ROOT / "extensions/gateway/README.md").read_text()
-    (found,) = [body for name, body in fences_of(page) if name == "sql"]
-    return Outbox().ddl + found
-
-
-def view_of_the_documentation() -> str:
-    return "CREATE VIEW" + trigger_of_the_documentation().partition("CREATE VIEW")[2]
-
-
-def execute(url: str, *statements: str, autocommit: bool = False) -> None:
-    with psycopg.connect(url, autocommit=autocommit) as connection:
-        for statement in statements:
-            connection.execute(statement.encode())
 
 
 def settings(url: str, **more: Any) -> OriginSettings:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from rsnotify.runtime.processes import Process
-from tests.gateway.running import until
+from tests.gateway.running import until_answered
 from tests.interop.clients import contents
+from tests.waiting import until
 
 #: Seconds; only what hangs takes them.
 PATIENCE = 120
@@ -70,6 +71,8 @@ delay = 0
         *("gateway", file, "--port", 0, "--hub", hub_url, "--data", tmp_path / "state")
     )
     url = await gateway.url() + "one/"
+    # Without its first check, the gateway would tell the Destination to come again much later.
+    await until_answered(url + "capabilitylist.xml")
 
     def held() -> list[bytes]:
         with suppress(FileNotFoundError):  # a file that was deleted meanwhile

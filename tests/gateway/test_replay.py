@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import datetime
 from pathlib import Path
 from random import Random
 
 import pytest
 from aiohttp import ClientSession
 
-from rsnotify.format.model import Document, Resource
-from rsnotify.format.reader import read_document
 from rsnotify.runtime.processes import Process
 from tests.gateway.history import SITE, Published, Step, made_up, sweet
 from tests.gateway.origin_server import Site
+from tests.gateway.published import changes_of, listed, replayed
 from tests.gateway.repositories import Items, RepositoryServer, pyoai
 from tests.gateway.running import configuration
 from tests.ports import free_port
@@ -49,37 +47,6 @@ def settings(published: Published, repository: RepositoryServer, port: int, data
 async def origins() -> AsyncIterator[tuple[Site, RepositoryServer]]:
     async with Site() as site, RepositoryServer(Items(), pyoai) as repository:
         yield site, repository
-
-
-async def read(session: ClientSession, url: str) -> Document:
-    async with session.get(url) as answer:
-        answer.raise_for_status()
-        return read_document(await answer.read())
-
-
-async def changes_of(session: ClientSession, url: str) -> list[Resource]:
-    """Return all changes that a set has published, in their order."""
-    # The open list first: what is closed meanwhile is in the archive then.
-    newest = await read(session, url + "changelist.xml")
-    closed = [
-        await read(session, entry.uri)
-        for entry in (await read(session, url + "changelist-archive.xml")).resources
-    ]
-    found = {one.datetime: one for each in (*closed, newest) for one in each.resources}
-    return [found[at] for at in sorted(at for at in found if at is not None)]
-
-
-def replayed(changes: list[Resource]) -> dict[str, datetime | None]:
-    """Return the lastmod of each resource after all changes; none of them may be invented."""
-    present: dict[str, datetime | None] = {}
-    for change in changes:
-        if change.change == "deleted":
-            assert change.uri in present
-            del present[change.uri]
-        else:
-            assert (change.change == "created") == (change.uri not in present)
-            present[change.uri] = change.lastmod
-    return present
 
 
 def parts_of(history: str) -> list[list[Step]]:
@@ -152,7 +119,3 @@ async def until_equal(url: str, published: Published) -> None:
         for name, found in sets.items():
             while await listed(session, f"{url}{name}/resourcelist.xml") != set(found):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
-
-
-async def listed(session: ClientSession, url: str) -> set[str]:
-    return {entry.uri for entry in (await read(session, url)).resources}

@@ -13,9 +13,9 @@ from aiohttp import ClientSession
 from rsnotify.runtime.processes import Process
 from tests.gateway.event_server import EventServer
 from tests.gateway.history import SITE, Pushed, Step, made_up, sweet
+from tests.gateway.outbox import execute, trigger_of_the_documentation
+from tests.gateway.published import changes_of, listed, replayed
 from tests.gateway.running import configuration
-from tests.gateway.test_postgresql import execute, trigger_of_the_documentation
-from tests.gateway.test_replay import changes_of, listed, replayed
 from tests.ports import free_port
 from tests.postgresql import PostgreSQL, running_postgresql
 

@@ -11,11 +11,12 @@ import pytest
 from aiohttp import ClientSession
 
 from rsnotify.runtime.processes import Process
-from tests.gateway.generators import SITE, Activities, EventStream, PullOnlySource, at
+from tests.gateway.generators import Activities, EventStream, PullOnlySource, at
 from tests.gateway.history import Step, sweet
-from tests.gateway.origin_server import Site
+from tests.gateway.origin_server import SITE, Site
+from tests.gateway.published import changes_of, read, replayed
 from tests.gateway.running import configuration
-from tests.gateway.test_replay import DATED, changes_of, read, replayed
+from tests.gateway.test_replay import DATED
 from tests.ports import free_port
 
 #: Seconds; only what hangs takes them.

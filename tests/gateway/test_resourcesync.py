@@ -15,8 +15,8 @@ from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import Options, Publisher
 from tests.gateway.checking import Checking, origin
-from tests.gateway.generators import SITE, PullOnlySource, at, numbered
-from tests.gateway.origin_server import Site
+from tests.gateway.generators import PullOnlySource, at, numbered
+from tests.gateway.origin_server import SITE, Site
 from tests.interop.site import Site as ResyncSite
 from tests.interop.site import served
 from tests.publisher.helpers import PATIENCE

@@ -24,7 +24,8 @@ from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.delivery import Delivery
 from rsnotify_hub.websub.scheduler import DeliveryScheduler, IntentRequests
 from rsnotify_hub.websub.verification import IntentVerification
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Clock, fragment
+from tests.hub.helpers import TOPIC, Callback, Clock, fragment
+from tests.waiting import PATIENCE
 
 
 class Deliveries:

@@ -12,7 +12,8 @@ import aiohttp
 from msgspec import Struct
 
 from rsnotify.format.datetimes import format_datetime
-from tests.hub.helpers import PATIENCE, TOPIC, Client, at, seconds_of
+from tests.hub.helpers import TOPIC, Client, at, seconds_of
+from tests.waiting import PATIENCE
 
 
 class Event(Struct, frozen=True):

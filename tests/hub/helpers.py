@@ -8,7 +8,6 @@ import socket as sockets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from inspect import isawaitable
 from typing import Any
 
 import aiohttp
@@ -18,11 +17,10 @@ from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.model import ChangeType, Document, Link, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import write_document
+from tests.waiting import PATIENCE, until
 
 TOPIC = "https://source.example/data/channel.xml"
 ADMIN = "the-token-of-the-admin"
-#: Seconds; only what hangs takes them.
-PATIENCE = 120
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 #: The rows of a list of the admin API.
@@ -74,13 +72,6 @@ def chain(*span: int, padding: int = 0) -> list[bytes]:
 def seconds_of(body: bytes | str) -> list[float]:
     document = read_document(body.encode() if isinstance(body, str) else body)
     return [(entry.changed_at - START).total_seconds() for entry in document.resources]
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Poll a condition, which may be a coroutine, until it holds."""
-    async with asyncio.timeout(PATIENCE):
-        while not (await found if isawaitable(found := condition()) else found):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 class Clock:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 
-from tests.hub.helpers import PATIENCE, Client
+from tests.hub.helpers import Client
+from tests.waiting import PATIENCE
 
 Process = asyncio.subprocess.Process
 COMMAND = (sys.executable, "-m", "rsnotify", "hub")
 
 
 @asynccontextmanager
-async def hub_process(data: Path, *options: str) -> AsyncIterator[tuple[Client, Process]]:
+async def hub_process(
+    data: Path, *options: str, command: Sequence[str] = COMMAND
+) -> AsyncIterator[tuple[Client, Process]]:
     process = await asyncio.create_subprocess_exec(
-        *COMMAND,
+        *command,
         *("--port", "0", "--data", str(data), "--allow-private-addresses", *options),
         stdout=asyncio.subprocess.PIPE,
     )

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
-from tests.hub.helpers import PATIENCE, Client
+from tests.hub.helpers import Client
+from tests.waiting import PATIENCE
 
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 

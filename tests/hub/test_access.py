@@ -25,7 +25,8 @@ from rsnotify_hub.application import serve
 from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.config.loading import ConfigurationSource
 from rsnotify_hub.refusals import Refusal
-from tests.hub.helpers import TOPIC, Client, Clock, LogWatch, RunHub, fragment, until
+from tests.hub.helpers import TOPIC, Client, Clock, LogWatch, RunHub, fragment
+from tests.waiting import until
 
 AUDIENCE = "https://hub.example/"
 SECRET = "s" * 32
@@ -255,6 +256,12 @@ def write(path: Path, text: str) -> None:
     """Replace a file atomically, as an editor does."""
     path.with_suffix(".new").write_text(text)
     os.replace(path.with_suffix(".new"), path)
+
+
+@pytest.fixture(autouse=True)
+def often_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notice soon that a file has changed."""
+    monkeypatch.setattr("rsnotify.runtime.settings._CHECK_SECONDS", 0.02)
 
 
 @asynccontextmanager

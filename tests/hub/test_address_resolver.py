@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from tests.hub.deliveries import opened_channel
-from tests.hub.helpers import PATIENCE, Callback, Clock, fragment
+from tests.hub.helpers import Callback, Clock, fragment
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture

@@ -13,9 +13,10 @@ from msgspec import Struct
 
 from rsnotify_hub.config.loading import load_configuration
 from tests.browser import Browser
-from tests.hub.helpers import PATIENCE, TOPIC, Client, RunHub, fragment, serving
+from tests.hub.helpers import TOPIC, Client, RunHub, fragment, serving
 from tests.ports import free_port
 from tests.reader import ROOT, fences_of
+from tests.waiting import PATIENCE
 
 PAGE = (ROOT / "docs/browser.md").read_text()
 LINES = "[...document.querySelectorAll('li')].map(each => each.textContent).join()"

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.settings import EnvironmentLayer, digest, line_of
+from rsnotify.runtime.settings import Variables, digest, line_of
 from rsnotify_hub.config.configuration import (
     SETTINGS,
     AccessConfig,
@@ -97,7 +97,7 @@ def test_every_setting_can_be_a_variable(name: str):
     value = example().get(name, "the key")
     text = value if isinstance(value, str) else json.dumps(value)
     types = get_type_hints(SETTINGS, include_extras=True)
-    found = EnvironmentLayer({f"RSNOTIFY_HUB_{name.upper()}": text}, types).settings
+    found = Variables("hub", {f"RSNOTIFY_HUB_{name.upper()}": text}, types).settings
     assert set(found) == {name}
     assert msgspec.convert(found[name], types[name]) == msgspec.convert(value, types[name])
 
@@ -275,7 +275,7 @@ def test_a_key_that_is_not_of_its_algorithms_is_refused(algorithms: list[str]):
     key = ec.generate_private_key(ec.SECP256R1()).public_key()
     pem = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
     for each in (pem, PUBLIC + "\nrubbish\n-----END PUBLIC KEY-----"):
-        with pytest.raises(ConfigurationError, match="jwt_key: this is no key for") as caught:
+        with pytest.raises(ConfigurationError, match="jwt-key: this is no key for") as caught:
             load_configuration(None, jwt_algorithms=algorithms, jwt_key=each, jwt_audience="a")
         assert each not in str(caught.value)
 
@@ -298,6 +298,9 @@ def test_the_example_has_every_setting_with_its_default():
             assert value == FIELDS[name].default, name
 
 
+#: What is not written by hand, and may have very many files.
+GENERATED = (".git", ".hypothesis", ".mypy_cache", ".venv", "build")
+KINDS = (".md", ".toml", ".yml", ".example")
 #: Where examples of secrets may stand, and how they may be written.
 EXAMPLES = re.compile(
     r"""(?:token_sha256["']?\s*[=:]|\btoken["']?\s*[=:]|--token|[A-Z_]*TOKEN=|jwt_key\s*=)"""
@@ -306,8 +309,8 @@ EXAMPLES = re.compile(
 
 
 def test_the_hub_accepts_no_secret_of_the_documentation():
-    pages = [path for kind in ("md", "toml", "yml", "example") for path in ROOT.rglob(f"*.{kind}")]
-    pages = [path for path in pages if ".venv" not in path.parts and "build" not in path.parts]
+    tops = [path for path in ROOT.iterdir() if path.name not in GENERATED]
+    pages = [page for top in tops for page in (top, *top.rglob("*")) if page.suffix in KINDS]
     found = {secret for page in pages for secret in EXAMPLES.findall(page.read_text())}
     assert digest("a long random secret") in found
     for secret in found - {"a token that the hub knows"}:

@@ -16,8 +16,9 @@ from rsnotify_hub import application
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub.http.connection_guard import ConnectionGuard, ConnectionLimit, make_timeout_watch
 from rsnotify_hub.statistics import Statistics
-from tests.hub.helpers import PATIENCE, Client, RunHub, fragment
+from tests.hub.helpers import Client, RunHub, fragment
 from tests.hub.processes import hub_process
+from tests.waiting import PATIENCE
 
 #: Timeouts that are short enough for tests.
 SHORT = {"header_seconds": 0.3, "request_seconds": 0.3, "idle_seconds": 0.3}

@@ -16,7 +16,6 @@ from rsnotify_hub.subscriptions import DeliveryState, Subscription
 from rsnotify_hub.websub.callback_requests import redacted
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import (
-    PATIENCE,
     START,
     TOPIC,
     Callback,
@@ -26,6 +25,7 @@ from tests.hub.helpers import (
     fragment,
     seconds_of,
 )
+from tests.waiting import PATIENCE
 
 
 async def test_a_failure_says_what_the_callback_answered(

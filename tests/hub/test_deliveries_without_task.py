@@ -11,8 +11,9 @@ from rsnotify_hub.subscriptions import DeliveryState
 from rsnotify_hub.websub.delivery import Delivery
 from rsnotify_hub.websub.scheduler import Deadlines, DeliveryScheduler
 from tests.hub.deliveries import Deliveries, opened_channel
-from tests.hub.helpers import PATIENCE, Callback, Clock, fragment
+from tests.hub.helpers import Callback, Clock, fragment
 from tests.hub.posting.servers import CLOSE, OK, serving
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture

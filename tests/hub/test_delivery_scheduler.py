@@ -8,7 +8,7 @@ import pytest
 
 from rsnotify_hub.websub.callback_requests import Answer
 from rsnotify_hub.websub.scheduler import Capacity, DeliveryScheduler, DeliverySlot
-from tests.hub.helpers import PATIENCE
+from tests.waiting import PATIENCE
 
 OK = Answer(204, "answers 204")
 TIMED_OUT = Answer(None, "takes too long")

@@ -18,7 +18,6 @@ from rsnotify_hub import events as encoding
 from tests.hub.conftest import RunHub
 from tests.hub.event_streams import EventReader, events
 from tests.hub.helpers import (
-    PATIENCE,
     TOPIC,
     Client,
     LogWatch,
@@ -31,6 +30,7 @@ from tests.hub.helpers import (
     until_status,
 )
 from tests.hub.storing import writes_waiting
+from tests.waiting import PATIENCE
 
 
 def when(second: float) -> str:

@@ -5,99 +5,25 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.errors import StorageError
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import read_content
-from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.store import sqlite_subscriptions as cursors
-from rsnotify_hub.store.interface import LogRetention
-from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
-from tests.hub.helpers import PATIENCE, TOPIC, Clock, LogWatch, at
-from tests.hub.storing import FOREVER, Listener, made, opened, stored_subscriptions
+from tests.hub.failing_disk import Disk, again, hub
+from tests.hub.helpers import TOPIC, Clock, LogWatch, at
+from tests.hub.storing import made, opened, stored_subscriptions
+from tests.waiting import PATIENCE
 
 PAGE = "https://blog.example/"
 PARTS = [made(0, 1), made(1, 2), made(2, until=3), made(2, 4), made(4, 5), made(5, 6)]
 SUBSCRIPTION = Subscription(TOPIC, "https://a.example/", "secret", at(10**6), 0)
-
-
-class Disk:
-    """Counts the calls of the database, and fails some of them.
-
-    Args:
-        failing: The numbers of the calls that fail.
-        late: Whether they do what they were asked first, as when only the answer is lost.
-    """
-
-    def __init__(self, failing: Iterable[int] = (), *, late: bool = False) -> None:
-        self.asked: list[str] = []
-        self.failing = set(failing)
-        self._late = late
-
-    def run(self, asked: str, do: Callable[[], Any]) -> Any:
-        fails = len(self.asked) in self.failing
-        self.asked.append(asked)
-        result = None if fails and not self._late else do()
-        if fails:
-            raise sqlite3.OperationalError("disk I/O error")
-        return result
-
-    def connection(self) -> type[sqlite3.Connection]:
-        disk = self
-
-        class Connection(sqlite3.Connection):
-            pass
-
-        def failing(name: str) -> Callable[..., Any]:
-            do = getattr(sqlite3.Connection, name)
-            return lambda self, *arguments: disk.run(arguments[0], lambda: do(self, *arguments))
-
-        for name in ("execute", "executemany", "executescript"):
-            setattr(Connection, name, failing(name))
-        return Connection
-
-
-async def again(attempt: Callable[[], Any]) -> Any:
-    """Retry until it succeeds, as a publisher does."""
-    for _ in range(9):
-        try:
-            return await attempt()
-        except StorageError:
-            pass
-    raise AssertionError("the store does not heal")
-
-
-@asynccontextmanager
-async def hub(
-    folder: Path, disk: Disk, retention: LogRetention = FOREVER
-) -> AsyncIterator[tuple[SqliteStore, TopicLogs, Listener]]:
-    async def begin() -> tuple[SqliteStore, TopicLogs, Listener]:
-        store = None
-        try:
-            store = SqliteStore(folder, retention, Clock(), connection=disk.connection())
-            listener = Listener()
-            topics = TopicLogs(store)
-            await topics.start((listener,))
-        except (ConfigurationError, StorageError) as error:
-            if store is not None:
-                await store.close()
-            raise StorageError(str(error)) from None
-        return store, topics, listener
-
-    store, topics, listener = await again(begin)
-    try:
-        yield store, topics, listener
-    finally:
-        await topics.close()
-        await store.close()
 
 
 def content(text: str) -> Fragment:

@@ -14,10 +14,11 @@ from rsnotify.format.reader import read_document
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_validation.inspection import inspect
 from tests.gateway.origin_server import Site, sitemap
-from tests.gateway.test_replay import changes_of, replayed
+from tests.gateway.published import changes_of, replayed
 from tests.hub.event_streams import events
-from tests.hub.helpers import Client, RunHub, fragment, until
+from tests.hub.helpers import Client, RunHub, fragment
 from tests.hub.processes import hub_process
+from tests.waiting import until
 
 A, B, C = (f"https://site.example/{name}" for name in "abc")
 CONTACT = "mailto:operator@hub.example"

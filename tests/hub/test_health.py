@@ -7,7 +7,7 @@ import pytest
 from rsnotify.errors import StorageError
 from rsnotify_hub.hub import Readiness
 from rsnotify_hub.refusals import Refusal
-from tests.hub.helpers import PATIENCE
+from tests.waiting import PATIENCE
 
 
 class Disk:

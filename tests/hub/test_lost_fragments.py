@@ -17,9 +17,10 @@ from rsnotify.errors import StorageError
 from rsnotify_hub.fragments import Fragment, read_fragment
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.websocket.publication import WebSocketPublication
-from tests.hub.helpers import PATIENCE, TOPIC, at, fragment
+from tests.hub.failing_disk import Disk, hub
+from tests.hub.helpers import TOPIC, at, fragment
 from tests.hub.storing import made
-from tests.hub.test_failing_store import Disk, hub
+from tests.waiting import PATIENCE
 
 
 class SlowDisk(Disk):

@@ -14,16 +14,8 @@ from rsnotify.format.datetimes import format_datetime, parse_datetime
 from rsnotify_hub import filtering as filtered_reader
 from rsnotify_hub.websocket import websocket_handler as many_topics
 from tests.hub.conftest import RunHub
-from tests.hub.helpers import (
-    PATIENCE,
-    TOPIC,
-    Client,
-    LogWatch,
-    at,
-    fragment,
-    seconds_of,
-    slow_client,
-)
+from tests.hub.helpers import TOPIC, Client, LogWatch, at, fragment, seconds_of, slow_client
+from tests.waiting import PATIENCE
 
 A, B = TOPIC + "/a", TOPIC + "/b"
 TOKEN = "a-token-of-a-source"

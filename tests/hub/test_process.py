@@ -13,7 +13,6 @@ import pytest
 
 from rsnotify.format.datetimes import parse_datetime
 from tests.hub.helpers import (
-    PATIENCE,
     START,
     Callback,
     Client,
@@ -26,6 +25,7 @@ from tests.hub.helpers import (
     up_to_date,
 )
 from tests.hub.processes import COMMAND, Process, hub_process
+from tests.waiting import PATIENCE
 
 
 async def ended(process: Process, number: signal.Signals) -> int:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, Client, fragment, heard
+from tests.hub.helpers import TOPIC, Client, fragment, heard
+from tests.waiting import PATIENCE
 
 TOKEN = "a-token-of-a-source"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
+from tests.hub.failing_disk import Disk
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.storing import FOREVER, Counted, made, opened, stored_logs, stored_subscriptions
-from tests.hub.test_failing_store import Disk
 
 
 async def fill(folder: Path, entries: int) -> None:

@@ -20,7 +20,8 @@ import msgspec
 import pytest
 
 from rsnotify.format.datetimes import parse_datetime
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, fragment
+from tests.hub.helpers import TOPIC, Callback, Client, fragment
+from tests.waiting import PATIENCE
 
 #: Every secret contains this, so that one search finds them all.
 CANARY = "canary-bird"

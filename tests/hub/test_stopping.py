@@ -8,7 +8,8 @@ import logging
 import pytest
 
 from rsnotify_hub.hub import HubService
-from tests.hub.helpers import PATIENCE, RunHub
+from tests.hub.helpers import RunHub
+from tests.waiting import PATIENCE
 
 
 async def test_a_hub_that_is_stopped_while_it_cleans_up_logs_no_error(

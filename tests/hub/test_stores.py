@@ -78,7 +78,8 @@ def test_a_url_of_no_store_is_a_clear_error_without_the_password(url: str):
 
 @pytest.mark.parametrize("name", ["password_file", "credentials", "nkey", "ca", "key"])
 def test_a_login_needs_a_store(name: str):
-    with pytest.raises(ConfigurationError, match=f"store_{name}: this needs store"):
+    option = f"--store-{name.replace('_', '-')}"
+    with pytest.raises(ConfigurationError, match=f"{option}: this needs store"):
         load_configuration(None, **{f"store_{name}": "file"})
 
 

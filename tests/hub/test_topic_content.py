@@ -16,8 +16,9 @@ from rsnotify_hub.http.topic_requests import open_client
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.websub.pings import TopicFetcher
 from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, fragment, serving
+from tests.hub.helpers import TOPIC, Callback, Client, Clock, fragment, serving
 from tests.hub.storing import opened
+from tests.waiting import PATIENCE
 
 HTML = "text/html; charset=utf-8"
 XHTML = (

@@ -15,8 +15,9 @@ from rsnotify_hub.websub.forms import SubscriptionRequest
 from rsnotify_hub.websub.registry import PENDING_SHARE, client_of
 from rsnotify_hub.websub.scheduler import TRIES, IntentRequests
 from tests.hub.deliveries import Deliveries, opened_channel
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Clock, LogWatch, fragment
+from tests.hub.helpers import TOPIC, Callback, Clock, LogWatch, fragment
 from tests.ports import free_port
+from tests.waiting import PATIENCE
 
 ELSEWHERE = "https://nowhere.example/callback"
 

@@ -17,8 +17,9 @@ from aiohttp.test_utils import make_mocked_request
 from rsnotify.format.datetimes import format_datetime, parse_datetime
 from rsnotify_hub.live.connections import HandedOver, hand_over
 from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, Client, at, chain, fragment, heard, seconds_of, send
+from tests.hub.helpers import TOPIC, Client, at, chain, fragment, heard, seconds_of, send
 from tests.hub.raw_sockets import BINARY, CLOSE, PING, PONG, TEXT, Socket, connect, frame
+from tests.waiting import PATIENCE
 
 SUBSCRIBE = frame(TEXT, json.dumps({"type": "subscribe", "topic": TOPIC, "since": None}).encode())
 PUBLISH = frame(TEXT, json.dumps({"type": "publish", "topic": TOPIC}).encode())

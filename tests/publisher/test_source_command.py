@@ -23,11 +23,10 @@ from rsnotify.format.model import Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher.commands.source_run import (
     HubStatus,
-    SourceLineReport,
+    SourceReport,
     SourceStatus,
     StatusReader,
     hub_line,
-    totals,
 )
 from rsnotify_publisher.journal import system_clock
 from tests.publisher.helpers import (
@@ -458,12 +457,17 @@ def test_a_hub_has_a_line(status: HubStatus, expected: str):
 
 
 def test_a_count_of_one_is_written_as_one():
-    assert totals(SourceStatus(1, 1, ())) == "1 resource, 1 change recorded since the start"
-    assert totals(SourceStatus(5_000, 0, ())).startswith("5,000 resources, 0 changes")
+    assert (
+        SourceReport().sentence(SourceStatus(1, 1, ()))
+        == "1 resource, 1 change recorded since the start"
+    )
+    assert (
+        SourceReport().sentence(SourceStatus(5_000, 0, ())).startswith("5,000 resources, 0 changes")
+    )
 
 
 def test_nothing_is_written_while_nothing_changes(capsys: pytest.CaptureFixture[str]):
-    report = SourceLineReport()
+    report = SourceReport()
     for _ in range(200):
         report.show(SourceStatus(3, 0, (replace(WELL, reached=None),)))
     assert capsys.readouterr().out == ""
@@ -474,7 +478,7 @@ def test_nothing_is_written_while_nothing_changes(capsys: pytest.CaptureFixture[
     assert lines == [hub_line(WELL), hub_line(AWAY), hub_line(WELL)]
     for _ in range(100):
         report.show(SourceStatus(3, 7, (WELL,)))
-    assert capsys.readouterr().out.splitlines() == [totals(SourceStatus(3, 7, ()))]
+    assert capsys.readouterr().out.splitlines() == [SourceReport().sentence(SourceStatus(3, 7, ()))]
 
 
 async def test_the_command_prints_when_a_hub_has_everything(

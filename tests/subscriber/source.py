@@ -75,6 +75,7 @@ class SmallSource:
         self.archive = True
         self.answers: dict[str, Answer] = {}
         self.gets: Counter[str] = Counter()
+        self._requested = asyncio.Event()
         self.in_flight = 0
         self.most_in_flight = 0
         application = web.Application(middlewares=[self._count])
@@ -250,9 +251,17 @@ class SmallSource:
 
     # Answers
 
+    async def requested(self, path: str, times: int = 1) -> None:
+        """Wait for so many requests for a path, counted from the beginning."""
+        async with asyncio.timeout(60):
+            while self.gets[path] < times:
+                await self._requested.wait()
+
     @web.middleware
     async def _count(self, request: web.Request, handler: Answer) -> web.StreamResponse:
         self.gets[request.path] += 1
+        self._requested.set()
+        self._requested.clear()
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:

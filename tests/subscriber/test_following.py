@@ -390,8 +390,7 @@ async def test_a_list_that_stays_away_is_warned_of_once(
 ) -> None:
     async with destination.following():
         source.answers[LIST] = status(503)
-        asked = source.gets[LIST]
-        await destination.until(lambda: source.gets[LIST] > asked + 3)
+        await source.requested(LIST, source.gets[LIST] + 4)
     warnings = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
     assert sum("the Change List could not be used" in each for each in warnings) == 1
 

@@ -20,7 +20,7 @@ from rsnotify.format.model import Capability, Document
 from rsnotify.format.writer import write_document
 from rsnotify.selection import Selection
 from rsnotify_subscriber import Status, Subscriber
-from rsnotify_subscriber.commands.report import sentence
+from rsnotify_subscriber.commands.report import SubscriberReport
 from rsnotify_subscriber.events import Audited
 from tests.subscriber.destination import PACE, PATIENCE, Destination
 from tests.subscriber.hub import SmallHub
@@ -147,7 +147,7 @@ async def test_a_heartbeat_that_comes_while_a_change_is_being_applied_waits_for_
     answer = source.hold(path_of("slow"))
     source.put("slow", b"it takes a while")
     await pushing.changes(1)
-    await destination.until(lambda: source.gets[path_of("slow")] == 1)
+    await source.requested(path_of("slow"))
     await pushing.heartbeat()
     await destination.until(lambda: pushed.status.pending == 1)
     answer.set()
@@ -258,6 +258,7 @@ async def test_a_part_of_the_set_is_not_compared_and_this_is_reported_once(
 
 
 def test_the_status_line_has_the_result_of_the_last_comparison() -> None:
+    sentence = SubscriberReport().sentence
     said = {
         verdict: sentence(Status(level=True, in_step=verdict)) for verdict in (None, True, False)
     }

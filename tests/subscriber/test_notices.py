@@ -114,7 +114,7 @@ async def test_who_lacks_nothing_reads_nothing(
         # What is told next is heard later.
         looked = source.gets["/data/capabilitylist.xml"]
         await tell(herald, source, capability_list(source))
-        await destination.until(lambda: source.gets["/data/capabilitylist.xml"] > looked)
+        await source.requested("/data/capabilitylist.xml", looked + 1)
         assert source.gets[LIST] == before
 
 
@@ -124,7 +124,7 @@ async def test_who_was_away_is_told_what_it_missed(
     async with hearing(destination, herald):
         looked = source.gets["/data/capabilitylist.xml"]
         await tell(herald, source, capability_list(source))
-        await destination.until(lambda: source.gets["/data/capabilitylist.xml"] > looked)
+        await source.requested("/data/capabilitylist.xml", looked + 1)
         await herald.stop()
         source.archive = False
         await tell(herald, source, capability_list(source))

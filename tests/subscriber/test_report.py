@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from rsnotify.runtime.settings import SettingsFile
 from rsnotify_subscriber import PushState, Status
 from rsnotify_subscriber.commands.follow_options import FollowArguments
-from rsnotify_subscriber.commands.report import LineFollowReport, SubscriberView, outcome, sentence
+from rsnotify_subscriber.commands.report import SubscriberReport
 from rsnotify_subscriber.fleet.configuration import parse
 from tests.subscriber.destination import Destination
 from tests.subscriber.processes import run
 from tests.subscriber.source import SmallSource, status
 
+sentence = SubscriberReport().sentence
+outcome = SubscriberReport().outcome
 COMPARED = datetime(2026, 1, 2, 3, 4, 5, 600, tzinfo=UTC)
 
 
@@ -30,22 +33,22 @@ def test_only_a_copy_without_doubts_is_in_step() -> None:
     assert "never compared with the whole set" in sentence(doubted)
 
 
-def test_how_often_everything_is_compared_is_an_option_and_a_setting(tmp_path: Path) -> None:
+def test_how_often_everything_is_compared_is_an_option_and_a_setting() -> None:
     assert FollowArguments().options(None).pace.compare == 86_400
     assert FollowArguments(compare=60).options(None).pace.compare == 60
-    source = {"url": "http://source.example/", "dest": "copy"}
+    source: dict[str, object] = {"url": "http://source.example/", "dest": "copy"}
     given = {"compare": 30}  # on the command line
-    found = parse(str(tmp_path / "fleet.toml"), "", {"source": [source]}, given)
+    found = parse(SettingsFile("fleet.json", json.dumps({"source": [source]})), given)
     assert found.sources[0].compare == 30
-    own = {"source": [source | {"compare": 60}]}
-    found = parse(str(tmp_path / "fleet.toml"), "", own, given)
+    source["compare"] = 60
+    found = parse(SettingsFile("fleet.json", json.dumps({"source": [source]})), given)
     assert found.sources[0].compare == 60
 
 
 def test_a_line_is_written_when_something_changes_and_else_none(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    report = LineFollowReport(SubscriberView())
+    report = SubscriberReport()
     level = Status(resources=5_000, applied=5_000, level=True, push=PushState.UP)
     for _ in range(100):
         report.show(level)
@@ -66,7 +69,11 @@ def test_the_last_sentence_says_what_was_compared_and_when() -> None:
     )
     assert outcome(replace(level, resources=1)).startswith("level: 1 resource, ")
     other = replace(level, in_step=False, difference="one differs")
-    assert outcome(other).startswith("other than the Source says: 5,000 resources, ")
+    assert (
+        SubscriberReport()
+        .outcome(other)
+        .startswith("other than the Source says: 5,000 resources, ")
+    )
     assert outcome(other).endswith("; one differs")
     assert outcome(Status()) == sentence(Status())
 
@@ -89,7 +96,7 @@ async def test_a_run_that_catches_up_ends_with_how_the_copy_stands(
 
 
 def test_a_terminal_shows_a_progress_bar_while_all_files_are_read() -> None:
-    view = SubscriberView()
+    view = SubscriberReport()
     status = Status(resources=40, verified=10)
     console = Console(width=200)
     with console.capture() as shown:

@@ -16,7 +16,8 @@ from rsnotify.errors import RsnotifyError
 from rsnotify.format.model import ChangeType
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import FolderMirror, Received, Status, Subscriber, audit, default_state
-from tests.subscriber.destination import PACE, PATIENCE, files_of
+from tests.subscriber import destination
+from tests.subscriber.destination import PATIENCE, files_of
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.options import gathered
 from tests.subscriber.processes import outcome as process_outcome
@@ -88,6 +89,8 @@ class Recorder:
 
 
 Copy = Folder | Recorder
+#: The lists are polled as often with push as without.
+PACE = msgspec.structs.replace(destination.PACE, poll_with_push=0.1)
 
 
 def subscriber(source: Source | str, copy: Copy | Path, **options: Any) -> Subscriber:
@@ -97,8 +100,8 @@ def subscriber(source: Source | str, copy: Copy | Path, **options: Any) -> Subsc
     return Subscriber(url, copy.handler, **gathered(options))
 
 
-#: A list that lags behind what was pushed or said before counts as an old copy for half a second.
-HURRIED = msgspec.structs.replace(PACE, stale=0.5, repair=0.1)
+#: A list that lags behind what was pushed or said before counts as an old copy for a moment only.
+HURRIED = msgspec.structs.replace(PACE, stale=0.2, repair=0.05)
 
 
 def pace(**fields: float) -> Pace:
@@ -136,6 +139,16 @@ async def run_right(
     outcome = await run_honest(source, copy, truth, **options)
     assert outcome.claims, outcome
     return outcome
+
+
+async def run_until_right(source: Source, copy: Copy | Path, **options: Any) -> None:
+    """Catch up until a run says that the copy is right.
+
+    A run doubts a resource that it was requesting at the very moment when a comparison ended.
+    """
+    async with asyncio.timeout(PATIENCE):
+        while not (await run_honest(source, copy, **options)).claims:
+            pass
 
 
 def outcome_of(status: Status, error: str = "") -> Outcome:

@@ -20,7 +20,7 @@ from tests.wild.source import Answer, Request, Source
 from tests.wild.test_damaged_folder import SHAPES, Shape, copied
 
 #: Seconds for which something may be slow.
-PAUSES = (0.02, 0.06, 0.12, 0.25)
+PAUSES = (0.01, 0.03, 0.06, 0.12)
 
 
 class Pauses:

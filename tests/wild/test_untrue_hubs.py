@@ -29,6 +29,7 @@ from tests.wild.running import (
     polled,
     pushed,
     run_right,
+    run_until_right,
     until,
     until_right,
 )
@@ -80,7 +81,7 @@ async def test_the_next_poll_puts_right_what_a_hub_invented(
 
 @pytest.mark.usefixtures("offered")
 async def test_so_it_does_where_the_list_goes_on(source: Source, hub: Hub, copy: Copy):
-    async with pushed(hub, source, copy, pace=pace(poll_with_push=1.0)) as subscriber:
+    async with pushed(hub, source, copy, pace=pace(poll_with_push=0.3)) as subscriber:
         await lie(hub, source, *LIES["a deletion"])
         told = source.update("b", 60)
         source.list_changes(told)
@@ -96,7 +97,7 @@ async def test_the_next_run_puts_it_right_though_the_hub_is_believed_until_then(
     async with pushed(hub, source, copy, pace=RARE) as subscriber:
         await lie(hub, source, *LIES[told])
         await until(subscriber, lambda _: copy.files() != source.resources)
-    await run_right(source, copy, pace=HURRIED)
+    await run_until_right(source, copy, pace=HURRIED)
 
 
 @pytest.mark.usefixtures("offered")

@@ -13,10 +13,10 @@ from rsnotify.runtime.command_line import option, run
 
 def demo(
     seconds: Annotated[
-        float | None, option("SECONDS", "Stop after so many seconds; else at Ctrl-C.", min=1)
+        float | None, option(None, "SECONDS", "Stop after so many seconds; else at Ctrl-C.", min=1)
     ] = None,
-    rate: Annotated[float, option("N", "Changes per second.", min=0.1)] = 25.0,
-    port: Annotated[int, option("PORT", "Port of the page; 0 uses a free one.")] = 0,
+    rate: Annotated[float, option(None, "N", "Changes per second.", min=0.1)] = 25.0,
+    port: Annotated[int, option(None, "PORT", "Port of the page; 0 uses a free one.")] = 0,
 ) -> None:
     """Run a Source, a hub and a Destination on this machine.
 

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from rsnotify.errors import counted
+from rsnotify.runtime.command_reports import StatusReport
 from rsnotify.runtime.processes import Process, ProcessError
 from rsnotify.runtime.tasks import wait_for_event
 from rsnotify_demo.demo_processes import DemoDestination, DestinationStatus, open_link
 from rsnotify_demo.monitor import SENSORS, DemoMonitor, FlushTimer, Observations
 from rsnotify_demo.page import Facts, serve_page
-
-if TYPE_CHECKING:
-    from rich.live import Live
 
 #: Seconds that the Destination has at the end to catch up.
 _CATCH_UP_SECONDS = 60
@@ -40,8 +36,8 @@ async def run_demo(
             _serving("source", str(root / "source"), *options, log=root / "source.log")
         )
         flush_timer = FlushTimer(root)
-        display = stack.enter_context(closing(_StatusDisplay(observations, flush_timer)))
-        destination = DemoDestination(source, root / "destination", display.show)
+        report = _DemoReport(observations, flush_timer)
+        destination = DemoDestination(source, root / "destination", report.show)
         monitor = DemoMonitor(observations, link, destination, flush_timer, hub=hub, rate=rate)
         facts = Facts(source=source, hub=hub, copy=str(destination.folder), rate=rate)
         page = await enter(serve_page(monitor, facts, port))
@@ -49,9 +45,9 @@ async def run_demo(
         typer.echo(f"hub          {hub}  <- its dashboard")
         typer.echo(f"Destination  {destination.folder}")
         typer.echo(f"page         {page}  <- all three, with buttons to break something")
-        await enter(_running(destination, monitor, flush_timer))
-        await _change_until(stop, seconds, rate, observations)
-        display.close()
+        with report:
+            await enter(_running(destination, monitor, flush_timer))
+            await _change_until(stop, seconds, rate, observations)
         typer.echo("The Source has stopped changing. Audit of the Destination against it:")
         await _catch_up(monitor)
         return await _audit(source, destination.folder)
@@ -101,43 +97,40 @@ async def _keep_changing(observations: Observations, rate: float) -> None:
         await asyncio.sleep(max(0.0, due - loop.time()))
 
 
-class _StatusDisplay:
-    """Shows the status: a line that is updated in a terminal, else one line after another."""
+class _DemoReport(StatusReport[DestinationStatus]):
+    """Shows each status until the report is closed: in a terminal live, else as lines."""
 
     def __init__(self, observations: Observations, flush_timer: FlushTimer) -> None:
+        super().__init__()
         self._observations = observations
         self._flush_timer = flush_timer
         self._started = asyncio.get_running_loop().time()
         self._closed = False
-        self._live: Live | None = None
-        if sys.stdout.isatty():
-            from rsnotify.runtime.display import live
 
-            self._live = live("")
+    def __exit__(self, *_: object) -> None:
+        self._closed = True
+        super().__exit__()
 
     def show(self, status: DestinationStatus) -> None:
-        if self._closed:
-            return
-        passed = asyncio.get_running_loop().time() - self._started
+        if not self._closed:
+            super().show(status)
+
+    def state(self, status: DestinationStatus) -> object:
+        return self._passed()
+
+    def sentence(self, status: DestinationStatus) -> str:
         lag = "-" if status.lag_ms is None else f"{status.lag_ms:.1f} ms"
         flush_ms = self._flush_timer.flush_ms
         flush = "" if flush_ms is None else f" (one flush {flush_ms:.1f} ms)"
         # The resources of the baseline synchronization are no changes.
-        text = (
-            f"{passed:5.0f} s   Source: {counted(self._observations.changes, 'change')}   "
+        return (
+            f"{self._passed():5.0f} s   Source: {counted(self._observations.changes, 'change')}   "
             f"Destination: {status.applied - status.copied:,} applied, {_progress(status)}, "
             f"lag {lag}{flush}, push {status.push or 'away'}"
         )
-        if self._live is None:
-            typer.echo(text)
-        else:
-            self._live.start()
-            self._live.update(text)
 
-    def close(self) -> None:
-        self._closed = True
-        if self._live is not None:
-            self._live.stop()
+    def _passed(self) -> float:
+        return asyncio.get_running_loop().time() - self._started
 
 
 def _progress(status: DestinationStatus) -> str:

@@ -65,10 +65,10 @@ class RobotsRules(Struct, frozen=True):
 ALLOW_ALL = RobotsRules()
 
 
-def parse_robots(text: str, product: str = PRODUCT) -> RobotsRules:
-    """Return the rules for a product: of the groups that name it, or else of those for `*`."""
+def parse_robots(text: str) -> RobotsRules:
+    """Return the rules for `PRODUCT`: of the groups that name it, or else of those for `*`."""
     groups, sitemaps = _groups(text)
-    ours = [group for group in groups if product.lower() in group.agents]
+    ours = [group for group in groups if PRODUCT.lower() in group.agents]
     ours = ours or [group for group in groups if "*" in group.agents]
     return RobotsRules(
         tuple(rule for group in ours for rule in group.rules),

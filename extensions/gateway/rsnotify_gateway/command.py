@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rsnotify.runtime.command_line import ForcedShutdown, option, run
+from rsnotify.runtime.command_line import ForcedShutdown, option, run, with_arguments
 from rsnotify.runtime.listening import address, listen
+from rsnotify_publisher.commands.source import PublishingArguments
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,30 +26,16 @@ _FILES_OF_AN_ORIGIN = 20
 _OTHER_FILES = 256
 
 
+@with_arguments
 def gateway(
     config: Annotated[
         Path, typer.Argument(metavar="FILE", help="The origins and settings, .toml or .json.")
     ],
-    base_url: Annotated[
-        str | None, option("URL", "Public URL of the gateway; http://HOST:PORT/ if not given.")
-    ] = None,
-    host: Annotated[
-        str | None, option("HOST", "Address to listen on.", show_default="127.0.0.1")
-    ] = None,
-    port: Annotated[
-        int | None, option("PORT", "Port to listen on; 0 for a free one.", show_default="8000")
-    ] = None,
-    hub: Annotated[
-        list[str] | None,
-        option(
-            "URL",
-            "URL of a hub to push to, or of its nodes with commas between them; may be repeated.",
-        ),
-    ] = None,
     data: Annotated[
-        Path | None, option("DIR", "Folder for the state.", show_default=_STATE)
+        Path | None, option(None, "DIR", "Folder for the state.", show_default=_STATE)
     ] = None,
-    token: Annotated[str | None, option("TOKEN", "Bearer token for the hubs.")] = None,
+    *,
+    publishing: PublishingArguments,
 ) -> None:
     """Publish origins that have no push as Sources that do.
 
@@ -65,13 +52,7 @@ def gateway(
     from rsnotify_gateway.gateway import Gateway
 
     settings = load_gateway(
-        config,
-        base_url=base_url,
-        host=host,
-        port=port,
-        hubs=hub or None,
-        data=None if data is None else str(data),
-        token=token,
+        config, **publishing.settings(), data=None if data is None else str(data)
     )
     allow_files(len(settings.origins) * _FILES_OF_AN_ORIGIN + _OTHER_FILES)
     with listen(settings.host, settings.port) as listening:

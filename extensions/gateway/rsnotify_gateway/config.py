@@ -5,15 +5,16 @@ An origin is checked often while it changes, and rarely while it is quiet (`Poll
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
-from pathlib import Path
+from functools import partial
 from random import Random
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
-from rsnotify.errors import ConfigurationError, without_credentials
+from rsnotify.errors import without_credentials
 from rsnotify.runtime.extensions import offered
 from rsnotify.runtime.settings import WrongSetting
 from rsnotify.sync.retry import Retry
@@ -209,28 +210,23 @@ class GatewayConfiguration(
 
     def check(self) -> None:
         super().check()
-        for number, origin in enumerate(self.origins):
-            try:
-                origin.check()
-            except WrongSetting as wrong:
-                raise WrongSetting(("origin", number, *wrong.path), wrong.reason) from None
+        if self.sets:
+            raise WrongSetting(("set",), "a gateway publishes origins; use [[origin]], not [[set]]")
+        if not self.origins:
+            raise WrongSetting(("origin",), "the file has no [[origin]]; add one")
+        check_origins("origin", self.origins)
 
 
-def load_gateway(path: Path, **settings: Any) -> GatewayConfiguration:
-    """Read `gateway.toml`, and override its settings by those that are not None.
+def check_origins(table: str, origins: Sequence[OriginSettings]) -> None:
+    """Raise WrongSetting if an origin is wrong, or two have the same name."""
+    for number, origin in enumerate(origins):
+        try:
+            origin.check()
+        except WrongSetting as wrong:
+            raise WrongSetting((table, number, *wrong.path), wrong.reason) from None
+        if origin.name in [each.name for each in origins[:number]]:
+            reason = f"two origins have the name {origin.name}; rename one"
+            raise WrongSetting((table, number, "name"), reason)
 
-    Raises:
-        ConfigurationError: The file cannot be read, or a setting is unknown or wrong.
-    """
-    read = load_settings(GatewayConfiguration, path, **settings)
-    if read.sets:
-        raise ConfigurationError(
-            f"{path}: a gateway publishes origins; use [[origin]], not [[set]]"
-        )
-    if not read.origins:
-        raise ConfigurationError(f"{path} has no [[origin]]; add one")
-    names = [origin.name for origin in read.origins]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigurationError(f"{path}: two origins have the name {name}; rename one")
-    return read
+
+load_gateway = partial(load_settings, GatewayConfiguration)

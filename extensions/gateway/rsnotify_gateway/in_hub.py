@@ -19,9 +19,10 @@ from secrets import token_urlsafe
 from aiohttp import web
 
 from rsnotify.format.offer import HUB_DOCUMENT
-from rsnotify.runtime.settings import WrongSetting, convert_settings, digest
+from rsnotify.runtime.settings import convert_settings, digest
 from rsnotify.runtime.tasks import first_completed
 from rsnotify_gateway import Gateway, OriginSettings
+from rsnotify_gateway.config import check_origins
 from rsnotify_hub.access.authorization import Grants
 from rsnotify_hub.config.configuration import FollowConfig, HubConfiguration, PublisherGrant
 from rsnotify_hub.http.middleware import url_of
@@ -101,15 +102,9 @@ def _local_url(listener: socket.socket) -> str:
 
 def origins_of(config: FollowConfig) -> list[OriginSettings]:
     """Return the origins; raise WrongSetting if one of them is wrong."""
-    origins: list[OriginSettings] = []
-    for number, table in enumerate(config.tables):
-        origin = convert_settings(table, OriginSettings, "follow", number)
-        try:
-            origin.check()
-        except WrongSetting as wrong:
-            raise WrongSetting(("follow", number, *wrong.path), wrong.reason) from None
-        if origin.name in [each.name for each in origins]:
-            reason = f"two origins have the name {origin.name}; rename one"
-            raise WrongSetting(("follow", number, "name"), reason)
-        origins.append(origin)
+    origins = [
+        convert_settings(table, OriginSettings, "follow", number)
+        for number, table in enumerate(config.tables)
+    ]
+    check_origins("follow", origins)
     return origins

@@ -61,7 +61,6 @@ class OriginWatch:
         publisher: Publishes the set; its clock is `checked`. It is started once a check was
             complete, and closed by the caller.
         checked: Through when the origin was checked.
-        clock: Returns microseconds since 1970.
 
     Attributes:
         ready: Set once all documents of the set are written.
@@ -76,7 +75,6 @@ class OriginWatch:
         adapter: OriginAdapter,
         publisher: Publisher,
         checked: CheckedClock,
-        clock: Callable[[], int] = system_clock,
     ) -> None:
         self.name = origin.name
         self.origin_url = origin.public_url
@@ -88,7 +86,6 @@ class OriginWatch:
         self.last_check: int | None = None
         self._checked = checked
         self._pace = origin.pace
-        self._clock = clock
         self._random = Random()
         self._failures = 0
         self._is_running = self._is_started = False
@@ -117,7 +114,7 @@ class OriginWatch:
         interval = self._pace.least
         while True:
             self._again.clear()
-            began = self._clock()
+            began = system_clock()
             try:
                 changes = await self.check()
             except Exception as error:  # one origin must not end the others
@@ -158,7 +155,7 @@ class OriginWatch:
         Raises:
             RsnotifyError: The check is not complete; what it found until then is recorded.
         """
-        began = self._clock()
+        began = system_clock()
         changes = 0
         cursor = await self._transact(stored_cursor)
         async with aclosing(self.adapter.changes(cursor, self)) as batches:  # type: ignore[type-var]
@@ -172,7 +169,7 @@ class OriginWatch:
             batch = replace(batch, at=began)
         if batch.checked is not None:  # what was claimed once stays claimed
             batch = replace(batch, checked=max(batch.checked, self._checked.now))
-        changes = await self._transact(partial(record_batch, batch=batch, now=self._clock()))
+        changes = await self._transact(partial(record_batch, batch=batch, now=system_clock()))
         if batch.checked is not None:
             self._checked.advance(batch.checked)
             self.last_check = batch.checked

@@ -135,53 +135,55 @@ def check(
     url: Annotated[str, typer.Argument(help="The hub's URL, as topics advertise it.")],
     listen: Annotated[
         str,
-        option("HOST:PORT", "Address for requests of the hub: HOST:PORT; port 0 uses a free one."),
+        option(
+            None, "HOST:PORT", "Address for requests of the hub: HOST:PORT; port 0 uses a free one."
+        ),
     ] = "127.0.0.1:0",
     base_url: Annotated[
         str | None,
-        option("URL", "URL of that address for the hub.", show_default="http://HOST:PORT"),
+        option(None, "URL", "URL of that address for the hub.", show_default="http://HOST:PORT"),
     ] = None,
     publish: Annotated[
         PublishMethod,
         option(
+            _PUBLISHING,
             "ping|url|topic|content",
             "How to publish: a ping with hub.url and hub.topic, with one of them, or the content.",
-            _PUBLISHING,
         ),
     ] = PublishMethod.PING,
     publish_url: Annotated[
-        str | None, option("URL", "Where to publish.", _PUBLISHING, show_default="the hub's URL")
+        str | None, option(_PUBLISHING, "URL", "Where to publish.", show_default="the hub's URL")
     ] = None,
     token: Annotated[
         str | None,
         option(
+            _PUBLISHING,
             "TOKEN",
             "A bearer token for publishing.",
-            _PUBLISHING,
             envvar="RSNOTIFY_HUB_CHECK_TOKEN",
         ),
     ] = None,
     denied_topic: Annotated[
-        str | None, option("URL", "A topic for which the hub denies subscriptions.")
+        str | None, option(None, "URL", "A topic for which the hub denies subscriptions.")
     ] = None,
     patience: Annotated[
-        float, option("SECONDS", "Seconds to wait for an expected request.", _TIMES, min=0.1)
+        float, option(_TIMES, "SECONDS", "Seconds to wait for an expected request.", min=0.1)
     ] = 10.0,
     quiet: Annotated[
-        float, option("SECONDS", "Seconds to wait for an unexpected request.", _TIMES, min=0.1)
+        float, option(_TIMES, "SECONDS", "Seconds to wait for an unexpected request.", min=0.1)
     ] = 2.0,
     settle: Annotated[
         float,
         option(
-            "SECONDS", "Seconds that the hub may need to process a verification.", _TIMES, min=0.05
+            _TIMES, "SECONDS", "Seconds that the hub may need to process a verification.", min=0.05
         ),
     ] = 1.0,
     retry: Annotated[
-        float, option("SECONDS", "Seconds to wait for a repeated delivery.", _TIMES, min=0.1)
+        float, option(_TIMES, "SECONDS", "Seconds to wait for a repeated delivery.", min=0.1)
     ] = 60.0,
-    at_once: Annotated[int, option("N", "How many checks run at the same time.", min=1)] = 4,
+    at_once: Annotated[int, option(None, "N", "How many checks run at the same time.", min=1)] = 4,
     only: Annotated[
-        list[str] | None, option("NAME", "A check's name, or a part of it; may be repeated.")
+        list[str] | None, option(None, "NAME", "A check's name, or a part of it; may be repeated.")
     ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Also fail for requirements of the level SHOULD.")

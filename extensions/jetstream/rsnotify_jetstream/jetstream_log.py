@@ -32,7 +32,6 @@ from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.store.interface import (
-    Appended,
     Backlog,
     LogEntry,
     LogListener,
@@ -167,32 +166,29 @@ class JetStreamLog:
 
     async def append(
         self, topic: str, fragments: Sequence[Fragment], *, after: int, replacing: int | None
-    ) -> Appended:
+    ) -> int:
         state = self._index.state(topic)
         if (state.position if state else 0) != after:
             raise LogMoved(f"the log of {topic} has moved on")
         new = self._new(topic, fragments, replacing)
         if not new:
-            return self._trimmed(topic)
-        entries: list[LogEntry] = []
+            self._trim(topic)
+            return 0
         with self._queue(topic):
             for number in sorted(new):
-                position = await self._append(topic, fragments[number], replacing)
-                entries.append(LogEntry(position, fragments[number]))
+                await self._append(topic, fragments[number], replacing)
                 replacing = None
-        changed = self._index.state(topic)
-        if changed is None:
+        if self._index.state(topic) is None:
             raise LogMoved(f"another hub has deleted the log of {topic}")
-        return Appended(entries, changed)
+        return len(new)
 
-    def _trimmed(self, topic: str) -> Appended:
+    def _trim(self, topic: str) -> None:
         """Trim a log to which nothing is appended, since it has everything."""
         self._index.trim(topic, self._clock())
         state = self._index.state(topic)
         assert state is not None
         assert self._listener is not None
         self._listener.appended(topic, (), state, None)
-        return Appended([], state)
 
     def _new(self, topic: str, fragments: Sequence[Fragment], replacing: int | None) -> set[int]:
         """Return the numbers of the fragments that the log does not have yet."""
@@ -203,7 +199,7 @@ class JetStreamLog:
                 new.setdefault(digest, number)
         return set(new.values())
 
-    async def _append(self, topic: str, fragment: Fragment, replacing: int | None) -> int:
+    async def _append(self, topic: str, fragment: Fragment, replacing: int | None) -> None:
         state = self._index.state(topic)
         record = record_of(
             topic,
@@ -212,7 +208,7 @@ class JetStreamLog:
             through=state.through if state else None,
             place=self._index.place(topic, replacing),
         )
-        return await self._appender.append(record, fragment)
+        await self._appender.append(record, fragment)
 
     async def forget(self, topic: str, *, after: int) -> None:
         state = self._index.state(topic)

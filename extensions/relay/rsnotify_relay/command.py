@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.command_line import ForcedShutdown, option, run
+from rsnotify.runtime.command_line import ForcedShutdown, option, run, with_arguments
 from rsnotify.runtime.listening import address, listen
+from rsnotify_publisher.commands.source import PublishingArguments
 from rsnotify_subscriber.commands.follow_options import (
     CallbackServer,
     FollowArguments,
     Url,
-    with_arguments,
 )
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from rsnotify_relay.relay import Relay
 
-#: The group of these options in the help.
-_COPY = "Publishing the copy"
+#: The group of the options of `PublishingArguments` in the help.
+_COPY = "Publishing"
 
 
 @with_arguments
@@ -34,37 +34,18 @@ def relay(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="The folder of the copy.", file_okay=False)
     ],
-    base_url: Annotated[
-        str | None,
-        option("URL", "URL of the copy for others; http://HOST:PORT/ if not given.", _COPY),
-    ] = None,
-    host: Annotated[
-        str | None, option("HOST", "Address to listen on.", _COPY, show_default="127.0.0.1")
-    ] = None,
-    port: Annotated[
-        int | None,
-        option("PORT", "Port to listen on; 0 takes a free one.", _COPY, show_default="8000"),
-    ] = None,
-    hub: Annotated[
-        list[str] | None,
-        option(
-            "URL",
-            "URL of a hub to push to, or of its nodes with commas between them; may be repeated.",
-            _COPY,
-        ),
-    ] = None,
     config: Annotated[
         Path | None,
-        option("FILE", "A file with settings, .toml or .json, as for `rsnotify source`.", _COPY),
+        option(_COPY, "FILE", "A file with settings, .toml or .json, as for `rsnotify source`."),
     ] = None,
     data: Annotated[
-        Path | None, option("DIR", "Folder for the state.", show_default="DIR.rsnotify")
+        Path | None, option(None, "DIR", "Folder for the state.", show_default="DIR.rsnotify")
     ] = None,
-    token: Annotated[str | None, option("TOKEN", "Bearer token for the hubs.", _COPY)] = None,
     described_by: Annotated[
-        str | None, option("URL", "URL of a document about the copy.", _COPY)
+        str | None, option(_COPY, "URL", "URL of a document about the copy.")
     ] = None,
     *,
+    publishing: PublishingArguments,
     arguments: FollowArguments,
 ) -> None:
     """Follow a Source into DIR, and publish DIR as a Source.
@@ -81,12 +62,8 @@ def relay(
 
     settings = load_configuration(
         config,
-        base_url=base_url,
-        host=host,
-        port=port,
-        hubs=hub or None,
+        **publishing.settings(),
         data=None if data is None else str(data),
-        token=token,
         described_by=described_by,
     )
     if settings.sets:

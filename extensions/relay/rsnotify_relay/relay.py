@@ -23,7 +23,6 @@ from rsnotify_publisher.web.responses import resource_representation
 from rsnotify_relay.republisher import Republisher
 from rsnotify_subscriber import (
     Callbacks,
-    FolderMirror,
     FollowOptions,
     Subscriber,
     Via,
@@ -76,7 +75,6 @@ class Relay:
         described_by: str | None = None,
     ) -> None:
         self._stopping = False
-        self._mirror = mirror = FolderMirror(folder)
         self._state = default_state(folder) if state is None else Path(state)
         self.publisher = Publisher(
             self._state / "source",
@@ -86,7 +84,7 @@ class Relay:
             described_by=described_by,
             options=options,
         )
-        self._republisher = Republisher(mirror, self.publisher)
+        self._republisher = Republisher(folder, self.publisher)
         self._callbacks: Callbacks | None = None
         if follow.via is Via.WEBSUB and follow.callbacks is None:
             callback_url = self.publisher.source.base_url + PARTS + "websub/"
@@ -98,7 +96,30 @@ class Relay:
 
     def application(self) -> web.Application:
         """Make the application that serves the copy and its documents, while `run` runs."""
-        return _application(self.publisher, self._republisher, self._callbacks)
+        base_url = self.publisher.source.base_url
+        prefix = urlsplit(base_url).path
+        threads = SharedThreads()
+        headers = LIVE | {hdrs.LINK: link_header(self.publisher)}
+
+        async def content(request: web.Request) -> web.StreamResponse:
+            # The raw path with its query: decoded, it might be that of another resource.
+            uri = base_url + request.raw_path[len(prefix) :]
+            found = await asyncio.to_thread(self._republisher.find, uri)
+            if found is None:
+                raise web.HTTPNotFound
+            resource, path = found
+            media_type = resource.type or guess_media_type(uri) or _UNKNOWN
+            answer_headers = headers | {hdrs.CONTENT_TYPE: media_type}
+            load = partial(resource_representation, path)
+            return await respond_with(request, load, answer_headers, threads)
+
+        app = web.Application()
+        if self._callbacks is not None:
+            app.add_routes(self._callbacks.routes())
+        app.add_routes(routes(self.publisher, prefix))
+        app.router.add_get("/robots.txt", robots(self.publisher))
+        app.router.add_get(prefix + r"{name:[\s\S]+}", content)
+        return app
 
     async def run(self, on_published: Callable[[], Awaitable[None]] | None = None) -> None:
         """Follow and publish until `stop` is called.
@@ -126,7 +147,7 @@ class Relay:
     def _begin(self) -> None:
         """Make the copy ready to be served, before the Source is reached."""
         with closing(DestinationState(self._state)) as state:
-            self._mirror.check(self._state)
+            self._republisher.check(self._state)
             identity = state.identity()
             if identity is not None:
                 self._republisher.prepare(identity.base, self._state)
@@ -135,32 +156,3 @@ class Relay:
             if self.publisher.is_empty():
                 # Otherwise a mirror that was only followed so far would never be published.
                 state.invalidate()
-
-
-def _application(
-    publisher: Publisher, republisher: Republisher, callbacks: Callbacks | None
-) -> web.Application:
-    base_url = publisher.source.base_url
-    prefix = urlsplit(base_url).path
-    threads = SharedThreads()
-    headers = LIVE | {hdrs.LINK: link_header(publisher)}
-
-    async def content(request: web.Request) -> web.StreamResponse:
-        # The raw path with its query: decoded, it might be that of another resource.
-        uri = base_url + request.raw_path[len(prefix) :]
-        found = await asyncio.to_thread(republisher.find, uri)
-        if found is None:
-            raise web.HTTPNotFound
-        resource, path = found
-        media_type = resource.type or guess_media_type(uri) or _UNKNOWN
-        answer_headers = headers | {hdrs.CONTENT_TYPE: media_type}
-        load = partial(resource_representation, path)
-        return await respond_with(request, load, answer_headers, threads)
-
-    app = web.Application()
-    if callbacks is not None:
-        app.add_routes(callbacks.routes())
-    app.add_routes(routes(publisher, prefix))
-    app.router.add_get("/robots.txt", robots(publisher))
-    app.router.add_get(prefix + r"{name:[\s\S]+}", content)
-    return app

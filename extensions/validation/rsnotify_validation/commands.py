@@ -15,8 +15,9 @@ from rsnotify.errors import RsnotifyError, counted, without_credentials
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Capability
 from rsnotify.format.writer import Profile
-from rsnotify.runtime.command_line import complain, printable, run_until_stopped
-from rsnotify_subscriber.commands.follow_options import Json, NetworkArguments, Url, with_arguments
+from rsnotify.runtime.command_line import complain, printable, run_until_stopped, with_arguments
+from rsnotify.runtime.command_reports import print_result
+from rsnotify_subscriber.commands.follow_options import Json, NetworkArguments, Url
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -75,12 +76,8 @@ def validate(
         raise complain(f"{target}: {error.strerror or error}", 2) from None
     if result is None:
         raise typer.Exit(2)
-    if json:
-        facts = msgspec.structs.asdict(result) | {"valid": result.valid}
-        typer.echo(msgspec.json.encode(facts).decode())
-    else:
-        for line in validation_lines(result):
-            typer.echo(line)
+    facts = msgspec.structs.asdict(result) | {"valid": result.valid}
+    print_result(facts, validation_lines(result), json=json)
     raise typer.Exit(0 if result.valid else 1)
 
 
@@ -88,8 +85,7 @@ def validation_lines(result: ValidationResult) -> Iterator[str]:
     from rsnotify_validation import Severity
 
     for document in result.documents:
-        for line in _lines(document):
-            yield printable(line)
+        yield from _lines(document)
     counts = (
         (len(result.documents), "document"),
         (result.count(Severity.ERROR), "error"),
@@ -155,22 +151,20 @@ def inspect(url: Url, json: Json = False, *, arguments: NetworkArguments) -> Non
         raise complain(error, 1) from None
     if found is None:
         raise typer.Exit(1)
-    if json:
-        typer.echo(msgspec.json.encode(found).decode())
-    elif sys.stdout.isatty():
+    now = datetime.now(UTC)
+    if sys.stdout.isatty() and not json:
         from rich.console import Console
 
-        Console().print(_tree(found, datetime.now(UTC)))
+        Console().print(_tree(found, now))
     else:
-        for line in inspection_lines(found, datetime.now(UTC)):
-            typer.echo(line)
+        print_result(found, inspection_lines(found, now), json=json)
 
 
 def inspection_lines(found: InspectionFinding, now: Instant, depth: int = 0) -> Iterator[str]:
     indent = "  " * depth
-    yield f"{indent}{_title(found)}  {printable(found.uri)}"
+    yield f"{indent}{_title(found)}  {found.uri}"
     for line in _details(found, now):
-        yield f"{indent}    {printable(line)}"
+        yield f"{indent}    {line}"
     for part in found.parts:
         yield from inspection_lines(part, now, depth + 1)
 

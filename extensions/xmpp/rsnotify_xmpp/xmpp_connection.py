@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 PUBSUB = "http://jabber.org/protocol/pubsub"
 EVENT = PUBSUB + "#event"
-ERRORS = PUBSUB + "#errors"
 STANZAS = "urn:ietf:params:xml:ns:xmpp-stanzas"
 
 #: The most that a server may send before it accepts the login, in bytes.

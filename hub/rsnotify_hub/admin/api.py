@@ -1,13 +1,9 @@
-"""The admin API over HTTP: authorization, parsing of requests, and answers as JSON.
+"""The admin API over HTTP: authorization, parsing of requests, answers as JSON, and OpenAPI 3.1.
 
-The OpenAPI 3.1 description of the admin API, made from the operations and their schemas.
-
-The description of each field is taken from the `Args:` of its class.
-
-The dashboard over HTTP: its static files, and whether the user is an admin.
-
-The page fetches all data from the public interfaces `GET /topics` and `GET /ws` and, for an admin,
-from the admin API. So it needs no rights of its own.
+The description is made from the operations and their schemas; that of a field is in the `Args:` of
+its class. The dashboard is served here, too: its static files, and whether the user is an admin. It
+fetches all data from the public interfaces `GET /topics` and `GET /ws` and, for an admin, from the
+admin API. So it needs no rights of its own.
 """
 
 from __future__ import annotations
@@ -28,8 +24,6 @@ from msgspec import Struct
 from rsnotify.errors import StorageError
 from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.admin import schemas
-from rsnotify_hub.admin import schemas as attempt_schemas
-from rsnotify_hub.admin import schemas as status_schemas
 from rsnotify_hub.admin.operations import ID, OPERATIONS, PREFIX, Operation, OperationRequest
 from rsnotify_hub.admin.schemas import Problem
 from rsnotify_hub.admin.service import AdminService, UnknownId
@@ -39,7 +33,7 @@ from rsnotify_hub.store import nodes
 
 _REFERENCE = "#/components/schemas/{name}"
 _ARGUMENT = re.compile(r"^    (\w+): (.+?)(?=^    \w|\Z)", re.DOTALL | re.MULTILINE)
-_CLASSES = vars(nodes) | vars(schemas) | vars(status_schemas) | vars(attempt_schemas)
+_CLASSES = vars(nodes) | vars(schemas)
 _PROBLEMS = {
     "400": "The request is invalid",
     "401": "A token is missing",
@@ -142,11 +136,11 @@ def _schemas() -> dict[str, Any]:
     named = {
         schema_class.__name__: schema_class for schema_class in used if schema_class is not None
     }
-    _, schemas = msgspec.json.schema_components(named.values(), ref_template=_REFERENCE)
+    _, components = msgspec.json.schema_components(named.values(), ref_template=_REFERENCE)
     queries = {operation.query.__name__ for operation in OPERATIONS}
     return {
         name: _with_descriptions(schema, _CLASSES[name])
-        for name, schema in sorted(schemas.items())
+        for name, schema in sorted(components.items())
         if name not in queries  # their fields are parameters
     }
 
@@ -165,12 +159,13 @@ def _first_sentence(schema_class: type) -> str:
 
 
 def _field_descriptions(schema_class: type[Struct]) -> dict[str, str]:
-    """Return the texts of the `Args:` of a class, by the encoded names."""
-    _, _, arguments = inspect.cleandoc(schema_class.__doc__ or "").partition("Args:\n")
-    wire = dict(
-        zip(schema_class.__struct_fields__, schema_class.__struct_encode_fields__, strict=True)
-    )
-    return {wire[name]: " ".join(text.split()) for name, text in _ARGUMENT.findall(arguments)}
+    """Return the texts of the `Args:` of a class and its base classes, by the encoded names."""
+    texts: dict[str, str] = {}
+    for each in reversed(schema_class.__mro__):
+        _, _, arguments = inspect.cleandoc(each.__doc__ or "").partition("Args:\n")
+        texts |= _ARGUMENT.findall(arguments)
+    names = zip(schema_class.__struct_fields__, schema_class.__struct_encode_fields__, strict=True)
+    return {wire: " ".join(texts[name].split()) for name, wire in names if name in texts}
 
 
 log = logging.getLogger("rsnotify.hub.admin")

@@ -1,7 +1,4 @@
-"""A client of the admin API, made from the same table of operations as the server.
-
-The answers of the admin API as lines for a terminal.
-"""
+"""A client of the admin API, made from the same table of operations as the server."""
 
 from __future__ import annotations
 

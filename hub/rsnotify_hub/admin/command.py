@@ -62,10 +62,6 @@ def _show(
         typer.echo(printable(line))
 
 
-def _row(subscription: schemas.SubscriptionInfo) -> Iterable[str]:
-    return tables.subscriptions(schemas.SubscriptionList((subscription,), 1, None))
-
-
 @_command("status")
 def status(url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False) -> None:
     """Show the state of a hub.
@@ -217,7 +213,7 @@ def redeliver(
         rsnotify hub redeliver 0123456789abcdef0123456789abcdef --since 2026-03-01T00:00:00Z
     """
     body = schemas.Redelivery(since=since)
-    _show(_client(url, token).call("redeliver", id, body), _row, json)
+    _show(_client(url, token).call("redeliver", id, body), tables.subscription, json)
 
 
 @_command("suspend")
@@ -228,7 +224,7 @@ def suspend(id: _Id, url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json
         rsnotify hub suspend 0123456789abcdef0123456789abcdef
         rsnotify hub suspend 0123456789abcdef0123456789abcdef --url https://hub.example/
     """
-    _show(_client(url, token).call("suspend", id), _row, json)
+    _show(_client(url, token).call("suspend", id), tables.subscription, json)
 
 
 @_command("resume")
@@ -239,7 +235,7 @@ def resume(id: _Id, url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json 
         rsnotify hub resume 0123456789abcdef0123456789abcdef
         rsnotify hub resume 0123456789abcdef0123456789abcdef --url https://hub.example/
     """
-    _show(_client(url, token).call("resume", id), _row, json)
+    _show(_client(url, token).call("resume", id), tables.subscription, json)
 
 
 @_command("drop")

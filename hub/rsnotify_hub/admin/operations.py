@@ -8,8 +8,6 @@ from typing import Any
 from msgspec import Struct
 
 from rsnotify_hub.admin import schemas
-from rsnotify_hub.admin import schemas as attempt_schemas
-from rsnotify_hub.admin import schemas as status_schemas
 from rsnotify_hub.admin.service import AdminService
 from rsnotify_hub.store.nodes import NodeList
 
@@ -55,7 +53,7 @@ OPERATIONS = (
         path="/status",
         summary="The hub as a whole",
         run=lambda service, request: service.reports.status(),
-        answer=status_schemas.StatusInfo,
+        answer=schemas.StatusInfo,
     ),
     Operation(
         name="history",
@@ -63,7 +61,7 @@ OPERATIONS = (
         path="/history",
         summary="What the hub did in each minute of the last day",
         run=lambda service, request: service.reports.minutes(),
-        answer=status_schemas.HistoryInfo,
+        answer=schemas.HistoryInfo,
     ),
     Operation(
         name="nodes",
@@ -111,7 +109,7 @@ OPERATIONS = (
         path="/subscriptions/{id}",
         summary="One subscription, with its callback and its last attempts",
         run=lambda service, request: service.details(request.id),
-        answer=attempt_schemas.SubscriptionDetails,
+        answer=schemas.SubscriptionDetails,
     ),
     Operation(
         name="payload",
@@ -119,8 +117,8 @@ OPERATIONS = (
         path="/subscriptions/{id}/payload",
         summary="The beginning of what one of its last attempts has sent",
         run=lambda service, request: service.payload(request.id, request.query),
-        query=attempt_schemas.PayloadQuery,
-        answer=attempt_schemas.PayloadInfo,
+        query=schemas.PayloadQuery,
+        answer=schemas.PayloadInfo,
     ),
     Operation(
         name="drop",

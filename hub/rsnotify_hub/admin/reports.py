@@ -1,16 +1,12 @@
-"""The state of the hub for admins, without HTTP.
+"""The state of the hub for admins, without HTTP: status, history, rates, and pages of rows.
 
-What the hub did in each minute of the last day.
+The history of the last day (`DayHistory`) is in memory, and each minute replaces a file in the data
+folder, if there is one. That file is not flushed: no delivery waits for it, and a crash of the
+machine may lose it.
 
-It is in memory, and each minute replaces a file in the data folder, if there is one. That file is
-not flushed: no delivery waits for it, and a crash of the machine may lose it.
-
-How often each topic changes: a delivery channel that only counts.
-
-Pages of rows that may change while a client reads the pages.
-
-A page begins after the key of the last row of the page before. So a row whose key does not change
-is on exactly one page, whatever happens to the others.
+Rows may change while a client reads page after page. A page begins after the key of the last row of
+the page before. So a row whose key does not change is on exactly one page, whatever happens to the
+others.
 """
 
 from __future__ import annotations
@@ -32,7 +28,6 @@ from msgspec.structs import astuple
 
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin import schemas, views
-from rsnotify_hub.admin import schemas as status_schemas
 from rsnotify_hub.admin.schemas import (
     HistoryInfo,
     MinuteInfo,
@@ -285,11 +280,9 @@ def _encode(key: tuple[Any, ...]) -> str:
 _NO_BACKLOG = Backlog(0, None)
 
 #: What other nodes have: their own numbers, and the subscribers of some topics.
-STATUS_PART: NodeCall[None, status_schemas.StatusInfo] = NodeCall(
-    "admin.status", None, status_schemas.StatusInfo
-)
-HISTORY_PART: NodeCall[None, status_schemas.HistoryInfo] = NodeCall(
-    "admin.history", None, status_schemas.HistoryInfo
+STATUS_PART: NodeCall[None, schemas.StatusInfo] = NodeCall("admin.status", None, schemas.StatusInfo)
+HISTORY_PART: NodeCall[None, schemas.HistoryInfo] = NodeCall(
+    "admin.history", None, schemas.HistoryInfo
 )
 SUBSCRIBER_COUNTS: NodeCall[list[str], list[schemas.SubscriberCounts]] = NodeCall(
     "admin.subscribers", list[str], list[schemas.SubscriberCounts]
@@ -334,18 +327,18 @@ class Reports:
         self.nodes.serve(DEAD_LETTER_PART, self._dead_letters)
         self.nodes.serve(FAILURE_PART, self._failures)
 
-    async def status(self) -> status_schemas.StatusInfo:
+    async def status(self) -> schemas.StatusInfo:
         others = await self.nodes.ask_others(STATUS_PART, None)
         return views.status_of_all(await self._status(None), others)
 
-    async def _status(self, _: None) -> status_schemas.StatusInfo:
+    async def _status(self, _: None) -> schemas.StatusInfo:
         return views.status(self.readings(), started=self.started, now=self.clock())
 
-    async def minutes(self) -> status_schemas.HistoryInfo:
+    async def minutes(self) -> schemas.HistoryInfo:
         others = await self.nodes.ask_others(HISTORY_PART, None)
         return joined([await self._minutes(None), *others])
 
-    async def _minutes(self, _: None) -> status_schemas.HistoryInfo:
+    async def _minutes(self, _: None) -> schemas.HistoryInfo:
         return self.history.info()
 
     async def topics(self, query: TopicQuery) -> schemas.TopicList:

@@ -1,13 +1,11 @@
 """The JSON of the admin API: queries, request bodies and answers.
 
-`openapi.py` describes the API from these classes alone: the first sentence of a class and its
-`Args:` become the descriptions. Lists show callbacks redacted, since they may contain secrets.
+Each field and its description are stated here only, in the `Args:` of its class or of a base class;
+`api.py` makes the OpenAPI description from them. `views.py` fills the fields with attributes of the
+same name, and `tables.py` names those that the commands print. Lists show callbacks redacted, since
+they may contain secrets.
 
-The JSON of the admin API about one subscription, with its callback and its last deliveries.
-
-`rsnotify_hub.store.nodes` has those about the nodes of the hub, since the store describes them.
-
-The JSON of the admin API about the hub as a whole, now and during the last day.
+`rsnotify_hub.store.nodes` has the JSON about nodes, since the store describes them.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from rsnotify.format.datetimes import Instant
+from rsnotify_hub.statistics import BrokerInfo
 from rsnotify_hub.subscriptions import DeliveryState
 
 #: The largest number of rows on a page.
@@ -63,7 +62,7 @@ class PageQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     Args:
         limit: The largest number of rows.
-        after: The `next` of the page before.
+        after: The `next` of the page before, in the same order.
     """
 
     limit: Annotated[int, Meta(ge=1, le=MAX_ROWS)] = 100
@@ -74,8 +73,6 @@ class TopicQuery(PageQuery, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """A page of topics.
 
     Args:
-        limit: The largest number of rows.
-        after: The `next` of the page before, in the same order.
         topic: Only this topic.
         search: Only topics that contain this text, in any case.
         silent: Only topics of silent Sources.
@@ -95,8 +92,6 @@ class SubscriptionQuery(
     """A page of subscriptions.
 
     Args:
-        limit: The largest number of rows.
-        after: The `next` of the page before, in the same order.
         topic: Only subscriptions of this topic.
         state: Only subscriptions in this state.
         trouble: Only subscriptions that are retried or given up.
@@ -183,13 +178,24 @@ class FailureInfo(Struct, frozen=True, kw_only=True):
     excerpt: str
 
 
-class SubscriptionInfo(Struct, frozen=True, kw_only=True):
+class SubscriptionName(Struct, frozen=True, kw_only=True):
+    """The subscription that a row is about.
+
+    Args:
+        id: The identifier of the subscription in paths of this API.
+        topic: The URI of its topic.
+        host: The host of its callback.
+    """
+
+    id: str
+    topic: str
+    host: str
+
+
+class SubscriptionInfo(SubscriptionName, frozen=True, kw_only=True):
     """A WebSub subscription and the state of its deliveries.
 
     Args:
-        id: Its identifier in paths of this API.
-        topic: The URI of its topic.
-        host: The host of its callback.
         state: Its state.
         expires: When its lease ends.
         lag_seconds: How long it has been behind; 0 if it is up to date.
@@ -200,9 +206,6 @@ class SubscriptionInfo(Struct, frozen=True, kw_only=True):
         callback: Its callback, redacted.
     """
 
-    id: str
-    topic: str
-    host: str
     state: DeliveryState
     expires: _When
     lag_seconds: float
@@ -227,13 +230,10 @@ class SubscriptionList(Struct, frozen=True):
     next: str | None
 
 
-class SubscriptionFailure(Struct, frozen=True, kw_only=True):
+class SubscriptionFailure(SubscriptionName, frozen=True, kw_only=True):
     """A delivery that failed, and its subscription.
 
     Args:
-        id: The identifier of the subscription.
-        topic: The URI of its topic.
-        host: The host of its callback.
         at: The instant.
         status: The HTTP status of the answer; null without an answer.
         reason: Why it failed.
@@ -241,9 +241,6 @@ class SubscriptionFailure(Struct, frozen=True, kw_only=True):
         callback: Its callback, redacted.
     """
 
-    id: str
-    topic: str
-    host: str
     at: _When
     status: int | None
     reason: str
@@ -261,13 +258,10 @@ class FailureList(Struct, frozen=True):
     failures: tuple[SubscriptionFailure, ...]
 
 
-class DeadLetterInfo(Struct, frozen=True, kw_only=True):
+class DeadLetterInfo(SubscriptionName, frozen=True, kw_only=True):
     """The fragments that one subscription is not sent until its topic changes.
 
     Args:
-        id: The identifier of the subscription.
-        topic: The URI of its topic.
-        host: The host of its callback.
         given_up_since: When the hub gave up.
         from_: The begin of their interval (exclusive); null if none of them is kept.
         until: The end of their interval.
@@ -275,9 +269,6 @@ class DeadLetterInfo(Struct, frozen=True, kw_only=True):
         last_failure: The last delivery that failed.
     """
 
-    id: str
-    topic: str
-    host: str
     given_up_since: _When | None
     from_: _When | None = field(name="from")
     until: _When | None
@@ -314,7 +305,6 @@ class AttemptInfo(FailureInfo, frozen=True, kw_only=True):
 
     Args:
         at: When it ended.
-        status: The HTTP status of the answer; null without an answer.
         reason: The outcome.
         excerpt: The beginning of the body of the answer, unless the attempt succeeded.
         seconds: How long it took.
@@ -345,7 +335,7 @@ class SubscriptionDetails(Struct, frozen=True, kw_only=True):
     subscription: SubscriptionInfo
     callback: str
     attempts: tuple[AttemptInfo, ...]
-    since: Annotated[Instant, Meta(tz=True)] | None = None
+    since: _When | None = None
 
 
 class PayloadQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -370,23 +360,6 @@ class PayloadInfo(Struct, frozen=True, kw_only=True):
 
     text: str | None
     size: int
-
-
-class BrokerInfo(Struct, frozen=True):
-    """The state of a broker.
-
-    Args:
-        connected: Whether a node of the hub is connected to it.
-        behind: The number of topics that it has not received completely.
-        since: Since when it has not been connected; null while it is.
-        error: Why the last attempt to connect failed, or the connection ended; null while it is
-            connected.
-    """
-
-    connected: bool
-    behind: int
-    since: Annotated[Instant, Meta(tz=True)] | None = None
-    error: str | None = None
 
 
 class DiskInfo(Struct, frozen=True):
@@ -429,8 +402,8 @@ class StatusInfo(Struct, frozen=True, kw_only=True):
     """
 
     version: str
-    started: Annotated[Instant, Meta(tz=True)]
-    now: Annotated[Instant, Meta(tz=True)]
+    started: _When
+    now: _When
     nodes: int = 1
     topics: int
     subscriptions: int

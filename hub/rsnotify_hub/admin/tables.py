@@ -1,48 +1,105 @@
-"""The answers of the administration API as tables of text."""
+"""The answers of the admin API as tables of text.
+
+A column is the name of a field, or a function of the row, by its heading.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
 
 from rsnotify.errors import counted
-from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.datetimes import format_datetime
 from rsnotify_hub.admin import schemas
-from rsnotify_hub.admin.schemas import (
-    StatusInfo,
-    SubscriptionDetails,
-)
+from rsnotify_hub.admin.schemas import StatusInfo, SubscriptionDetails
 from rsnotify_hub.store.nodes import CopyInfo, NodeInfo, NodeList, StreamInfo
+
+_Columns = Mapping[str, str | Callable[[Any], str]]
+
+_STATUS: _Columns = {
+    "version": "version",
+    "started": "started",
+    "now": "now",
+    "nodes": "nodes",
+    "topics": "topics",
+    "subscriptions": "subscriptions",
+    "websockets": "websockets",
+    "event streams": "event_streams",
+    "accepted": lambda row: (
+        f"{counted(row.accepted, 'fragment')}, {counted(row.accepted_bytes, 'byte')}"
+    ),
+    "log": lambda row: counted(row.log_bytes, "byte"),
+    "silent sources": "silent",
+    "connections": "connections",
+    "queues": lambda row: _queues(row),
+}
+_NODES: _Columns = {
+    "node": lambda row: f"{row.name} (this)" if row.this else row.name,
+    "url": "url",
+    "version": "version",
+    "started": "started",
+    "shards": lambda row: f"{row.shards:,}",
+    "behind": lambda row: "-" if row.behind is None else f"{row.behind:,}",
+    "nats": lambda row: row.server or "-",
+    "state": lambda row: _state(row),
+}
+_TOPICS: _Columns = {
+    "ID": "id",
+    "THROUGH": "through",
+    "KEPT": "kept",
+    "RATE": "rate",
+    "WEBSOCKETS": "websockets",
+    "STREAMS": "event_streams",
+    "SUBSCRIPTIONS": "subscriptions",
+    "TOPIC": "topic",
+}
+_SUBSCRIPTIONS: _Columns = {
+    "ID": "id",
+    "STATE": "state",
+    "LAG": "lag_seconds",
+    "BEHIND": "behind",
+    "FAILURES": "failures",
+    "CALLBACK": lambda row: row.callback or row.host,
+    "TOPIC": "topic",
+    "LAST FAILURE": lambda row: row.last_failure.reason if row.last_failure else "",
+}
+_ATTEMPTS: _Columns = {
+    "AT": "at",
+    "SECONDS": lambda row: f"{row.seconds:.3f}",
+    "LOG": lambda row: f"{row.after}-{row.through}",
+    "BYTES": lambda row: f"{row.size:,}",
+    "OUTCOME": "reason",
+    "ANSWER": lambda row: _excerpt(row),
+}
+_FAILURES: _Columns = {
+    "AT": "at",
+    "ID": "id",
+    "CALLBACK": lambda row: row.callback or row.host,
+    "TOPIC": "topic",
+    "REASON": "reason",
+    "ANSWER": lambda row: _excerpt(row),
+}
+_DEAD_LETTERS: _Columns = {
+    "ID": "id",
+    "GIVEN UP": "given_up_since",
+    "FRAGMENTS": "fragments",
+    "FROM": "from_",
+    "UNTIL": "until",
+    "HOST": "host",
+    "TOPIC": "topic",
+}
 
 
 def status(value: StatusInfo) -> Iterator[str]:
+    facts = [(head, _cell(value, column)) for head, column in _STATUS.items()]
     counts = [
         (f"deliveries {way} {outcome}", str(count))
         for way, outcomes in sorted(value.deliveries.items())
         for outcome, count in sorted(outcomes.items())
         if count
     ]
-    facts = [
-        ("version", value.version),
-        ("started", format_datetime(value.started)),
-        ("now", format_datetime(value.now)),
-        ("nodes", str(value.nodes)),
-        ("topics", str(value.topics)),
-        ("subscriptions", str(value.subscriptions)),
-        ("websockets", str(value.websockets)),
-        ("event streams", str(value.event_streams)),
-        (
-            "accepted",
-            f"{counted(value.accepted, 'fragment')}, {counted(value.accepted_bytes, 'byte')}",
-        ),
-        ("log", counted(value.log_bytes, "byte")),
-        ("silent sources", str(value.silent)),
-        ("connections", str(value.connections)),
-        ("queues", _queues(value)),
-        *_brokers(value),
-        *_disk(value),
-        *counts,
-    ]
-    yield from aligned(facts)
+    yield from aligned([*facts, *_brokers(value), *_disk(value), *counts])
 
 
 def _queues(value: StatusInfo) -> str:
@@ -66,21 +123,7 @@ def _disk(value: StatusInfo) -> Iterator[tuple[str, str]]:
 
 
 def nodes(found: NodeList) -> Iterator[str]:
-    rows = [
-        (
-            f"{row.name} (this)" if row.this else row.name,
-            row.url,
-            row.version,
-            _instant(row.started),
-            f"{row.shards:,}",
-            "-" if row.behind is None else f"{row.behind:,}",
-            row.server or "-",
-            _state(row),
-        )
-        for row in found.rows
-    ]
-    heads = ("node", "url", "version", "started", "shards", "behind", "nats", "state")
-    yield from _table(heads, rows, len(rows))
+    yield from _table(_NODES, found.rows)
     if found.stream is not None:
         yield from _stream(found, found.stream)
 
@@ -108,14 +151,7 @@ def _stream(found: NodeList, stream: StreamInfo) -> Iterator[str]:
     if stream.trouble is not None:
         yield f"trouble: {stream.trouble}"
     yield f"stream {stream.name}: {counted(stream.records, 'record')}"
-    rows = [
-        (
-            copy.name,
-            "leader" if copy.leader else "copy",
-            _step(copy),
-        )
-        for copy in stream.copies
-    ]
+    rows = [(copy.name, "leader" if copy.leader else "copy", _step(copy)) for copy in stream.copies]
     if rows:
         yield from aligned(rows)
     for warning in stream.warnings:
@@ -123,108 +159,59 @@ def _stream(found: NodeList, stream: StreamInfo) -> Iterator[str]:
 
 
 def topics(page: schemas.TopicList) -> Iterator[str]:
-    rows = [
-        (
-            each.id,
-            format_datetime(each.through),
-            str(each.kept),
-            f"{each.rate:.1f}",
-            str(each.websockets),
-            str(each.event_streams),
-            str(each.subscriptions),
-            each.topic,
-        )
-        for each in page.topics
-    ]
-    heads = ("ID", "THROUGH", "KEPT", "RATE", "WEBSOCKETS", "STREAMS", "SUBSCRIPTIONS", "TOPIC")
-    yield from _table(heads, rows, page.total)
+    yield from _table(_TOPICS, page.topics, page.total)
 
 
 def subscriptions(page: schemas.SubscriptionList) -> Iterator[str]:
-    rows = [
-        (
-            each.id,
-            each.state.value,
-            f"{each.lag_seconds:.1f}",
-            str(each.behind),
-            str(each.failures),
-            each.callback or each.host,
-            each.topic,
-            each.last_failure.reason if each.last_failure else "",
-        )
-        for each in page.subscriptions
-    ]
-    heads = ("ID", "STATE", "LAG", "BEHIND", "FAILURES", "CALLBACK", "TOPIC", "LAST FAILURE")
-    yield from _table(heads, rows, page.total)
+    yield from _table(_SUBSCRIPTIONS, page.subscriptions, page.total)
+
+
+def subscription(row: schemas.SubscriptionInfo) -> Iterator[str]:
+    yield from _table(_SUBSCRIPTIONS, (row,))
 
 
 def details(found: SubscriptionDetails) -> Iterator[str]:
-    yield from subscriptions(schemas.SubscriptionList((found.subscription,), 1, None))
+    yield from subscription(found.subscription)
     yield f"callback {found.callback}"
     if found.since is not None:
         yield f"attempts since {format_datetime(found.since)}"
-    rows = [
-        (
-            format_datetime(each.at),
-            f"{each.seconds:.3f}",
-            f"{each.after}-{each.through}",
-            f"{each.size:,}",
-            each.reason,
-            _excerpt(each),
-        )
-        for each in found.attempts
-    ]
-    yield from _table(("AT", "SECONDS", "LOG", "BYTES", "OUTCOME", "ANSWER"), rows, len(rows))
+    yield from _table(_ATTEMPTS, found.attempts)
 
 
 def failures(found: schemas.FailureList) -> Iterator[str]:
-    rows = [
-        (
-            format_datetime(each.at),
-            each.id,
-            each.callback or each.host,
-            each.topic,
-            each.reason,
-            _excerpt(each),
-        )
-        for each in found.failures
-    ]
-    heads = ("AT", "ID", "CALLBACK", "TOPIC", "REASON", "ANSWER")
-    yield from _table(heads, rows, len(rows))
+    yield from _table(_FAILURES, found.failures)
 
 
 def dead_letters(page: schemas.DeadLetterList) -> Iterator[str]:
-    rows = [
-        (
-            each.id,
-            _instant(each.given_up_since),
-            str(each.fragments),
-            _instant(each.from_),
-            _instant(each.until),
-            each.host,
-            each.topic,
-        )
-        for each in page.dead_letters
-    ]
-    heads = ("ID", "GIVEN UP", "FRAGMENTS", "FROM", "UNTIL", "HOST", "TOPIC")
-    yield from _table(heads, rows, page.total)
-
-
-def _instant(instant: Instant | None) -> str:
-    return "-" if instant is None else format_datetime(instant)
+    yield from _table(_DEAD_LETTERS, page.dead_letters, page.total)
 
 
 def _excerpt(failure: schemas.SubscriptionFailure | schemas.FailureInfo) -> str:
     return " ".join(failure.excerpt.split())[:60]
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], total: int) -> Iterator[str]:
+def _table(columns: _Columns, rows: Sequence[object], total: int = 0) -> Iterator[str]:
     if not rows:
         yield "none"
         return
-    yield from aligned([heads, *rows])
+    cells = ([_cell(row, column) for column in columns.values()] for row in rows)
+    yield from aligned([[*columns], *cells])
     if total > len(rows):
         yield f"and {total - len(rows)} more (--limit)"
+
+
+def _cell(row: object, column: str | Callable[[Any], str]) -> str:
+    if callable(column):
+        return column(row)
+    match getattr(row, column):
+        case None:
+            return "-"
+        case datetime() as instant:
+            return format_datetime(instant)
+        case float() as number:
+            return f"{number:.1f}"
+        case value:
+            return str(value)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Converts the hub's values to the schemas of the admin API, without I/O or a clock.
 
-The state of a hub at one instant, from which status, history and metrics are made.
+`HubReadings` is the state of a hub at one instant, from which status, history and metrics are made.
 """
 
 from __future__ import annotations
@@ -9,17 +9,15 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin import schemas
-from rsnotify_hub.admin import schemas as attempt_schemas
-from rsnotify_hub.admin import schemas as status_schemas
 from rsnotify_hub.admin.schemas import DiskInfo
-from rsnotify_hub.statistics import BrokerState, DeliveryOutcome, DeliveryTransport, Statistics
+from rsnotify_hub.statistics import BrokerInfo, DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import Backlog, LogState
 from rsnotify_hub.store.nodes import NodeList
 from rsnotify_hub.subscriptions import DeliveryState
@@ -54,18 +52,40 @@ class HubReadings(Struct, frozen=True, kw_only=True):
     live_queue: int
     delivery_queue: int
     commit_queue: int
-    brokers: Mapping[DeliveryTransport, BrokerState] = {}
+    brokers: Mapping[DeliveryTransport, BrokerInfo] = {}
     nodes: NodeList | None = None
     moved_shards: Mapping[str, int] = {}
     disk: DiskInfo | None = None
 
 
 K = TypeVar("K")
+S = TypeVar("S", bound=Struct)
 
 TROUBLED = (DeliveryState.RETRYING, DeliveryState.GIVEN_UP)
 
 #: After so much silence a Source, which sends heartbeats, is down or does not reach the hub.
 SILENT = timedelta(minutes=15)
+
+
+#: The fields of a status that are sums over all nodes.
+_OF_NODES = (
+    "subscriptions",
+    "websockets",
+    "event_streams",
+    "connections",
+    "live_queue",
+    "delivery_queue",
+    "commit_queue",
+)
+
+
+def _filled(schema: type[S], *sources: object, **values: Any) -> S:
+    """Return a struct with some values; its other fields are attributes of the sources."""
+    for name in schema.__struct_fields__:
+        for source in sources:
+            if name not in values and hasattr(source, name):
+                values[name] = getattr(source, name)
+    return schema(**values)
 
 
 def topic_id(topic: str) -> str:
@@ -90,55 +110,38 @@ def silent_sources(logs: Iterable[LogState], now: Instant) -> set[str]:
 def topic(
     state: LogState, *, rate: float, subscribers: schemas.SubscriberCounts, silent: bool
 ) -> schemas.TopicInfo:
-    return schemas.TopicInfo(
+    return _filled(
+        schemas.TopicInfo,
+        state,
+        subscribers,
         id=topic_id(state.topic),
-        topic=state.topic,
-        through=state.through,
-        received=state.received,
-        begins=state.begins,
-        kept=state.kept,
         bytes=state.size,
         rate=rate,
-        websockets=subscribers.websockets,
-        event_streams=subscribers.event_streams,
-        subscriptions=subscribers.subscriptions,
         silent=silent,
     )
 
 
 def total_subscribers(every: Sequence[schemas.SubscriberCounts]) -> schemas.SubscriberCounts:
-    return schemas.SubscriberCounts(
-        websockets=sum(each.websockets for each in every),
-        event_streams=sum(each.event_streams for each in every),
-        subscriptions=sum(each.subscriptions for each in every),
-    )
+    names = schemas.SubscriberCounts.__struct_fields__
+    return schemas.SubscriberCounts(**_sums(names, every))
 
 
-def status(readings: HubReadings, *, started: Instant, now: Instant) -> status_schemas.StatusInfo:
-    counts, done = readings.subscriptions, readings.statistics
-    return status_schemas.StatusInfo(
-        version=readings.version,
+def status(readings: HubReadings, *, started: Instant, now: Instant) -> schemas.StatusInfo:
+    counts, logs = readings.subscriptions, readings.logs
+    return _filled(
+        schemas.StatusInfo,
+        readings,
+        readings.statistics,
         started=started,
         now=now,
-        topics=len(readings.logs),
+        nodes=1,
+        topics=len(logs),
         subscriptions=sum(counts.values()),
         states={state: counts.get(state, 0) for state in DeliveryState},
-        websockets=readings.websockets,
-        event_streams=readings.event_streams,
-        accepted=done.accepted,
-        accepted_bytes=done.accepted_bytes,
-        deliveries=deliveries(done),
-        log_bytes=sum(log.size for log in readings.logs),
-        silent=len(silent_sources(readings.logs, now)),
-        connections=readings.connections,
-        live_queue=readings.live_queue,
-        delivery_queue=readings.delivery_queue,
-        commit_queue=readings.commit_queue,
-        brokers={
-            way.value: status_schemas.BrokerInfo(**asdict(broker))
-            for way, broker in readings.brokers.items()
-        },
-        disk=readings.disk,
+        deliveries=deliveries(readings.statistics),
+        log_bytes=sum(log.size for log in logs),
+        silent=len(silent_sources(logs, now)),
+        brokers={way.value: broker for way, broker in readings.brokers.items()},
     )
 
 
@@ -150,91 +153,77 @@ def lag_seconds(delivery: Delivery, now: Instant) -> float:
 
 
 def subscription(delivery: Delivery, backlog: Backlog, now: Instant) -> schemas.SubscriptionInfo:
-    return schemas.SubscriptionInfo(
-        id=delivery.id,
-        topic=delivery.subscription.topic,
-        host=delivery.host,
-        state=delivery.state,
-        expires=delivery.subscription.expires,
+    return _filled(
+        schemas.SubscriptionInfo,
+        delivery,
+        delivery.subscription,
         lag_seconds=lag_seconds(delivery, now),
         behind=backlog.fragments,
-        failures=delivery.failures,
-        retry_at=delivery.retry_at,
         last_failure=_last_failure(delivery),
         callback=redacted_callback(delivery.subscription.callback),
     )
 
 
-def attempts(delivery: Delivery) -> tuple[attempt_schemas.AttemptInfo, ...]:
+def attempts(delivery: Delivery) -> tuple[schemas.AttemptInfo, ...]:
     every = [_attempt(each, delivered=False) for each in delivery.failed]
     every += [_attempt(each, delivered=True) for each in delivery.delivered]
     return tuple(sorted(every, key=lambda each: each.at, reverse=True))
 
 
-def _attempt(attempt: DeliveryAttempt, *, delivered: bool) -> attempt_schemas.AttemptInfo:
-    info = _failure_info(attempt)
+def _attempt(attempt: DeliveryAttempt, *, delivered: bool) -> schemas.AttemptInfo:
     took = timedelta(seconds=attempt.seconds if delivered else 0.0)
-    return attempt_schemas.AttemptInfo(
-        at=info.at + took,
-        status=info.status,
-        reason=info.reason,
-        excerpt=info.excerpt,
-        seconds=attempt.seconds,
+    return _filled(
+        schemas.AttemptInfo,
+        attempt,
+        at=attempt.at + took,
+        excerpt=_excerpt(attempt),
         delivered=delivered,
-        after=attempt.after,
-        through=attempt.through,
-        size=attempt.size,
     )
 
 
 def dead_letter(
     delivery: Delivery, backlog: Backlog, through: Instant | None
 ) -> schemas.DeadLetterInfo:
-    return schemas.DeadLetterInfo(
-        id=delivery.id,
-        topic=delivery.subscription.topic,
-        host=delivery.host,
-        given_up_since=delivery.given_up_since,
+    return _filled(
+        schemas.DeadLetterInfo,
+        delivery,
+        delivery.subscription,
+        backlog,
         from_=backlog.begins,
         until=through,
-        fragments=backlog.fragments,
         last_failure=_last_failure(delivery),
     )
 
 
 def status_of_all(
-    own: status_schemas.StatusInfo, others: Sequence[status_schemas.StatusInfo]
-) -> status_schemas.StatusInfo:
+    own: schemas.StatusInfo, others: Sequence[schemas.StatusInfo]
+) -> schemas.StatusInfo:
     """Return the status of a hub from those of its nodes, which all have the same logs."""
     every = [own, *others]
     return replace(
         own,
         nodes=len(every),
-        subscriptions=sum(each.subscriptions for each in every),
-        websockets=sum(each.websockets for each in every),
-        event_streams=sum(each.event_streams for each in every),
-        connections=sum(each.connections for each in every),
-        live_queue=sum(each.live_queue for each in every),
-        delivery_queue=sum(each.delivery_queue for each in every),
-        commit_queue=sum(each.commit_queue for each in every),
         brokers={way: _broker_of_all(way, every) for way in own.brokers},
-        states=_sums(each.states for each in every),
+        states=_totals(each.states for each in every),
         deliveries={
-            way: _sums(each.deliveries[way] for each in every if way in each.deliveries)
+            way: _totals(each.deliveries[way] for each in every if way in each.deliveries)
             for way in own.deliveries
         },
+        **_sums(_OF_NODES, every),
     )
 
 
-def _broker_of_all(
-    way: str, every: Sequence[status_schemas.StatusInfo]
-) -> status_schemas.BrokerInfo:
+def _broker_of_all(way: str, every: Sequence[schemas.StatusInfo]) -> BrokerInfo:
     # Only the node with its cursors is connected, or knows why it is not.
     found = [each.brokers[way] for each in every if way in each.brokers]
     return max(found, key=lambda each: (each.connected, each.since is not None))
 
 
-def _sums(counts: Iterable[Mapping[K, int]]) -> dict[K, int]:
+def _sums(names: Iterable[str], every: Sequence[Struct]) -> dict[str, int]:
+    return {name: sum(getattr(each, name) for each in every) for name in names}
+
+
+def _totals(counts: Iterable[Mapping[K, int]]) -> dict[K, int]:
     total: Counter[K] = Counter()
     for each in counts:
         total.update(each)
@@ -242,23 +231,24 @@ def _sums(counts: Iterable[Mapping[K, int]]) -> dict[K, int]:
 
 
 def _last_failure(delivery: Delivery) -> schemas.FailureInfo | None:
-    return None if delivery.last_failure is None else _failure_info(delivery.last_failure)
+    failed = delivery.last_failure
+    if failed is None:
+        return None
+    return _filled(schemas.FailureInfo, failed, excerpt=_excerpt(failed))
 
 
-def _failure_info(failed: DeliveryAttempt) -> schemas.FailureInfo:
-    excerpt = failed.excerpt.decode(errors="replace")
-    return schemas.FailureInfo(
-        at=failed.at, status=failed.status, reason=failed.reason, excerpt=excerpt
-    )
+def _excerpt(attempt: DeliveryAttempt) -> str:
+    return attempt.excerpt.decode(errors="replace")
 
 
 def failure(delivery: Delivery, failed: DeliveryAttempt) -> schemas.SubscriptionFailure:
-    return schemas.SubscriptionFailure(
-        id=delivery.id,
-        topic=delivery.subscription.topic,
-        host=delivery.host,
+    return _filled(
+        schemas.SubscriptionFailure,
+        failed,
+        delivery,
+        delivery.subscription,
         callback=redacted_callback(delivery.subscription.callback),
-        **asdict(_failure_info(failed)),
+        excerpt=_excerpt(failed),
     )
 
 

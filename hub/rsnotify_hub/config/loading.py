@@ -1,16 +1,14 @@
-"""Reads the hub's settings: a file, the environment over it, options over both.
+"""Reads the hub's settings, and checks what their types cannot express.
 
-Checks on settings that the type of a setting cannot express.
-
-Each raises `WrongSetting` if a check fails.
+A check that fails raises `WrongSetting`. Tokens are never kept: files and memory hold only their
+digests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from ipaddress import ip_network
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
 import jwt
@@ -22,16 +20,15 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.extensions import MissingExtension
 from rsnotify.runtime.mqtt_broker import parse_broker
 from rsnotify.runtime.settings import (
+    MIN_TOKEN,
     PREFIX,
-    EnvironmentLayer,
-    FileLayer,
-    OptionLayer,
     SettingPath,
-    SettingsLayer,
+    Settings,
+    SettingsFile,
+    Variables,
     WrongSetting,
     convert_settings,
     digest,
-    misspelt,
     read_text,
 )
 from rsnotify.runtime.transports import transport_of
@@ -209,7 +206,54 @@ def check_follow(follow: FollowConfig, store: StoreProvider | None) -> None:
         raise WrongSetting(("follow",), str(error)) from None
 
 
-T = TypeVar("T", bound=Struct)
+_NO_TOKEN = (
+    "a token must not be in a file; write its SHA-256, as token_sha256 "
+    "(`rsnotify hub token` makes both)"
+)
+_NO_SECRET = "a secret must not be here; put it into a file of its own, named by jwt_key_file"
+_NO_PASSWORD = "a password must not be here; put it into a file of its own, named by {}"
+
+
+def _read_file(path: str) -> SettingsFile:
+    """Read a file that must not contain a secret."""
+    file = SettingsFile(path)
+    for where, instead in _secrets(file.settings):
+        raise file.located(WrongSetting(where, instead))
+    return file
+
+
+def _secrets(settings: dict[str, Any]) -> Iterator[tuple[SettingPath, str]]:
+    """Yield the path of each secret that must not be in a settings file, and what to do instead."""
+    for name, tables in settings.items():
+        for number, table in enumerate(tables if isinstance(tables, list) else []):
+            if isinstance(table, dict) and "token" in table:
+                yield (name, number, "token"), _NO_TOKEN
+    key = settings.get("jwt_key")
+    if isinstance(key, str) and "PUBLIC KEY-----" not in key:
+        yield ("jwt_key",), _NO_SECRET
+    for name in ("mqtt_password", "xmpp_password", "store_password"):
+        if name in settings:
+            yield (name,), _NO_PASSWORD.format(f"{name}_file")
+    store = settings.get("store")
+    if isinstance(store, str) and ":" in store.partition("://")[2].rpartition("@")[0]:
+        yield ("store",), _NO_PASSWORD.format("store_password_file")
+
+
+def _with_digests(name: str, value: Any) -> Any:
+    """Return a setting with each token in an array of tables replaced by its digest."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    found = []
+    for number, table in enumerate(value):
+        if isinstance(table, dict) and "token" in table:
+            token = table["token"]
+            if not isinstance(token, str) or len(token) < MIN_TOKEN:
+                reason = f"a token is a text of {MIN_TOKEN} characters or more"
+                raise WrongSetting((name, number, "token"), reason)
+            others = {key: each for key, each in table.items() if key != "token"}
+            table = {"token_sha256": digest(token), **others}
+        found.append(table)
+    return found
 
 
 class TokensFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -222,9 +266,8 @@ class ConfigurationSource:
 
     Args:
         path: A file ending in .toml or .json; None for the defaults.
-        environ: The variables of the environment, which override the file.
-        options: Settings given by other means, which override both; None stands for an option
-            that was not given.
+        environ: The environment.
+        options: Settings given by options; None stands for an option that was not given.
     """
 
     def __init__(
@@ -240,27 +283,31 @@ class ConfigurationSource:
         Raises:
             ConfigurationError: A file cannot be read, or a setting is unknown or wrong.
         """
-        layers: list[SettingsLayer] = [FileLayer(self._path)] if self._path else []
-        layers += [EnvironmentLayer(self._environ, _types()), OptionLayer(self._options)]
-        with _locating(layers):
-            check_store(_merged(layers).get("store"))
-            return _checked(configuration_of(_convert(layers, SETTINGS)))
+        file = None if self._path is None else _read_file(self._path)
+        settings = Settings(file, self._options, self._variables())
+        with settings.locating():
+            check_store(settings.merged.get("store"))
+            merged = {name: _with_digests(name, each) for name, each in settings.merged.items()}
+            return _checked(configuration_of(convert_settings(merged, SETTINGS)))
+
+    def _variables(self) -> Variables:
+        return Variables("hub", self._environ, get_type_hints(SETTINGS, include_extras=True))
 
     def former(self) -> dict[str, str]:
         """Return variables that are set by their former names, each with its present name.
 
         Variables that an option overrides are left out.
         """
-        found = EnvironmentLayer(self._environ, _types()).former
-        given = {
-            PREFIX + name.upper() for name, value in self._options.items() if value is not None
-        }
+        given = {name.upper() for name, value in self._options.items() if value is not None}
         return {
-            old: new for old, new in found.items() if new not in given or self._environ.get(new)
+            old: new
+            for old, new in self._variables().former.items()
+            if old.removeprefix(PREFIX) not in given or self._environ.get(new)
         }
 
     def misspelt(self) -> dict[str, str]:
-        return misspelt(self._environ, SETTINGS.__struct_fields__)
+        """Return variables that are no settings but have nearly the name of one, and that name."""
+        return self._variables().misspelt()
 
     def files(self, configuration: HubConfiguration) -> list[str]:
         access = configuration.access
@@ -272,37 +319,6 @@ def load_configuration(
     path: str | None, *, environ: Mapping[str, str] | None = None, **options: Any
 ) -> HubConfiguration:
     return ConfigurationSource(path, environ or {}, options).load()
-
-
-def _types() -> dict[str, Any]:
-    return get_type_hints(SETTINGS, include_extras=True)
-
-
-def _convert(layers: Sequence[SettingsLayer], kind: type[T]) -> T:
-    with _locating(layers):
-        return convert_settings(_merged(layers), kind)
-
-
-def _merged(layers: Sequence[SettingsLayer]) -> dict[str, Any]:
-    """Merge settings, where later layers override earlier ones."""
-    return {name: value for layer in layers for name, value in layer.settings.items()}
-
-
-@contextmanager
-def _locating(layers: Sequence[SettingsLayer]) -> Iterator[None]:
-    """Add the place of a `WrongSetting` to the error, which becomes a ConfigurationError."""
-    try:
-        yield
-    except WrongSetting as wrong:
-        place = _place(layers, wrong.path)
-        raise ConfigurationError(f"{place}: {wrong}") from None
-
-
-def _place(layers: Sequence[SettingsLayer], path: SettingPath) -> str:
-    for layer in reversed(layers):
-        if path[0] in layer.settings:
-            return layer.place(path)
-    return "the hub's configuration"
 
 
 def _checked(configuration: HubConfiguration) -> HubConfiguration:
@@ -331,9 +347,9 @@ def _checked(configuration: HubConfiguration) -> HubConfiguration:
 
 def _with_files(access: AccessConfig) -> AccessConfig:
     if access.tokens_file is not None:
-        layers = [FileLayer(access.tokens_file)]
-        tokens = _convert(layers, TokensFile)
-        with _locating(layers):
+        settings = Settings(_read_file(access.tokens_file))
+        with settings.locating():
+            tokens = convert_settings(settings.merged, TokensFile)
             _check_grants(tokens)
         access = replace(
             access,

@@ -11,24 +11,18 @@ import os
 import socket
 import ssl
 from collections.abc import Mapping
-from functools import partial
-from typing import Any
 from urllib.parse import urldefrag, urlsplit
 
 import aiohttp
-from aiohttp.client_proto import ResponseHandler
 from msgspec import Struct
 from yarl import URL
 
 from rsnotify.errors import Unavailable
-from rsnotify.runtime.dialing import AddressResolver, Connector, public_sockets
+from rsnotify.runtime.dialing import any_socket, open_session, public_sockets
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.urls import check_url
 
 USER_AGENT = "rsnotify-hub"
-
-#: How many unread responses one connection may have.
-MAX_RESPONSES = 20
 
 #: How many redirects are followed.
 MAX_REDIRECTS = 3
@@ -36,24 +30,6 @@ MAX_REDIRECTS = 3
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_VALIDATOR = 200
 _SUCCESS, _NOT_MODIFIED = 200, 304
-
-
-def open_client(*, allow_private_addresses: bool) -> aiohttp.ClientSession:
-    """Return a new client; its callers limit the time and the number of requests."""
-    connector = Connector(
-        resolver=AddressResolver(),
-        socket_factory=None if allow_private_addresses else guarded_socket,
-        limit=0,
-    )
-    factory = partial(_BoundedResponses, loop=asyncio.get_running_loop())
-    connector._factory = factory  # type: ignore[assignment]
-    return aiohttp.ClientSession(
-        connector=connector,
-        timeout=aiohttp.ClientTimeout(total=None),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,  # a small response cannot become a large one
-        headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
-    )
 
 
 guarded_socket = public_sockets(
@@ -64,18 +40,13 @@ guarded_socket = public_sockets(
 )
 
 
-class _BoundedResponses(ResponseHandler):
-    """Reads responses, and closes a connection with more than a request can have.
-
-    A response with a status of 1xx stays in memory until it is read, and aiohttp accepts any
-    number of them.
-    """
-
-    def feed_data(self, data: Any, size: int = 0) -> None:
-        if len(self._buffer) < MAX_RESPONSES:
-            super().feed_data(data, size)
-        elif self.transport is not None:
-            self.transport.abort()
+def open_client(*, allow_private_addresses: bool) -> aiohttp.ClientSession:
+    """Return a new client; its callers limit the time and the number of requests."""
+    return open_session(
+        any_socket if allow_private_addresses else guarded_socket,
+        {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
+        timeout=aiohttp.ClientTimeout(total=None),
+    )
 
 
 class Fetched(Struct, frozen=True):

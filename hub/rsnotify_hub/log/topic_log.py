@@ -372,10 +372,9 @@ class TopicLog:
         if not plan.fragments:
             return 0
         after = state.position if state else 0
-        appended = await self.store.append(
+        return await self.store.append(
             self.topic, plan.fragments, after=after, replacing=plan.replacing
         )
-        return len(appended.entries)
 
     async def _check_kind(self, state: LogState | None, fragment: Fragment) -> None:
         """Refuse changes of resources on a topic about documents, and the reverse.

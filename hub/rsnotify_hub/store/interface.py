@@ -60,13 +60,6 @@ class Backlog(Struct, frozen=True):
     begins: Instant | None
 
 
-class Appended(Struct, frozen=True):
-    """The entries of the fragments that the log did not have, and its state afterwards."""
-
-    entries: list[LogEntry]
-    state: LogState
-
-
 class LogRetention(Struct, frozen=True):
     """The bytes of a topic's log, and the age of a fragment, up to which they are kept.
 
@@ -128,10 +121,11 @@ class LogStore(Protocol):
 
     async def append(
         self, topic: str, fragments: Sequence[Fragment], *, after: int, replacing: int | None
-    ) -> Appended:
-        """Append at least one fragment to a log, trim it by age and size, and call the listener.
+    ) -> int:
+        """Append at least one fragment to a log, and trim it by age and size.
 
-        A body that the log already has is skipped.
+        A body that the log already has is skipped. The listener has received the entries when this
+        returns their number.
 
         Args:
             topic: The topic.

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify_hub.fragments import Fragment, Interval, heartbeat_interval, stored_fragment
-from rsnotify_hub.store.interface import Appended, Backlog, LogEntry, LogRetention, LogState
+from rsnotify_hub.store.interface import Backlog, LogEntry, LogRetention, LogState
 
 _PAGE_ROWS = 256
 _PAGE_BYTES = 1_000_000
@@ -170,8 +170,11 @@ def append(
     replacing: int | None,
     now: Instant,
     retention: LogRetention,
-) -> Appended | None:
-    """Append to a log (`LogStore.append`); return None if it does not end at `after`."""
+) -> tuple[list[LogEntry], LogState] | None:
+    """Append to a log (`LogStore.append`), and return the new entries and its state.
+
+    Returns None if the log does not end at `after`.
+    """
     row = _find(database, topic)
     if (row.position if row else 0) != after:
         return None
@@ -196,7 +199,7 @@ def append(
     first, begins = _trim(database, row, now=now, retention=retention)
     _save(database, row)
     if not added:
-        return Appended([], states(database, topic)[0])
+        return [], states(database, topic)[0]
     last = added[-1].fragment
     state = LogState(
         topic=topic,
@@ -210,7 +213,7 @@ def append(
         heartbeat=heartbeat_interval(last),
         whole=last.whole,
     )
-    return Appended(added, state)
+    return added, state
 
 
 def forget(database: sqlite3.Connection, topic: str, *, after: int) -> bool:

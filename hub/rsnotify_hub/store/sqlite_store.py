@@ -21,7 +21,6 @@ from rsnotify_hub.store import sqlite_log as sqlite_reading
 from rsnotify_hub.store import sqlite_log as sqlite_writing
 from rsnotify_hub.store import sqlite_subscriptions as sqlite_subscribing
 from rsnotify_hub.store.interface import (
-    Appended,
     Backlog,
     BridgeOwner,
     LogEntry,
@@ -117,7 +116,7 @@ class SqliteStore:
 
     async def append(
         self, topic: str, fragments: Sequence[Fragment], *, after: int, replacing: int | None
-    ) -> Appended:
+    ) -> int:
         self._listener.writing(topic, fragments)
         appended = await self._writer.submit(
             partial(
@@ -132,8 +131,9 @@ class SqliteStore:
         )
         if appended is None:
             raise await self._moved(topic, after)
-        self._listener.appended(topic, appended.entries, appended.state, replacing)
-        return appended
+        entries, state = appended
+        self._listener.appended(topic, entries, state, replacing)
+        return len(entries)
 
     async def _moved(self, topic: str, after: int) -> LogMoved:
         """Report to the listener what a write that was reported as failed has done to a log."""

@@ -55,7 +55,7 @@ def export_hub(
     store: _StoreUrl = None,
     config: _Config = None,
 ) -> None:
-    """Write the subscriptions, cursors and logs of a hub to a file.
+    """Write the subscriptions of a hub to a file, and the contents of topics without changes.
 
     The file has the secrets of the subscriptions, so only its owner may read it.
 
@@ -72,7 +72,7 @@ def export_hub(
     counts = _with_store(configuration, lambda opened: write_export(file, opened))
     typer.echo(
         f"exported {counted(counts.subscriptions, 'subscription')} and "
-        f"{counted(counts.fragments, 'fragment')} to {file}"
+        f"{counted(counts.contents, 'whole content')} to {file}"
     )
 
 
@@ -83,9 +83,9 @@ def import_hub(
     store: _StoreUrl = None,
     config: _Config = None,
 ) -> None:
-    """Add the subscriptions, cursors and logs of a file to a hub.
+    """Add the subscriptions and contents of a file to a hub.
 
-    What the hub has already is kept: the logs of its topics, and newer leases.
+    What the hub has already is kept: its logs, newer contents and newer leases.
 
     Examples:
         rsnotify hub import hub.jsonl --store nats://127.0.0.1:4222
@@ -102,13 +102,13 @@ def import_hub(
 
 def _report(report: ImportReport) -> None:
     typer.echo(
-        f"imported {counted(report.subscriptions, 'subscription')}, and "
-        f"{counted(report.logs, 'log')} with {counted(report.fragments, 'fragment')}"
+        f"imported {counted(report.subscriptions, 'subscription')} and "
+        f"{counted(report.contents, 'whole content')}"
     )
     for number, thing, reason in (
         (report.newer, "subscription", "the hub has the same or a newer lease"),
         (report.expired, "subscription", "the lease has ended"),
-        (report.other_logs, "log", "the hub has another log of the topic"),
+        (report.other_contents, "whole content", "the hub has the same or something newer"),
     ):
         if number:
             typer.echo(f"left out {counted(number, thing)}: {reason}")

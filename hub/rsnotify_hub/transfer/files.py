@@ -1,28 +1,29 @@
 """Exports of a hub: the format of the file, and reading and importing one.
 
 An export is lines of JSON, one record in each. The first record is the header, and the last counts
-the others, so that a part of a file is no export. Between them are subscriptions, cursors of
-brokers, and the fragments of each topic's log in their order. Cursors are positions of these
-fragments. A later version may add fields; a hub ignores those that it does not know. What a record
-contains is checked as requests of publishers and subscribers are, since a file may have been
-changed, or written by another program.
+the others, so that a part of a file is no export. Between them are subscriptions, brokers, and the
+topics that have a whole content instead of changes. A later version may add fields; a hub ignores
+those that it does not know. What a record contains is checked as requests of publishers and
+subscribers are, since a file may have been changed, or written by another program.
 
-Theory of an import. The store may have other positions, or logs of its own. The log of a topic is
-imported if the store has none, or one with the same beginning, as after an interrupted import, or
-an older whole content. There each cursor moves to the same fragment. In any other log it moves to
-the beginning, so that the subscriber receives all that this log keeps: some of it twice, but
-nothing is left out. Logs come first, since nodes that run deliver to a subscription as soon as it
-is stored.
+Logs of changes are not exported, and those in exports of earlier versions are ignored: each
+fragment states its interval, so a Destination that has missed something notices a gap with the
+next fragment or heartbeat, and reads the Source's lists. A whole content states no interval: a
+subscriber that has not received the last one would not notice that, so it is exported.
+
+A cursor is a position in a log of the store that was exported. In another store the same position
+may be that of a later fragment, which the subscriber would never receive. So every cursor is
+imported as 0: subscribers receive all that the store has of their topics, some of it twice, but
+nothing is left out. Contents come first, since nodes that run deliver to a subscription as soon as
+it is stored.
 """
 
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
@@ -35,8 +36,8 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import DEFAULT_LIMITS, DocumentLimits
 from rsnotify.runtime.state_folders import flush
 from rsnotify_hub.filtering import selection_of_key
-from rsnotify_hub.fragments import Fragment, stored_fragment
-from rsnotify_hub.intake import read_content
+from rsnotify_hub.fragments import Fragment
+from rsnotify_hub.intake import read_content, whole_content
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.store.interface import LogEntry, LogMoved, LogState, Store, SubscriptionRecords
 from rsnotify_hub.subscriptions import Subscription, is_expired
@@ -78,7 +79,7 @@ class ExportedBroker(Struct, frozen=True, kw_only=True, tag="broker"):
 
 
 class ExportedFragment(Struct, frozen=True, kw_only=True, tag="fragment", rename={"from_": "from"}):
-    """A fragment of a topic's log; those of a topic follow each other in increasing positions."""
+    """The last whole content of a topic, or a change, which is ignored; the body is in Base64."""
 
     topic: str
     position: _Position
@@ -164,8 +165,6 @@ class _Known:
     def __init__(self, limits: DocumentLimits) -> None:
         self._limits = limits
         self._names = set[tuple[str, ...]]()
-        self._topic: str | None = None
-        self._position = 0
 
     def check(self, record: Exported) -> None:
         """Check that a record is valid, and may follow those before it.
@@ -179,37 +178,31 @@ class _Known:
                 check_url(record.callback, "callback")
                 if record.secret is not None:
                     check_secret(record.secret)
-                subscription_of(record, record.position)
+                subscription_of(record)
                 self._add("subscription", record.topic, record.callback)
             case ExportedBroker():
                 self._add("broker", record.broker)
                 for key in record.cursors:
                     if key:
                         check_url(selection_of_key(key).topic, "topic")
-            case ExportedFragment():
-                self._check_fragment(record)
-                if record.topic != self._topic:
-                    check_url(record.topic, "topic")
-                    self._add("log", record.topic)
-                    self._topic = record.topic
-                elif record.position <= self._position:
-                    raise ValueError("the positions of a log must increase")
-                self._position = record.position
+            case ExportedFragment(whole=True):
+                check_url(record.topic, "topic")
+                self._check_content(record)
+                self._add("content", record.topic)
 
-    def _check_fragment(self, record: ExportedFragment) -> None:
+    def _check_content(self, record: ExportedFragment) -> None:
         if not record.content_type:
             raise ValueError("it has no content type")
         if len(record.body) > (most := self._limits.document_bytes):
             raise ValueError(f"its body is larger than {most} bytes: raise max_fragment_bytes")
-        stated = fragment_of(record)
-        content = read_content(
+        content = content_of(record)
+        if content != read_content(
             record.body,
             content_type=record.content_type,
-            received=stated.until,
+            received=content.until,
             limits=self._limits,
-        )
-        if content != stated:
-            raise ValueError("its interval or kind is not that of its body")
+        ):
+            raise ValueError("its body is no whole content")
 
     def _add(self, *name: str) -> None:
         if name in self._names:
@@ -229,43 +222,34 @@ def exported_subscription(subscription: Subscription) -> ExportedSubscription:
     )
 
 
-def subscription_of(record: ExportedSubscription, position: int) -> Subscription:
-    """Return a subscription with the position that its cursor has in another store."""
+def subscription_of(record: ExportedSubscription) -> Subscription:
     return Subscription(
         topic=record.topic,
         callback=record.callback,
         secret=record.secret,
         expires=record.expires.astimezone(UTC),
-        position=position,
+        position=0,
         suspended=record.suspended,
         client=record.client,
     )
 
 
-def exported_fragment(topic: str, position: int, fragment: Fragment) -> ExportedFragment:
+def exported_content(topic: str, position: int, content: Fragment) -> ExportedFragment:
     return ExportedFragment(
         topic=topic,
         position=position,
-        content_type=fragment.content_type,
-        from_=fragment.from_,
-        until=fragment.until,
-        begins=fragment.begins,
-        heartbeat=fragment.heartbeat,
-        whole=fragment.whole,
-        body=fragment.body,
+        content_type=content.content_type,
+        from_=content.from_,
+        until=content.until,
+        begins=content.begins,
+        heartbeat=content.heartbeat,
+        whole=content.whole,
+        body=content.body,
     )
 
 
-def fragment_of(record: ExportedFragment) -> Fragment:
-    return stored_fragment(
-        body=record.body,
-        content_type=record.content_type,
-        from_=None if record.from_ is None else record.from_.astimezone(UTC),
-        until=record.until.astimezone(UTC),
-        begins=record.begins.astimezone(UTC),
-        heartbeat=record.heartbeat,
-        whole=record.whole,
-    )
+def content_of(record: ExportedFragment) -> Fragment:
+    return whole_content(record.body, record.content_type, record.until.astimezone(UTC))
 
 
 class IgnoredNews:
@@ -281,31 +265,17 @@ class IgnoredNews:
 
 
 async def read_store(store: Store) -> AsyncIterator[Exported]:
-    """Yield the records of a store that was just opened.
-
-    Nodes may run meanwhile: cursors are read before the logs, so that no fragment is missed.
-    """
+    """Yield the records of a store that was just opened; nodes may run meanwhile."""
     stored = await store.records()
     for subscription in stored.subscriptions:
         yield exported_subscription(subscription)
     for broker, cursors in stored.brokers.items():
         yield ExportedBroker(broker=broker, cursors=dict(cursors))
     for state in await store.start(IgnoredNews()):
-        async for entry in read_log(store, state.topic):
-            yield exported_fragment(state.topic, entry.position, entry.fragment)
-
-
-async def read_log(store: Store, topic: str) -> AsyncIterator[LogEntry]:
-    """Yield the entries of a log."""
-    position = 0
-    while entries := await store.read(topic, after=position):
-        for entry in entries:
-            yield entry
-        position = entries[-1].position
-
-
-_PAGE_BYTES = 1_000_000
-_PAGE_ENTRIES = 256
+        if state.whole:
+            for entry in await store.read(state.topic, after=0):
+                if entry.fragment.whole:
+                    yield exported_content(state.topic, entry.position, entry.fragment)
 
 
 class ImportReport(Struct):
@@ -314,36 +284,8 @@ class ImportReport(Struct):
     subscriptions: int = 0
     expired: int = 0
     newer: int = 0
-    logs: int = 0
-    fragments: int = 0
-    other_logs: int = 0
-
-
-class _ImportedLog:
-    """The positions of the fragments of a log in the file, and in the store.
-
-    Attributes:
-        appended: The number of fragments that were appended.
-    """
-
-    def __init__(self) -> None:
-        self.appended = 0
-        self._before: list[int] = []
-        self._now: list[int] = []
-
-    def add(self, before: int, now: int | None) -> None:
-        """Add a fragment; the log had it already if it has no position now."""
-        self._before.append(before)
-        self._now.append(self.end if now is None else now)
-
-    @property
-    def end(self) -> int:
-        return self._now[-1] if self._now else 0
-
-    def moved(self, cursor: int) -> int:
-        """Return a cursor of the file as one of the store."""
-        number = bisect_right(self._before, cursor)
-        return self._now[number - 1] if number else 0
+    contents: int = 0
+    other_contents: int = 0
 
 
 async def import_records(store: Store, records: Iterable[Exported], now: Instant) -> ImportReport:
@@ -353,112 +295,45 @@ async def import_records(store: Store, records: Iterable[Exported], now: Instant
         StorageError: The store failed. A part may be stored; the import may be repeated.
     """
     report = ImportReport()
-    subscriptions: list[ExportedSubscription] = []
-    brokers: list[ExportedBroker] = []
-
-    def fragments() -> Iterator[ExportedFragment]:
-        for record in records:
-            match record:
-                case ExportedSubscription():
-                    subscriptions.append(record)
-                case ExportedBroker():
-                    brokers.append(record)
-                case ExportedFragment():
-                    yield record
-
-    logs = await _import_logs(store, fragments(), report)
-
-    def moved(key: str, cursor: int) -> int:
-        log = logs.get(selection_of_key(key).topic)
-        return 0 if log is None else log.moved(cursor)
-
-    found = [subscription_of(each, moved(each.topic, each.position)) for each in subscriptions]
-    valid = [each for each in found if not is_expired(each, now)]
-    positions = {
-        each.broker: {key: moved(key, cursor) for key, cursor in each.cursors.items()}
-        for each in brokers
-    }
-    report.subscriptions = await store.restore(SubscriptionRecords(valid, positions))
-    report.expired = len(found) - len(valid)
+    subscriptions: list[Subscription] = []
+    brokers: dict[str, dict[str, int]] = {}
+    logs = {state.topic: state for state in await store.start(IgnoredNews())}
+    for record in records:
+        match record:
+            case ExportedSubscription():
+                subscriptions.append(subscription_of(record))
+            case ExportedBroker():
+                brokers[record.broker] = dict.fromkeys(record.cursors, 0)
+            case ExportedFragment(whole=True):
+                if await _import_content(store, logs.get(record.topic), record):
+                    report.contents += 1
+                else:
+                    report.other_contents += 1
+    valid = [each for each in subscriptions if not is_expired(each, now)]
+    report.subscriptions = await store.restore(SubscriptionRecords(valid, brokers))
+    report.expired = len(subscriptions) - len(valid)
     report.newer = len(valid) - report.subscriptions
     return report
 
 
-async def _import_logs(
-    store: Store, fragments: Iterator[ExportedFragment], report: ImportReport
-) -> dict[str, _ImportedLog]:
-    """Import all logs; return those in which the cursors of the file have a place."""
-    logs: dict[str, _ImportedLog] = {}
-    await store.start(IgnoredNews())
-    for topic, group in groupby(fragments, lambda each: each.topic):
-        log = _ImportedLog()
-        try:
-            await _import_log(store, topic, group, log)
-        except LogMoved:
-            report.other_logs += 1
-        else:
-            logs[topic] = log
-        report.logs += log.appended > 0
-        report.fragments += log.appended
-    return logs
-
-
-async def _import_log(
-    store: Store, topic: str, fragments: Iterator[ExportedFragment], log: _ImportedLog
-) -> None:
-    """Append to the log of a topic what it does not have.
-
-    Raises:
-        LogMoved: It has other fragments than the file, or a node appends to it meanwhile.
-    """
-    async for entry in read_log(store, topic):
-        same = next(fragments, None)
-        if same is None:
-            return
-        if same.body == entry.fragment.body:
-            log.add(same.position, entry.position)
-        elif _is_newer_content(same, entry.fragment):
-            await _append(store, topic, [same], log, after=entry.position)
-        else:
-            raise LogMoved("the log has other fragments")
-    for page in _pages(fragments):
-        await _append(store, topic, page, log, after=log.end)
-
-
-def _is_newer_content(record: ExportedFragment, stored: Fragment) -> bool:
-    """Return whether a whole content is newer; subscribers must not receive the older one again."""
-    return record.whole and stored.whole and record.until > stored.until
-
-
-async def _append(
-    store: Store, topic: str, page: list[ExportedFragment], log: _ImportedLog, *, after: int
-) -> None:
-    new = [fragment_of(each) for each in page]
-    appended = await store.append(topic, new, after=after, replacing=None)
-    positions = {entry.fragment.body: entry.position for entry in appended.entries}
-    for each in page:
-        log.add(each.position, positions.get(each.body))
-    log.appended += len(appended.entries)
-
-
-def _pages(fragments: Iterable[ExportedFragment]) -> Iterator[list[ExportedFragment]]:
-    page: list[ExportedFragment] = []
-    size = 0
-    for each in fragments:
-        page.append(each)
-        size += len(each.body)
-        if size > _PAGE_BYTES or len(page) == _PAGE_ENTRIES:
-            yield page
-            page, size = [], 0
-    if page:
-        yield page
+async def _import_content(store: Store, log: LogState | None, record: ExportedFragment) -> bool:
+    """Append a content to a log in a given state; return False if the log has something newer."""
+    content = content_of(record)
+    if log is not None and not (log.whole and log.through < content.until):
+        return False
+    try:
+        after = log.position if log else 0
+        await store.append(record.topic, [content], after=after, replacing=None)
+    except LogMoved:  # a node that runs has appended to it meanwhile
+        return False
+    return True
 
 
 class ExportCounts(Struct):
     """The numbers of exported records."""
 
     subscriptions: int = 0
-    fragments: int = 0
+    contents: int = 0
     records: int = 0
 
 
@@ -476,7 +351,7 @@ async def write_export(path: Path, store: Store) -> ExportCounts:
             file.write(encode(record))
             counts.records += 1
             counts.subscriptions += isinstance(record, ExportedSubscription)
-            counts.fragments += isinstance(record, ExportedFragment)
+            counts.contents += isinstance(record, ExportedFragment)
         file.write(encode(ExportEnd(records=counts.records)))
     return counts
 

@@ -24,7 +24,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.links import format_links
 from rsnotify.format.model import Rel
 from rsnotify.format.signatures import SigningKey
-from rsnotify.runtime.dialing import Dialer, any_socket, look_up
+from rsnotify.runtime.dialing import Dialer, any_socket
 from rsnotify.runtime.http_client import (
     ConnectionPool,
     HttpConnection,
@@ -182,9 +182,7 @@ class CallbackRequests:
 
     async def _connect(self, origin: HttpOrigin) -> HttpConnection:
         try:
-            sock = await Dialer(create=self._make_socket, look_up=look_up).dial(
-                origin.host, origin.port
-            )
+            sock = await Dialer(create=self._make_socket).dial(origin.host, origin.port)
             try:
                 _, connection = await asyncio.get_running_loop().create_connection(
                     partial(HttpConnection, origin, self.pool),

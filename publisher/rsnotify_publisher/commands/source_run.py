@@ -7,11 +7,8 @@ lines.
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +19,7 @@ from rsnotify.errors import counted, without_credentials
 from rsnotify.format.datetimes import Instant, from_microseconds
 from rsnotify.format.hashes import SetSum
 from rsnotify.runtime.command_line import ForcedShutdown, complain, printable, run
+from rsnotify.runtime.command_reports import StatusReport
 from rsnotify.runtime.listening import address, listen
 from rsnotify.runtime.processes import allow_files
 from rsnotify.runtime.serving import serving
@@ -35,7 +33,7 @@ from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.publisher import Publisher
 
 if TYPE_CHECKING:
-    from rich.live import Live
+    from rich.console import RenderableType
 
 
 #: Files that one set keeps open: its journal, three times, and connections to hubs.
@@ -85,73 +83,21 @@ def _allow_files(sets: int) -> None:
 _REPORT_EVERY = 1.0
 #: Part of the time that may go into reading the journals, however many there are.
 _SHARE = 0.05
-#: Calls of `show` between two plain lines while only the counts change.
-_LINE_EVERY = 60
 
 
 async def show_status(publishers: Sequence[Publisher], started: asyncio.Event) -> None:
     """Show the status of a Source from when all sets have started, until cancelled."""
     reader = StatusReader(publishers)
     await started.wait()
-    show: Callable[[SourceStatus], None] = SourceLineReport().show
-    display: AbstractContextManager[object] = nullcontext()
-    if sys.stdout.isatty():
-        from rsnotify.runtime.display import live
-
-        display = terminal = live("")
-        show = partial(show_in, terminal)
     loop = asyncio.get_running_loop()
-    with ThreadPoolExecutor(1, "rsnotify-status") as worker, display:
+    with ThreadPoolExecutor(1, "rsnotify-status") as worker, SourceReport() as report:
         try:
             while True:
                 began = loop.time()
-                show(await loop.run_in_executor(worker, reader.read))
+                report.show(await loop.run_in_executor(worker, reader.read))
                 await asyncio.sleep(max(_REPORT_EVERY, (loop.time() - began) / _SHARE))
         finally:
             worker.submit(reader.close)
-
-
-def totals(status: SourceStatus) -> str:
-    resources = counted(status.resources, "resource")
-    return f"{resources}, {counted(status.changes, 'change')} recorded since the start"
-
-
-def hub_line(hub: HubStatus) -> str:
-    many = "more than " if hub.waiting >= MOST_COUNTED else ""
-    waiting = many + counted(hub.waiting, "change")
-    if hub.reached:
-        state = f"{waiting} on the way" if hub.waiting else "up to date"
-    elif hub.reached is None:
-        state = "connecting"
-    else:
-        when = f"since {hub.through:%Y-%m-%dT%H:%M:%SZ}" if hub.reached_before else "yet"
-        state = f"not reached {when}" + (f", lacks {waiting}" if hub.waiting else "")
-    return printable(f"hub {without_credentials(hub.uri)}: {state}")
-
-
-class SourceLineReport:
-    """Prints a line when a hub becomes (un)reachable, and each minute with new changes."""
-
-    def __init__(self) -> None:
-        self._reached: dict[str, bool | None] = {}
-        self._changes = 0
-        self._quiet_for = 0
-
-    def show(self, status: SourceStatus) -> None:
-        for hub in status.hubs:
-            if hub.reached is not None and hub.reached != self._reached.get(hub.uri):
-                self._reached[hub.uri] = hub.reached
-                typer.echo(hub_line(hub))
-        self._quiet_for += 1
-        if status.changes != self._changes and self._quiet_for >= _LINE_EVERY:
-            typer.echo(totals(status))
-            self._changes, self._quiet_for = status.changes, 0
-
-
-def show_in(display: Live, status: SourceStatus) -> None:
-    from rich.text import Text
-
-    display.update(Text("\n".join([totals(status), *map(hub_line, status.hubs)])))
 
 
 #: Largest number of changes that are counted for a hub that lacks them.
@@ -184,6 +130,47 @@ class SourceStatus(Struct, frozen=True):
     resources: int
     changes: int
     hubs: tuple[HubStatus, ...]
+
+
+def hub_line(hub: HubStatus) -> str:
+    many = "more than " if hub.waiting >= MOST_COUNTED else ""
+    waiting = many + counted(hub.waiting, "change")
+    if hub.reached:
+        state = f"{waiting} on the way" if hub.waiting else "up to date"
+    elif hub.reached is None:
+        state = "connecting"
+    else:
+        when = f"since {hub.through:%Y-%m-%dT%H:%M:%SZ}" if hub.reached_before else "yet"
+        state = f"not reached {when}" + (f", lacks {waiting}" if hub.waiting else "")
+    return printable(f"hub {without_credentials(hub.uri)}: {state}")
+
+
+class SourceReport(StatusReport[SourceStatus]):
+    """Shows the status of a Source. A line says when a hub is reached, or no longer is."""
+
+    line_every = 60
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reached: dict[str, bool | None] = {}
+
+    def sentence(self, status: SourceStatus) -> str:
+        resources = counted(status.resources, "resource")
+        return f"{resources}, {counted(status.changes, 'change')} recorded since the start"
+
+    def counts(self, status: SourceStatus) -> object:
+        return status.changes or None
+
+    def news(self, status: SourceStatus) -> Iterator[str]:
+        for hub in status.hubs:
+            if hub.reached is not None and hub.reached != self._reached.get(hub.uri):
+                self._reached[hub.uri] = hub.reached
+                yield hub_line(hub)
+
+    def display(self, status: SourceStatus) -> RenderableType:
+        from rich.text import Text
+
+        return Text("\n".join([self.sentence(status), *map(hub_line, status.hubs)]))
 
 
 class _Set:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,15 +11,14 @@ import msgspec
 import typer
 
 from rsnotify.errors import WrongOption, counted
-from rsnotify.runtime.command_line import printable, run_until_stopped
+from rsnotify.runtime.command_line import option, run_until_stopped, with_arguments
+from rsnotify.runtime.command_reports import print_result, progress_bar
 from rsnotify_subscriber.commands.follow_options import (
     Dest,
     Json,
     NetworkArguments,
     State,
     Url,
-    option,
-    with_arguments,
 )
 
 if TYPE_CHECKING:
@@ -66,7 +65,6 @@ def audit(
         rsnotify audit https://source.example/ copy --repair --dry-run
     """
     from rsnotify_subscriber.auditing.auditor import audit as audit_mirror
-    from rsnotify_subscriber.auditing.repair import Repair
     from rsnotify_subscriber.auditing.repair import repair as repair_mirror
     from rsnotify_subscriber.options import FollowOptions
 
@@ -102,18 +100,11 @@ def audit(
     with ExitStack() as stack:
         progress = None
         if not json and sys.stdout.isatty():
-            from rsnotify.runtime.display import progress_bar
-
             progress = stack.enter_context(progress_bar("files compared"))
         result = run_until_stopped(lambda: compare(progress))
     if result is None:
         raise typer.Exit(2)
-    if json:
-        typer.echo(msgspec.json.encode(_facts(result)).decode())
-    elif isinstance(result, Repair):
-        _print_repair(result)
-    else:
-        _print_audit(result)
+    print_result(_facts(result), _lines(result), json=json)
     raise typer.Exit({True: 0, False: 1, None: 2}[result.in_step])
 
 
@@ -133,32 +124,37 @@ def _facts(result: Audit | Repair) -> dict[str, Any]:
     return _facts(result.after or result.found) | {"repair": done}
 
 
-def _print_repair(result: Repair) -> None:
-    """Print the audit before, what was done about each difference, or would be, and the last."""
-    _print_audit(result.found)
+def _lines(result: Audit | Repair) -> Iterator[str]:
+    """Yield the audit before, what was done about each difference, or would be, and the last."""
+    from rsnotify_subscriber.auditing.repair import Repair
+
+    if not isinstance(result, Repair):
+        yield from _audit_lines(result)
+        return
+    yield from _audit_lines(result.found)
     is_done = result.after is not None
     for name in result.fetched:
-        typer.echo(printable(f"{'fetched' if is_done else 'would fetch'}  {name}"))
+        yield f"{'fetched' if is_done else 'would fetch'}  {name}"
     for name in result.removed:
-        typer.echo(printable(f"{'removed' if is_done else 'would remove'}  {name}"))
+        yield f"{'removed' if is_done else 'would remove'}  {name}"
     for name, reason in result.left.items():
-        typer.echo(printable(f"{'left' if is_done else 'would leave'}  {name}: {reason}"))
+        yield f"{'left' if is_done else 'would leave'}  {name}: {reason}"
     if result.after is not None:
-        _print_audit(result.after)
+        yield from _audit_lines(result.after)
 
 
-def _print_audit(result: Audit) -> None:
+def _audit_lines(result: Audit) -> Iterator[str]:
     for kind in ("created", "updated", "deleted", "absent", "unknown"):
         for name in getattr(result, kind):
             reason = result.reasons.get(name) if kind == "unknown" else None
             if kind == "deleted" and name in result.foreign:
                 reason = "not listed, and not part of this copy"
-            typer.echo(printable(f"{kind}  {name}" + (f": {reason}" if reason else "")))
+            yield f"{kind}  {name}" + (f": {reason}" if reason else "")
     for doubt in result.doubts:
-        typer.echo(f"doubt  {printable(doubt)}")
+        yield f"doubt  {doubt}"
     for limit in result.limits:
-        typer.echo(f"limit  {printable(limit)}")
-    typer.echo(_verdict(result))
+        yield f"limit  {limit}"
+    yield _verdict(result)
 
 
 def _verdict(result: Audit) -> str:

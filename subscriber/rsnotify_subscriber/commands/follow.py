@@ -8,15 +8,13 @@ from typing import Annotated
 import typer
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
-from rsnotify.runtime.command_line import complain
+from rsnotify.runtime.command_line import complain, option, with_arguments
 from rsnotify_subscriber.commands.follow_options import (
     FollowArguments,
     Json,
     MaybeDest,
     MaybeUrl,
     State,
-    option,
-    with_arguments,
 )
 
 
@@ -50,19 +48,17 @@ def follow(
         rsnotify follow https://source.example/ copy --once --only '*.ttl'
         rsnotify follow --config fleet.toml
     """
-    from rsnotify_subscriber.commands.follow_fleet import follow_all, given
+    from rsnotify_subscriber.commands.follow_fleet import follow_all, given_settings
     from rsnotify_subscriber.commands.report import (
-        SubscriberView,
+        SubscriberReport,
         follow_and_show,
         not_level,
-        outcome,
-        report_for,
     )
     from rsnotify_subscriber.mirror import FolderMirror, default_state
     from rsnotify_subscriber.subscriber import Subscriber
 
     if config is not None:
-        follow_all(config, given(context), once=once, json=json)
+        follow_all(config, given_settings(context), once=once, json=json)
         return
     if url is None or dest is None:
         raise ConfigurationError("name the Source and the folder of its mirror, or --config FILE")
@@ -73,7 +69,7 @@ def follow(
             state=state or default_state(dest),
             options=arguments.options(server.callbacks),
         )
-        report = report_for(SubscriberView(), json=json)
+        report = SubscriberReport(json=json)
         failure = None
         try:
             follow_and_show(subscriber, server, report, once=once)
@@ -87,7 +83,7 @@ def follow(
     if once and json:
         report.show(status)
     elif once:
-        typer.echo(outcome(status))
+        typer.echo(report.outcome(status))
     if failure is None and once and (status.foreign or not status.level):
         failure = complain(not_level(status), 1)
     if failure is not None:

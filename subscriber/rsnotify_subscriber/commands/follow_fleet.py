@@ -19,10 +19,11 @@ from rich.table import Table
 from rich.text import Text
 
 from rsnotify.errors import ConfigurationError, counted
-from rsnotify.runtime.command_line import complain, printable
+from rsnotify.runtime.command_line import complain, given_options, printable
+from rsnotify.runtime.command_reports import StatusReport
 from rsnotify.runtime.processes import allow_files
 from rsnotify_subscriber.commands.follow_options import CallbackServer
-from rsnotify_subscriber.commands.report import follow_and_show, not_level, report_for, status_facts
+from rsnotify_subscriber.commands.report import LOOKING, follow_and_show, not_level, status_facts
 from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration, load
 from rsnotify_subscriber.fleet.fleet import (
@@ -43,10 +44,11 @@ _NAME_WIDTH = 30
 Statuses = Mapping[str, FollowedSourceStatus]
 
 
-class FleetView:
-    """The statuses of many Sources. JSON has those that changed, and lines have new failures."""
+class FleetReport(StatusReport[Statuses]):
+    """Shows the statuses of many Sources. JSON has those that changed; lines, new failures."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, json: bool = False) -> None:
+        super().__init__(LOOKING, json=json)
         self._last: dict[str, FollowedSourceStatus] = {}
         self._failing: tuple[str, ...] = ()
         self._limits: dict[str, tuple[str, ...]] = {}
@@ -135,7 +137,6 @@ def _urgency(one: FollowedSourceStatus) -> tuple[bool, bool, int]:
 #: The files that one Source keeps open: those of its state, and a connection to a hub.
 _FILES_PER_SOURCE = 16
 _OTHER_FILES = 256
-_FROM_THE_USER = ("COMMANDLINE", "ENVIRONMENT")
 #: The options that describe how the command works, and not how a Source is followed.
 _OF_THE_COMMAND = ("config", "once", "json")
 #: The options that only one Source can have.
@@ -143,15 +144,10 @@ _OF_ONE_SOURCE = ("url", "dest", "state", "login", "bearer", "header")
 _FILES = {"mqtt_ca", "mqtt_certificate", "mqtt_key", "xmpp_ca"}
 
 
-def given(context: typer.Context) -> dict[str, Any]:
-    """Return the options that were given, as settings of a file for all Sources."""
-    found = {
-        name: value
-        for name, value in context.params.items()
-        if (source := context.get_parameter_source(name)) is not None
-        and source.name in _FROM_THE_USER
-        and name not in _OF_THE_COMMAND
-    }
+def given_settings(context: typer.Context) -> dict[str, Any]:
+    """Return the options that were given, which are for all Sources of a file."""
+    given = given_options(context)
+    found = {name: value for name, value in given.items() if name not in _OF_THE_COMMAND}
     for name in _OF_ONE_SOURCE:
         if name in found:
             raise ConfigurationError(
@@ -159,8 +155,6 @@ def given(context: typer.Context) -> dict[str, Any]:
             )
     for name in _FILES & found.keys():
         found[name] = os.path.abspath(found[name])  # not relative to the folder of the file
-    if "excluded" in found:
-        found["except"] = found.pop("excluded")
     return dict(msgspec.to_builtins(found))
 
 
@@ -172,7 +166,7 @@ def follow_all(path: Path, options: Mapping[str, Any], *, once: bool, json: bool
     read = partial(_read, path, options)
     configuration = read()
     websub = configuration.websub
-    report = report_for(FleetView(), json=json)
+    report = FleetReport(json=json)
     with CallbackServer(websub.url, websub.host, websub.port, websub.terms) as server:
         fleet = Fleet(configuration.limits)
         make = partial(build, shared=fleet.shared, callbacks=server.callbacks)

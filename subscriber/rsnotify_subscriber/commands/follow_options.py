@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
-from msgspec import Struct
-from msgspec.structs import fields
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError, WrongOption
+from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import ChangeType
+from rsnotify.runtime.command_line import option
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.terms import DEFAULT_TERMS, Via, WebSubTerms
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.fetching.credentials import Credentials
-    from rsnotify_subscriber.fleet.configuration import WebSubSettings
+    from rsnotify_subscriber.fleet.configuration import SourceSettings, WebSubSettings
     from rsnotify_subscriber.options import FollowOptions
     from rsnotify_subscriber.push.websub_callbacks import Callbacks
 
 
-def option(panel: str | None, metavar: str | None, text: str, *flags: str, **settings: Any) -> Any:
-    return typer.Option(*flags, metavar=metavar, help=text, rich_help_panel=panel, **settings)
-
-
-_network = functools.partial(option, "Network")
+_network = partial(option, "Network")
 
 _URL = typer.Argument(metavar="URL", help="A site, a Capability List, a Change List, ...")
 _DEST = typer.Argument(metavar="DEST", help="The folder of the mirror.", file_okay=False)
@@ -109,44 +104,6 @@ def credentials_of(
     return Credentials(login=login, bearer=bearer, headers=headers)
 
 
-@functools.cache
-def _types_of(kind: type[Struct]) -> dict[str, Any]:
-    """Return the same types for each command, so that an option is the same everywhere."""
-    return get_type_hints(kind, include_extras=True)
-
-
-def with_arguments(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter `arguments` of a command by a parameter for each field of its type."""
-    hints = get_type_hints(command, include_extras=True)
-    kind = hints["arguments"]
-    options = _types_of(kind)
-    parameters = [
-        parameter.replace(annotation=hints[name])
-        for name, parameter in inspect.signature(command).parameters.items()
-        if name != "arguments"
-    ] + [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=options[field.name],
-        )
-        for field in fields(kind)
-    ]
-    signature = inspect.Signature(parameters)
-
-    @functools.wraps(command)
-    def wrapper(*positional: Any, **named: Any) -> None:
-        bound = signature.bind(*positional, **named)
-        given = {name: bound.arguments.pop(name) for name in options if name in bound.arguments}
-        command(*bound.args, **bound.kwargs, arguments=kind(**given))
-
-    wrapper.__signature__ = signature  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    del wrapper.__wrapped__  # or typer would read the options there
-    return wrapper
-
-
 class CallbackServer:
     """Listens for hubs; a context manager that binds the port at once and closes it at the end.
 
@@ -186,9 +143,6 @@ class CallbackServer:
 
         return listening(self.callbacks, self._socket)
 
-
-#: The prefix of the options that are settings of `[websub]` in a file.
-CALLBACK = "callback_"
 
 # The groups of options in the help.
 _selection = partial(option, "What to follow")
@@ -365,46 +319,25 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
 
     def options(self, callbacks: Callbacks | None) -> FollowOptions:
         from rsnotify_subscriber.fleet.building import follow_options
-        from rsnotify_subscriber.fleet.configuration import SourceSettings
 
-        self._check_mqtt()
-        given: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name in self.__struct_fields__
-            if name in SourceSettings.__struct_fields__
-            and (value := getattr(self, name)) is not None
-        }
+        source, websub = self._settings()
         pace = Pace()  # one Source may use more memory than each of many
         return follow_options(
-            SourceSettings(**given, in_flight=pace.in_flight, hold=pace.hold),
+            replace(source, in_flight=pace.in_flight, hold=pace.hold),
             credentials_of(self.login, self.bearer, self.header),
             callbacks,
-            terms=self._websub().terms,
+            terms=websub.terms,
         )
 
     def callback_server(self) -> CallbackServer:
         """Return the listener for hubs, which listens if there is a callback URL."""
-        websub = self._websub()
+        _, websub = self._settings()
         return CallbackServer(websub.url, websub.host, websub.port, websub.terms)
 
-    def _websub(self) -> WebSubSettings:
-        from rsnotify_subscriber.fleet.configuration import WebSubSettings
+    def _settings(self) -> tuple[SourceSettings, WebSubSettings]:
+        from rsnotify_subscriber.fleet.configuration import settings_of
 
-        given = {
-            name.removeprefix(CALLBACK): getattr(self, name)
-            for name in self.__struct_fields__
-            if name.startswith(CALLBACK)
-        }
-        given["signature"] = tuple(given["signature"] or DEFAULT_TERMS.signatures)
-        return WebSubSettings(**given)
-
-    def _check_mqtt(self) -> None:
-        from rsnotify.runtime.mqtt_broker import parse_broker
-
-        if self.mqtt_version not in ("5", "3.1.1"):
-            raise WrongOption("mqtt_version", "it has to be 5 or 3.1.1")
-        if self.mqtt_url is not None:
-            try:
-                parse_broker(self.mqtt_url)
-            except ConfigurationError as error:
-                raise WrongOption("mqtt_url", str(error)) from None
+        given = to_builtins(self)
+        for name in ("login", "bearer", "header"):
+            del given[name]
+        return settings_of(given)

@@ -29,7 +29,7 @@ from yarl import URL
 from rsnotify import __version__
 from rsnotify.errors import RefusedAddress, RsnotifyError, Unavailable
 from rsnotify.format.links import resolve
-from rsnotify.runtime.dialing import Connector, any_socket, public_sockets, refusal
+from rsnotify.runtime.dialing import any_socket, look_up, open_session, public_sockets, refusal
 from rsnotify.runtime.http_client import HttpOrigin
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER
 from rsnotify_subscriber.fetching.credentials import (
@@ -123,20 +123,11 @@ class Connections:
             await session.close()
 
     def _session(self, create_socket: Callable[[Any], socket.socket]) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(
-            # `most` and `per_host` are the limits.
-            connector=Connector(
-                # Where aiodns is installed, aiohttp would not resolve names as the system does.
-                resolver=aiohttp.ThreadedResolver(),
-                limit=0,
-                ssl=self._tls or True,
-                socket_factory=create_socket,
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
+        return open_session(
+            create_socket,
+            {"User-Agent": self._user_agent},
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=self._silence),
-            # `body` does it in pieces of bounded size.
-            auto_decompress=False,
-            headers={"User-Agent": self._user_agent},
+            tls=self._tls,
         )
 
     def _small_requests(self, create_socket: Callable[[Any], socket.socket]) -> SmallRequests:
@@ -429,9 +420,7 @@ def _authorizes(fields: Mapping[str, str]) -> bool:
 async def _is_private(origin: URL) -> bool | None:
     """Return whether a host is at an address that is not public; None if it has none now."""
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(
-            origin.host, origin.port, type=socket.SOCK_STREAM
-        )
+        found = await look_up(origin.host or "", origin.port or 0, type=socket.SOCK_STREAM)
     except OSError:
         return None
     return any(refusal(str(address[0])) is not None for *_, address in found)

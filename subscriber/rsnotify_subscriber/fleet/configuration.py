@@ -1,8 +1,6 @@
 """The settings of `rsnotify follow --config`: the Sources, how they are followed, and limits.
 
-Checks of settings that types cannot express, such as settings that exclude each other.
-
-From the text of a file to settings; errors name the line, the table and the key.
+A setting that a type cannot refuse is checked here, as one that excludes another.
 """
 
 from __future__ import annotations
@@ -15,14 +13,14 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError, WrongOption, without_credentials
+from rsnotify.errors import ConfigurationError, without_credentials
 from rsnotify.format.model import ChangeType
 from rsnotify.runtime.mqtt_broker import parse_broker
 from rsnotify.runtime.settings import (
+    Settings,
+    SettingsFile,
     WrongSetting,
     convert_settings,
-    decode_settings,
-    place_of,
     read_text,
 )
 from rsnotify.sync.pace import Pace
@@ -309,25 +307,14 @@ class _File(Struct, forbid_unknown_fields=True):
     source: list[dict[str, Any]] = []
 
 
-def _table(table: str | int, rest: list[str | int], sources: list[dict[str, Any]]) -> str:
-    """Return the name of a table as it is written, or of a key outside of tables."""
-    if table != "source" or not rest:
-        return f"[{table}]" if table in _File.__struct_fields__ else str(table)
-    number = int(rest[0])
-    own = sources[number] if sources else {}
-    name = own.get("name") or own.get("url")
-    return f"[[source]] {without_credentials(name) if isinstance(name, str) else number + 1}"
-
-
 def load(path: Path, given: Mapping[str, Any] | None = None) -> FleetConfiguration:
-    """Read a file of Sources, in .toml or .json.
+    """Read a file of Sources, in .toml or .json, and the files with passwords that it names.
 
     Args:
         path: The file.
-        given: Settings of the command line, which override `[defaults]` and `[websub]`.
+        given: Options of the command by their names, which override `[defaults]` and `[websub]`.
     """
-    text = read_text(path)
-    found = parse(str(path), text, decode_settings(path, text), given)
+    found = parse(SettingsFile(path), given)
     return replace(found, sources=tuple(map(_with_secret, found.sources)))
 
 
@@ -340,47 +327,45 @@ def _with_secret(source: FollowedSource) -> FollowedSource:
     return replace(source, **found)
 
 
-def parse(
-    path: str, text: str, settings: Mapping[str, Any], given: Mapping[str, Any] | None = None
-) -> FleetConfiguration:
+def parse(file: SettingsFile, given: Mapping[str, Any] | None = None) -> FleetConfiguration:
     """Return the configuration in a file; relative paths in it begin at its folder.
 
     Args:
-        path: The file.
-        text: Its text, in which errors name a line.
-        settings: The decoded text.
+        file: The file.
         given: As for `load`.
     """
-    given = given or {}
-    sources: list[dict[str, Any]] = []
-    try:
-        file = convert_settings(settings, _File)
-        sources = file.source
-        return _configured(path, file, given)
-    except WrongSetting as wrong:
-        table, *rest = wrong.path
-        option = f"{_CALLBACK if table == 'websub' else ''}{rest[0]}" if rest else ""
-        if table in ("defaults", "websub") and option in given:
-            raise WrongOption(option, wrong.reason) from None
-        place = place_of(path, text, wrong.path)
-        names = [_table(table, rest, sources), *map(str, rest[1:] if table == "source" else rest)]
-        raise ConfigurationError(": ".join([place, *filter(None, names), wrong.reason])) from None
+    settings = _settings(file, given or {})
+    with settings.locating():
+        tables = convert_settings(settings.merged, _File)
+        defaults = _over(tables.defaults, settings.options["defaults"])
+        return _configured(str(file.path), tables, defaults)
 
 
-def _configured(path: str, file: _File, given: Mapping[str, Any]) -> FleetConfiguration:
-    websub = file.websub | {
-        name.removeprefix(_CALLBACK): value
-        for name, value in given.items()
-        if name.startswith(_CALLBACK)
-    }
-    options = {name: value for name, value in given.items() if not name.startswith(_CALLBACK)}
-    defaults = _over(file.defaults, options)
+def settings_of(given: Mapping[str, Any]) -> tuple[SourceSettings, WebSubSettings]:
+    """Return the settings of one Source that only the options of a command describe."""
+    settings = _settings(None, given)
+    with settings.locating():
+        source = convert_settings(settings.merged["defaults"], SourceSettings, "defaults")
+        check_terms(source)
+        return source, convert_settings(settings.merged["websub"], WebSubSettings, "websub")
+
+
+def _settings(file: SettingsFile | None, given: Mapping[str, Any]) -> Settings:
+    """Return the settings of a file with those of options over `[defaults]` and `[websub]`."""
+    options: dict[str, dict[str, Any]] = {"defaults": {}, "websub": {}}
+    for name, value in given.items():
+        table = "websub" if name.startswith(_CALLBACK) else "defaults"
+        options[table]["except" if name == "excluded" else name.removeprefix(_CALLBACK)] = value
+    return Settings(file, options, prefixes={"websub": _CALLBACK})
+
+
+def _configured(path: str, file: _File, defaults: Mapping[str, Any]) -> FleetConfiguration:
     check_terms(convert_settings(defaults, SourceSettings, "defaults"))
     folder = PurePath(os.path.abspath(path)).parent
     configuration = FleetConfiguration(
         path=path,
         limits=convert_settings(file.limits, LimitSettings, "limits"),
-        websub=convert_settings(websub, WebSubSettings, "websub"),
+        websub=convert_settings(file.websub, WebSubSettings, "websub"),
         sources=tuple(
             _source(number, one, defaults, folder) for number, one in enumerate(file.source)
         ),

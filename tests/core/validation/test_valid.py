@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from docs.hooks import reference
 from rsnotify.format.writer import Profile
-from rsnotify_validation import Validator, validate
+from rsnotify_validation import RULES, Validator, validate
 from rsnotify_validation.kinds import KINDS
+from tests.core.validation.broken import BREAKS, Break
 from tests.core.validation.examples import SPECIFICATIONS, examples
 from tests.core.validation.valid import CHANGE_LIST_1_1, UP, VALID, urlset
 
@@ -141,3 +143,27 @@ def test_a_source_description_may_name_the_framework_channel() -> None:
         f'<rs:md capability="framework-notification"/>{hub}</url>\n</urlset>'
     )
     assert rules(VALID["description"].replace("</urlset>", entry)) == []
+
+
+# The reference lists the rules that there are.
+
+
+def test_the_page_shows_every_rule_once() -> None:
+    page = reference.validation_rules().splitlines()
+    for rule in RULES.values():
+        row = f"| `{rule.id}` | {rule.section} | {rule.severity} | {rule.sentence} |"
+        assert page.count(row) == 1
+
+
+# Each rule is found where it is broken, and nothing else is.
+
+
+@pytest.mark.parametrize("case", BREAKS, ids=lambda case: case.rule)
+def test_a_rule_that_is_broken_once_is_found_at_its_line_and_nothing_else(case: Break) -> None:
+    found = [(finding.rule, finding.line) for finding in validate(case.edited, spec=case.spec)]
+    assert found == [(case.rule, case.expected_line)]
+
+
+def test_every_rule_on_documents_is_broken_by_some_case() -> None:
+    between = {name for name in RULES if name.startswith(("tree-", "package-"))}
+    assert {case.rule for case in BREAKS} == set(RULES) - between

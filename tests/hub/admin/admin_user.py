@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from tests.hub.helpers import PATIENCE, Client
+from tests.hub.helpers import Client
+from tests.waiting import PATIENCE
 
 
 class AdminUser:

@@ -21,8 +21,9 @@ from rsnotify_hub.command import hub as commands
 from rsnotify_hub.subscriptions import subscription_id
 from tests.certificates import Authority
 from tests.hub.admin.admin_user import AdminUser
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, RunHub, at, fragment, seconds_of
+from tests.hub.helpers import TOPIC, Callback, Client, RunHub, at, fragment, seconds_of
 from tests.ports import free_port
+from tests.waiting import PATIENCE
 
 ADMIN = "an admin's token of the tests"
 

@@ -14,8 +14,9 @@ from rsnotify_hub.metrics import LAG_BUCKETS, WORST, Metrics
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.subscriptions import DeliveryState
 from tests.hub.admin.admin_user import AdminUser
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, fragment
+from tests.hub.helpers import TOPIC, Callback, Client, Clock, fragment
 from tests.hub.readings import hub_readings
+from tests.waiting import PATIENCE
 
 Values = dict[str, dict[tuple[str, ...], float]]
 

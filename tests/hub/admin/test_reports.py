@@ -9,19 +9,10 @@ from rsnotify_hub.admin.schemas import StatusInfo
 from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.subscriptions import subscription_id
 from tests.hub.admin.admin_user import AdminUser
-from tests.hub.helpers import (
-    PATIENCE,
-    TOPIC,
-    Callback,
-    Client,
-    Clock,
-    LogWatch,
-    RunHub,
-    chain,
-    fragment,
-)
+from tests.hub.helpers import TOPIC, Callback, Client, Clock, LogWatch, RunHub, chain, fragment
 from tests.mosquitto import Mosquitto
 from tests.ports import free_port
+from tests.waiting import PATIENCE
 
 OTHER = "https://source.example/other"
 START = "2026-06-01T00:00:00Z"

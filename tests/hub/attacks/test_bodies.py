@@ -14,8 +14,9 @@ import pytest
 
 from tests.fork_server import own_interpreter
 from tests.hub.attacks.helpers import raw_server, sending
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, RunHub, fragment
+from tests.hub.helpers import TOPIC, Callback, Client, LogWatch, RunHub, fragment
 from tests.hub.processes import hub_process
+from tests.waiting import PATIENCE
 
 FORM = "application/x-www-form-urlencoded"
 MEGABYTE = 1 << 20

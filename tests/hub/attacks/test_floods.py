@@ -10,7 +10,8 @@ import pytest
 from rsnotify_hub.websub.registry import PENDING_SHARE
 from rsnotify_hub.websub.scheduler import QUICK_INTENTS, QUICK_SECONDS
 from tests.hub.attacks.helpers import Names, confirm, hang, obliging, raw_server
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, RunHub, fragment
+from tests.hub.helpers import TOPIC, Callback, Client, LogWatch, RunHub, fragment
+from tests.waiting import PATIENCE
 
 #: A hub behind a proxy, which names the clients.
 PROXY = {

@@ -11,16 +11,8 @@ from yarl import URL
 
 from rsnotify.format.links import parse_links
 from tests.hub.attacks.helpers import raw_server, sending
-from tests.hub.helpers import (
-    PATIENCE,
-    TOPIC,
-    Callback,
-    Client,
-    LogWatch,
-    RunHub,
-    fragment,
-    seconds_of,
-)
+from tests.hub.helpers import TOPIC, Callback, Client, LogWatch, RunHub, fragment, seconds_of
+from tests.waiting import PATIENCE
 
 TOKEN = "a token of this test"
 GRANTED = "https://source.example/a"

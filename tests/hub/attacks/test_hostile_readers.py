@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.hub.attacks.helpers import raw_server, response, sending
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, fragment
+from tests.hub.helpers import TOPIC, Callback, Client, fragment
 from tests.hub.processes import Process, hub_process
+from tests.waiting import PATIENCE
 from tests.wild.test_hostile_documents import DATA, ENTRY, HEAD
 
 XML = "Content-Type: application/xml"

@@ -17,18 +17,9 @@ from rsnotify_hub.subscriptions import DeliveryState
 from rsnotify_hub.websub.scheduler import Capacity, DeliveryScheduler
 from tests.hub.attacks.helpers import Names, confirm, raw_server
 from tests.hub.deliveries import Deliveries, opened_channel
-from tests.hub.helpers import (
-    PATIENCE,
-    TOPIC,
-    Callback,
-    Client,
-    Clock,
-    RunHub,
-    chain,
-    fragment,
-    seconds_of,
-)
+from tests.hub.helpers import TOPIC, Callback, Client, Clock, RunHub, chain, fragment, seconds_of
 from tests.hub.posting.servers import Server
+from tests.waiting import PATIENCE
 
 
 class Poison(Struct, frozen=True):

@@ -10,8 +10,9 @@ from contextlib import suppress
 
 import pytest
 
-from tests.hub.helpers import PATIENCE, TOPIC, Client, fragment
+from tests.hub.helpers import TOPIC, Client, fragment
 from tests.hub.raw_sockets import BINARY, CLOSE, PING, TEXT, connect, frame
+from tests.waiting import PATIENCE
 
 SUBSCRIBE = json.dumps({"type": "subscribe", "topic": TOPIC, "since": None}).encode()
 

@@ -17,7 +17,7 @@ from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub_check.hub_under_test import ConformanceCheck, SimulatedEndpoints, serve_endpoints
 from rsnotify_hub_check.outcomes import CheckResult, CheckSettings, CheckVerdict, RequirementLevel
 from rsnotify_hub_check.run import ALL, run_checks
-from tests.hub.helpers import PATIENCE
+from tests.waiting import PATIENCE
 
 OTHER = os.environ.get("RSNOTIFY_HUB_UNDER_TEST")
 

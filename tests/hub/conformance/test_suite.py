@@ -24,7 +24,7 @@ from rsnotify_hub_check.outcomes import (
 )
 from rsnotify_hub_check.run import ALL, app, conforms, line, run_checks, summary
 from tests.hub.conformance.small_hub import DENIED, small_hub
-from tests.hub.helpers import PATIENCE
+from tests.waiting import PATIENCE
 
 #: Faults of a hub, and the checks that must fail for each.
 FAULTS = {

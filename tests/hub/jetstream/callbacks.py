@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from rsnotify.format.links import parse_links
-from tests.hub.helpers import PATIENCE, seconds_of
+from tests.hub.helpers import seconds_of
+from tests.waiting import PATIENCE
 
 
 class CallbackPorts:

@@ -1,4 +1,4 @@
-"""Nodes of a hub as processes, whose leases are so short that tests can wait for their end."""
+"""Nodes of a hub as processes, whose shards move sooner than in production."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ import aiohttp
 
 from rsnotify.runtime.processes import Process
 from rsnotify_jetstream import jetstream_store as store
-from tests.hub.helpers import PATIENCE, Client
-from tests.hub.jetstream.hubs import PACE, SHARDS
+from tests.hub.helpers import Client
+from tests.hub.jetstream.hubs import PACE, SHARDS, SHORT_LEASES
 from tests.namespaces import Namespace
+from tests.waiting import PATIENCE
+
+#: The variable that gives the nodes long leases, for tests that kill none.
+LONG_LEASES = "RSNOTIFY_TESTS_LONG_LEASES"
 
 
 class FastNode:
@@ -95,7 +99,8 @@ async def bridging(nodes: Sequence[FastNode], way: str = "mqtt") -> FastNode:
 def main() -> None:
     from rsnotify.runtime.command_line import main as rsnotify
 
-    store.open_jetstream = partial(store.open_jetstream, shards=SHARDS, pace=PACE)
+    pace = PACE if LONG_LEASES in os.environ else SHORT_LEASES
+    store.open_jetstream = partial(store.open_jetstream, shards=SHARDS, pace=pace)
     rsnotify()
 
 

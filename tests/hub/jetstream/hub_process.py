@@ -12,7 +12,7 @@ from subprocess import Popen
 
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import Clock
-from tests.hub.jetstream.hubs import running_hubs
+from tests.hub.jetstream.hubs import SHORT_LEASES, running_hubs
 from tests.hub.jetstream.nodes import prefixed
 
 #: Seconds; only what hangs takes them.
@@ -35,7 +35,7 @@ def hub_process(
 
 
 async def main(url: str, prefix: str, name: str) -> None:
-    async with running_hubs(prefixed(url, prefix), Clock()) as hubs:
+    async with running_hubs(prefixed(url, prefix), Clock(), SHORT_LEASES) as hubs:
         await hubs.start(name)
         await asyncio.Event().wait()
 

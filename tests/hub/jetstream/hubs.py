@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+
+from msgspec.structs import replace
 
 from rsnotify_hub.store.providers import NodeFacts
 from rsnotify_hub.subscriptions import Subscription
@@ -16,17 +17,22 @@ from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
 from rsnotify_jetstream.membership import BRIDGE, ClusterPace, weight
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.deliveries import Deliveries, channel_over
-from tests.hub.helpers import PATIENCE, TOPIC, Clock
+from tests.hub.helpers import TOPIC, Clock
 from tests.hub.storing import FOREVER
+from tests.waiting import until
 
-#: Faster than in production, and slow enough for a busy machine.
+#: Of hubs that all live: none is considered dead, however long a busy machine keeps it waiting.
 PACE = ClusterPace(
-    renew_seconds=0.25,
-    fence_seconds=1.2,
-    death_seconds=1.8,
-    settle_seconds=0.5,
+    renew_seconds=0.2,
+    fence_seconds=60,
+    death_seconds=90,
+    settle_seconds=0.3,
     moves=16,
     tick_seconds=0.05,
+)
+#: Of hubs that are killed, suspended or cut off: the others soon take what they had.
+SHORT_LEASES = replace(
+    PACE, renew_seconds=0.25, fence_seconds=1.2, death_seconds=1.8, settle_seconds=0.5
 )
 #: Few, so that they are taken soon, and so many that each of three hubs has some.
 SHARDS = 16
@@ -88,9 +94,12 @@ class ClusterHub:
 class Hubs:
     """The hubs that were started, by their names."""
 
-    def __init__(self, settings: NatsSettings, clock: Clock, stack: AsyncExitStack) -> None:
+    def __init__(
+        self, settings: NatsSettings, clock: Clock, pace: ClusterPace, stack: AsyncExitStack
+    ) -> None:
         self._settings = settings
         self._clock = clock
+        self._pace = pace
         self._stack = stack
         self._hubs: dict[str, AsyncExitStack] = {}
 
@@ -105,7 +114,7 @@ class Hubs:
             self._clock,
             NodeFacts(name=name),
             shards=SHARDS,
-            pace=PACE,
+            pace=self._pace,
         )
         stack.push_async_callback(store.close)
         deliveries = await stack.enter_async_context(
@@ -125,16 +134,11 @@ class Hubs:
 
 
 @asynccontextmanager
-async def running_hubs(settings: NatsSettings, clock: Clock) -> AsyncIterator[Hubs]:
+async def running_hubs(
+    settings: NatsSettings, clock: Clock, pace: ClusterPace = PACE
+) -> AsyncIterator[Hubs]:
     async with AsyncExitStack() as stack:
-        yield Hubs(settings, clock, stack)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Run the event loop until a condition holds."""
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - it depends on many things
-            await asyncio.sleep(0.02)
+        yield Hubs(settings, clock, pace, stack)
 
 
 async def settled(hubs: Sequence[ClusterHub], *others: str) -> None:

@@ -9,9 +9,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from rsnotify.errors import StorageError
 from rsnotify_hub.fragments import Fragment
 from rsnotify_jetstream.settings import NatsSettings
-from tests.hub.helpers import PATIENCE, Clock
+from tests.hub.helpers import Clock
 from tests.hub.jetstream.nodes import Node, caught_up, running_node
 from tests.hub.storing import made
+from tests.waiting import PATIENCE
 
 
 class Load:

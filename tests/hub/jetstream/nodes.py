@@ -10,7 +10,6 @@ from pathlib import Path
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.log.topic_log import plan_append
 from rsnotify_hub.store.interface import (
-    Appended,
     LogEntry,
     LogMoved,
     LogRetention,
@@ -89,14 +88,14 @@ class Node:
         state = self.state(topic)
         return state.position if state else 0
 
-    async def append(self, topic: str, *fragments: Fragment) -> Appended | None:
-        """Append what the log lacks, as the hub plans it."""
+    async def append(self, topic: str, *fragments: Fragment) -> list[LogEntry]:
+        """Append what the log lacks, as the hub plans it; return the new entries."""
         while True:
             plan = plan_append(self.state(topic), fragments)
             if not plan.fragments:
-                return None
+                return []
             try:
-                return await self.store.append(
+                new = await self.store.append(
                     topic,
                     plan.fragments,
                     after=self.position(topic),
@@ -104,6 +103,9 @@ class Node:
                 )
             except LogMoved:
                 continue
+            received = self.listener.entries.get(topic, ())
+            own = [entry for entry in received if entry.fragment in plan.fragments]
+            return own[len(own) - new :]
 
     async def forget(self, topic: str) -> None:
         """Delete a log, as the hub does: until it is gone."""

@@ -14,7 +14,8 @@ from rsnotify_hub.subscriptions import DeliveryState, subscription_id
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.jetstream.callbacks import callback_ports
-from tests.hub.jetstream.hubs import ClusterHub, owner_of, running_hubs, settled, until
+from tests.hub.jetstream.hubs import ClusterHub, owner_of, running_hubs, settled
+from tests.waiting import until
 
 
 def admin_of(hub: ClusterHub, clock: Clock) -> AdminService:

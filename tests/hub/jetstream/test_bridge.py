@@ -11,12 +11,13 @@ from rsnotify.runtime.mqtt_broker import channel_topic, parse_broker
 from rsnotify.runtime.mqtt_connection import connect
 from rsnotify_xmpp.xmpp_connection import connect as connect_xmpp
 from rsnotify_xmpp.xmpp_service import parse_service
-from tests.hub.helpers import PATIENCE, TOPIC, fragment, seconds_of
+from tests.hub.helpers import TOPIC, fragment, seconds_of
 from tests.hub.jetstream.fast_node import FastNode, bridging, fast_node
 from tests.hub.mqtt.listeners import BrokerListener
 from tests.mosquitto import Mosquitto
 from tests.nats_servers import NatsCluster
 from tests.prosody import Prosody
+from tests.waiting import PATIENCE
 
 
 class Heard(BrokerListener):

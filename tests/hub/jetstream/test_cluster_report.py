@@ -18,7 +18,8 @@ from rsnotify_jetstream.server_check import copies_of
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import Clock
 from tests.hub.jetstream.callbacks import callback_ports
-from tests.hub.jetstream.hubs import SHARDS, owner_of, running_hubs, settled, until
+from tests.hub.jetstream.hubs import SHARDS, SHORT_LEASES, owner_of, running_hubs, settled
+from tests.waiting import until
 
 HELLO: NodeCall[str, str] = NodeCall("tests.hello", str, str)
 STREAM = StreamInfo(
@@ -70,7 +71,7 @@ FENCED = NodeList(
 async def test_a_dead_node_owns_nothing_and_its_shards_are_free_until_others_take_them(
     settings: NatsSettings, clock: Clock
 ):
-    async with running_hubs(settings, clock) as hubs:
+    async with running_hubs(settings, clock, SHORT_LEASES) as hubs:
         one, two = [await hubs.start(name) for name in ("one", "two")]
         await settled([one, two])
         report = one.store

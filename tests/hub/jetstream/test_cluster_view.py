@@ -14,18 +14,21 @@ import pytest
 from rsnotify_jetstream import jetstream_store
 from tests.browser import Browser
 from tests.hub.event_streams import events
-from tests.hub.helpers import PATIENCE, TOPIC, Client, RunHub, callback_server, fragment
-from tests.hub.jetstream.hubs import PACE, SHARDS
+from tests.hub.helpers import TOPIC, Client, RunHub, callback_server, fragment
+from tests.hub.jetstream.hubs import SHARDS, SHORT_LEASES
 from tests.nats_servers import NatsCluster, running_nats
+from tests.waiting import PATIENCE
 
 LIVE = "document.querySelector('#connection').dataset.state === 'live'"
+#: A page whose last poll took long waits five times as long for the next.
+POLL = "dispatchEvent(new Event('online'))"
 STATES = "[...document.querySelectorAll('#nodes tbody .badge')].map(each => each.textContent)"
 
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the nodes short leases, and no bridge."""
-    opens = partial(jetstream_store.open_jetstream, shards=SHARDS, pace=PACE)
+    opens = partial(jetstream_store.open_jetstream, shards=SHARDS, pace=SHORT_LEASES)
     monkeypatch.setattr(jetstream_store, "open_jetstream", opens)
 
 
@@ -141,19 +144,21 @@ async def test_a_node_that_has_lost_nats_says_so_and_what_it_does_not_know(
         for hub in two:
             await nodes(hub, lambda found: not found["stream"]["connected"])
             assert "lost its connection to NATS" in await ready(hub, 503)
+        found = await nodes(one, lambda found: found["free"] is None)
+        assert (found["stream"]["connected"], found["shards"]) == (False, SHARDS)
+        await page.evaluate(POLL)
         await page.until(f"{STATES}.toSorted().join() === 'fenced,unknown'")
         assert "lost its connection to NATS" in await page.text("#nodes .problem")
         await page.until("document.querySelector('#subscriptions .problem').textContent")
         await page.until("document.querySelector('#topics .amount').innerText.includes('1 of 2')")
         assert await page.evaluate(LIVE)
-        found = await nodes(one, lambda found: found["free"] is None)
-        assert (found["stream"]["connected"], found["shards"]) == (False, SHARDS)
         assert (await metrics(one))["nats_connected"] == 0
 
         servers.start()
         for hub in two:
             assert await ready(hub, 200) == "ready\n"
             await nodes(hub, is_shared)
+        await page.evaluate(POLL)
         await page.until(f"{STATES}.join() === 'running,running'")
         assert page.problems_but("network") == []
 

@@ -27,8 +27,9 @@ from rsnotify_jetstream.owned_shard import (
 from rsnotify_jetstream.records import CursorsRecord, decode
 from rsnotify_jetstream.settings import NatsSettings
 from rsnotify_jetstream.shared_subscriptions import read_records
-from tests.hub.helpers import PATIENCE, TOPIC, at
+from tests.hub.helpers import TOPIC, at
 from tests.hub.jetstream.nodes import connected
+from tests.waiting import PATIENCE
 
 URL = "http://callback.example/%d"
 #: So few that some hundred subscriptions need several records.

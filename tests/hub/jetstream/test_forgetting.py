@@ -8,10 +8,11 @@ import pytest
 
 from rsnotify_hub.store.interface import LogMoved
 from rsnotify_jetstream.settings import NatsSettings
-from tests.hub.helpers import PATIENCE, TOPIC, Clock
+from tests.hub.helpers import TOPIC, Clock
 from tests.hub.jetstream.load import nodes
 from tests.hub.jetstream.nodes import Node, caught_up, running_node
 from tests.hub.storing import made, stored_logs
+from tests.waiting import PATIENCE
 
 
 async def test_a_log_to_which_another_node_has_just_appended_is_not_deleted(
@@ -45,8 +46,7 @@ async def test_what_is_acknowledged_is_deleted_only_by_who_knew_of_it(
             second = number
             while not deleted.is_set():
                 appended = await node.append(TOPIC, made(second, second + 1))
-                if appended is not None:
-                    acknowledged.extend(entry.position for entry in appended.entries)
+                acknowledged.extend(entry.position for entry in appended)
                 second += 2
 
         async def forget(node: Node) -> None:

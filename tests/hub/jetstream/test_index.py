@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import whole_content
 from rsnotify_hub.log.topic_log import plan_append
-from rsnotify_hub.store.interface import LogRetention, LogState
+from rsnotify_hub.store.interface import LogEntry, LogRetention, LogState
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.transfer.files import IgnoredNews
 from rsnotify_jetstream.log_index import LogIndex
@@ -29,11 +29,24 @@ TOPICS = ("one", "two")
 RETENTION = LogRetention(size=40, age=timedelta(seconds=30))
 
 
+class Last(IgnoredNews):
+    """The last entries that were appended, and the state of their log."""
+
+    entries: Sequence[LogEntry] = ()
+    state: LogState | None = None
+
+    def appended(
+        self, topic: str, entries: Sequence[LogEntry], state: LogState, replaced: int | None
+    ) -> None:
+        self.entries, self.state = entries, state
+
+
 class Stream:
     """A stream in memory, and the index of it beside a SQLite store."""
 
-    def __init__(self, store: SqliteStore, clock: Clock) -> None:
+    def __init__(self, store: SqliteStore, last: Last, clock: Clock) -> None:
         self.store = store
+        self.last = last
         self.clock = clock
         self.index = LogIndex(RETENTION)
         self.records: list[LogRecord] = []
@@ -53,13 +66,14 @@ class Stream:
         assert ours.fragments == plan.fragments
         replacing = ours.replacing
         after = state.position if state else 0
-        appended = await self.store.append(
+        number = await self.store.append(
             topic, plan.fragments, after=after, replacing=plan.replacing
         )
+        assert number == len(self.last.entries)
         new = self.new(topic, plan.fragments)
-        if not appended.entries:
+        if not number:
             self.index.trim(topic, self.clock())
-        for entry in appended.entries:
+        for entry in self.last.entries:
             new.remove(entry.fragment)
             state = self.index.state(topic)
             record = record_of(
@@ -72,7 +86,7 @@ class Stream:
             replacing = None
             self.places[self.add(record)] = entry.position
         assert new == []
-        assert self.known(self.index.state(topic)) == appended.state
+        assert self.known(self.index.state(topic)) == self.last.state
 
     def new(self, topic: str, fragments: Sequence[Fragment]) -> list[Fragment]:
         digests = {digest_of(fragment): fragment for fragment in reversed(fragments)}
@@ -156,8 +170,8 @@ steps = st.one_of(
 async def run(history: list[tuple[str, Any, Any]], folder: Path) -> None:
     clock = Clock()
     store = SqliteStore(folder, RETENTION, clock)
-    await store.start(IgnoredNews())
-    stream = Stream(store, clock)
+    await store.start(last := Last())
+    stream = Stream(store, last, clock)
     try:
         for step, what, fragments in history:
             if step == "append":

@@ -24,12 +24,13 @@ from rsnotify_jetstream.jetstream_log import TRIMMED_TOGETHER
 from rsnotify_jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
 from rsnotify_jetstream.stream import LogStream, StoredMessage
 from tests.certificates import Authority
-from tests.hub.helpers import PATIENCE, TOPIC, Clock, at
+from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.jetstream.load import Load, nodes
 from tests.hub.jetstream.lossy_proxy import lossy_proxy
 from tests.hub.jetstream.nodes import caught_up, connected, running_node
 from tests.hub.storing import made, stored_logs
 from tests.nats_servers import NatsCluster, running_nats
+from tests.waiting import PATIENCE
 
 
 async def stored(settings: NatsSettings) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import Clock
 from tests.hub.jetstream.callbacks import callback_ports
-from tests.hub.jetstream.hubs import owner_of, running_hubs, settled
+from tests.hub.jetstream.hubs import SHORT_LEASES, owner_of, running_hubs, settled
 from tests.hub.jetstream.load import Load, nodes
 from tests.hub.jetstream.nodes import Node, running_node
 from tests.nats_servers import NatsCluster, NatsServer
@@ -98,7 +98,10 @@ async def test_a_server_that_is_suspended_is_left(
 async def test_nothing_is_lost_when_a_nats_server_crashes(
     cluster: NatsCluster, three_copies: NatsSettings, clock: Clock
 ):
-    async with running_hubs(three_copies, clock) as hubs, callback_ports(8) as callbacks:
+    async with (
+        running_hubs(three_copies, clock, SHORT_LEASES) as hubs,
+        callback_ports(8) as callbacks,
+    ):
         one, two = await hubs.start("one"), await hubs.start("two")
         await settled([one, two])
         for url in callbacks.urls:

@@ -11,11 +11,11 @@ import pytest
 from rsnotify.errors import FetchError
 from rsnotify_hub.admin.client import AdminClient
 from rsnotify_hub.store.nodes import NodeList
-from tests.hub.helpers import PATIENCE
 from tests.hub.jetstream.fast_node import start_fast
 from tests.hub.jetstream.hubs import SHARDS
 from tests.hub.jetstream.nodes import part_of
 from tests.nats_servers import NatsCluster
+from tests.waiting import PATIENCE
 
 
 async def test_a_node_that_is_drained_gives_its_work_to_the_others(

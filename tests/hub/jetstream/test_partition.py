@@ -14,13 +14,14 @@ import pytest
 from aiohttp import web
 
 from rsnotify.runtime.tasks import cancel
-from tests.hub.helpers import PATIENCE, TOPIC, Client, fragment, seconds_of
+from tests.hub.helpers import TOPIC, Client, fragment, seconds_of
 from tests.hub.jetstream.callbacks import CallbackPorts
 from tests.hub.jetstream.fast_node import start_fast
-from tests.hub.jetstream.hubs import SHARDS, until
+from tests.hub.jetstream.hubs import SHARDS
 from tests.namespaces import Namespace, Network, network
 from tests.nats_servers import NatsServer
 from tests.ports import free_port
+from tests.waiting import PATIENCE, until
 
 _ROUTES = 6222
 

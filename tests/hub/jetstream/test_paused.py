@@ -16,13 +16,14 @@ from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock
 from tests.hub.jetstream.callbacks import callback_ports
 from tests.hub.jetstream.hub_process import hub_process
-from tests.hub.jetstream.hubs import ClusterHub, owner_of, running_hubs, settled, until
+from tests.hub.jetstream.hubs import SHORT_LEASES, ClusterHub, owner_of, running_hubs, settled
+from tests.waiting import until
 
 
 async def test_a_hub_that_was_stopped_delivers_nothing_that_another_hub_has(
     settings: NatsSettings, clock: Clock
 ):
-    async with running_hubs(settings, clock) as hubs, callback_ports(12) as callbacks:
+    async with running_hubs(settings, clock, SHORT_LEASES) as hubs, callback_ports(12) as callbacks:
         here = await hubs.start("here")
         nodes = here.store.node.nodes
         await settled([here])
@@ -74,7 +75,7 @@ async def stop_ticking(hub: ClusterHub) -> None:
 async def test_a_hub_whose_lease_has_ended_delivers_and_writes_nothing(
     settings: NatsSettings, clock: Clock
 ):
-    async with running_hubs(settings, clock) as hubs, callback_ports(8) as callbacks:
+    async with running_hubs(settings, clock, SHORT_LEASES) as hubs, callback_ports(8) as callbacks:
         one, two = await hubs.start("one"), await hubs.start("two")
         await settled([one, two])
         for url in callbacks.urls:
@@ -105,7 +106,7 @@ async def test_a_hub_whose_lease_has_ended_delivers_and_writes_nothing(
 async def test_what_a_hub_writes_that_sees_nothing_of_the_others_is_refused(
     settings: NatsSettings, clock: Clock
 ):
-    async with running_hubs(settings, clock) as hubs, callback_ports(8) as callbacks:
+    async with running_hubs(settings, clock, SHORT_LEASES) as hubs, callback_ports(8) as callbacks:
         one, two = await hubs.start("one"), await hubs.start("two")
         await settled([one, two])
         for url in callbacks.urls:

@@ -23,22 +23,30 @@ from tests.hub.jetstream.callbacks import CallbackPorts, callback_ports
 from tests.hub.jetstream.hubs import (
     PACE,
     SHARDS,
+    SHORT_LEASES,
     ClusterHub,
     Hubs,
     owner_of,
     running_hubs,
     settled,
-    until,
 )
 from tests.hub.jetstream.lossy_proxy import lossy_proxy
 from tests.hub.jetstream.nodes import connected
 from tests.hub.storing import FOREVER, Collecting
 from tests.nats_servers import NatsCluster
+from tests.waiting import until
 
 
 @pytest.fixture
 async def hubs(settings: NatsSettings, clock: Clock) -> AsyncIterator[Hubs]:
     async with running_hubs(settings, clock) as running:
+        yield running
+
+
+@pytest.fixture
+async def mortal_hubs(settings: NatsSettings, clock: Clock) -> AsyncIterator[Hubs]:
+    """Hubs of which some end without releasing what they own."""
+    async with running_hubs(settings, clock, SHORT_LEASES) as running:
         yield running
 
 
@@ -74,9 +82,9 @@ async def test_a_fragment_published_to_one_hub_reaches_the_callbacks_of_all(
 
 
 async def test_the_shards_of_a_hub_that_is_killed_move_and_nothing_is_lost(
-    hubs: Hubs, callbacks: CallbackPorts
+    mortal_hubs: Hubs, callbacks: CallbackPorts
 ):
-    running = [await hubs.start(name) for name in ("one", "two", "three")]
+    running = [await mortal_hubs.start(name) for name in ("one", "two", "three")]
     await settled(running)
     await subscribe(callbacks, *running)
     killed, *others = running
@@ -189,12 +197,12 @@ async def test_subscriptions_and_cursors_survive_when_all_hubs_stop(
 
 
 async def test_a_hub_that_is_cut_off_stops_and_the_others_go_on(
-    nats_server: NatsCluster, settings: NatsSettings, hubs: Hubs, callbacks: CallbackPorts
+    nats_server: NatsCluster, settings: NatsSettings, mortal_hubs: Hubs, callbacks: CallbackPorts
 ):
     (server,) = nats_server.servers.values()
     async with lossy_proxy(server.port) as (proxy, url):
-        one = await hubs.start("one", replace(settings, servers=(url,)))
-        two = await hubs.start("two")
+        one = await mortal_hubs.start("one", replace(settings, servers=(url,)))
+        two = await mortal_hubs.start("two")
         await settled([one, two])
         await subscribe(callbacks, one, two)
         await one.publish(1)
@@ -274,9 +282,9 @@ async def test_a_request_without_an_owner_is_refused_for_now(
     assert answer_to(refused.value, with_token=False) == (503, {"Retry-After": "5"})
 
 
-async def test_every_node_answers_what_is_asked_of_all(hubs: Hubs):
+async def test_every_node_answers_what_is_asked_of_all(mortal_hubs: Hubs):
     call: NodeCall[int, str] = NodeCall("test", int, str)
-    running = [await hubs.start(name) for name in ("one", "two", "three")]
+    running = [await mortal_hubs.start(name) for name in ("one", "two", "three")]
     for hub in running:
         hub.store.nodes.serve(call, partial(answer, hub.name))
     await settled(running)

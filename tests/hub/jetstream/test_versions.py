@@ -37,8 +37,9 @@ from tests.hub.helpers import Clock
 from tests.hub.jetstream import newer_hub
 from tests.hub.jetstream.callbacks import callback_ports
 from tests.hub.jetstream.hub_process import hub_process
-from tests.hub.jetstream.hubs import running_hubs, settled, until
+from tests.hub.jetstream.hubs import SHORT_LEASES, running_hubs, settled
 from tests.hub.jetstream.nodes import connected, running_node
+from tests.waiting import until
 
 #: A record of each kind, its bytes, and how it is read.
 STORED: dict[str, tuple[Any, bytes, Callable[[bytes], Any]]] = {
@@ -231,7 +232,7 @@ async def test_a_hub_does_not_join_a_cluster_of_a_newer_version(
 async def test_a_hub_works_beside_one_of_a_later_version_and_takes_over_from_it(
     settings: NatsSettings, clock: Clock
 ):
-    async with running_hubs(settings, clock) as hubs, callback_ports(12) as callbacks:
+    async with running_hubs(settings, clock, SHORT_LEASES) as hubs, callback_ports(12) as callbacks:
         here = await hubs.start("here")
         nodes = here.store.node.nodes
         await settled([here])

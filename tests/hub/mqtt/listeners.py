@@ -16,8 +16,9 @@ from rsnotify.runtime.mqtt_broker import (
 )
 from rsnotify.runtime.mqtt_connection import BrokerConnection
 from rsnotify.selection import PushSelection
-from tests.hub.helpers import PATIENCE, START, TOPIC, Client, seconds_of
+from tests.hub.helpers import START, TOPIC, Client, seconds_of
 from tests.hub.selections import BASE, named
+from tests.waiting import PATIENCE
 
 MAPS = PushSelection(prefixes=(BASE + "maps/",))
 MAPS_NAME = DEFAULT_PREFIX + MAPS.digest(TOPIC)

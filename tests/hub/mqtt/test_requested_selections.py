@@ -21,7 +21,7 @@ from rsnotify.selection import PushSelection
 from rsnotify_hub.filtering import QUIET_SECONDS
 from rsnotify_hub.mqtt import mqtt_bridge as requested_selections
 from rsnotify_hub.store.sqlite_store import SqliteStore
-from tests.hub.helpers import PATIENCE, TOPIC, Client, LogWatch, RunHub, fragment, send
+from tests.hub.helpers import TOPIC, Client, LogWatch, RunHub, fragment, send
 from tests.hub.mqtt.listeners import (
     MAPS,
     MAPS_NAME,
@@ -34,6 +34,7 @@ from tests.hub.mqtt.listeners import (
 )
 from tests.hub.selections import BASE, named
 from tests.mosquitto import Mosquitto
+from tests.waiting import PATIENCE
 
 REQUESTS = channel_topic(TOPIC, request_prefix(DEFAULT_PREFIX))
 ACL = (Path(__file__).resolve().parents[3] / "hub/mosquitto/acl").read_text()

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 from msgspec import Struct
 
-from tests.hub.helpers import PATIENCE
+from tests.waiting import PATIENCE
 
 OK = b"HTTP/1.1 204 No Content\r\n\r\n"
 CLOSE = None

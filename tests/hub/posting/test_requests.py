@@ -16,9 +16,10 @@ from rsnotify_hub.http.topic_requests import open_client
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.callback_requests import Answer, CallbackRequests, notification_head
 from tests.certificates import Authority
-from tests.hub.helpers import PATIENCE, TOPIC
+from tests.hub.helpers import TOPIC
 from tests.hub.posting.servers import CLOSE, OK, serving
 from tests.ports import free_port
+from tests.waiting import PATIENCE
 
 HUB = "http://hub.example/websub"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -5,22 +5,42 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import shutil
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, fragment, seconds_of, up_to_date
+from rsnotify.format.datetimes import format_datetime
+from tests.hub.helpers import TOPIC, Callback, Client, at, fragment, seconds_of, up_to_date
+from tests.hub.jetstream import fast_node
+from tests.hub.jetstream.nodes import part_of
 from tests.hub.processes import COMMAND, Process, hub_process
 from tests.nats_servers import NatsCluster, running_nats
+from tests.waiting import PATIENCE
 
+PAGE = "https://source.example/page"
 SECRET = "the secret of the subscription"
 
 
+@asynccontextmanager
+async def node(store: str) -> AsyncIterator[tuple[Client, Process]]:
+    """Run a node that takes its shards soon; it has no data of its own."""
+    command = (sys.executable, "-m", fast_node.__name__, "hub")
+    async with hub_process(Path("unused"), "--store", store, command=command) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def long_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(fast_node.LONG_LEASES, "1")
+
+
 @pytest.fixture
-def nats(tmp_path: Path) -> Iterator[NatsCluster]:
+def own_nats(tmp_path: Path) -> Iterator[NatsCluster]:
+    """A server of the test's own, which it may wipe."""
     with running_nats(tmp_path / "nats") as server:
         yield server
 
@@ -70,9 +90,14 @@ async def delivered_and_stored(hub: Client, callback: Callback) -> list[float]:
     return found
 
 
+async def published_page(hub: Client) -> None:
+    assert await hub.publish(b"any", topic=PAGE, Content_Type="text/plain") == (202, "")
+
+
 async def test_a_hub_moves_to_a_cluster_and_back_and_its_deliveries_continue(
-    tmp_path: Path, callback: Callback, nats: NatsCluster
+    tmp_path: Path, callback: Callback, nats_server: NatsCluster
 ):
+    store = f"{nats_server.url}?prefix={part_of(tmp_path)}"
     there, back = tmp_path / "there.jsonl", tmp_path / "back.jsonl"
     async with hub_process(tmp_path / "one") as (hub, process):
         await hub.subscribe(callback, secret=SECRET)
@@ -87,17 +112,21 @@ async def test_a_hub_moves_to_a_cluster_and_back_and_its_deliveries_continue(
         callback.deliveries.get_nowait()
     await succeeded("export", there, "--data", tmp_path / "one")
     assert there.stat().st_mode & 0o777 == 0o600
-    printed = await succeeded("import", there, "--store", nats.url)
-    assert printed == "imported 1 subscription, and 1 log with 2 fragments\n"
-    async with hub_process(tmp_path / "no", "--store", nats.url) as (hub, process):
-        assert await delivered_and_stored(hub, callback) == [2]
-        await hub.accepted(fragment(2, 3))
+    printed = await succeeded("import", there, "--store", store)
+    assert printed == "imported 1 subscription and 0 whole contents\n"
+    async with node(store) as (hub, process):
+        await hub.accepted(fragment(2, 3))  # after the interval of the one that failed
         assert await delivered_and_stored(hub, callback) == [3]
-        listener = await hub.listen(0)
-        assert [seconds_of((await listener.receive()).data) for _ in range(3)] == [[1], [2], [3]]
+        listener = await hub.websocket()
+        since = format_datetime(at(1))
+        await listener.send_json({"type": "subscribe", "topic": TOPIC, "since": since})
+        assert (await listener.receive_json())["type"] == "subscribed"
+        gap = {"type": "gap", "topic": TOPIC, "from": format_datetime(at(2))}
+        assert await listener.receive_json() == gap
+        assert seconds_of(await listener.receive_str()) == [3]
         await listener.close()
         await stop(process)
-    await succeeded("export", back, "--store", nats.url)
+    await succeeded("export", back, "--store", store)
     await succeeded("import", back, "--data", tmp_path / "two")
     async with hub_process(tmp_path / "two") as (hub, _):
         await hub.accepted(fragment(3, 4))
@@ -106,29 +135,31 @@ async def test_a_hub_moves_to_a_cluster_and_back_and_its_deliveries_continue(
 
 
 async def test_a_cluster_whose_nats_was_wiped_continues_with_an_export(
-    tmp_path: Path, callback: Callback, nats: NatsCluster
+    tmp_path: Path, callback: Callback, own_nats: NatsCluster
 ):
-    file = tmp_path / "backup.jsonl"
-    async with hub_process(tmp_path / "no", "--store", nats.url) as (hub, _):
+    file, store = tmp_path / "backup.jsonl", own_nats.url
+    async with node(store) as (hub, _):
         await hub.subscribe(callback, secret=SECRET)
         await hub.accepted(fragment(0, 1))
         assert await delivered_and_stored(hub, callback) == [1]
-        await succeeded("export", file, "--store", nats.url)
-    nats.stop()
-    (folder,) = (tmp_path / "nats").glob("*/jetstream")
-    shutil.rmtree(folder)
-    nats.start()
-    async with hub_process(tmp_path / "no", "--store", nats.url) as (hub, _):
+        await published_page(hub)
+        await succeeded("export", file, "--store", store)
+    own_nats.stop()
+    for server in own_nats.servers.values():
+        server.wipe()
+    own_nats.start()
+    async with node(store) as (hub, _):
         await hub.accepted(fragment(1, 2))
-        printed = await succeeded("import", file, "--store", nats.url)
+        await published_page(hub)
+        printed = await succeeded("import", file, "--store", store)
         assert printed == (
-            "imported 1 subscription, and 0 logs with 0 fragments\n"
-            "left out 1 log: the hub has another log of the topic\n"
+            "imported 1 subscription and 0 whole contents\n"
+            "left out 1 whole content: the hub has the same or something newer\n"
         )
         assert await delivered_and_stored(hub, callback) == [2]
         await hub.accepted(fragment(2, 3))
         assert await delivered_and_stored(hub, callback) == [3]
-        printed = await succeeded("import", file, "--store", nats.url)
+        printed = await succeeded("import", file, "--store", store)
         assert "left out 1 subscription: the hub has the same or a newer lease\n" in printed
 
 
@@ -173,9 +204,9 @@ async def test_an_option_before_the_subcommand_is_refused(tmp_path: Path):
 
 async def test_a_folder_that_is_named_is_used_whatever_the_settings_say(tmp_path: Path):
     async with hub_process(tmp_path / "hub") as (hub, _):
-        await hub.accepted(fragment(0, 1))
+        await published_page(hub)
     settings = tmp_path / "hub.toml"
     settings.write_text('store = "nats://127.0.0.1:9"\n')
     file = tmp_path / "hub.jsonl"
     await succeeded("export", file, "--data", tmp_path / "hub", "--config", settings)
-    assert TOPIC in file.read_text()
+    assert PAGE in file.read_text()

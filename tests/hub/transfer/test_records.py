@@ -21,11 +21,11 @@ from rsnotify_hub.transfer.files import (
     ExportedSubscription,
     ExportEnd,
     ExportHeader,
+    content_of,
     decode,
     encode,
-    exported_fragment,
+    exported_content,
     exported_subscription,
-    fragment_of,
     subscription_of,
 )
 from tests.hub.helpers import TOPIC, at, fragment
@@ -57,15 +57,12 @@ contents = st.builds(
     st.sampled_from(["image/png", "text/plain; charset=utf-8", "application/octet-stream"]),
     instants,
 )
-changes = st.builds(made, st.integers(0, 9), st.integers(10, 19), until=st.none() | st.just(20))
-fragments = contents | changes | st.builds(made, st.just(0), until=st.integers(1, 9))
-logs = st.tuples(urls, st.dictionaries(positions, fragments))
 
 HEADER = encode(ExportHeader(exported=at(0), hub="1.0"))
 SUBSCRIPTION = exported_subscription(
     Subscription(TOPIC, "https://one.example/callback", "secret", at(9), 5)
 )
-FRAGMENT = exported_fragment(TOPIC, 5, whole_content(b"\xff\x00", "image/png", at(2)))
+CONTENT = exported_content(TOPIC, 5, whole_content(b"\xff\x00", "image/png", at(2)))
 
 
 @st.composite
@@ -77,9 +74,8 @@ def exports(draw: st.DrawFn) -> list[Exported]:
         ),
         *draw(st.lists(brokers, unique_by=lambda each: each.broker)),
     ]
-    for topic, log in draw(st.lists(logs, unique_by=lambda each: each[0])):
-        found += [exported_fragment(topic, each, log[each]) for each in sorted(log)]
-    return found
+    topics = draw(st.lists(urls, unique=True))
+    return [*found, *(exported_content(each, draw(positions), draw(contents)) for each in topics)]
 
 
 def written(*records: Exported) -> list[bytes]:
@@ -103,17 +99,18 @@ def test_what_is_written_is_read_again(records: list[Exported]) -> None:
 def test_a_subscription_is_the_same_afterwards(subscription: Subscription) -> None:
     (record,) = decode(written(exported_subscription(subscription)))
     assert isinstance(record, ExportedSubscription)
-    assert subscription_of(record, subscription.position) == subscription
+    assert record.position == subscription.position
+    assert subscription_of(record) == replace(subscription, position=0)
 
 
-@given(urls, fragments)
-def test_a_fragment_is_the_same_afterwards(topic: str, fragment: Fragment) -> None:
-    (record,) = decode(written(exported_fragment(topic, 7, fragment)))
+@given(urls, contents)
+def test_a_content_is_the_same_afterwards(topic: str, content: Fragment) -> None:
+    (record,) = decode(written(exported_content(topic, 7, content)))
     assert isinstance(record, ExportedFragment)
-    assert (record.topic, record.position, fragment_of(record)) == (topic, 7, fragment)
+    assert (record.topic, record.position, content_of(record)) == (topic, 7, content)
 
 
-@given(st.lists(st.sampled_from([SUBSCRIPTION, FRAGMENT]), unique_by=type), st.data())
+@given(st.lists(st.sampled_from([SUBSCRIPTION, CONTENT]), unique_by=type), st.data())
 def test_a_part_of_an_export_is_refused(records: list[Exported], data: st.DataObject) -> None:
     whole = b"".join(written(*records))
     part = whole[: data.draw(st.integers(0, len(whole) - 2))]
@@ -122,7 +119,7 @@ def test_a_part_of_an_export_is_refused(records: list[Exported], data: st.DataOb
 
 @given(st.binary(), st.integers(0, 3))
 def test_any_other_line_is_refused(line: bytes, number: int) -> None:
-    lines = written(SUBSCRIPTION, FRAGMENT)
+    lines = written(SUBSCRIPTION, CONTENT)
     lines[number] = line
     assert refused(*lines)
 
@@ -140,7 +137,7 @@ def test_a_datetime_may_have_another_zone() -> None:
     lines[1] = lines[1].replace(utc, local)
     (record,) = decode(lines)
     assert isinstance(record, ExportedSubscription)
-    assert subscription_of(record, 0).expires == at(9)
+    assert subscription_of(record).expires == at(9)
     lines[1] = lines[1].replace(local, datetime(2026, 1, 1).isoformat().encode())
     assert "line 2 is wrong" in refused(*lines)
 
@@ -157,7 +154,7 @@ def test_each_refusal_says_what_is_wrong() -> None:
     assert "line 2 is wrong: the end" in refused(*written(), HEADER)
     assert "line 2 is wrong: a second header" in refused(HEADER, HEADER)
     assert "line 3 is wrong: a second subscription" in refused(*written(SUBSCRIPTION, SUBSCRIPTION))
-    assert "line 3 is wrong: the positions" in refused(*written(FRAGMENT, FRAGMENT))
+    assert "line 3 is wrong: a second content" in refused(*written(CONTENT, CONTENT))
     elsewhere = exported_subscription(Subscription(TOPIC, "file:///etc/passwd", None, at(9), 5))
     assert "line 2 is wrong: callback is not an absolute http or https URL" in refused(
         *written(elsewhere)
@@ -166,27 +163,27 @@ def test_each_refusal_says_what_is_wrong() -> None:
     assert "line 2 is wrong" in refused(*written(broker))
 
 
-CHANGES = exported_fragment(TOPIC, 5, made(0, 1, 2))
+#: As a hub of version 0.2 exports a change.
+CHANGES = exported_content(TOPIC, 5, made(0, 1, 2))
+
+
+def test_changes_in_an_export_of_an_earlier_version_are_not_checked() -> None:
+    wrong = replace(CHANGES, topic="file:///etc/passwd", body=b"<urlset/>")
+    assert list(decode(written(CHANGES, wrong))) == [CHANGES, wrong]
 
 
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        (replace(FRAGMENT, topic="https://one.example/\r\nX: 1"), "topic has a character"),
-        (replace(FRAGMENT, topic="file:///etc/passwd"), "topic is not an absolute"),
-        (replace(FRAGMENT, topic="https://one.example/" + "x" * 3000), "topic is longer"),
-        (replace(FRAGMENT, content_type=""), "no content type"),
-        (replace(FRAGMENT, content_type="text/plain\r\nSet-Cookie: a=b"), "Content-Type is not"),
-        (replace(FRAGMENT, body=bytes(1001)), "larger than 1000 bytes: raise max_fragment_bytes"),
-        (replace(FRAGMENT, begins=at(1)), "not that of its body"),
-        (replace(FRAGMENT, whole=False), "not that of its body"),
-        (replace(CHANGES, until=at(9)), "not that of its body"),
-        (replace(CHANGES, from_=None), "not that of its body"),
-        (replace(CHANGES, heartbeat=True), "not that of its body"),
-        (replace(CHANGES, whole=True, from_=None), "not that of its body"),
-        (replace(CHANGES, body=b"<urlset/>"), "not that of its body"),
-        (replace(CHANGES, body=CHANGES.body[:-9]), "ended too early"),
-        (replace(CHANGES, body=fragment(0, 2, 1)), "order"),
+        (replace(CONTENT, topic="https://one.example/\r\nX: 1"), "topic has a character"),
+        (replace(CONTENT, topic="file:///etc/passwd"), "topic is not an absolute"),
+        (replace(CONTENT, topic="https://one.example/" + "x" * 3000), "topic is longer"),
+        (replace(CONTENT, content_type=""), "no content type"),
+        (replace(CONTENT, content_type="text/plain\r\nSet-Cookie: a=b"), "Content-Type is not"),
+        (replace(CONTENT, body=bytes(1001)), "larger than 1000 bytes: raise max_fragment_bytes"),
+        (replace(CHANGES, whole=True), "no whole content"),
+        (replace(CHANGES, whole=True, body=CHANGES.body[:-9]), "ended too early"),
+        (replace(CHANGES, whole=True, body=fragment(0, 2, 1)), "order"),
         (replace(SUBSCRIPTION, secret=""), "hub.secret"),
         (replace(SUBSCRIPTION, secret="x" * 200), "hub.secret"),
         (replace(SUBSCRIPTION, topic="https://a@one.example/"), "user name"),
@@ -199,7 +196,7 @@ def test_what_could_not_be_published_is_not_imported(record: Exported, reason: s
 
 
 def test_a_datetime_before_the_year_1_is_refused() -> None:
-    for record, field in ((SUBSCRIPTION, b"expires"), (FRAGMENT, b"until")):
+    for record, field in ((SUBSCRIPTION, b"expires"), (CONTENT, b"until")):
         lines = written(record)
         before, _, rest = lines[1].partition(b'"%s":"' % field)
         lines[1] = before + b'"%s":"0001-01-01T00:00:00+14:00"' % field + rest.partition(b'"')[2]

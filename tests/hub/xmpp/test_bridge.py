@@ -16,8 +16,9 @@ from msgspec.structs import replace
 from rsnotify.format.reader import read_document
 from rsnotify_xmpp.xmpp_connection import PubSubItem, XmppConnection, connect
 from rsnotify_xmpp.xmpp_service import parse_service
-from tests.hub.helpers import PATIENCE, TOPIC, Client, LogWatch, RunHub, chain, fragment, until
+from tests.hub.helpers import TOPIC, Client, LogWatch, RunHub, chain, fragment
 from tests.prosody import DOMAIN, PASSWORDS, SERVICE, Prosody
+from tests.waiting import PATIENCE, until
 from tests.xmpp.hostile import BOUNDED, STAGES, HostileXmpp, hostile_server
 
 PLACE = parse_service(f"xmpp:{SERVICE}")

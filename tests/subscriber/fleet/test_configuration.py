@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import ChangeType
-from rsnotify.runtime.settings import decode_settings
+from rsnotify.runtime.settings import SettingsFile
 from rsnotify_subscriber import Via
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration, FollowedSource, load, parse
 from rsnotify_subscriber.fleet.fleet import configuration_change
@@ -20,7 +20,7 @@ PATH = "/etc/rsnotify/fleet.toml"
 
 
 def configuration(text: str, **options: object) -> FleetConfiguration:
-    return parse(PATH, text, decode_settings(PATH, text), options)
+    return parse(SettingsFile(PATH, text), options)
 
 
 def source(text: str) -> FollowedSource:
@@ -136,7 +136,7 @@ WRONG = {
     "an URL in the defaults": (f'[defaults]\nurl = "https://one.example/"\n{SOURCE}',
         "line 2: [defaults]: url: there is no such setting"),
     "a table that is unknown": (f"[limit]\nworkers = 3\n{SOURCE}",
-        "line 1: limit: there is no such setting; did you mean limits?"),
+        "line 1: [limit]: there is no such setting; did you mean limits?"),
     "a limit that is unknown": (f"[limits]\nthreads = 3\n{SOURCE}",
         "line 2: [limits]: threads: there is no such setting"),
     "a wrong kind of value": (f'{SOURCE}dest = "x"\npoll = "often"',
@@ -148,12 +148,12 @@ WRONG = {
     "a way that there is not": (f'{SOURCE}dest = "x"\nvia = "carrier pigeon"',
         "line 5: [[source]] one: via: it has to be one of auto, websocket, mqtt, xmpp, websub"),
     "a change that there is not": (f'{SOURCE}dest = "x"\nchange = ["renamed"]',
-        "line 5: [[source]] one: change: 0: it has to be one of created, updated, deleted"),
+        "line 5: [[source]] one: item 1 of change: it has to be one of created, updated, deleted"),
     "a name that is no name": ('[[source]]\nname = "../x"\nurl = "https://a.example/"\ndest = "x"',
         "line 2: [[source]] ../x: name: it has to be a text of letters, digits"),
     "no URL": ('[[source]]\nname = "one"\ndest = "x"',
         "line 1: [[source]] one: url: it is missing"),
-    "no Source": ("[defaults]\npoll = 3", "[source]: name at least one Source, each with a ["),
+    "no Source": ("[defaults]\npoll = 3", "source: name at least one Source, each with a ["),
     "a Source that is no array": ('[source]\nurl = "https://a.example/"',
         "line 1: [source]: it has to be an array of tables"),
     "nowhere to put it": (SOURCE, "line 1: [[source]] one: dest: name the folder of a mirror"),
@@ -193,7 +193,7 @@ WRONG = {
     "a broker for one that is none": (f'{SOURCE}dest = "x"\nmqtt_url = "http://b.example"',
         "line 5: [[source]] one: mqtt_url: this is no broker"),
     "a version that there is not": (f'[defaults]\nmqtt_version = "4"\n{SOURCE}dest = "x"',
-        'line 2: [defaults]: mqtt_version: it has to be one of 3.1.1, "5"'),
+        'line 2: [defaults]: mqtt_version: it has to be one of "3.1.1", "5"'),
     "a schema for two": (
         '[defaults]\nhandler = "a:b"\npostgresql = ""\n'
         '[[source]]\nurl = "https://a.example/"\n[[source]]\nurl = "https://b.example/"',
@@ -207,7 +207,7 @@ WRONG = {
     ),
     "a schema of what is no database": (SOURCE + 'dest = "x"\nschema = "y"',
         "schema: it is for a state in PostgreSQL; name postgresql, too"),
-    "a Source that is a number": ("source = [5]", "[[source]] 1: it has to be a table"),
+    "a Source that is a number": ("source = [5]", "item 1 of source: it has to be a table"),
     "a limit that lets nobody in": (f'[limits]\nworkers = 0\n{SOURCE}dest = "x"',
         "line 2: [limits]: workers: it has to be a whole number from 1 to"),
     "a limit that is none": (f'[limits]\nrequests = {10**30}\n{SOURCE}dest = "x"',
@@ -234,7 +234,7 @@ def test_a_name_is_one_line() -> None:
 
 def test_json_that_is_too_deep_is_reported_in_one_sentence() -> None:
     with pytest.raises(ConfigurationError, match=r"^cannot read a\.json: it is nested too deeply$"):
-        decode_settings("a.json", '{"source": ' + "[" * 1_000_000)  # 3.14 reads 20,000
+        SettingsFile("a.json", '{"source": ' + "[" * 1_000_000)  # 3.14 reads 20,000
 
 
 def test_the_password_in_a_url_is_shown_to_nobody() -> None:

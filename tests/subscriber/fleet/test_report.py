@@ -11,8 +11,7 @@ import pytest
 from rich.console import Console
 
 from rsnotify_subscriber import Fleet, FolderMirror, PushState, Status, Subscriber
-from rsnotify_subscriber.commands.follow_fleet import FleetView
-from rsnotify_subscriber.commands.report import JsonFollowReport, LineFollowReport
+from rsnotify_subscriber.commands.follow_fleet import FleetReport
 from rsnotify_subscriber.fleet import FollowedSourceStatus, Phase
 
 #: What stands for a control character.
@@ -25,7 +24,7 @@ WRONG = FollowedSourceStatus(Phase.FAILED, Status(), "https://a.example/: no ans
 def test_a_terminal_shows_first_the_sources_that_need_attention() -> None:
     console = Console(width=100, record=True, file=StringIO())
     statuses = {f"well{n}": WELL for n in range(50)} | {"[red]behind": BEHIND, "wrong": WRONG}
-    console.print(FleetView().display(statuses))
+    console.print(FleetReport().display(statuses))
     lines = console.export_text().splitlines()
     assert lines[1].split()[:4] == ["wrong", "https://a.example/:", "no", f"answer{UNPRINTABLE}[2J"]
     assert lines[2].split()[:2] == ["[red]behind", "behind"]
@@ -35,12 +34,12 @@ def test_a_terminal_shows_first_the_sources_that_need_attention() -> None:
 
 def test_the_last_line_in_a_terminal_leaves_room_for_a_ctrl_c() -> None:
     console = Console(width=100, record=True, file=StringIO())
-    console.print(FleetView().display({"well": WELL}))
+    console.print(FleetReport().display({"well": WELL}))
     assert len(console.export_text().splitlines()[-1]) < 98
 
 
 def test_lines_report_sources_that_fail_and_recover(capsys: pytest.CaptureFixture[str]) -> None:
-    report = LineFollowReport(FleetView())
+    report = FleetReport()
     report.show({"a": WELL, "b": WRONG})
     report.show({"a": WELL, "b": WRONG})
     report.show({"a": BEHIND, "b": WELL})
@@ -54,7 +53,7 @@ def test_lines_report_sources_that_fail_and_recover(capsys: pytest.CaptureFixtur
 
 
 def test_json_has_the_sources_that_changed(capsys: pytest.CaptureFixture[str]) -> None:
-    report = JsonFollowReport(FleetView())
+    report = FleetReport(json=True)
     for statuses in ({"a": WELL, "b": WRONG}, {"a": WELL, "b": WELL}, {"b": WELL}):
         report.show(statuses)
     first, second, third = map(json.loads, capsys.readouterr().out.splitlines())

@@ -213,7 +213,6 @@ class ChangeDiscoveryAdapter:
     Args:
         url: The URL of the collection.
         compare: Seconds between two comparisons with the whole, at level 1.
-        clock: Returns seconds since 1970.
     """
 
     def __init__(
@@ -221,12 +220,10 @@ class ChangeDiscoveryAdapter:
         url: str,
         client: OriginClient,
         compare: float | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._url = url
         self._reader = _PageReader(client)
         self._compare = compare or _COMPARE
-        self._clock = clock
         self._last = ActivityCursor()
 
     def terms(self) -> OriginTerms:
@@ -253,7 +250,7 @@ class ChangeDiscoveryAdapter:
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
         """Read the activities since the cursor, or all; yield the state of their objects."""
         before = ActivityCursor() if cursor is None else _decode(cursor)
-        began = self._clock()
+        began = time.time()
         latest = datetime.fromtimestamp(began, UTC) + _MOST_AHEAD
         if before.newest is not None and before.newest > latest:
             before = replace(before, newest=None)

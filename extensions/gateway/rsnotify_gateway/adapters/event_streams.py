@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Annotated, Any
@@ -224,7 +224,6 @@ class EventsAdapter:
     Args:
         url: The URL of the stream.
         mapping: Where an event states a change.
-        clock: Returns seconds since 1970.
     """
 
     def __init__(
@@ -232,12 +231,10 @@ class EventsAdapter:
         url: str,
         client: OriginClient,
         mapping: EventMapping,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._url = url
         self._client = client
         self._mapping = mapping
-        self._clock = clock
         self._last = EventCursor()
         #: The latest datetime, and the most by which one was earlier, on this connection (µs).
         self._latest = self._disorder = 0
@@ -269,7 +266,7 @@ class EventsAdapter:
             parser = EventParser(self._last.id)
             self._latest = self._disorder = 0
             if self._last.began and not self._last.id:
-                gap = format_datetime(datetime.fromtimestamp(self._clock(), UTC))
+                gap = format_datetime(datetime.fromtimestamp(time.time(), UTC))
                 self._last = replace(self._last, gap=gap)
             resume = {"Last-Event-ID": self._last.id} if self._last.id else {}
             async with self._client.open(
@@ -299,7 +296,7 @@ class EventsAdapter:
             unusable=self._last.unusable + len(stated) - len(known) + len(counting) - len(entries),
         )
         # Not the beginning of the check: an event that is read late is not a change of now.
-        at = min(self._latest, round(self._clock() * _SECOND))
+        at = min(self._latest, round(time.time() * _SECOND))
         return OriginBatch(tuple(entries), msgspec.json.encode(self._last).decode(), checked, at)
 
     def _checked(self, changes: list[StatedChange]) -> int | None:
@@ -310,7 +307,7 @@ class EventsAdapter:
             self._disorder = max(self._disorder, self._latest - when)
         if not changes:
             return None
-        now = round(self._clock() * _SECOND)
+        now = round(time.time() * _SECOND)
         return min(self._latest - self._disorder, now)
 
     def _entry(self, change: StatedChange) -> SeenEntry | MissingEntry | None:

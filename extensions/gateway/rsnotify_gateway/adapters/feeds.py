@@ -317,7 +317,6 @@ class FeedAdapter:
     Args:
         url: The URL of the feed.
         callbacks: Where hubs reach us.
-        clock: Returns seconds since 1970.
     """
 
     def __init__(
@@ -325,13 +324,11 @@ class FeedAdapter:
         url: str,
         client: OriginClient,
         callbacks: Callbacks,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._url = url
         self._client = client
         self._websub = WebSubTransport(url, (), client.sessions, callbacks)
         self._has_hub = asyncio.Event()
-        self._clock = clock
         self._last = FeedCursor()
 
     def terms(self) -> OriginTerms:
@@ -364,7 +361,7 @@ class FeedAdapter:
         is_whole = len(pages) > 1 and pages[-1].older is None
         is_cut_off = len(pages) >= _MOST_PAGES
         if (expected or is_cut_off) and not is_whole and not _joins(pages[-1], expected):
-            gap = format_datetime(datetime.fromtimestamp(self._clock(), UTC))
+            gap = format_datetime(datetime.fromtimestamp(time.time(), UTC))
             reason = f"has more than {_MOST_PAGES:,} pages" if is_cut_off else _DISJOINT
             _log.warning("%s %s; some entries may be missed", self._url, reason)
         if len(pages) > 1:

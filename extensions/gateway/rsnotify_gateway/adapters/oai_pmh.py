@@ -17,7 +17,7 @@ identifier. Records are listed with their metadata, which is hashed and not kept
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -340,7 +340,6 @@ class OaiAdapter:
 
     Args:
         url: Its base URL.
-        clock: Returns seconds since 1970.
     """
 
     def __init__(
@@ -348,12 +347,10 @@ class OaiAdapter:
         url: str,
         client: OriginClient,
         harvest: OaiHarvest | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._url = url
         self._client = client
         self._harvest = harvest or OaiHarvest()
-        self._clock = clock
         #: The template of the URIs of records.
         self._template = None if self._harvest.uri is None else without_login(self._harvest.uri)
         #: The response to `Identify`, read once per process and again before each comparison.
@@ -397,7 +394,7 @@ class OaiAdapter:
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
         """Harvest what changed; if it is time, compare the whole list."""
         state = OaiCursor() if cursor is None else _decode(cursor)
-        began = self._clock()
+        began = time.time()
         due = state.compared is None or began >= state.compared + self._harvest.compare
         if due or not self._identity:
             await self._identify()
@@ -546,7 +543,7 @@ class OaiAdapter:
             response = parser.close()
         except DocumentError as error:
             raise error.at(uri) from None
-        latest = datetime.fromtimestamp(self._clock(), UTC) + _MOST_AHEAD
+        latest = datetime.fromtimestamp(time.time(), UTC) + _MOST_AHEAD
         if not _FIRST_DATE <= response.date <= latest:
             # The next harvest begins there: too late, it would miss changes.
             reason = f"its responseDate {format_datetime(response.date)} cannot be the present time"

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
@@ -94,7 +94,6 @@ class PostgreSQLAdapter:
         table: The name of the outbox.
         poll: Seconds between two checks without a NOTIFY.
         compare: Seconds between two comparisons with the view of the resources.
-        clock: Returns microseconds since 1970.
 
     Raises:
         ConfigurationError: The URL or the name of the table is unusable, or psycopg is not
@@ -107,7 +106,6 @@ class PostgreSQLAdapter:
         table: str,
         poll: float,
         compare: float | None = None,
-        clock: Callable[[], int] = system_clock,
     ) -> None:
         try:
             from rsnotify_gateway.outbox_tables import OutboxTables
@@ -123,7 +121,6 @@ class PostgreSQLAdapter:
         self._user = unquote(urlsplit(url).username or "")
         self._poll = poll
         self._compare = compare or _COMPARE
-        self._clock = clock
         self._state: TriggerState | None = None
         self._last = TableCursor()
 
@@ -161,7 +158,7 @@ class PostgreSQLAdapter:
         clock, looked = asyncio.get_running_loop().time, -_LOOK
         try:
             while True:
-                began = self._clock()
+                began = system_clock()
                 async with aclosing(self._lines(thread)) as lines:
                     async for batch in lines:
                         yield batch
@@ -194,11 +191,11 @@ class PostgreSQLAdapter:
     def _is_due(self, state: TriggerState) -> bool:
         """Return whether the whole may be another one than that of the outbox."""
         is_new = state.fingerprint != self._last.fingerprint
-        is_late = self._clock() / _SECOND >= self._last.compared + self._compare
+        is_late = system_clock() / _SECOND >= self._last.compared + self._compare
         return is_new or (state.has_resources and (is_late or bool(state.disabled)))
 
     def _note(self, state: TriggerState) -> None:
-        now = self._clock() / _SECOND
+        now = system_clock() / _SECOND
         last = replace(self._last, fingerprint=state.fingerprint)
         if state.has_resources:
             last = replace(last, compared=now, gap=None)
@@ -225,7 +222,7 @@ class PostgreSQLAdapter:
         count = BATCH
         while count == BATCH:
             async with self._forward(thread) as (lines, refused):
-                count, read = len(lines), self._clock()
+                count, read = len(lines), system_clock()
                 entries = tuple(_entries(lines, read, refused))
                 if seen is not None:
                     seen.update(map(_uri, entries))

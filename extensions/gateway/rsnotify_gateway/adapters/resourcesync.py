@@ -171,7 +171,7 @@ class ListReading:
         self.documents: list[tuple[str, int]] = []
         self._changed: set[str] = set()
 
-    def lacks(self, uri: str, _: object = None) -> bool:
+    def lacks(self, uri: str, _places: object) -> bool:
         """Return whether it does not list a resource that did not change later."""
         return uri not in self._listed
 
