@@ -8,11 +8,11 @@ from pathlib import Path
 from random import Random
 
 from aiohttp import ClientSession
-from tests.gateway.published import changes_of, replayed
 
 from rsnotify.runtime.processes import Process
 from tests.gateway.checking import origin
 from tests.gateway.origin_server import SITE, Site, atom
+from tests.gateway.published import changes_of, replayed
 from tests.gateway.running import RunningGateway
 from tests.hub.processes import hub_process
 from tests.ports import free_port

@@ -9,12 +9,12 @@ from random import Random
 
 import pytest
 from aiohttp import ClientSession
-from tests.gateway.published import changes_of, read, replayed
 
 from rsnotify.runtime.processes import Process
 from tests.gateway.generators import Activities, EventStream, PullOnlySource, at
 from tests.gateway.history import Step, sweet
 from tests.gateway.origin_server import SITE, Site
+from tests.gateway.published import changes_of, read, replayed
 from tests.gateway.running import configuration
 from tests.gateway.test_replay import DATED
 from tests.ports import free_port

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.gateway.published import changes_of, replayed
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.reader import read_document
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_validation.inspection import inspect
 from tests.gateway.origin_server import Site, sitemap
+from tests.gateway.published import changes_of, replayed
 from tests.hub.event_streams import events
 from tests.hub.helpers import Client, RunHub, fragment
 from tests.hub.processes import hub_process

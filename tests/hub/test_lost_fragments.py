@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.hub.failing_disk import Disk, hub
 
 from rsnotify.errors import StorageError
 from rsnotify_hub.fragments import Fragment, read_fragment
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.websocket.publication import WebSocketPublication
+from tests.hub.failing_disk import Disk, hub
 from tests.hub.helpers import TOPIC, at, fragment
 from tests.hub.storing import made
 from tests.waiting import PATIENCE
