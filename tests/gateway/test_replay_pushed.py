@@ -8,19 +8,16 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from aiohttp import ClientSession
 
 from rsnotify.runtime.processes import Process
 from tests.gateway.event_server import EventServer
 from tests.gateway.history import SITE, Pushed, Step, made_up, sweet
 from tests.gateway.outbox import execute, trigger_of_the_documentation
-from tests.gateway.published import changes_of, listed, replayed
+from tests.gateway.published import Sets, until_replayed
 from tests.gateway.running import configuration
 from tests.ports import free_port
 from tests.postgresql import PostgreSQL
 
-#: Seconds; only what hangs takes them.
-PATIENCE = 240
 KILLS = 4
 ITEMS = "https://source.example/items/"
 
@@ -95,17 +92,8 @@ async def restart(events: EventServer, server: PostgreSQL, pushed: Pushed, datab
 async def until_equal(url: str, pushed: Pushed) -> None:
     wanted = {SITE + name: pushed.lastmod(name) for name in pushed.versions}
     items = {ITEMS + name for name in pushed.versions}
-    found: dict[str, dict[str, object]] = {}
-    async with ClientSession() as session, asyncio.timeout(PATIENCE):
-        while found.get("events") != wanted or set(found.get("items", ())) != items:
-            await asyncio.sleep(0.1)
-            for name in ("events", "items"):
-                async with session.get(f"{url}{name}/changelist.xml") as answer:
-                    if answer.status == 200:
-                        changes = await changes_of(session, f"{url}{name}/")
-                        found[name] = dict(replayed(changes))
-            print({name: len(each) for name, each in found.items()}, len(wanted))
-        # The next Resource List says the same as all changes together.
-        for name, each in found.items():
-            while await listed(session, f"{url}{name}/resourcelist.xml") != set(each):  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+
+    def are_right(sets: Sets) -> bool:
+        return sets.get("events") == wanted and set(sets.get("items", ())) == items
+
+    await until_replayed(url, ("events", "items"), are_right, seconds=240)
