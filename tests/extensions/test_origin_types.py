@@ -17,9 +17,12 @@ from rsnotify.runtime import extensions
 from rsnotify.runtime.extensions import offered
 from rsnotify_gateway import Gateway, MissingEntry, OriginBatch, OriginSettings, SeenEntry
 from rsnotify_gateway.adapter import AnnouncingAdapter, OriginType
+from rsnotify_gateway.adapters.event_streams import EventMapping
 from rsnotify_hub.config.loading import load_configuration
 from tests.gateway.checking import BASE, CONTACT, Reading, origin
-from tests.gateway.test_datetimes import CASES, MAPPING, A, EventMapping
+from tests.gateway.event_server import MAPPING
+from tests.gateway.origin_cases import CASES, A, Case, case_of
+from tests.waiting import PATIENCE
 
 #: Their changes do not end.
 STREAMED = ("events", "postgresql")
@@ -28,6 +31,11 @@ STREAMED = ("events", "postgresql")
 @pytest.fixture(params=sorted(offered("origins")))
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture
+def case(kind: str, request: pytest.FixtureRequest) -> Case:
+    return case_of(kind, request)
 
 
 class Nothing:
@@ -46,7 +54,7 @@ async def first_entries(
         changes = cast(
             Any, reading.watch.adapter.changes(cursor, Nothing())
         )  # async generators, so that they can be closed
-        async with asyncio.timeout(20), aclosing(changes):
+        async with asyncio.timeout(PATIENCE), aclosing(changes):
             async for batch in changes:
                 batches.append(batch)
                 if settings.type in STREAMED and batch.entries:
@@ -60,8 +68,8 @@ def test_each_installed_type_has_a_case(kind: str) -> None:
     assert isinstance(loaded, OriginType)
 
 
-async def test_what_it_yields_can_be_recorded(kind: str, tmp_path: Path) -> None:
-    async with CASES[kind]() as (settings, _):
+async def test_what_it_yields_can_be_recorded(kind: str, case: Case, tmp_path: Path) -> None:
+    async with case() as (settings, _):
         batches = await first_entries(tmp_path, settings)
     entries = [entry for batch in batches for entry in batch.entries]
     assert entries
@@ -77,9 +85,9 @@ async def test_what_it_yields_can_be_recorded(kind: str, tmp_path: Path) -> None
     assert all(isinstance(cursor, str) for cursor in cursors)
 
 
-async def test_a_repeated_check_changes_nothing(kind: str, tmp_path: Path) -> None:
+async def test_a_repeated_check_changes_nothing(kind: str, case: Case, tmp_path: Path) -> None:
     streamed = kind in STREAMED
-    async with CASES[kind]() as (settings, _), Reading(tmp_path, settings) as reading:
+    async with case() as (settings, _), Reading(tmp_path, settings) as reading:
         first = await (reading.until_there(A) if streamed else reading.check())
         assert first
         assert set(first.values()) == {"created"}
@@ -87,17 +95,19 @@ async def test_a_repeated_check_changes_nothing(kind: str, tmp_path: Path) -> No
             assert await reading.check() == {}
 
 
-async def test_its_terms_are_sentences(kind: str, tmp_path: Path) -> None:
-    async with CASES[kind]() as (settings, _), Reading(tmp_path, settings) as reading:
+async def test_its_terms_are_sentences(case: Case, tmp_path: Path) -> None:
+    async with case() as (settings, _), Reading(tmp_path, settings) as reading:
         terms = reading.watch.adapter.terms()
     assert terms.kind
     for text in (terms.deletions, *terms.limits):
         assert re.fullmatch(r"[A-Z].*[.:]?", text, re.DOTALL), text
 
 
-async def test_an_origin_that_does_not_answer_fails_the_check(kind: str, tmp_path: Path) -> None:
+async def test_an_origin_that_does_not_answer_fails_the_check(
+    kind: str, case: Case, tmp_path: Path
+) -> None:
     away = "postgresql://owner@127.0.0.1:9/none" if kind == "postgresql" else "http://127.0.0.1:9/"
-    async with CASES[kind]() as (settings, _):
+    async with case() as (settings, _):
         settings = replace(settings, url=away)
     if kind == "events":  # a stream is connected to again
         with pytest.raises((RsnotifyError, TimeoutError)):

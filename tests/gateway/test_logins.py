@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -25,7 +26,7 @@ from tests.gateway.generators import BEGIN, Activities, EventStream, PullOnlySou
 from tests.gateway.origin_server import Site, atom, index, sitemap
 from tests.gateway.repositories import Items, RepositoryServer, pyoai
 from tests.gateway.running import RunningGateway
-from tests.postgresql import running_postgresql
+from tests.ports import free_port
 from tests.reader import ROOT
 
 #: What must not leave the process: logins of the settings, and those that origins publish.
@@ -128,22 +129,17 @@ async def a_stream_of_events() -> AsyncIterator[OriginSettings]:
 
 
 @asynccontextmanager
-async def a_database() -> AsyncIterator[OriginSettings]:
-    with running_postgresql() as server:
-        url = server.database()
-        entries = [
-            {"uri": FOREIGN, "change": "created"},
-            {"uri": FOREIGN + " ", "change": "created"},
-        ]
-        with psycopg.connect(url) as connection:
-            connection.execute(Outbox().ddl.encode())
-            for entry in entries:
-                values = (json.dumps(entry),)
-                connection.execute("INSERT INTO rsnotify_outbox (entry) VALUES (%s)", values)
-        yield origin("postgresql", url.replace("//owner@", "//owner:secret@"))
+async def a_database(url: str) -> AsyncIterator[OriginSettings]:
+    entries = [{"uri": FOREIGN, "change": "created"}, {"uri": FOREIGN + " ", "change": "created"}]
+    with psycopg.connect(url) as connection:
+        connection.execute(Outbox().ddl.encode())
+        for entry in entries:
+            values = (json.dumps(entry),)
+            connection.execute("INSERT INTO rsnotify_outbox (entry) VALUES (%s)", values)
+    yield origin("postgresql", url.replace("//owner@", "//owner:secret@"))
 
 
-CASES: list[Case] = [
+CASES = (
     a_sitemap,
     a_site_with_robots,
     a_repository,
@@ -154,7 +150,15 @@ CASES: list[Case] = [
     a_stream_of_members,
     a_stream_of_events,
     a_database,
-]
+)
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Case:
+    if request.param is a_database:
+        return partial(a_database, request.getfixturevalue("postgresql"))
+    made: Case = request.param
+    return made
 
 
 def assert_nothing_leaks(folder: Path, log: str) -> None:
@@ -165,7 +169,6 @@ def assert_nothing_leaks(folder: Path, log: str) -> None:
         assert [file.name for file, text in texts.items() if secret.encode() in text] == []
 
 
-@pytest.mark.parametrize("case", CASES)
 async def test_no_login_is_published_stored_or_logged(
     case: Case, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
@@ -182,13 +185,13 @@ async def test_no_login_is_published_stored_or_logged(
         assert not any(secret.encode() in body for secret in SECRETS)
 
 
-@pytest.mark.parametrize("case", CASES)
 async def test_the_error_of_an_origin_that_is_away_has_no_login(
     case: Case, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     async with case() as settings:
         pass
-    async with Checking(tmp_path, replace(settings, poll_most=3600)) as checking:
+    nowhere = re.sub(r":\d+/", f":{free_port()}/", settings.url)
+    async with Checking(tmp_path, replace(settings, url=nowhere, poll_most=3600)) as checking:
         with pytest.raises((RsnotifyError, OSError)) as caught:
             await checking.check()
     assert not any(secret in str(caught.value) + caplog.text for secret in SECRETS)

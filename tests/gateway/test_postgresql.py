@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -19,26 +19,19 @@ from rsnotify_gateway.adapters.postgresql import PostgreSQLAdapter
 from tests.gateway.checking import Reading, origin
 from tests.gateway.outbox import execute, trigger_of_the_documentation, view_of_the_documentation
 from tests.gateway.running import RunningGateway
-from tests.postgresql import PostgreSQL, running_postgresql
+from tests.postgresql import PostgreSQL
 from tests.publisher.helpers import FakeHub
 from tests.waiting import until
 
 SITE = "https://source.example/items/"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgreSQL]:
-    with running_postgresql() as server:
-        yield server
-
-
 @pytest.fixture
-def database(server: PostgreSQL) -> str:
-    url = server.database()
-    execute(url, "CREATE TABLE items (id text PRIMARY KEY, version integer)")
-    execute(url, "INSERT INTO items VALUES ('old', 0)")
-    execute(url, trigger_of_the_documentation())
-    return url
+def database(postgresql: str) -> str:
+    execute(postgresql, "CREATE TABLE items (id text PRIMARY KEY, version integer)")
+    execute(postgresql, "INSERT INTO items VALUES ('old', 0)")
+    execute(postgresql, trigger_of_the_documentation())
+    return postgresql
 
 
 def settings(url: str, **more: Any) -> OriginSettings:
@@ -68,19 +61,19 @@ async def test_committed_changes_are_pushed_at_once_with_their_deletions(
 
 
 async def test_an_outage_of_the_database_is_visible_without_its_address(
-    server: PostgreSQL, database: str, hub: FakeHub, tmp_path: Path
+    postgresql_server: PostgreSQL, database: str, hub: FakeHub, tmp_path: Path
 ):
     given = origin("postgresql", database)
     async with RunningGateway(tmp_path, [given], hubs=[hub.url]) as running:
         (watch,) = running.gateway.watches
         await running.until_ready()
-        await asyncio.to_thread(server.crash)
+        await asyncio.to_thread(postgresql_server.crash)
         try:
             await until(lambda: watch.problem is not None)
             checked = watch.last_check
             assert watch.problem == "the database cannot be read; see the log of the gateway"
         finally:
-            await asyncio.to_thread(server.start)
+            await asyncio.to_thread(postgresql_server.start)
         await until(lambda: watch.problem is None)
         assert (watch.last_check or 0) > (checked or 0)
         await asyncio.to_thread(execute, database, "INSERT INTO items VALUES ('later', 1)")

@@ -8,18 +8,15 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from aiohttp import ClientSession
 
 from rsnotify.runtime.processes import Process
 from tests.gateway.history import SITE, Published, Step, made_up, sweet
 from tests.gateway.origin_server import Site
-from tests.gateway.published import changes_of, listed, replayed
+from tests.gateway.published import Sets, until_replayed
 from tests.gateway.repositories import Items, RepositoryServer, pyoai
 from tests.gateway.running import configuration
 from tests.ports import free_port
 
-#: Seconds; only what hangs takes them.
-PATIENCE = 120
 STEPS, KILLS = 240, 6
 OAI = "https://repository.example/oai:"
 
@@ -96,26 +93,15 @@ async def test_all_sets_end_equal_though_the_gateway_is_killed_at_any_instant(
 async def until_equal(url: str, published: Published) -> None:
     wanted = {SITE + name: published.lastmod(name) for name in published.versions}
     identifiers = {OAI + name for name in published.versions}
-    async with ClientSession() as session, asyncio.timeout(PATIENCE):
-        while True:
-            sets = {}
-            for name in ("sitemap", "repository", "feed", *DATED):
-                async with session.get(f"{url}{name}/changelist.xml") as answer:
-                    if answer.status == 200:
-                        sets[name] = replayed(await changes_of(session, f"{url}{name}/"))
-            live = {uri: at for uri, at in sets.get("feed", {}).items() if uri in wanted}
-            if (
-                sets.get("sitemap") == wanted
-                and set(sets.get("repository", ())) == identifiers
-                and live == wanted
-                and all(sets.get(name) == wanted for name in DATED)
-            ):
-                break
-            print({name: sorted(set(found) ^ set(wanted)) for name, found in sets.items()}, live)
-            await asyncio.sleep(0.1)
-        ever = {SITE + name for name, _ in published.history}
-        assert set(sets["feed"]) <= ever
-        # The next Resource List says the same as all changes together.
-        for name, found in sets.items():
-            while await listed(session, f"{url}{name}/resourcelist.xml") != set(found):  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+
+    def are_right(sets: Sets) -> bool:
+        live = {uri: at for uri, at in sets.get("feed", {}).items() if uri in wanted}
+        return (
+            sets.get("sitemap") == wanted
+            and set(sets.get("repository", ())) == identifiers
+            and live == wanted
+            and all(sets.get(name) == wanted for name in DATED)
+        )
+
+    sets = await until_replayed(url, ("sitemap", "repository", "feed", *DATED), are_right)
+    assert set(sets["feed"]) <= {SITE + name for name, _ in published.history}

@@ -8,19 +8,16 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from aiohttp import ClientSession
 
 from rsnotify.runtime.processes import Process
 from tests.gateway.event_server import EventServer
 from tests.gateway.history import SITE, Pushed, Step, made_up, sweet
 from tests.gateway.outbox import execute, trigger_of_the_documentation
-from tests.gateway.published import changes_of, listed, replayed
+from tests.gateway.published import Sets, until_replayed
 from tests.gateway.running import configuration
 from tests.ports import free_port
-from tests.postgresql import PostgreSQL, running_postgresql
+from tests.postgresql import PostgreSQL
 
-#: Seconds; only what hangs takes them.
-PATIENCE = 240
 KILLS = 4
 ITEMS = "https://source.example/items/"
 
@@ -47,33 +44,32 @@ async def events() -> AsyncIterator[EventServer]:
 
 @pytest.mark.parametrize("history", ["made up", pytest.param("SWEET", marks=pytest.mark.slow)])
 async def test_all_sets_end_equal_though_gateway_and_origins_are_killed(
-    events: EventServer, tmp_path: Path, history: str
+    events: EventServer, postgresql_server: PostgreSQL, tmp_path: Path, history: str
 ):
     steps = list(made_up(240, seed=3) if history == "made up" else sweet(8_068))
-    with running_postgresql() as server:
-        database = server.database()
-        execute(database, "CREATE TABLE items (id text PRIMARY KEY, version integer)")
-        execute(database, trigger_of_the_documentation())
-        pushed = Pushed(events, database)
-        port = free_port()
-        file, log = tmp_path / "gateway.toml", tmp_path / "log"
-        file.write_text(settings(events.url, database, port, tmp_path / "state"))
-        gateway = await Process.start("gateway", str(file), log=log)
-        try:
-            size = -(-len(steps) // KILLS)
-            for kill in range(KILLS):
-                await apply(pushed, steps, kill * size, (kill + 1) * size)
-                await gateway.kill()
-                if kill == 1:
-                    await restart(events, server, pushed, database)
-                gateway = await Process.start("gateway", str(file), log=log)
-                if kill == 2:
-                    await restart(events, server, pushed, database)
-            await gateway.url()
-            await until_equal(f"http://127.0.0.1:{port}/", pushed)
-        finally:
-            pushed.close()
-            assert await gateway.stop() == 0, log.read_text()
+    database = postgresql_server.database()
+    execute(database, "CREATE TABLE items (id text PRIMARY KEY, version integer)")
+    execute(database, trigger_of_the_documentation())
+    pushed = Pushed(events, database)
+    port = free_port()
+    file, log = tmp_path / "gateway.toml", tmp_path / "log"
+    file.write_text(settings(events.url, database, port, tmp_path / "state"))
+    gateway = await Process.start("gateway", str(file), log=log)
+    try:
+        size = -(-len(steps) // KILLS)
+        for kill in range(KILLS):
+            await apply(pushed, steps, kill * size, (kill + 1) * size)
+            await gateway.kill()
+            if kill == 1:
+                await restart(events, postgresql_server, pushed, database)
+            gateway = await Process.start("gateway", str(file), log=log)
+            if kill == 2:
+                await restart(events, postgresql_server, pushed, database)
+        await gateway.url()
+        await until_equal(f"http://127.0.0.1:{port}/", pushed)
+    finally:
+        pushed.close()
+        assert await gateway.stop() == 0, log.read_text()
 
 
 async def apply(pushed: Pushed, steps: Sequence[Step], start: int, end: int) -> None:
@@ -96,17 +92,8 @@ async def restart(events: EventServer, server: PostgreSQL, pushed: Pushed, datab
 async def until_equal(url: str, pushed: Pushed) -> None:
     wanted = {SITE + name: pushed.lastmod(name) for name in pushed.versions}
     items = {ITEMS + name for name in pushed.versions}
-    found: dict[str, dict[str, object]] = {}
-    async with ClientSession() as session, asyncio.timeout(PATIENCE):
-        while found.get("events") != wanted or set(found.get("items", ())) != items:
-            await asyncio.sleep(0.1)
-            for name in ("events", "items"):
-                async with session.get(f"{url}{name}/changelist.xml") as answer:
-                    if answer.status == 200:
-                        changes = await changes_of(session, f"{url}{name}/")
-                        found[name] = dict(replayed(changes))
-            print({name: len(each) for name, each in found.items()}, len(wanted))
-        # The next Resource List says the same as all changes together.
-        for name, each in found.items():
-            while await listed(session, f"{url}{name}/resourcelist.xml") != set(each):  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+
+    def are_right(sets: Sets) -> bool:
+        return sets.get("events") == wanted and set(sets.get("items", ())) == items
+
+    await until_replayed(url, ("events", "items"), are_right, seconds=240)

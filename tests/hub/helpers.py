@@ -125,14 +125,9 @@ class Callback:
         self.confirming = asyncio.Event()  # cleared to make verifications wait
         self.confirming.set()
         self.requests = 0
-        self.redirects = False  # whether it redirects a GET
-        self.paths: list[str] = []  # the paths of GET requests
 
     async def get(self, request: web.Request) -> web.Response:
         self.requests += 1
-        self.paths.append(request.path)
-        if self.redirects and request.path != "/elsewhere":
-            return web.Response(status=302, headers={"Location": "/elsewhere"})
         if "hub.mode" not in request.query:
             return web.Response(body=self.document, headers=self.headers)
         self.intents.put_nowait({"path": request.path_qs, **request.query})

@@ -94,13 +94,6 @@ async def test_a_topic_that_answers_with_an_error_is_refused(hub: Client, callba
     assert status == 502
 
 
-async def test_an_endless_topic_is_refused(run_hub: RunHub, callback: Callback):
-    async with run_hub(max_channel_bytes=1000) as hub:
-        callback.document = change_list(0, *range(1, 50))
-        status, reason = await hub.form(mode="publish", url=callback.url)
-        assert (status, "too large" in reason) == (502, True)
-
-
 async def test_a_client_that_may_not_publish_may_not_ping(run_hub: RunHub, callback: Callback):
     publishers = [{"token": "x" * 16, "topics": ["https://source.example/"]}]
     async with run_hub(publishers=publishers) as hub:

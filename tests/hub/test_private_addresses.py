@@ -1,8 +1,8 @@
-"""What strangers name is dialled only if it is public, and leads nowhere else."""
+"""What strangers name is dialled only if it is public."""
 
 from __future__ import annotations
 
-from tests.hub.helpers import TOPIC, Callback, Client, LogWatch, RunHub, fragment
+from tests.hub.helpers import TOPIC, Callback, LogWatch, RunHub, fragment
 
 
 async def test_why_a_callback_is_not_connected_to_is_in_the_log(
@@ -31,12 +31,3 @@ async def test_an_old_subscription_with_a_private_callback_is_not_connected_to(
         await hub.accepted(fragment(0, 1))
         await watch.line("is not public")
     assert callback.requests == before
-
-
-async def test_no_redirect_of_a_callback_is_followed(
-    hub: Client, callback: Callback, watch: LogWatch
-):
-    callback.redirects = True
-    assert await hub.form(mode="subscribe", topic=TOPIC, callback=callback.url) == (202, "")
-    await watch.line("answers 302")
-    assert set(callback.paths) == {"/callback"}

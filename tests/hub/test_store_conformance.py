@@ -270,6 +270,9 @@ async def test_a_newer_content_replaces_the_one_before_and_may_come_back(store: 
         bodies = [fragment.body for fragment in node.listener.fragments(TOPIC)]
         assert bodies == [b"one", b"two", b"one"]
     async with store() as node:
+        await node.append(TOPIC, content(b"one"))
+        assert node.listener.order == []
+        assert node.state(TOPIC) == state
         await node.append(TOPIC, made(0, 1))
         assert await node.kept(TOPIC) == [made(0, 1)]
 
@@ -369,6 +372,10 @@ async def test_a_fragment_is_trimmed_once_it_has_the_age_of_the_retention(
         clock.advance(microseconds=1)
         state = await node.store.trim(TOPIC)
         assert state.kept == 0
+        await node.append(TOPIC, made(1, 2))
+        clock.advance(hours=1)
+        await node.append(TOPIC, made(2, 3))
+        assert await node.kept(TOPIC) == [made(2, 3)]
 
 
 async def test_a_page_has_limited_bytes(node: Node):
@@ -378,10 +385,12 @@ async def test_a_page_has_limited_bytes(node: Node):
     assert await node.kept(TOPIC) == parts
 
 
-async def test_changes_are_read_in_the_order_of_their_ends(node: Node):
+async def test_late_fragments_are_replayed_and_changes_are_in_the_order_of_their_ends(node: Node):
     await node.append(TOPIC, made(5, 9), made(0, 5), made(9, 10))
     assert await changes(node, None) == [made(0, 5), made(5, 9), made(9, 10)]
     assert await changes(node, 5) == [made(5, 9), made(9, 10)]
+    assert await read(node, 2) == [made(5, 9), made(0, 5), made(9, 10)]
+    assert await read(node, 5) == [made(5, 9), made(9, 10)]
 
 
 async def test_one_fragment_across_a_gap_is_found_behind_many_others(node: Node):

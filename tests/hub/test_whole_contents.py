@@ -6,9 +6,6 @@ import asyncio
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
-
-from rsnotify.errors import WrongDocument
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import read_content
 from rsnotify_hub.log.topic_log import TopicLogs
@@ -19,20 +16,6 @@ from tests.hub.storing import Listener, kept, logs, made, publish
 
 def content(body: bytes, second: float = 100) -> Fragment:
     return read_content(body, content_type="text/plain", received=at(second))
-
-
-async def test_a_newer_whole_content_replaces_the_older(tmp_path: Path, clock: Clock):
-    async with logs(tmp_path, clock) as (topics, listener):
-        await publish(topics, *map(content, (b"one", b"two", b"two", b"one")))
-        assert [each.body for each in listener.fragments] == [b"one", b"two", b"one"]
-        assert [each.body for each in await kept(topics)] == [b"one"]
-        assert [each.body for each in await kept(topics, since=0)] == [b"one"]
-    async with logs(tmp_path, clock) as (topics, listener):
-        await topics.publish(TOPIC, content(b"one"))
-        assert listener.fragments == []
-        state = topics.state(TOPIC)
-        assert (state.whole, state.kept, state.size) == (True, 1, 3)
-        assert [each.body for each in await kept(topics)] == [b"one"]
 
 
 async def test_of_concurrent_whole_contents_only_the_last_is_kept(
@@ -62,25 +45,6 @@ async def test_a_whole_content_is_kept_beyond_the_retention_of_changes(
         clock.advance(days=9)
         await topics.trim()
         assert [each.body for each in await kept(topics)] == [b"one"]
-
-
-async def test_a_topic_with_changes_accepts_no_whole_content(topics: TopicLogs):
-    await topics.publish(TOPIC, made(0, 1))
-    with pytest.raises(WrongDocument, match="about changes"):
-        await topics.publish(TOPIC, content(b"an error page"))
-    assert await kept(topics) == [made(0, 1)]
-
-
-async def test_concurrent_changes_and_whole_content_do_not_mix(
-    topics: TopicLogs, listener: Listener
-):
-    page, changes = content(b"an error page"), [made(0, 1), made(1, 2)]
-    results = await asyncio.gather(
-        *[topics.publish(TOPIC, each) for each in (changes[0], page, changes[1])],
-        return_exceptions=True,
-    )
-    assert [type(each) for each in results] == [type(None), WrongDocument, type(None)]
-    assert await kept(topics) == listener.fragments == changes
 
 
 async def test_a_topic_with_whole_content_may_change_to_changes(

@@ -13,6 +13,7 @@ from pathlib import Path
 from rsnotify_xmpp.xmpp_service import XmppLogin
 from tests.certificates import Authority
 from tests.prosody import DOMAIN
+from tests.waiting import PATIENCE
 
 #: What a client accepts, with the buffers of both sockets, if it has a limit; in bytes.
 BOUNDED = 24 * 1024 * 1024
@@ -62,6 +63,7 @@ class HostileXmpp:
         self.accepted = 0
         self.connections = 0
         self.closed = asyncio.Event()
+        self._serving: set[asyncio.Task[None]] = set()
 
     def login(self, user: str) -> XmppLogin:
         server = f"127.0.0.1:{self.port}"
@@ -69,12 +71,21 @@ class HostileXmpp:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        serving = asyncio.current_task()
+        assert serving is not None
+        self._serving.add(serving)
+        serving.add_done_callback(self._serving.discard)
         try:
             with suppress(OSError, asyncio.IncompleteReadError):
                 await self._log_in(reader, writer)
                 await self._send_flood(writer)
         finally:
             writer.transport.abort()
+
+    async def ended(self) -> None:
+        """Wait until each connection has ended, even if TLS has just begun on it."""
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*self._serving)
 
     async def _log_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async def answer(until: str, text: str) -> str:
@@ -129,4 +140,7 @@ async def hostile_server(folder: Path, flood: str, stage: str) -> AsyncIterator[
     listener = socket.create_server(("127.0.0.1", 0))
     hostile.port = listener.getsockname()[1]
     async with await asyncio.start_server(hostile.serve, sock=listener):
-        yield hostile
+        try:
+            yield hostile
+        finally:
+            await hostile.ended()

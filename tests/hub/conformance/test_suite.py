@@ -117,23 +117,24 @@ LEAVING = [
 ]
 
 
-def settings(hub: str, patience: float, quiet: float = 0.3) -> CheckSettings:
+def settings(hub: str, patience: float, quiet: float = 0.3, **more: float) -> CheckSettings:
+    given = {"settle": patience / 5, **more}
     return CheckSettings(
         hub=hub,
         patience=patience,
         quiet=quiet,
-        settle=patience / 5,
+        **given,
         retry=patience,
         denied_topic=DENIED,
     )
 
 
 async def results_of(
-    hub: str, names: list[str], patience: float, quiet: float = 0.3
+    hub: str, names: list[str], patience: float, quiet: float = 0.3, **more: float
 ) -> list[CheckResult]:
     chosen = [check for check in ALL if not names or check.name in names]
     async with serve_endpoints(hub) as endpoints:
-        found = run_checks(chosen, settings(hub, patience, quiet), endpoints, at_once=8)
+        found = run_checks(chosen, settings(hub, patience, quiet, **more), endpoints, at_once=8)
         return [result async for result in found]
 
 
@@ -156,7 +157,7 @@ async def test_a_hub_that_never_accepts_publications_cannot_be_checked():
             RequirementBroken,
             match="the hub answers a publication with 400 'nothing is published here'",
         ):
-            await results_of(hub, [], 5)
+            await results_of(hub, [], PATIENCE, settle=1)
 
 
 async def test_a_delivery_in_transit_when_a_subscription_ends_is_not_an_error():

@@ -64,9 +64,7 @@ class CallbackPorts:
         """Listen on one more port, and return its callback."""
         site = web.TCPSite(self.runner, "127.0.0.1", 0)
         await site.start()
-        assert site._server is not None
-        port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
-        self.urls.append(f"http://127.0.0.1:{port}/callback")
+        self.urls.append(f"http://127.0.0.1:{site.port}/callback")
         return self.urls[-1]
 
     async def until(self, condition: Callable[[], bool]) -> None:

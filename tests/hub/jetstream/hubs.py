@@ -32,7 +32,7 @@ PACE = ClusterPace(
 )
 #: Of hubs that are killed, suspended or cut off: the others soon take what they had.
 SHORT_LEASES = replace(
-    PACE, renew_seconds=0.25, fence_seconds=1.2, death_seconds=1.8, settle_seconds=0.5
+    PACE, renew_seconds=0.4, fence_seconds=1.8, death_seconds=2.5, settle_seconds=0.5
 )
 #: Few, so that they are taken soon, and so many that each of three hubs has some.
 SHARDS = 16

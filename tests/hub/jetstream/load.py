@@ -21,13 +21,14 @@ class Load:
     Attributes:
         acknowledged: The bodies of what was acknowledged, by topic.
         retries: How often an append failed and was tried again.
+        nodes: The nodes.
     """
 
     def __init__(self, nodes: Sequence[Node], *, topics: int) -> None:
         self.topics = [f"topic {number}" for number in range(topics)]
         self.acknowledged: dict[str, list[bytes]] = {topic: [] for topic in self.topics}
         self.retries = 0
-        self._nodes = nodes
+        self.nodes = nodes
         self._count = self._wanted = 0
         self._counted = asyncio.Condition()
         self._stopping = False
@@ -65,7 +66,7 @@ class Load:
     async def running(self) -> AsyncIterator[None]:
         """Run a publisher for each node and topic, until the end of the block."""
         async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
-            for number, node in enumerate(self._nodes):
+            for number, node in enumerate(self.nodes):
                 for topic in self.topics:
                     tasks.create_task(self.publish(number, node, topic))
             yield
@@ -77,24 +78,24 @@ class Load:
         Args:
             late: Nodes that were started later, and so were notified of less.
         """
-        await caught_up(*self._nodes, *late)
-        order = self._nodes[0].listener.order
+        await caught_up(*self.nodes, *late)
+        order = self.nodes[0].listener.order
         assert len(set(order)) == len(order)
         assert order == sorted(order)
-        for node in self._nodes:
+        for node in self.nodes:
             assert node.listener.order == order
         for topic in self.topics:
-            kept = await self._nodes[0].kept(topic)
+            kept = await self.nodes[0].kept(topic)
             bodies = [fragment.body for fragment in kept]
             assert len(set(bodies)) == len(bodies)
             assert set(self.acknowledged[topic]) <= set(bodies)
-            for number in range(len(self._nodes)):
+            for number in range(len(self.nodes)):
                 self._check_order(number, bodies)
-            for node in self._nodes:
+            for node in self.nodes:
                 assert node.listener.fragments(topic) == kept
-            for node in (*self._nodes[1:], *late):
+            for node in (*self.nodes[1:], *late):
                 assert await node.kept(topic) == kept
-                assert node.state(topic) == self._nodes[0].state(topic)
+                assert node.state(topic) == self.nodes[0].state(topic)
 
     def _check_order(self, publisher: int, bodies: list[bytes]) -> None:
         """What one publisher appended is in its order."""
@@ -102,6 +103,19 @@ class Load:
         own = set(sent)
         mine = [body for body in bodies if body in own]
         assert mine == sent[: len(mine)]
+
+
+@asynccontextmanager
+async def loaded(
+    settings: NatsSettings, clock: Clock, *, count: int, topics: int
+) -> AsyncIterator[Load]:
+    """Publish through some nodes in the block, and check then what they and a new one have."""
+    async with nodes(settings, clock, count) as running:
+        load = Load(running, topics=topics)
+        async with load.running():
+            yield load
+        async with running_node(settings, clock) as late:
+            await load.check(late)
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rsnotify_jetstream import jetstream_store
+from rsnotify_jetstream import jetstream_store, node_messages
 from tests.browser import Browser
 from tests.hub.event_streams import events
 from tests.hub.helpers import TOPIC, Client, RunHub, callback_server, fragment
@@ -76,6 +76,13 @@ async def metrics(hub: Client) -> dict[str, float]:
     return {name: float(value) for name, value in pairs}
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each node wait for what the other says of itself."""
+    monkeypatch.setattr(node_messages, "SOON_SECONDS", PATIENCE)
+
+
+@pytest.mark.usefixtures("patient")
 async def test_each_node_describes_the_whole_cluster(
     two: tuple[Client, Client], servers: NatsCluster, browser: Browser
 ):
@@ -198,6 +205,7 @@ async def test_a_hub_on_one_machine_shows_no_cluster(hub: Client, browser: Brows
         assert page.problems == []
 
 
+@pytest.mark.usefixtures("patient")
 async def test_an_event_stream_resumes_at_another_node(two: tuple[Client, Client]):
     one, other = two
     async with events(one) as stream:

@@ -25,7 +25,7 @@ from rsnotify_jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
 from rsnotify_jetstream.stream import LogStream, StoredMessage
 from tests.certificates import Authority
 from tests.hub.helpers import TOPIC, Clock, at
-from tests.hub.jetstream.load import Load, nodes
+from tests.hub.jetstream.load import loaded, nodes
 from tests.hub.jetstream.lossy_proxy import lossy_proxy
 from tests.hub.jetstream.nodes import caught_up, connected, running_node
 from tests.hub.storing import made, stored_logs
@@ -52,12 +52,8 @@ async def shrunk(settings: NatsSettings, messages: int) -> None:
 async def test_every_node_is_notified_of_everything_once_and_in_one_order(
     settings: NatsSettings, clock: Clock
 ):
-    async with nodes(settings, clock, 2) as running:
-        load = Load(running, topics=3)
-        async with load.running():
-            await load.reached(300)
-        async with running_node(settings, clock) as late:
-            await load.check(late)
+    async with loaded(settings, clock, count=2, topics=3) as load:
+        await load.reached(300)
 
 
 async def test_a_log_that_one_node_deletes_is_gone_for_all(settings: NatsSettings, clock: Clock):

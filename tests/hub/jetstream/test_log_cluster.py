@@ -10,8 +10,8 @@ from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import Clock
 from tests.hub.jetstream.callbacks import callback_ports
 from tests.hub.jetstream.hubs import SHORT_LEASES, owner_of, running_hubs, settled
-from tests.hub.jetstream.load import Load, nodes
-from tests.hub.jetstream.nodes import Node, running_node
+from tests.hub.jetstream.load import loaded
+from tests.hub.jetstream.nodes import Node
 from tests.nats_servers import NatsCluster, NatsServer
 
 
@@ -30,47 +30,35 @@ def connected_to(cluster: NatsCluster, node: Node) -> NatsServer:
 async def test_three_nodes_append_to_the_same_topics_at_once(
     three_copies: NatsSettings, clock: Clock
 ):
-    async with nodes(three_copies, clock, 3) as running:
-        load = Load(running, topics=4)
-        async with load.running():
-            await load.reached(300)
-        assert load.retries == 0
-        async with running_node(three_copies, clock) as late:
-            await load.check(late)
+    async with loaded(three_copies, clock, count=3, topics=4) as load:
+        await load.reached(300)
+    assert load.retries == 0
 
 
 @pytest.mark.parametrize("which", ["leader", "follower"])
 async def test_what_is_acknowledged_survives_a_server_that_is_killed(
     cluster: NatsCluster, three_copies: NatsSettings, clock: Clock, which: str
 ):
-    async with nodes(three_copies, clock, 2) as running:
-        load = Load(running, topics=4)
-        async with load.running():
-            await load.reached(100)
-            leading = await leader(cluster, running[0])
-            following = next(one for one in cluster.servers.values() if one is not leading)
-            killed = leading if which == "leader" else following
-            killed.stop()
-            await load.reached(100)
-            killed.start()
-            await asyncio.to_thread(cluster.wait)
-            await load.reached(100)
-        async with running_node(three_copies, clock) as late:
-            await load.check(late)
+    async with loaded(three_copies, clock, count=2, topics=4) as load:
+        await load.reached(100)
+        leading = await leader(cluster, load.nodes[0])
+        following = next(one for one in cluster.servers.values() if one is not leading)
+        killed = leading if which == "leader" else following
+        killed.stop()
+        await load.reached(100)
+        killed.start()
+        await asyncio.to_thread(cluster.wait)
+        await load.reached(100)
 
 
 async def test_what_is_acknowledged_survives_a_restart_of_all_servers(
     cluster: NatsCluster, three_copies: NatsSettings, clock: Clock
 ):
-    async with nodes(three_copies, clock, 2) as running:
-        load = Load(running, topics=2)
-        async with load.running():
-            await load.reached(50)
-            cluster.stop()
-            await asyncio.to_thread(cluster.start)
-            await load.reached(50)
-        async with running_node(three_copies, clock) as late:
-            await load.check(late)
+    async with loaded(three_copies, clock, count=2, topics=2) as load:
+        await load.reached(50)
+        cluster.stop()
+        await asyncio.to_thread(cluster.start)
+        await load.reached(50)
 
 
 @pytest.mark.slow
@@ -80,19 +68,15 @@ async def test_what_is_acknowledged_survives_a_restart_of_all_servers(
 async def test_a_server_that_is_suspended_is_left(
     cluster: NatsCluster, three_copies: NatsSettings, clock: Clock, which: str
 ):
-    async with nodes(three_copies, clock, 2) as running:
-        load = Load(running, topics=2)
-        async with load.running():
-            await load.reached(50)
-            suspended = await leader(cluster, running[0])
-            if which == "connected":
-                suspended = connected_to(cluster, running[0])
-            suspended.pause()
-            await load.reached(50)
-            suspended.resume()
-            await load.reached(50)
-        async with running_node(three_copies, clock) as late:
-            await load.check(late)
+    async with loaded(three_copies, clock, count=2, topics=2) as load:
+        await load.reached(50)
+        suspended = await leader(cluster, load.nodes[0])
+        if which == "connected":
+            suspended = connected_to(cluster, load.nodes[0])
+        suspended.pause()
+        await load.reached(50)
+        suspended.resume()
+        await load.reached(50)
 
 
 async def test_nothing_is_lost_when_a_nats_server_crashes(

@@ -15,7 +15,7 @@ from rsnotify_jetstream.records import CursorsRecord, decode
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock
 from tests.hub.jetstream.callbacks import callback_ports
-from tests.hub.jetstream.hub_process import hub_process
+from tests.hub.jetstream.hub_process import two_hubs
 from tests.hub.jetstream.hubs import SHORT_LEASES, ClusterHub, owner_of, running_hubs, settled
 from tests.waiting import until
 
@@ -23,45 +23,26 @@ from tests.waiting import until
 async def test_a_hub_that_was_stopped_delivers_nothing_that_another_hub_has(
     settings: NatsSettings, clock: Clock
 ):
-    async with running_hubs(settings, clock, SHORT_LEASES) as hubs, callback_ports(12) as callbacks:
-        here = await hubs.start("here")
-        nodes = here.store.node.nodes
+    async with callback_ports(12) as callbacks, two_hubs(settings, clock, callbacks) as both:
+        here, process, second = both.here, both.process, both.published
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)  # noqa: ASYNC222
+        await here.publish(second + 1)
         await settled([here])
-        with hub_process(settings, "paused") as process:
-            await until(lambda: len(nodes) == 2)
-            (other,) = nodes.keys() - {here.store.node.id}
-            await settled([here], other)
-            for url in callbacks.urls:
-                await here.request(url)
-            mine = {url for url in callbacks.urls if here.owns(url)}
-            await until(lambda: here.urls == mine)
-            theirs = set(callbacks.urls) - mine
-            # Its subscriptions are confirmed once it has stored them, which it alone knows.
-            second = 1
-            while not all(url in callbacks.received for url in theirs):
-                await here.publish(second)
-                await callbacks.all_have(second, mine)
-                second += 1
-            await callbacks.all_have(second - 1)
+        assert here.urls == set(callbacks.urls)
+        await callbacks.all_have(second + 1)
+        counts = {url: len(callbacks.hubs[url]) for url in callbacks.urls}
 
-            process.send_signal(signal.SIGSTOP)
-            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)  # noqa: ASYNC222
-            await here.publish(second)
-            await settled([here])
-            assert here.urls == set(callbacks.urls)
-            await callbacks.all_have(second)
-            counts = {url: len(callbacks.hubs[url]) for url in callbacks.urls}
-
-            process.send_signal(signal.SIGCONT)
-            await settled([here], other)
-            await here.publish(second + 1)
-            await callbacks.all_have(second + 1)
-            for url in theirs:
-                # What it had in its buffers when it continued was delivered by the other hub.
-                assert callbacks.received[url].count(second) == 1
-                assert len(callbacks.hubs[url]) == counts[url] + 1
-                assert callbacks.hubs[url][-1] == "http://paused.example/websub"
-            assert callbacks.overlaps == set()
+        process.send_signal(signal.SIGCONT)
+        await settled([here], both.other)
+        await here.publish(second + 2)
+        await callbacks.all_have(second + 2)
+        for url in both.theirs:
+            # What it had in its buffers when it continued was delivered by the other hub.
+            assert callbacks.received[url].count(second + 1) == 1
+            assert len(callbacks.hubs[url]) == counts[url] + 1
+            assert callbacks.hubs[url][-1] == "http://other.example/websub"
+        assert callbacks.overlaps == set()
 
 
 async def stop_ticking(hub: ClusterHub) -> None:

@@ -36,10 +36,9 @@ from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import Clock
 from tests.hub.jetstream import newer_hub
 from tests.hub.jetstream.callbacks import callback_ports
-from tests.hub.jetstream.hub_process import hub_process
-from tests.hub.jetstream.hubs import SHORT_LEASES, running_hubs, settled
+from tests.hub.jetstream.hub_process import two_hubs
+from tests.hub.jetstream.hubs import running_hubs, settled
 from tests.hub.jetstream.nodes import connected, running_node
-from tests.waiting import until
 
 #: A record of each kind, its bytes, and how it is read.
 STORED: dict[str, tuple[Any, bytes, Callable[[bytes], Any]]] = {
@@ -232,28 +231,15 @@ async def test_a_hub_does_not_join_a_cluster_of_a_newer_version(
 async def test_a_hub_works_beside_one_of_a_later_version_and_takes_over_from_it(
     settings: NatsSettings, clock: Clock
 ):
-    async with running_hubs(settings, clock, SHORT_LEASES) as hubs, callback_ports(12) as callbacks:
-        here = await hubs.start("here")
-        nodes = here.store.node.nodes
-        await settled([here])
-        with hub_process(settings, "later", newer_hub.__name__):
-            await until(lambda: len(nodes) == 2)
-            (other,) = nodes.keys() - {here.store.node.id}
-            await settled([here], other)
-            for url in callbacks.urls:
-                await here.request(url)
-            mine = {url for url in callbacks.urls if here.owns(url)}
-            await until(lambda: here.urls == mine)
-            theirs = set(callbacks.urls) - mine
-            assert theirs
-            second = 1
-            while not all(url in callbacks.received for url in theirs):
-                await here.publish(second)
-                await callbacks.all_have(second, mine)
-                second += 1
-            await callbacks.all_have(second - 1)
+    async with (
+        callback_ports(12) as callbacks,
+        two_hubs(settings, clock, callbacks, newer_hub.__name__) as both,
+    ):
+        here, second = both.here, both.published
+        assert both.theirs
+        both.process.kill()
         await settled([here])
         assert here.urls == set(callbacks.urls)
-        await here.publish(second)
-        await callbacks.all_have(second)
-        assert all(seconds[-1] == second for seconds in callbacks.received.values())
+        await here.publish(second + 1)
+        await callbacks.all_have(second + 1)
+        assert all(seconds[-1] == second + 1 for seconds in callbacks.received.values())

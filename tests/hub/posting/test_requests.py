@@ -31,8 +31,8 @@ NO_ANSWER = Answer(None, "ends the connection without an answer")
 class WatchedPool(ConnectionPool):
     """A pool that reports when it keeps a connection."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **limits: float) -> None:
+        super().__init__(**limits)
         self.kept = asyncio.Event()
         self.on_keep: Callable[[], object] = lambda: None
 
@@ -225,12 +225,13 @@ async def test_a_request_that_is_cancelled_once_answered_leaves_its_connection_t
 
 
 async def test_idle_connections_are_closed_after_some_time(make: Make):
-    requests = make(pool=ConnectionPool(seconds=0.01))
+    pool = WatchedPool(seconds=0.01)
+    requests = make(pool=pool)
     async with serving([OK]) as server:
         assert await post(requests, server.url()) == DELIVERED
-        assert len(requests.pool) == 1
+        await pool.keeps_one()
         await server.until(lambda: server.ended == 1)
-        assert len(requests.pool) == 0
+        assert len(pool) == 0
 
 
 async def test_few_of_many_connections_are_kept(make: Make):
