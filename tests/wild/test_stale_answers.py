@@ -417,9 +417,9 @@ async def test_what_is_missing_for_long_and_comes_back_is_held_again(
     async with following(source, copy, pace=pace(compare=0.5)) as subscriber:
         await until_right(subscriber, copy, source)
         source.list_changes(source.update("a", 60))
-        fail(source, "a", status, 25)
+        fail(source, "a", status, 12)
         await until_right(subscriber, copy, source)
-        assert len(source.requests("a")) >= 26
+        assert len(source.requests("a")) >= 13
 
 
 @pytest.mark.usefixtures("begun")
