@@ -13,7 +13,6 @@ from tests.wild.documents import (
     entry,
     inline,
     ln,
-    resource_list,
     sha256,
 )
 from tests.wild.hub import Hub, offer_hub
@@ -358,7 +357,7 @@ def collections(source: Source, hub: Hub) -> None:
         content = source.file(name, name.encode(), -1000)
         links = [ln("collection", collection)]
         entries.append(entry(source.uri(name), content=content, links=links))
-    source.put("resourcelist.xml", resource_list(entries, at=source.t(10)))
+    source.list_entries(*entries)
     source.list_changes()
     offer_hub(source, hub)
 
