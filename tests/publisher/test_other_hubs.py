@@ -15,8 +15,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.format.reader import read_document
-from rsnotify_publisher import Publisher
-from rsnotify_publisher.hubs import parse_hub
+from rsnotify_publisher import Publisher, parse_hub
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, quick_publisher, serving
 
 CHANNEL = BASE + "channel.xml"

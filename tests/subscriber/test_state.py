@@ -23,9 +23,9 @@ from rsnotify.format.hashes import SetSum
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.runtime.tasks import Lane
 from rsnotify.sync.actions import Progress
+from rsnotify_subscriber import PostgreSQLState
 from rsnotify_subscriber.storage import postgresql
 from rsnotify_subscriber.storage.destination_state import DestinationState, opened
-from rsnotify_subscriber.storage.postgresql import PostgreSQLState
 from rsnotify_subscriber.storage.resource_state import ResourceState
 
 SECOND = datetime(2026, 1, 1, tzinfo=UTC)

@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 
 from rsnotify.errors import RsnotifyError
-from rsnotify_subscriber import Received, default_state
+from rsnotify_subscriber import PostgreSQLState, Received, default_state
 from rsnotify_subscriber.following import recovery
 from rsnotify_subscriber.mirror import MirrorTree
 from rsnotify_subscriber.storage.destination_state import DestinationState
-from rsnotify_subscriber.storage.postgresql import PostgreSQLState
 from tests.subscriber.destination import PATIENCE, files_of
 from tests.subscriber.processes import running
 from tests.wild.documents import change_list, entry

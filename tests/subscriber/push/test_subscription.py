@@ -13,8 +13,7 @@ import pytest
 
 from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import Instant
-from rsnotify_subscriber import Callbacks, Via
-from rsnotify_subscriber.events import Event, PushDown, PushUp
+from rsnotify_subscriber import Callbacks, Event, PushDown, PushUp, TransportListener, Via
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.endpoints import MOST, Endpoint, Transports
 from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT
@@ -25,7 +24,6 @@ from rsnotify_subscriber.push.push_subscription import (
     SLACK,
     PushSubscription,
 )
-from rsnotify_subscriber.push.transport import TransportListener
 from tests.subscriber.push.virtual import VirtualLoop, run
 
 #: What is known when ways are joined.

@@ -10,8 +10,7 @@ from aiohttp import web
 from websockets.utils import accept_key
 
 from rsnotify.errors import ConfigurationError, Unavailable
-from rsnotify_subscriber import PushState, Via
-from rsnotify_subscriber.events import (
+from rsnotify_subscriber import (
     Behind,
     Event,
     GapSeen,
@@ -19,7 +18,9 @@ from rsnotify_subscriber.events import (
     OfferChanged,
     Pulling,
     PushDown,
+    PushState,
     PushUp,
+    Via,
 )
 from rsnotify_subscriber.following import following as rediscovery
 from rsnotify_subscriber.push import push_subscription as failover

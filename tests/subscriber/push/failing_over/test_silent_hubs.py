@@ -7,10 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec.structs import replace
 
-from rsnotify_subscriber import PushState
-from rsnotify_subscriber.events import (
-    PushDown,
-)
+from rsnotify_subscriber import PushDown, PushState
 from rsnotify_subscriber.following import push_monitor as push_intake
 from rsnotify_subscriber.push import push_subscription as push_module
 from tests.subscriber.destination import PACE, Destination
