@@ -7,14 +7,7 @@ from pathlib import Path
 import pytest
 
 from rsnotify.selection import Selection
-from tests.wild.documents import (
-    capability_list,
-    description,
-    entry,
-    inline,
-    ln,
-    sha256,
-)
+from tests.wild.documents import capability_list, description, entry, inline, ln, sha256
 from tests.wild.hub import Hub, offer_hub
 from tests.wild.running import (
     HURRIED,

@@ -27,10 +27,7 @@ from rsnotify_subscriber.push import push_subscription as failover
 from rsnotify_subscriber.push import websocket_transport as websocket
 from tests.subscriber.destination import PACE, PATIENCE, Destination
 from tests.subscriber.hub import SmallHub, anywhere, push
-from tests.subscriber.push.failing_over.scene import (
-    LIST,
-    followed,
-)
+from tests.subscriber.push.failing_over.scene import LIST, followed
 from tests.subscriber.source import SmallSource, status
 
 

@@ -12,12 +12,7 @@ from rsnotify_subscriber.following import push_monitor as push_intake
 from rsnotify_subscriber.push import push_subscription as push_module
 from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.hub import SmallHub, push
-from tests.subscriber.push.failing_over.scene import (
-    LIST,
-    beat,
-    followed,
-    sum_up,
-)
+from tests.subscriber.push.failing_over.scene import LIST, beat, followed, sum_up
 from tests.subscriber.source import SmallSource, status
 
 #: Polls are frequent only without push.
