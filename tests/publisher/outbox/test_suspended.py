@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from sqlalchemy import MetaData, create_engine
+from sqlalchemy import Engine, MetaData, create_engine
 from sqlalchemy.pool import NullPool
 
 from rsnotify.format.model import ChangeType
@@ -82,18 +82,23 @@ def is_empty(conninfo: str) -> bool:
         return connection.execute("SELECT count(*) FROM rsnotify_outbox").fetchone() == (0,)
 
 
-def test_no_older_change_follows_a_newer_one_in_sqlite(tmp_path: Path):
-    url = f"sqlite:///{tmp_path}/source.sqlite"
-    engine = create_engine(url, poolclass=NullPool)
+def in_sqlite(folder: Path) -> tuple[Engine, SQLAlchemyOutbox]:
+    """Make a database, with a change in its outbox."""
+    engine = create_engine(f"sqlite:///{folder}/source.sqlite", poolclass=NullPool)
     metadata = MetaData()
     outbox = SQLAlchemyOutbox(metadata)
     metadata.create_all(engine)
     with engine.begin() as connection:
         outbox.created(connection, A)
+    return engine, outbox
+
+
+def test_no_older_change_follows_a_newer_one_in_sqlite(tmp_path: Path):
+    engine, outbox = in_sqlite(tmp_path)
     publisher = quick_publisher(tmp_path / "state")
     other = Forwarder(publisher, SQLAlchemyQueue(engine, outbox), poll=0.1)
     program = FORWARD + BY_SQLALCHEMY
-    with publisher, suspended(program, str(tmp_path / "state"), url) as first:
+    with publisher, suspended(program, str(tmp_path / "state"), str(engine.url)) as first:
         with engine.begin() as connection:
             outbox.deleted(connection, A)
         other.forward()
@@ -106,12 +111,7 @@ def test_a_forwarder_warns_of_one_that_keeps_it_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(forwarder, "_PATIENCE", 0.01)
-    engine = create_engine(f"sqlite:///{tmp_path}/source.sqlite", poolclass=NullPool)
-    metadata = MetaData()
-    outbox = SQLAlchemyOutbox(metadata)
-    metadata.create_all(engine)
-    with engine.begin() as connection:
-        outbox.created(connection, A)
+    engine, outbox = in_sqlite(tmp_path)
     arguments = (str(tmp_path / "state"), str(engine.url))
     publisher = quick_publisher(tmp_path / "state")
     waiting = Forwarder(publisher, SQLAlchemyQueue(engine, outbox), poll=0.01)

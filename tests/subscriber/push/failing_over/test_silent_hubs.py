@@ -19,13 +19,22 @@ from tests.subscriber.source import SmallSource, status
 DOWN_ALONE = replace(PACE, poll=0.1, poll_with_push=600)
 
 
-async def test_the_lists_reveal_a_hub_that_the_source_does_not_reach(
-    source: SmallSource,
-    two: list[SmallHub],
-    destination: Destination,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait only for a moment for a hub to send the changes that a list has."""
     monkeypatch.setattr(push_module, "SILENCE_GRACE", 0.1)
+
+
+@pytest.fixture
+def short_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Miss the heartbeats of a hub after a moment."""
+    monkeypatch.setattr(push_intake, "QUIET", 0.2)
+
+
+@pytest.mark.usefixtures("short_grace")
+async def test_the_lists_reveal_a_hub_that_the_source_does_not_reach(
+    source: SmallSource, two: list[SmallHub], destination: Destination
+) -> None:
     hub, other = two
     async with followed(destination, pace=replace(PACE, poll_with_push=0.2)) as subscriber:
         await destination.until_by(hub.url)
@@ -69,13 +78,10 @@ async def test_after_a_loss_the_lists_are_polled_until_push_brings_something_new
         assert source.gets[LIST] <= 2
 
 
+@pytest.mark.usefixtures("short_grace")
 async def test_the_lists_are_polled_as_without_push_where_the_only_hub_is_silent(
-    source: SmallSource,
-    hub: SmallHub,
-    destination: Destination,
-    monkeypatch: pytest.MonkeyPatch,
+    source: SmallSource, hub: SmallHub, destination: Destination
 ) -> None:
-    monkeypatch.setattr(push_module, "SILENCE_GRACE", 0.1)
     source.hubs = [hub.url]
     async with followed(destination, pace=replace(PACE, poll_with_push=0.2)) as subscriber:
         while subscriber.status.push is PushState.UP:
@@ -90,15 +96,14 @@ async def test_the_lists_are_polled_as_without_push_where_the_only_hub_is_silent
         await destination.until_by(hub.url)
 
 
+@pytest.mark.usefixtures("short_quiet")
 @pytest.mark.parametrize("tell", [beat, sum_up])
 async def test_the_lists_are_polled_as_without_push_where_heartbeats_stop(
     tell: Callable[[SmallSource, SmallHub], Awaitable[None]],
     source: SmallSource,
     hub: SmallHub,
     destination: Destination,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(push_intake, "QUIET", 0.2)
     source.hubs = [hub.url]
     async with followed(destination, pace=DOWN_ALONE):
         await destination.until_by(hub.url)
@@ -109,14 +114,10 @@ async def test_the_lists_are_polled_as_without_push_where_heartbeats_stop(
         assert len(hub.sockets) == 1
 
 
+@pytest.mark.usefixtures("short_quiet")
 async def test_the_offer_is_read_soon_where_heartbeats_stop(
-    source: SmallSource,
-    hub: SmallHub,
-    other: SmallHub,
-    destination: Destination,
-    monkeypatch: pytest.MonkeyPatch,
+    source: SmallSource, hub: SmallHub, other: SmallHub, destination: Destination
 ) -> None:
-    monkeypatch.setattr(push_intake, "QUIET", 0.2)
     source.hubs = [hub.url]
     async with followed(destination, pace=DOWN_ALONE):
         await destination.until_by(hub.url)
