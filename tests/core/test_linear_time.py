@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -72,27 +72,33 @@ SHAPES = {
     "text": ("", "a", ""),
 }  # fmt: skip
 FORMAT = str(Path(plain_form.__file__).parent)
-#: How large the pieces are in which a document arrives.
-SIZES = (1, 1_000, 65_536)
-#: How long the shorter document is that arrives in pieces of a size: in more than one of them, as
-#: a document in a single piece is read in another way.
+#: By the size of the pieces in which a document arrives, how long the shorter one is: in more than
+#: one of them, as a document in a single piece is read in another way.
 LENGTHS = {1: 12_000, 1_000: 60_000, 65_536: 120_000}
 #: With these limits a location is long, and a level deep, that is not with the usual ones.
 SHORT = 60
 LIMITS = DocumentLimits(uri_length=SHORT, depth=5)
 
 
-@pytest.mark.parametrize("size", SIZES)
+def read(chunks: Iterable[bytes]) -> None:
+    with suppress(DocumentError):
+        read_document(chunks)
+
+
+@pytest.mark.parametrize(
+    ("work", "size"), [*((read, size) for size in LENGTHS), (validate, 1), (validate, 65_536)]
+)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_reading_takes_linear_time(shape: str, size: int) -> None:
+def test_reading_and_validating_take_linear_time(
+    shape: str, work: Callable[[Iterable[bytes]], object], size: int
+) -> None:
     before, repeated, after = SHAPES[shape]
 
-    def read(length: int) -> None:
+    def work_on(length: int) -> None:
         body = before + repeated * (length // len(repeated)) + after
-        with suppress(DocumentError):
-            read_document(cut(f"{OPENING}{body}</urlset>".encode(), size))
+        work(cut(f"{OPENING}{body}</urlset>".encode(), size))
 
-    check_growth(read, LENGTHS[size])
+    check_growth(work_on, LENGTHS[size])
 
 
 @pytest.mark.parametrize(("size", "length"), [(7, 4_000), (1_000, 20_000), (65_536, 60_000)])
@@ -149,18 +155,6 @@ class Steps:
     def _count_line(self, frame: FrameType, event: str, argument: object) -> Any:
         self._count += event == "line"
         return self._count_line
-
-
-@pytest.mark.parametrize("size", [1, 65_536])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_validating_takes_linear_time(shape: str, size: int) -> None:
-    before, repeated, after = SHAPES[shape]
-
-    def read(length: int) -> None:
-        body = before + repeated * (length // len(repeated)) + after
-        validate(cut(f"{OPENING}{body}</urlset>".encode(), size))
-
-    check_growth(read, LENGTHS[size])
 
 
 @pytest.mark.parametrize("piece", PIECES)

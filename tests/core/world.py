@@ -12,13 +12,7 @@ from random import Random
 
 from msgspec.structs import replace
 
-from rsnotify.errors import (
-    ContentMismatch,
-    MalformedDocument,
-    NotFound,
-    RsnotifyError,
-    Unavailable,
-)
+from rsnotify.errors import ContentMismatch, MalformedDocument, NotFound, RsnotifyError, Unavailable
 from rsnotify.format.coverage import EARLIEST, Change, CheckMethod
 from rsnotify.format.datetimes import MICROSECOND, is_undecided
 from rsnotify.format.hashes import SetSum

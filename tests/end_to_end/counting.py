@@ -25,15 +25,17 @@ from rsnotify.format.datetimes import to_microseconds
 from rsnotify.runtime.command_line import run
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import (
+    Event,
     FolderMirror,
     FollowOptions,
+    PushDown,
+    PushUp,
     Received,
     Subscriber,
     Via,
     default_state,
 )
 from rsnotify_subscriber.commands.follow_options import CallbackServer
-from rsnotify_subscriber.events import Event, PushDown, PushUp
 from tests.ports import free_port
 from tests.prosody import login_in_environment
 

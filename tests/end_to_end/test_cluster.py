@@ -14,16 +14,18 @@ from msgspec.structs import replace
 
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import (
+    Event,
     FolderMirror,
     FollowOptions,
     MqttOptions,
+    Pulling,
+    PushDown,
     PushState,
     Status,
     Subscriber,
     Via,
 )
 from rsnotify_subscriber.commands.follow_options import CallbackServer
-from rsnotify_subscriber.events import Event, Pulling, PushDown
 from tests.end_to_end import history
 from tests.end_to_end.cluster_killing import NODES, ClusterStage, hashes_of, killing
 from tests.end_to_end.counting import counting

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from rsnotify.format.offer import Offer
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber, Via
-from rsnotify_subscriber.events import Event, OfferChanged
+from rsnotify_subscriber import Event, FolderMirror, FollowOptions, OfferChanged, Subscriber, Via
 from tests.end_to_end.open_websockets import until_websockets
 from tests.end_to_end.publishing import publishing
 from tests.mosquitto import Mosquitto

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from rsnotify.format.model import ChangeType
 from rsnotify_publisher import Publisher, application
 from rsnotify_publisher.changes import describe
-from rsnotify_subscriber import FolderMirror, PushState, Subscriber
-from rsnotify_subscriber.events import Audited, Event
+from rsnotify_subscriber import Audited, Event, FolderMirror, PushState, Subscriber
 from tests.publisher.helpers import PATIENCE, QUICK, serving
 
 ROUNDS = 40

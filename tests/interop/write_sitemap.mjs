@@ -1,5 +1,5 @@
 // Writes a Sitemap index and its parts into a folder.
-import { createWriteStream } from "node:fs";
+import { createWriteStream, statSync } from "node:fs";
 import { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import { SitemapAndIndexStream, SitemapStream } from "sitemap";
@@ -13,6 +13,8 @@ const index = new SitemapAndIndexStream({
     return [new URL(`sitemap-${number}.xml`, url).toString(), stream, file];
   },
 });
-const entries = names.map((name) => ({ url: name, lastmod: new Date().toISOString() }));
+// Not the present: this process may start seconds after the files were written.
+const lastmod = (name) => statSync(`${folder}/${name}`).mtime.toISOString();
+const entries = names.map((name) => ({ url: name, lastmod: lastmod(name) }));
 await pipeline(Readable.from(entries), index, createWriteStream(`${folder}/sitemap.xml`));
 console.log(JSON.stringify(entries.length));

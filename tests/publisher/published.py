@@ -11,7 +11,7 @@ from typing import Any, Self
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant, from_microseconds
-from rsnotify.format.model import Document
+from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import Options, Publisher
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, Clock, eventually
@@ -114,6 +114,12 @@ def join(documents: list[Document]) -> None:
 def read(publisher: Publisher, name: str) -> Document:
     path = publisher.source.documents_folder / name.removeprefix(BASE)
     return read_document(path.read_bytes(), source=name)
+
+
+def recorded(publisher: Publisher) -> list[Resource]:
+    """Return the changes that the journal still has."""
+    with publisher.source.open_journal() as journal:
+        return journal.changes(0)
 
 
 def publish(

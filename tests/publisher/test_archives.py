@@ -13,12 +13,11 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Resource
-from rsnotify_publisher import Options, Publisher
+from rsnotify_publisher import FinishedDocument, Options, Publisher
 from rsnotify_publisher.documents.archives import Archives
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.options import (
-    FinishedDocument,
     MinimumOpen,
     RetentionPolicy,
     RotationPolicy,
@@ -27,7 +26,7 @@ from rsnotify_publisher.options import (
 )
 from tests.ports import free_port
 from tests.publisher.helpers import BASE, Clock, eventually
-from tests.publisher.published import QUIET, Published, join, names
+from tests.publisher.published import QUIET, Published, join, names, recorded
 
 
 def test_an_open_period_that_outgrows_a_document_gets_an_index(tmp_path: Path):
@@ -165,11 +164,7 @@ def test_a_hub_that_never_comes_back_does_not_keep_changes_for_ever(
         eventually(lambda: "will have a gap" in caplog.text)
         assert caplog.text.count("will have a gap") == 1
 
-        def kept() -> int:
-            with publisher.source.open_journal() as journal:
-                return len(journal.changes(0))
-
-        eventually(lambda: kept() < 20)
+        eventually(lambda: len(recorded(publisher)) < 20)
 
 
 @pytest.mark.parametrize("max_entries", [50_000, 2])

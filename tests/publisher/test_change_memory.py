@@ -19,6 +19,7 @@ from rsnotify.format.model import ChangeType, Document, Rel, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import Options, Publisher, application
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually, quick_publisher, serving
+from tests.publisher.published import recorded
 
 MEMORY = "resourcesync/changes"
 SECOND = timedelta(seconds=1)
@@ -144,12 +145,7 @@ def archived(documents: Path) -> int:
 
 async def pruned(publisher: Publisher) -> None:
     """Wait until the journal has forgotten what is closed."""
-
-    def is_pruned() -> bool:
-        with publisher.source.open_journal() as journal:
-            return len(journal.changes(0)) < 10
-
-    await asyncio.to_thread(eventually, is_pruned)
+    await asyncio.to_thread(eventually, lambda: len(recorded(publisher)) < 10)
 
 
 async def test_what_is_no_longer_known_is_gone_with_a_sentence(tmp_path: Path):

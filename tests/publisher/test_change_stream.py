@@ -21,10 +21,9 @@ from hypothesis import strategies as st
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.reader import read_document
-from rsnotify_publisher import Publisher, Record
+from rsnotify_publisher import Options, Publisher, Record
 from rsnotify_publisher.documents.document_store import DocumentStore
 from rsnotify_publisher.journal import Journal, JournalState, RecordedChanges, Recorder
-from rsnotify_publisher.options import Options
 from rsnotify_publisher.push import hub_feed as recent_changes
 from rsnotify_publisher.push.hub_feed import ChangeStream, HubFeed
 from rsnotify_publisher.source_context import SourceContext

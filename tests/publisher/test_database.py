@@ -14,7 +14,7 @@ import pytest
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import ChangeType, Link, Rel, Resource
 from tests.publisher.helpers import BASE, PATIENCE, eventually, quick_publisher
-from tests.publisher.published import read
+from tests.publisher.published import read, recorded
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "publisher/examples/database.py"
 
@@ -142,8 +142,7 @@ def test_a_callback_may_record_while_the_publisher_closes(tmp_path: Path):
     closing.start()
     closing.join(PATIENCE)
     assert not closing.is_alive()
-    with publisher.source.open_journal() as journal:
-        assert [change.uri for change in journal.changes(0)] == [BASE + "a"]
+    assert [change.uri for change in recorded(publisher)] == [BASE + "a"]
 
 
 def test_there_is_nothing_to_load_where_the_source_gives_the_set(tmp_path: Path):

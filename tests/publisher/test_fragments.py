@@ -16,7 +16,8 @@ from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.model import INLINE_LIMIT, ChangeType, Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import Profile
-from rsnotify_publisher.hubs import advertised, parse_hub, parse_hubs
+from rsnotify_publisher import parse_hub
+from rsnotify_publisher.hubs import advertised, parse_hubs
 from rsnotify_publisher.journal import JournalState
 from rsnotify_publisher.push.hub_feed import (
     FragmentWriter,

@@ -18,11 +18,9 @@ from msgspec.structs import replace
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.reader import read_document
-from rsnotify_publisher import Options, Publisher, SourceDescription, parse_hub
-from rsnotify_publisher.changes import Record
+from rsnotify_publisher import Options, Publisher, Record, SourceDescription, application, parse_hub
 from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.journal.journal import KEPT
-from rsnotify_publisher.web import application
 from tests.publisher.helpers import (
     BASE,
     PATIENCE,

@@ -43,6 +43,10 @@ def path_of(transport: str, node: str) -> str:
     return f"{node}websub" if transport == "websub" else node.replace("http", "ws") + "ws"
 
 
+def by_name(transport: str, node: FakeHub) -> str:
+    return path_of(transport, f"http://{NAME}:{node.port}/")
+
+
 def joined(transport: str, *nodes: FakeHub) -> str:
     return ",".join(path_of(transport, node.url) for node in nodes)
 
@@ -153,9 +157,7 @@ async def test_a_name_with_a_dead_address_does_not_stop_the_feed(
     resolve(monkeypatch, NAME, "127.0.0.3", "127.0.0.1", "127.0.0.2")
     await hub.stop()
     with not_answering("127.0.0.3", hub.port):
-        async with quick_publisher(
-            tmp_path, path_of(transport, f"http://{NAME}:{hub.port}/")
-        ) as publisher:
+        async with quick_publisher(tmp_path, by_name(transport, hub)) as publisher:
             await publisher.aupdated(BASE + "a")
             await other.has(BASE + "a")
 
@@ -164,9 +166,7 @@ async def test_a_node_that_dies_is_replaced_by_another_address_of_its_name(
     tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str, monkeypatch: pytest.MonkeyPatch
 ):
     resolve(monkeypatch, NAME, "127.0.0.1", "127.0.0.2")
-    async with quick_publisher(
-        tmp_path, path_of(transport, f"http://{NAME}:{hub.port}/")
-    ) as publisher:
+    async with quick_publisher(tmp_path, by_name(transport, hub)) as publisher:
         await publisher.aupdated(BASE + "a")
         await hub.has(BASE + "a")
         other.through = hub.fragments[-1].until
@@ -181,9 +181,7 @@ async def test_an_address_that_answers_5xx_comes_last_in_the_next_attempt(
 ):
     resolve(monkeypatch, NAME, "127.0.0.1", "127.0.0.2")
     hub.refuse_with = 500
-    async with quick_publisher(
-        tmp_path, path_of(transport, f"http://{NAME}:{hub.port}/")
-    ) as publisher:
+    async with quick_publisher(tmp_path, by_name(transport, hub)) as publisher:
         await publisher.aupdated(BASE + "a")
         await other.has(BASE + "a")
 

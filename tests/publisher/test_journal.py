@@ -15,8 +15,8 @@ from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify.format.hashes import SetSum
 from rsnotify.format.model import ChangeType, Link, Rel, Resource
 from rsnotify.format.uris import normalize
-from rsnotify_publisher import Record
-from rsnotify_publisher.journal import FinishedDocument, Journal
+from rsnotify_publisher import FinishedDocument, Record
+from rsnotify_publisher.journal import Journal
 from tests.publisher.helpers import BASE
 
 

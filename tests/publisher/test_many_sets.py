@@ -18,15 +18,15 @@ from watchfiles import Change
 
 from rsnotify.format.model import Capability, ChangeType, Resource
 from rsnotify.format.reader import read_document
-from rsnotify_publisher import Publisher, SourceDescription
+from rsnotify_publisher import Publisher, Record, SourceDescription
 from rsnotify_publisher.background.pool import CommitThreads, JournalPoller
-from rsnotify_publisher.changes import Record
 from rsnotify_publisher.folder.scanner import FileNames, FolderScanner
 from rsnotify_publisher.folder.server import PublishedFolder, server
 from rsnotify_publisher.folder.watcher import SystemWatch
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.web.application import SharedThreads
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, put, quick_publisher, serving
+from tests.publisher.published import recorded
 
 HOST = "https://x.example/"
 SETS = 16
@@ -52,11 +52,6 @@ def make(tmp_path: Path) -> Make:
 
 def own_threads() -> int:
     return sum(each.name.startswith("rsnotify") for each in threading.enumerate())
-
-
-def recorded(publisher: Publisher) -> list[Resource]:
-    with publisher.source.open_journal() as journal:
-        return journal.changes(0)
 
 
 def test_many_sets_need_no_more_threads_than_a_few(make: Make):

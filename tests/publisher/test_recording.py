@@ -23,6 +23,7 @@ from rsnotify.format.model import ChangeType, Link, Resource
 from rsnotify_publisher import Publisher, Record, SourceDescription
 from rsnotify_publisher.journal import Journal, Recorder
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, quick_publisher
+from tests.publisher.published import recorded
 
 WRITER = """
 import sys
@@ -33,11 +34,6 @@ with Publisher(sys.argv[1], "http://source.example/data/") as publisher:
         change = publisher.updated(f"http://source.example/data/{name}-{number}")
         print(change.uri, flush=True)
 """
-
-
-def recorded(publisher: Publisher) -> list[Resource]:
-    with publisher.source.open_journal() as journal:
-        return journal.changes(0)
 
 
 def assert_ordered(changes: list[Resource]) -> None:

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
-from rsnotify_publisher import Options, Publisher
+from rsnotify_publisher import FinishedDocument, Options, Publisher
 from rsnotify_publisher.background.pool import JobScheduler
-from rsnotify_publisher.journal import FinishedDocument
 from rsnotify_publisher.options import (
     MISFIRE_GRACE,
     JobSchedule,

@@ -15,8 +15,8 @@ from rsnotify.format.offer import HUB_DOCUMENT
 from rsnotify.format.reader import read_document
 from rsnotify.runtime.mqtt_broker import channel_topic
 from rsnotify.sync.retry import Retry
-from rsnotify_publisher import Publisher
-from rsnotify_publisher.hubs import parse_hub, parse_hubs
+from rsnotify_publisher import Publisher, parse_hub
+from rsnotify_publisher.hubs import parse_hubs
 from rsnotify_publisher.push import mqtt as stated_brokers
 from tests.publisher.helpers import PATIENCE, QUICK, serving
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tests.publisher.helpers import BASE, PATIENCE, eventually, quick_publisher
-from tests.publisher.published import read, uris
+from tests.publisher.published import read, recorded, uris
 from tests.suspending import suspended
 
 # It leads, and is suspended while it writes a Resource List.
@@ -61,7 +61,6 @@ def test_a_process_suspended_while_it_records_holds_up_the_others(tmp_path: Path
             waiting = thread.submit(publisher.updated, BASE + "second")
             assert recording.resume() == 0
         waiting.result(PATIENCE)
-        with publisher.source.open_journal() as journal:
-            changes = journal.changes(0)
+        changes = recorded(publisher)
     assert [change.uri for change in changes] == [BASE + "first", BASE + "second"]
     assert all(a.datetime < b.datetime for a, b in pairwise(changes))  # type: ignore[operator]

@@ -26,7 +26,7 @@ from rsnotify.format.model import ChangeType, Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import Options, Publisher, application
 from tests.publisher.helpers import BASE, PATIENCE, FakeHub, chain_of, quick_publisher, serving
-from tests.publisher.published import read
+from tests.publisher.published import read, recorded
 
 Clock = Callable[[], int]
 
@@ -269,8 +269,7 @@ async def test_only_what_was_flushed_is_ever_sent(tmp_path: Path, hub: FakeHub, 
         assert hub.uris() == [BASE + "before"]
     hub.through = hub.fragments[-1].until
     publisher = quick_publisher(tmp_path, hub.url)
-    with publisher.source.open_journal() as journal:
-        kept = [change.uri for change in journal.changes(0)]
+    kept = [change.uri for change in recorded(publisher)]
     assert kept == [BASE + "before"] + ([] if instant == "flush" else [BASE + "after"])
     async with publisher:
         await publisher.aupdated(BASE + "last")

@@ -22,8 +22,7 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.model import ChangeType, Link, Resource
-from rsnotify_publisher import Options, Publisher, application
-from rsnotify_publisher.changes import Record
+from rsnotify_publisher import Options, Publisher, Record, application
 from rsnotify_publisher.documents.change_list_files import OpenChangeList
 from rsnotify_publisher.documents.document_store import DocumentStore
 from rsnotify_publisher.journal import Journal, Recorder

@@ -16,12 +16,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
 from rsnotify.runtime.web_messages import WebRequest, WebResponse, send_response
-from rsnotify_publisher import (
-    Publisher,
-    SourceDescription,
-    asgi_application,
-    wsgi_application,
-)
+from rsnotify_publisher import Publisher, SourceDescription, asgi_application, wsgi_application
 from rsnotify_publisher.web.responses import file_representation, respond
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, quick_publisher
 from tests.web_servers import KINDS, serving_answers, serving_asgi, serving_wsgi

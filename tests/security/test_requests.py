@@ -18,8 +18,8 @@ from rsnotify.runtime.serving import serving
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.folder.scanner import FileNames
 from rsnotify_publisher.folder.server import PublishedFolder, server
-from rsnotify_subscriber import Callbacks
-from rsnotify_subscriber.push.websub_callbacks import DeliveryInbox, HubSilence, listening
+from rsnotify_subscriber import Callbacks, listening
+from rsnotify_subscriber.push.websub_callbacks import DeliveryInbox, HubSilence
 from tests.hub.helpers import PATIENCE, RunHub
 from tests.security.corpus import vectors
 

@@ -17,8 +17,7 @@ import psycopg
 
 from rsnotify.sync.pace import Pace
 from rsnotify.sync.retry import Retry
-from rsnotify_subscriber import FollowOptions, Received, Subscriber
-from rsnotify_subscriber.storage.postgresql import PostgreSQLState
+from rsnotify_subscriber import FollowOptions, PostgreSQLState, Received, Subscriber
 
 PACE = Pace(poll=0.05, retry=Retry(first=0.01, most=0.2))
 TABLES = """

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 from rsnotify.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify.sync.retry import Retry
-from rsnotify_subscriber import FolderMirror, PushState, Subscriber, Via, default_state
-from rsnotify_subscriber.events import Event
+from rsnotify_subscriber import Event, FolderMirror, PushState, Subscriber, Via, default_state
 from tests.subscriber.options import gathered
 from tests.subscriber.source import SmallSource
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from rsnotify_subscriber.push.transport import Transport
+from rsnotify_subscriber import Transport
 from tests.mosquitto import PATIENCE
 
 

@@ -7,8 +7,7 @@ from aiohttp import web
 
 from rsnotify.errors import Unavailable
 from rsnotify.format.writer import write_document
-from rsnotify_subscriber import FollowOptions, Received, Subscriber
-from rsnotify_subscriber.handlers import PerChangeHandler
+from rsnotify_subscriber import FollowOptions, PerChangeHandler, Received, Subscriber
 from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.source import SmallSource, body, held_back, path_of, status
 

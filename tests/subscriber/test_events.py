@@ -10,15 +10,8 @@ from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Apply, Progress
 from rsnotify.sync.follower import Follower
-from rsnotify_subscriber.events import (
-    LATE,
-    Announcer,
-    Behind,
-    Event,
-    EventWatch,
-    GapSeen,
-    LevelReached,
-)
+from rsnotify_subscriber import Behind, Event, GapSeen, LevelReached
+from rsnotify_subscriber.events import LATE, Announcer, EventWatch
 from tests.core.test_follower_broken import EPOCH
 from tests.core.wire import Wire
 

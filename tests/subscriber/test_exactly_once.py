@@ -19,8 +19,7 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.sync.actions import Progress
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber import FollowOptions, PushState, Received, Subscriber
-from rsnotify_subscriber.storage.postgresql import PostgreSQLState
+from rsnotify_subscriber import FollowOptions, PostgreSQLState, PushState, Received, Subscriber
 from tests.postgresql import PostgreSQL
 from tests.subscriber import aggregator
 from tests.subscriber.aggregator import PACE, Aggregator

@@ -19,9 +19,8 @@ from rsnotify.format.hashes import SetSum
 from rsnotify.format.model import Capability, Document
 from rsnotify.format.writer import write_document
 from rsnotify.selection import Selection
-from rsnotify_subscriber import Status, Subscriber
+from rsnotify_subscriber import Audited, Status, Subscriber
 from rsnotify_subscriber.commands.report import SubscriberReport
-from rsnotify_subscriber.events import Audited
 from tests.subscriber.destination import PACE, PATIENCE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource, path_of, sha256

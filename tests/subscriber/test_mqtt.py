@@ -14,9 +14,9 @@ import pytest
 from rsnotify.errors import ConfigurationError, FetchError, RefusedAddress, Unavailable
 from rsnotify.runtime.mqtt_broker import BrokerLogin, parse_broker
 from rsnotify.runtime.mqtt_connection import connect
-from rsnotify_subscriber import FollowOptions, PushState, Subscriber, Via
+from rsnotify_subscriber import FollowOptions, MqttOptions, PushState, Subscriber, Via
 from rsnotify_subscriber.push import mqtt_transport as mqtt
-from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttOptions, MqttTransport
+from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttTransport
 from tests.mosquitto import PATIENCE, Mosquitto
 from tests.subscriber.destination import Destination
 from tests.subscriber.heard import Heard, receiving

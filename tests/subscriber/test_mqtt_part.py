@@ -18,8 +18,9 @@ from rsnotify.runtime.mqtt_broker import (
 )
 from rsnotify.runtime.mqtt_connection import BrokerConnection, connect
 from rsnotify.selection import PushSelection
+from rsnotify_subscriber import MqttOptions
 from rsnotify_subscriber.push import mqtt_transport as mqtt
-from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttOptions, MqttTransport
+from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttTransport
 from tests.mosquitto import PATIENCE, Mosquitto
 from tests.subscriber.heard import Heard, receiving
 from tests.subscriber.hub import anywhere

@@ -13,11 +13,10 @@ from rsnotify.format.datetimes import MICROSECOND, Instant
 from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.writer import write_document
-from rsnotify_subscriber import PushState, Subscriber, Via
-from rsnotify_subscriber.events import OfferChanged, PushUp
+from rsnotify_subscriber import MqttOptions, OfferChanged, PushState, PushUp, Subscriber, Via
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.endpoints import Transports
-from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttOptions, MqttTransport
+from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttTransport
 from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.hub import SmallHub, push
 from tests.subscriber.source import SmallSource

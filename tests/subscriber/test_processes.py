@@ -13,15 +13,7 @@ from rsnotify.format.model import Link, Rel
 from tests.subscriber.destination import Destination
 from tests.subscriber.hub import SmallHub, push
 from tests.subscriber.processes import SECONDS, outcome, run, running, until_reported
-from tests.subscriber.source import (
-    Answer,
-    SmallSource,
-    body,
-    first,
-    path_of,
-    sha256,
-    status,
-)
+from tests.subscriber.source import Answer, SmallSource, body, first, path_of, sha256, status
 
 
 @pytest.fixture(autouse=True)

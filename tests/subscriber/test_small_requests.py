@@ -13,8 +13,8 @@ import pytest
 
 from rsnotify.errors import NotFound, Unavailable
 from rsnotify.format.model import Resource
+from rsnotify_subscriber import Credentials
 from rsnotify_subscriber.fetching import small_requests
-from rsnotify_subscriber.fetching.credentials import Credentials
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Connections, Sessions
 from tests.certificates import Authority

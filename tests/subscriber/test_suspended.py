@@ -10,8 +10,7 @@ import psycopg
 import pytest
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber
-from rsnotify_subscriber.storage.postgresql import PostgreSQLState
+from rsnotify_subscriber import FolderMirror, FollowOptions, PostgreSQLState, Subscriber
 from tests.subscriber import aggregator
 from tests.subscriber.aggregator import PACE, Aggregator
 from tests.subscriber.source import SmallSource

@@ -215,17 +215,22 @@ class Source:
         ]
         self.put(name, resource_list(entries, at=self._instant(at)), **options)
 
+    def list_entries(self, *entries: str, at: Time | float | None = 10) -> None:
+        """Put a Resource List of these entries (see `documents.entry`)."""
+        self.put("resourcelist.xml", resource_list(entries, at=self._instant(at)))
+
     def list_changes(
         self,
         *entries: str,
         from_: Time | float | None = 5,
         until: Time | float | None = None,
         name: str = "changelist.xml",
+        links: Iterable[str] = (),
         **options: Any,
     ) -> None:
         """Put a Change List of these entries (see `changed`)."""
         bounds = self._instant(from_), self._instant(until)
-        self.put(name, change_list(entries, *bounds), **options)
+        self.put(name, change_list(entries, *bounds, links=links), **options)
 
     def changed(
         self,

@@ -57,13 +57,12 @@ def lists(source: Source, up: list[str], at: float = 10, from_: float = 5) -> No
     assert isinstance(given.body, bytes)
     body = given.body.replace(b"  <url>", "".join(up).encode() + b"  <url>", 1)
     source.put("resourcelist.xml", body)
-    source.put("changelist.xml", change_list(from_=source.t(from_), links=up))
+    source.list_changes(from_=from_, links=up)
 
 
 def update(source: Source) -> None:
     """Change a resource, which the right Change List says."""
-    entries = [source.update("a", 50, b"2")]
-    source.put("changelist.xml", change_list(entries, from_=source.t(5)))
+    source.list_changes(source.update("a", 50, b"2"))
 
 
 def wrong_change_list(source: Source) -> bytes:
@@ -157,7 +156,7 @@ async def test_a_member_of_an_archive_from_another_host_closes_no_gap(source: So
     await followed(source, copy)
     update(source)
     right = change_list([source.changed("a", "updated", 50)], source.t(5), source.t(100))
-    source.put("changelist.xml", change_list(from_=source.t(100)))
+    source.list_changes(from_=100)
     closed = [entry(source.uri("1.xml"), from_=source.t(5), until=source.t(100))]
     source.put("archive.xml", urlset(closed, md(capability="changelist-archive")))
     source.put("1.xml", change_list([], source.t(5), source.t(100), links=[ln("up", OTHER)]))
@@ -190,8 +189,7 @@ async def test_a_healthy_source_behind_other_names_is_not_doubted(
     if when == "always":
         lists(source, up)
     assert (await followed(source, copy)).claims
-    entries = [source.update("a", 50, b"2")]
-    source.put("changelist.xml", change_list(entries, from_=source.t(5), links=up))
+    source.list_changes(source.update("a", 50, b"2"), links=up)
     assert (await followed(source, copy)).claims
     # The next list is empty, and its link is known by now.
     closed = change_list(from_=source.t(50), until=source.t(60), links=up)
@@ -205,7 +203,7 @@ async def test_a_name_that_the_capability_list_has_too_is_accepted(source: Sourc
     offered = {kind: source.uri(f"{kind}.xml") for kind in ("resourcelist", "changelist")}
     described = "http://localhost:1/.well-known/resourcesync"
     source.put("capabilitylist.xml", capability_list(offered, links=[ln("up", described)]))
-    source.put("changelist.xml", change_list(from_=source.t(20), links=[ln("up", OTHER)]))
+    source.list_changes(from_=20, links=[ln("up", OTHER)])
     assert not any(OTHER in reason for reason in (await followed(source, copy)).reasons)
 
 

@@ -46,8 +46,8 @@ def listed(source: Source, *names: str) -> list[str]:
 
 def lists(source: Source, at: float = 10) -> None:
     """Put a Resource List of what is there, and a Change List."""
-    source.put("resourcelist.xml", resource_list(listed(source, "a", "b"), at=source.t(at)))
-    source.put("changelist.xml", change_list(from_=source.t(5)))
+    source.list_entries(*listed(source, "a", "b"), at=at)
+    source.list_changes()
 
 
 def change(
@@ -70,7 +70,7 @@ async def test_the_newest_change_counts_where_it_stands_first(source: Source, fo
         change(source, "b", 20, content=b"2"),
         change(source, "a", 15, content=b"2"),
     ]
-    source.put("changelist.xml", change_list(changes, from_=source.t(5)))
+    source.list_changes(*changes)
     source.remove("a")
     source.file("b", b"3")
     outcome = await honest_audit(source, folder)
@@ -87,7 +87,7 @@ async def test_what_neither_order_nor_time_decides_is_unknown(source: Source, fo
         change(source, "a", 30, content=b"2"),
         change(source, "a", 30, content=b"1"),
     ]
-    source.put("changelist.xml", change_list(changes, from_=source.t(5)))
+    source.list_changes(*changes)
     outcome = await honest_audit(source, folder)
     assert outcome.code == 2
     assert f"unknown {source.uri('a')}" in outcome.reasons
@@ -98,9 +98,10 @@ async def test_what_neither_order_nor_time_decides_is_unknown(source: Source, fo
 async def test_a_deletion_that_is_only_left_out_of_the_resource_list_counts(
     gone: bool, source: Source, folder: Path
 ):
-    source.put("resourcelist.xml", resource_list(listed(source, "b"), at=source.t(100)))
-    changes = [change(source, "b", 20, content=b"1"), change(source, "a", 15, "created", b"1")]
-    source.put("changelist.xml", change_list(changes, from_=source.t(5)))
+    source.list_entries(*listed(source, "b"), at=100)
+    source.list_changes(
+        change(source, "b", 20, content=b"1"), change(source, "a", 15, "created", b"1")
+    )
     if gone:
         source.remove("a")
     outcome = await honest_audit(source, folder)
@@ -127,8 +128,7 @@ async def test_a_time_later_than_the_answer_is_doubted(name: str, source: Source
 async def test_an_entry_outside_the_interval_of_its_list_is_doubted(
     at: float, source: Source, folder: Path
 ):
-    changes = [change(source, "a", at, content=b"1")]
-    source.put("changelist.xml", change_list(changes, from_=source.t(5), until=source.t(60)))
+    source.list_changes(change(source, "a", at, content=b"1"), until=60)
     outcome = await honest_audit(source, folder)
     assert outcome.code == 2
     assert any("outside of its interval" in reason for reason in outcome.reasons)
@@ -136,9 +136,8 @@ async def test_an_entry_outside_the_interval_of_its_list_is_doubted(
 
 @pytest.mark.usefixtures("two_files")
 async def test_hashes_that_contradict_each_other_are_doubted(source: Source, folder: Path):
-    source.put("resourcelist.xml", resource_list(listed(source, "a", "b"), at=source.t(3600)))
-    changes = [change(source, "a", 1800, content=source.file("a", b"2"))]
-    source.put("changelist.xml", change_list(changes, from_=source.t(5)))
+    source.list_entries(*listed(source, "a", "b"), at=3600)
+    source.list_changes(change(source, "a", 1800, content=source.file("a", b"2")))
     outcome = await honest_audit(source, folder)
     assert outcome.code == 2
     assert any("different hashes" in reason for reason in outcome.reasons)
@@ -165,7 +164,7 @@ async def test_all_pages_of_a_list_count(source: Source, folder: Path):
     source.put("second.xml", resource_list(listed(source, "c"), at=source.t(10)))
     changes = [change(source, "a", 20, content=b"1")]
     following = [ln("next", source.uri("third.xml"))]
-    source.put("changelist.xml", change_list(changes, from_=source.t(5), links=following))
+    source.list_changes(*changes, links=following)
     changes = [change(source, "b", 30, content=source.file("b", b"2"))]
     source.put("third.xml", change_list(changes, from_=source.t(5)))
     assert (await honest_audit(source, folder)).code == 1
@@ -217,8 +216,7 @@ async def test_overlapping_packages_of_a_change_dump_are_joined(source: Source, 
 async def test_what_makes_a_follower_doubt_a_version_makes_it_unknown(source: Source, folder: Path):
     old = Answer(b"1", modified=source.t(-1000))
     source.put("a", old)
-    listed = [entry(source.uri("a"), lastmod=source.t(5))]
-    source.put("resourcelist.xml", resource_list(listed, at=source.t(10)))
+    source.list_entries(entry(source.uri("a"), lastmod=source.t(5)))
     source.remove("b")
     (folder / "b").unlink()
     outcome = await honest_audit(source, folder)
@@ -226,7 +224,7 @@ async def test_what_makes_a_follower_doubt_a_version_makes_it_unknown(source: So
     assert any("the server has a version of" in reason for reason in outcome.reasons)
     source.put("a", Answer(b"1", modified=source.t(5)))
     assert (await honest_audit(source, folder)).code == 0
-    source.put("resourcelist.xml", resource_list([entry(source.uri("a"), length=2)], source.t(10)))
+    source.list_entries(entry(source.uri("a"), length=2))
     outcome = await honest_audit(source, folder)
     assert outcome.code == 2
     assert any("bytes" in reason for reason in outcome.reasons)
@@ -309,7 +307,7 @@ def overlapping_packages(source: Source) -> None:
 def overlapping_packages_and_a_change_list(source: Source) -> None:
     overlapping_packages(source)
     source.offer(changedump="changedump.xml")
-    source.put("changelist.xml", change_list([update(source, "c", 95, b"c1")], source.t(60)))
+    source.list_changes(update(source, "c", 95, b"c1"), from_=60)
 
 
 def a_second_change_list(source: Source) -> None:
@@ -349,7 +347,7 @@ def an_archived_list_in_place_of_a_broken_one(source: Source) -> None:
     source.put("resourcelist.xml", Answer(status=404))
     archived = [entry(source.uri("list-0.xml"), at=source.t(10))]
     source.put("archive.xml", urlset(archived, md(capability="resourcelist-archive")))
-    source.put("changelist.xml", change_list([update(source, "a", 50, b"a1")], source.t(5)))
+    source.list_changes(update(source, "a", 50, b"a1"))
 
 
 def a_closed_list_in_the_archive_and_the_dump(source: Source) -> None:
@@ -360,14 +358,13 @@ def a_closed_list_in_the_archive_and_the_dump(source: Source) -> None:
     archived = [entry(source.uri("0.xml"), from_=source.t(5), until=source.t(60))]
     about = md(capability="changelist-archive", from_=source.t(5))
     source.put("archive.xml", urlset(archived, about))
-    source.put("changelist.xml", change_list([update(source, "b", 70, b"b1")], source.t(60)))
+    source.list_changes(update(source, "b", 70, b"b1"), from_=60)
 
 
 def an_update_without_a_date(source: Source) -> None:
     begin(source)
     source.file("a", b"a1")
-    undated = entry(source.uri("a"), "updated")
-    source.put("changelist.xml", change_list([undated], source.t(5)))
+    source.list_changes(entry(source.uri("a"), "updated"))
 
 
 def a_version_older_than_announced(source: Source) -> None:
@@ -376,7 +373,7 @@ def a_version_older_than_announced(source: Source) -> None:
     entries = [entry(source.uri(name), lastmod=source.t(5)) for name in "abc"]
     for name in "bc":
         source.file(name, name.encode(), 5)
-    source.put("resourcelist.xml", resource_list(entries, at=source.t(10)))
+    source.list_entries(*entries)
 
 
 Shape = Callable[[Source], None]

@@ -88,7 +88,7 @@ class History:
             if is_in_index or not is_open:
                 entries.append(member(source.uri(name), **about))  # type: ignore[arg-type]
             else:
-                source.put("changelist.xml", change_list(changes, source.t(from_)))
+                source.list_changes(*changes, from_=from_)
         if self.form == "index":
             source.put("changelist.xml", index("changelist", entries, from_=source.t(5)))
         elif self.form == "archive":

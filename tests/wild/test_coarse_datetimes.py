@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rsnotify.selection import Selection
-from tests.wild.documents import change_list, days, entry, resource_list, seconds
+from tests.wild.documents import days, entry, resource_list, seconds
 from tests.wild.running import Folder, assert_honest, audited, follow_once, run_honest, run_right
 from tests.wild.source import Source
 
@@ -96,7 +96,7 @@ def begin_with_lists(source: Source, at: float, *, hashed: bool = True) -> None:
     for name in ("a", "b"):
         source.file(name, b"1")
     source.list_resources(at, hashed=hashed)
-    source.put("changelist.xml", change_list(from_=source.t(0)))
+    source.list_changes(from_=0)
 
 
 def rewrite(source: Source, name: str, content: bytes) -> None:
@@ -114,18 +114,17 @@ async def test_a_change_without_a_datetime_is_fetched(
     moment = None if lastmod is None else source.t(lastmod)
     rewrite(source, "a", b"2")
     undated = entry(source.uri("a"), change, lastmod=moment)
-    source.put("changelist.xml", change_list([undated], from_=source.t(0)))
+    source.list_changes(undated, from_=0)
     await run_right(source, folder)
     assert (await audited(source, folder)).code != 1
     # Once more, beside an entry with a datetime, and again in the same words.
     rewrite(source, "a", b"333")
     dated = entry(source.uri("b"), "updated", datetime=source.t(700), content=b"1")
-    source.put("changelist.xml", change_list([undated, dated, undated], from_=source.t(0)))
+    source.list_changes(undated, dated, undated, from_=0)
     await run_honest(source, folder)
     assert (await audited(source, folder)).code != 1
     rewrite(source, "a", b"4444")
-    undateds = [undated, dated, undated, undated]
-    source.put("changelist.xml", change_list(undateds, from_=source.t(0)))
+    source.list_changes(undated, dated, undated, undated, from_=0)
     await run_right(source, folder)
 
 

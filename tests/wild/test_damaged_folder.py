@@ -30,7 +30,7 @@ from rsnotify_subscriber.storage.destination_state import DestinationState
 from tests.subscriber.destination import PACE, PATIENCE, files_of
 from tests.subscriber.processes import outcome as process_outcome
 from tests.subscriber.processes import rsnotify
-from tests.wild.documents import change_list, entry, md, package, resource_list, urlset
+from tests.wild.documents import entry, md, package, resource_list, urlset
 from tests.wild.running import (
     Folder,
     Recorder,
@@ -78,8 +78,8 @@ class Shape:
     def publish(self) -> None:
         source, at = self.source, self.source.t(max(self.times.values()) + 10)
         source.put("resourcelist.xml", resource_list(map(self._listed, self.times), at=at))
-        changes = [self._changed(name) for name in sorted(self.times, key=self.times.__getitem__)]
-        source.put("changelist.xml", change_list(changes, from_=source.t(-5)))
+        in_order = sorted(self.times, key=self.times.__getitem__)
+        source.list_changes(*map(self._changed, in_order), from_=-5)
         manifest = urlset(
             [self._listed(name, path=f"/{number}") for number, name in enumerate(self.times)],
             md(capability="resourcedump-manifest", at=at),

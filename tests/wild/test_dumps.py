@@ -29,9 +29,7 @@ from tests.wild.running import (
     run_right,
     until_right,
 )
-from tests.wild.running import (
-    until as until_status,
-)
+from tests.wild.running import until as until_status
 from tests.wild.source import Source
 
 # A Resource Dump and a Resource List that differ, though both describe the same instant.

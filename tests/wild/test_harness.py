@@ -7,7 +7,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.wild.documents import change_list, entry, resource_list
+from tests.wild.documents import entry
 from tests.wild.running import (
     Outcome,
     assert_honest,
@@ -81,14 +81,14 @@ def describe(source: Source) -> None:
         entry(source.uri(name), lastmod=source.t(0), content=content)
         for name, content in source.resources.items()
     ]
-    source.put("resourcelist.xml", resource_list(listed, at=source.t(10)))
+    source.list_entries(*listed)
 
 
 async def test_it_is_followed_and_audited_without_a_doubt(source: Source, folder: Path):
     source.offer()
     source.files("a", "b", "c")
     describe(source)
-    source.put("changelist.xml", change_list(from_=source.t(5)))
+    source.list_changes()
     outcome = await command_honest(source, folder)
     assert outcome.claims
     content = source.file("a", b"changed", 60)
@@ -97,7 +97,7 @@ async def test_it_is_followed_and_audited_without_a_doubt(source: Source, folder
         entry(source.uri("a"), "updated", datetime=source.t(60), content=content),
         entry(source.uri("b"), "deleted", datetime=source.t(61)),
     ]
-    source.put("changelist.xml", change_list(changed, from_=source.t(5)))
+    source.list_changes(*changed)
     source.forget()
     outcome = await run_right(source, folder, pace=pace(poll=60.0))
     assert not outcome.reasons

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.wild.documents import change_list, entry, resource_list
+from tests.wild.documents import entry
 from tests.wild.hub import Hub, offer_hub
 from tests.wild.running import (
     Copy,
@@ -113,7 +113,7 @@ def written_while_things_change(source: Source) -> None:
     source.file("d", b"d", 30)
     source.remove("b")
     source.file("c", b"changed", 32)
-    source.put("resourcelist.xml", resource_list(listed, at=source.t(60)))
+    source.list_entries(*listed, at=60)
     source.list_changes(
         source.changed("d", "created", 30),
         source.changed("b", "deleted", 31),
@@ -132,7 +132,7 @@ async def test_so_has_a_later_copy_that_is_compared_with_such_a_list(source: Sou
     await follow_once(source, copy)
     listed = [entry(source.uri(one), content=source.resources[one]) for one in "acd"]
     source.file("e", b"e", 500)
-    source.put("resourcelist.xml", resource_list(listed, at=source.t(600)))
+    source.list_entries(*listed, at=600)
     source.list_changes(source.changed("e", "created", 500), from_=400)
     await run_right(source, copy)
 
@@ -158,8 +158,8 @@ async def test_a_handler_receives_it_once(source: Source, tmp_path: Path):
     content = source.file("a", b"1", 0.005)
     listed = entry(source.uri("a"), content=content)
     created = entry(source.uri("a"), "created", datetime=source.t(0.005), content=content)
-    source.put("resourcelist.xml", resource_list([listed], at=source.t(0)))
-    source.put("changelist.xml", change_list([created], from_=source.t(-1)))
+    source.list_entries(listed, at=0)
+    source.list_changes(created, from_=-1)
     copy = Recorder(source.base, tmp_path / "state")
     await run_right(source, copy)
     assert copy.calls == [("updated", "a")]

@@ -17,14 +17,13 @@ from typing import Any
 import pytest
 
 from rsnotify.errors import RsnotifyError
-from rsnotify_subscriber import Received, default_state
+from rsnotify_subscriber import PostgreSQLState, Received, default_state
 from rsnotify_subscriber.following import recovery
 from rsnotify_subscriber.mirror import MirrorTree
 from rsnotify_subscriber.storage.destination_state import DestinationState
-from rsnotify_subscriber.storage.postgresql import PostgreSQLState
 from tests.subscriber.destination import PATIENCE, files_of
 from tests.subscriber.processes import running
-from tests.wild.documents import change_list, entry, resource_list
+from tests.wild.documents import change_list, entry
 from tests.wild.running import (
     Recorder,
     command_follow_once,
@@ -48,8 +47,8 @@ async def copied(source: Source, folder: Path) -> Path:
         entry(source.uri(name), lastmod=source.t(0), content=content)
         for name, content in source.resources.items()
     ]
-    source.put("resourcelist.xml", resource_list(listed, at=source.t(10)))
-    source.put("changelist.xml", change_list(from_=source.t(5)))
+    source.list_entries(*listed)
+    source.list_changes()
     await run_right(source, folder)
     return folder
 
@@ -163,7 +162,7 @@ async def test_a_folder_that_vanishes_while_it_is_followed_ends_that(
     if busy:
         content = source.file("d", b"new", 60)
         created = entry(source.uri("d"), "created", datetime=source.t(60), content=content)
-        source.put("changelist.xml", change_list([created], from_=source.t(5)))
+        source.list_changes(created)
     with pytest.raises(RsnotifyError, match="was removed, unmounted or replaced"):
         async with asyncio.timeout(PATIENCE):
             await run
@@ -212,7 +211,7 @@ class Story:
         source = self.source
         source.put("changelist.xml", change_list(self.changes, from_=self.begins))
         listed = [entry(source.uri(one), content=c) for one, c in source.resources.items()]
-        source.put("resourcelist.xml", resource_list(listed, at=source.t(self.now)))
+        source.list_entries(*listed, at=self.now)
 
     def forget(self) -> None:
         """Begin a new Change List, so that there is a gap."""

@@ -56,8 +56,8 @@ def describe(source: Source, at: float = 10) -> None:
         for name, content in source.resources.items()
     ]
     source.offer()
-    source.put("resourcelist.xml", resource_list(listed, at=source.t(at)))
-    source.put("changelist.xml", change_list(from_=source.t(5)))
+    source.list_entries(*listed, at=at)
+    source.list_changes()
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ async def test_a_copy_follows_to_where_its_source_moved(
     await source.server.stop()
     content = new.file("c", b"4", 60)
     updated = entry(new.uri("c"), "updated", datetime=new.t(60), content=content)
-    new.put("changelist.xml", change_list([updated], from_=new.t(5)))
+    new.list_changes(updated)
     right = {name: new.resources[name[-1]] for name in right}
     await run_right(source, copied, right, **ANYWHERE)
     await run_right(new, copied, right, **ANYWHERE)  # the user has heard of it, too
@@ -216,9 +216,8 @@ async def copy_of_one_resource(source: Source, folder: Path) -> Path:
     """Copy a resource, with a Change List of nothing so far."""
     source.offer()
     source.file("a", b"old")
-    listed = [entry(source.uri("a"), lastmod=source.t(0), content=b"old")]
-    source.put("resourcelist.xml", resource_list(listed, at=source.t(10)))
-    source.put("changelist.xml", change_list(from_=source.t(5)))
+    source.list_entries(entry(source.uri("a"), lastmod=source.t(0), content=b"old"))
+    source.list_changes()
     outcome = await follow_once(source, folder)
     assert outcome.claims, outcome
     source.forget()
@@ -243,8 +242,8 @@ async def test_an_unchanged_offer_costs_one_conditional_request_of_each_document
     source: Source, folder: Path
 ):
     source.offer()
-    source.put("resourcelist.xml", resource_list([], at=source.t(10)))
-    source.put("changelist.xml", change_list(from_=source.t(5)))
+    source.list_entries()
+    source.list_changes()
     offered = ("capabilitylist.xml", "/.well-known/resourcesync")
     for name in offered:
         answer = source.answers[source._path(name)]
@@ -265,7 +264,7 @@ async def test_an_archive_that_is_offered_later_closes_a_gap(
     content = source.file("a", b"new", 60)
     changed = entry(source.uri("a"), "updated", datetime=source.t(60), content=content)
     source.put("closed.xml", change_list([changed], from_=source.t(5), until=source.t(100)))
-    source.put("changelist.xml", change_list(from_=source.t(100)))
+    source.list_changes(from_=100)
     source.put("resourcelist.xml", Answer(status=503))
     outcome = await run_honest(source, copy_of_one_resource)
     assert not outcome.claims
@@ -290,13 +289,13 @@ async def test_a_capability_list_that_is_gone_is_looked_for_from_the_start(
     source: Source, folder: Path
 ):
     source.offer()
-    source.put("resourcelist.xml", resource_list([], at=source.t(10)))
-    source.put("changelist.xml", change_list(from_=source.t(5)))
+    source.list_entries()
+    source.list_changes()
     assert (await follow_once(source.site, folder)).claims
     content = source.file("a", b"new", 60)
     changed = entry(source.uri("a"), "created", datetime=source.t(60), content=content)
     listed = entry(source.uri("a"), lastmod=source.t(60), content=content)
-    source.put("resourcelist.xml", resource_list([listed], at=source.t(70)))
+    source.list_entries(listed, at=70)
     source.put("second.xml", change_list([changed], from_=source.t(5)))
     source.put(
         "capabilities.xml",
@@ -314,9 +313,8 @@ async def test_a_capability_list_that_is_gone_is_looked_for_from_the_start(
 async def test_a_capability_list_that_is_not_listed_any_more_is_left(source: Source, folder: Path):
     source.offer()
     source.file("a", b"old")
-    listed = [entry(source.uri("a"), lastmod=source.t(0), content=b"old")]
-    source.put("resourcelist.xml", resource_list(listed, at=source.t(10)))
-    source.put("changelist.xml", change_list(from_=source.t(5)))
+    source.list_entries(entry(source.uri("a"), lastmod=source.t(0), content=b"old"))
+    source.list_changes()
     assert (await follow_once(source.site, folder)).claims
     source.remove("a")
     moved = "/elsewhere/a"

@@ -187,8 +187,7 @@ async def test_an_invented_deletion(source: Source, hub: Hub, relay: Running, fo
 async def test_a_restored_source(source: Source, relay: Running, folder: Path):
     source.file("a", b"changed", 100)
     source.file("d", b"d", 110)
-    changes = [source.changed("a", "updated", 100), source.changed("d", "created", 110)]
-    source.list_changes(*changes)
+    source.list_changes(source.changed("a", "updated", 100), source.changed("d", "created", 110))
     await both_are_right(relay, source, folder)
     source.remove("d")
     source.file("a", b"a", -1000)

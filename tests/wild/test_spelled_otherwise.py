@@ -42,9 +42,8 @@ SPELLINGS = [
 def begin(source: Source, name: str) -> None:
     source.offer()
     source.file(name, b"1")
-    listed = [entry(source.uri(name), content=b"1")]
-    source.put("resourcelist.xml", resource_list(listed, at=source.t(0)))
-    source.put("changelist.xml", change_list(from_=source.t(0)))
+    source.list_entries(entry(source.uri(name), content=b"1"), at=0)
+    source.list_changes(from_=0)
 
 
 @pytest.mark.parametrize(("name", "other"), SPELLINGS)
@@ -54,8 +53,7 @@ async def test_a_deletion_applies_to_what_is_held(
     begin(source, name)
     assert (await follow_once(source, folder)).claims
     source.remove(name)
-    deleted = entry(source.uri(other), "deleted", datetime=source.t(60))
-    source.put("changelist.xml", change_list([deleted], from_=source.t(0)))
+    source.list_changes(entry(source.uri(other), "deleted", datetime=source.t(60)), from_=0)
     await run_right(source, folder)
 
 
@@ -69,12 +67,11 @@ async def test_an_update_makes_no_second_resource(
     content = source.file(name, b"22")
     source.put(other, content)
     updated = entry(source.uri(other), "updated", datetime=source.t(60), content=content)
-    source.put("changelist.xml", change_list([updated], from_=source.t(0)))
+    source.list_changes(updated, from_=0)
     await run_right(source, copy)
     # The Resource List may have either spelling.
-    listed = [entry(source.uri(other), content=content)]
-    source.put("resourcelist.xml", resource_list(listed, at=source.t(90)))
-    source.put("changelist.xml", change_list(from_=source.t(90)))
+    source.list_entries(entry(source.uri(other), content=content), at=90)
+    source.list_changes(from_=90)
     another = Selection(excluded=("nothing",))
     await run_right(source, copy, selection=another)
     assert copy.calls == [("updated", name), ("updated", name)]
@@ -89,7 +86,7 @@ async def test_a_creation_and_a_deletion_that_come_together_end_as_the_later(
         entry(source.uri("~a"), "created", datetime=source.t(60), content=b"1"),
         entry(source.uri("%7Ea"), "deleted", datetime=source.t(61)),
     ]
-    source.put("changelist.xml", change_list(changes, from_=source.t(0)))
+    source.list_changes(*changes, from_=0)
     await run_right(source, folder)
 
 
@@ -125,9 +122,8 @@ async def test_a_change_in_another_spelling_is_of_the_same_resource(
     source: Source, hub: Hub, folder: Path, uri: str, other: str, change: str, by: str
 ):
     source.offer()
-    entries = [listed(source, one, b"1") for one in (uri, OTHER)]
-    source.put("resourcelist.xml", resource_list(entries, at=source.t(0)))
-    source.put("changelist.xml", change_list(from_=source.t(0)))
+    source.list_entries(*(listed(source, one, b"1") for one in (uri, OTHER)), at=0)
+    source.list_changes(from_=0)
     content = None if change == "deleted" else b"22"
     links = () if content is None else [inline(content)]
     changed = entry(other, change, datetime=source.t(60), content=content, links=links)
@@ -150,9 +146,8 @@ async def test_a_change_in_another_spelling_is_of_the_same_resource(
     assert (await audited(source, folder)).claims
     # The comparison with the whole set finds nothing to do, whichever spelling it has.
     kept = [] if content is None else [listed(source, other, content)]
-    entries = [*kept, listed(source, OTHER, b"1")]
-    source.put("resourcelist.xml", resource_list(entries, at=source.t(90)))
-    source.put("changelist.xml", change_list(from_=source.t(90)))
+    source.list_entries(*kept, listed(source, OTHER, b"1"), at=90)
+    source.list_changes(from_=90)
     outcome = await follow_once(source, folder, pace=pace(compare=0.0))
     assert outcome.claims, outcome
     assert outcome.status.applied == 0
@@ -164,7 +159,7 @@ async def test_a_resource_is_requested_as_the_source_spelled_it_last(source: Sou
     assert (await follow_once(source, folder)).claims
     content = source.file("~a", b"22")
     updated = entry(source.uri("%7Ea"), "updated", datetime=source.t(60), content=content)
-    source.put("changelist.xml", change_list([updated], from_=source.t(0)))
+    source.list_changes(updated, from_=0)
     source.put("%7Ea", content)
     assert (await follow_once(source, folder)).claims
     (folder / "~a").write_bytes(b"edited")
@@ -184,8 +179,8 @@ async def test_a_resource_that_is_listed_in_two_spellings_is_held_once_and_repor
     entries = [
         listed(source, uri, content) for uri, content in zip(uris, (b"1", b"2"), strict=True)
     ]
-    source.put("resourcelist.xml", resource_list(entries, at=source.t(0)))
-    source.put("changelist.xml", change_list(from_=source.t(0)))
+    source.list_entries(*entries, at=0)
+    source.list_changes(from_=0)
     for _ in range(2):  # the next run only reads the Change List
         outcome = await follow_once(source, folder)
         assert not outcome.claims
@@ -209,8 +204,7 @@ async def test_a_source_that_changes_its_spelling_deletes_nothing(
     """It lists the creation of one resource and the deletion of another: the server decides."""
     begin(source, "~a")
     source.file("b", b"1")
-    listed = [entry(source.uri(name), content=b"1") for name in ("~a", "b")]
-    source.put("resourcelist.xml", resource_list(listed, at=source.t(0)))
+    source.list_entries(*(entry(source.uri(name), content=b"1") for name in ("~a", "b")), at=0)
     if exists:
         source.put("%7Ea", b"1")
     kinds = [("%7Ea", "created", b"1"), ("~a", "deleted", None)][::order]
@@ -227,13 +221,13 @@ async def test_a_source_that_changes_its_spelling_deletes_nothing(
                 source.remove("~a")
             for number, one in enumerate(changes):
                 await hub.push([one], source.t(59 + number), source.t(60 + number))
-            source.put("changelist.xml", change_list(changes, from_=source.t(0)))
+            source.list_changes(*changes, from_=0)
             await until_right(subscriber, folder, source)
     else:
         assert (await follow_once(source, folder)).claims
         if not exists:
             source.remove("~a")
-        source.put("changelist.xml", change_list(changes, from_=source.t(0)))
+        source.list_changes(*changes, from_=0)
         await run_right(source, folder)
     assert (await audited(source, folder)).claims
 
@@ -243,9 +237,8 @@ async def test_a_copy_in_which_an_earlier_version_held_three_spellings_is_mended
 ):
     source.offer()
     uri = "http://source.example/%C3%BC"
-    entries = [listed(source, one, b"1") for one in (uri, OTHER)]
-    source.put("resourcelist.xml", resource_list(entries, at=source.t(0)))
-    source.put("changelist.xml", change_list(from_=source.t(0)))
+    source.list_entries(*(listed(source, one, b"1") for one in (uri, OTHER)), at=0)
+    source.list_changes(from_=0)
     assert (await follow_once(source, folder)).claims
     state = DestinationState(default_state(folder))
     held = state.find(uri)

@@ -131,8 +131,7 @@ async def test_dates_count_no_more_once_content_has_changed_without_them(
 ):
     source.offer(changelist=None)
     serve(source, b"1", has_validators=True)
-    entries = [entry(source.uri(name), lastmod=source.t(0)) for name in NAMES]
-    source.put("resourcelist.xml", resource_list(entries, at=source.t(10)))
+    source.list_entries(*(entry(source.uri(name), lastmod=source.t(0)) for name in NAMES))
     outcome = await follow_once(source, folder)
     assert not outcome.status.limits
     # A lost file is fetched again, and the Source lists no reason for its new content.

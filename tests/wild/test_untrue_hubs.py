@@ -7,15 +7,7 @@ from pathlib import Path
 import pytest
 
 from rsnotify.selection import Selection
-from tests.wild.documents import (
-    capability_list,
-    description,
-    entry,
-    inline,
-    ln,
-    resource_list,
-    sha256,
-)
+from tests.wild.documents import capability_list, description, entry, inline, ln, sha256
 from tests.wild.hub import Hub, offer_hub
 from tests.wild.running import (
     HURRIED,
@@ -358,7 +350,7 @@ def collections(source: Source, hub: Hub) -> None:
         content = source.file(name, name.encode(), -1000)
         links = [ln("collection", collection)]
         entries.append(entry(source.uri(name), content=content, links=links))
-    source.put("resourcelist.xml", resource_list(entries, at=source.t(10)))
+    source.list_entries(*entries)
     source.list_changes()
     offer_hub(source, hub)
 

@@ -576,6 +576,8 @@ class Following:
         found = await self._in_worker(
             partial(compare, selected, action.at, lost=action.lost, packaged=action.packaged)
         )
+        if self._ended.done():
+            return
         differing, absent, unproven, checkable = found
         now = self._loop.time()
         self._perform(self._follower.differing(differing, now, absent, unproven, checkable))
@@ -583,6 +585,8 @@ class Following:
     async def _sweep(self, action: FindUnlisted) -> None:
         missing = await self._in_worker(self._state.baseline.unlisted, action.at)
         await self._in_worker(self._state.end_baseline)
+        if self._ended.done():
+            return
         self._perform(self._follower.unlisted(missing, self._loop.time()))
 
     # The results of an Apply: the `ApplyOutcome` of the applier

@@ -12,10 +12,11 @@ import pytest
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import ChangeType, Link, Rel, Resource
-from rsnotify_publisher.outbox import Forwarder, Outbox, OutboxLine
-from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
+from rsnotify_publisher import Forwarder, Outbox, PostgreSQLQueue
+from rsnotify_publisher.outbox import OutboxLine
 from tests.postgresql import PostgreSQL
 from tests.publisher.helpers import BASE, PATIENCE, eventually, quick_publisher
+from tests.publisher.published import recorded
 
 OUTBOX = Outbox()
 A, B = BASE + "a", BASE + "b"
@@ -35,12 +36,8 @@ class Source:
     def connect(self) -> psycopg.Connection:
         return psycopg.connect(self.conninfo)
 
-    def published(self) -> list[Resource]:
-        with self.publisher.source.open_journal() as journal:
-            return journal.changes(0)
-
     def reported(self) -> list[tuple[str, int | None]]:
-        return [(one.uri.removeprefix(BASE), one.length) for one in self.published()]
+        return [(one.uri.removeprefix(BASE), one.length) for one in recorded(self.publisher)]
 
     def waiting(self) -> list[tuple[int, str | None]]:
         with self.connect() as connection:
@@ -154,7 +151,7 @@ def test_all_metadata_of_a_change_passes_through(source: Source):
         OUTBOX.deleted(connection, A)
         OUTBOX.record(connection, [Resource(B, change=ChangeType.UPDATED)] * 3)
     assert source.forwarder.forward() == 5
-    created, deleted, *updated = source.published()
+    created, deleted, *updated = recorded(source.publisher)
     reported = Resource(A, change=ChangeType.CREATED, length=3, type="text/plain", hash="md5:ab")
     assert (created.length, created.type, created.hash) == (
         reported.length,
@@ -172,7 +169,11 @@ async def test_it_is_recorded_in_asyncio_too(source: Source):
         await OUTBOX.aupdated(connection, A, length=2)
         await OUTBOX.adeleted(connection, A)
     source.forwarder.forward()
-    assert [str(one.change) for one in source.published()] == ["created", "updated", "deleted"]
+    assert [str(one.change) for one in recorded(source.publisher)] == [
+        "created",
+        "updated",
+        "deleted",
+    ]
 
 
 def test_what_dies_between_record_and_delete_is_recorded_again(source: Source):

@@ -12,11 +12,15 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.pool import NullPool
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify_publisher import Publisher
-from rsnotify_publisher.outbox import Forwarder
-from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
-from rsnotify_publisher.outbox.sqlalchemy import SQLAlchemyOutbox, SQLAlchemyQueue
+from rsnotify_publisher import (
+    Forwarder,
+    PostgreSQLQueue,
+    Publisher,
+    SQLAlchemyOutbox,
+    SQLAlchemyQueue,
+)
 from tests.publisher.helpers import BASE, eventually, quick_publisher
+from tests.publisher.published import recorded
 
 
 class Base(DeclarativeBase):
@@ -54,8 +58,7 @@ def publisher(tmp_path: Path) -> Iterator[Publisher]:
 
 
 def reported(publisher: Publisher) -> list[str]:
-    with publisher.source.open_journal() as journal:
-        return [f"{one.change} {one.uri.removeprefix(BASE)}" for one in journal.changes(0)]
+    return [f"{one.change} {one.uri.removeprefix(BASE)}" for one in recorded(publisher)]
 
 
 def test_only_committed_changes_are_forwarded(engine: Engine, publisher: Publisher):

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from sqlalchemy import MetaData, create_engine
+from sqlalchemy import Engine, MetaData, create_engine
 from sqlalchemy.pool import NullPool
 
-from rsnotify.format.model import ChangeType, Resource
-from rsnotify_publisher import Publisher
-from rsnotify_publisher.outbox import Forwarder, Outbox, forwarder
-from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
-from rsnotify_publisher.outbox.sqlalchemy import SQLAlchemyOutbox, SQLAlchemyQueue
+from rsnotify.format.model import ChangeType
+from rsnotify_publisher import Forwarder, Outbox, PostgreSQLQueue, SQLAlchemyOutbox, SQLAlchemyQueue
+from rsnotify_publisher.outbox import forwarder
 from tests.publisher.helpers import BASE, eventually, quick_publisher
+from tests.publisher.published import recorded
 from tests.suspending import suspended
 
 A = BASE + "a"
@@ -54,11 +53,6 @@ run(SQLAlchemyQueue(create_engine(sys.argv[2], poolclass=NullPool), SQLAlchemyOu
 """
 
 
-def last_change(publisher: Publisher) -> Resource:
-    with publisher.source.open_journal() as journal:
-        return journal.changes(0)[-1]
-
-
 def test_no_older_change_follows_a_newer_one_in_postgresql(postgresql: str, tmp_path: Path):
     outbox = Outbox()
     with psycopg.connect(postgresql) as connection:
@@ -78,9 +72,9 @@ def test_no_older_change_follows_a_newer_one_in_postgresql(postgresql: str, tmp_
             # It takes over now, or once the first has ended.
             other.forward()
             assert first.resume() == 0
-            eventually(lambda: last_change(publisher).change is ChangeType.DELETED)
+            eventually(lambda: recorded(publisher)[-1].change is ChangeType.DELETED)
             eventually(lambda: is_empty(postgresql))
-    assert last_change(publisher).change is ChangeType.DELETED
+    assert recorded(publisher)[-1].change is ChangeType.DELETED
 
 
 def is_empty(conninfo: str) -> bool:
@@ -88,36 +82,36 @@ def is_empty(conninfo: str) -> bool:
         return connection.execute("SELECT count(*) FROM rsnotify_outbox").fetchone() == (0,)
 
 
-def test_no_older_change_follows_a_newer_one_in_sqlite(tmp_path: Path):
-    url = f"sqlite:///{tmp_path}/source.sqlite"
-    engine = create_engine(url, poolclass=NullPool)
+def in_sqlite(folder: Path) -> tuple[Engine, SQLAlchemyOutbox]:
+    """Make a database, with a change in its outbox."""
+    engine = create_engine(f"sqlite:///{folder}/source.sqlite", poolclass=NullPool)
     metadata = MetaData()
     outbox = SQLAlchemyOutbox(metadata)
     metadata.create_all(engine)
     with engine.begin() as connection:
         outbox.created(connection, A)
+    return engine, outbox
+
+
+def test_no_older_change_follows_a_newer_one_in_sqlite(tmp_path: Path):
+    engine, outbox = in_sqlite(tmp_path)
     publisher = quick_publisher(tmp_path / "state")
     other = Forwarder(publisher, SQLAlchemyQueue(engine, outbox), poll=0.1)
     program = FORWARD + BY_SQLALCHEMY
-    with publisher, suspended(program, str(tmp_path / "state"), url) as first:
+    with publisher, suspended(program, str(tmp_path / "state"), str(engine.url)) as first:
         with engine.begin() as connection:
             outbox.deleted(connection, A)
         other.forward()
         assert first.resume() == 0
         other.forward()
-        assert last_change(publisher).change is ChangeType.DELETED
+        assert recorded(publisher)[-1].change is ChangeType.DELETED
 
 
 def test_a_forwarder_warns_of_one_that_keeps_it_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(forwarder, "_PATIENCE", 0.01)
-    engine = create_engine(f"sqlite:///{tmp_path}/source.sqlite", poolclass=NullPool)
-    metadata = MetaData()
-    outbox = SQLAlchemyOutbox(metadata)
-    metadata.create_all(engine)
-    with engine.begin() as connection:
-        outbox.created(connection, A)
+    engine, outbox = in_sqlite(tmp_path)
     arguments = (str(tmp_path / "state"), str(engine.url))
     publisher = quick_publisher(tmp_path / "state")
     waiting = Forwarder(publisher, SQLAlchemyQueue(engine, outbox), poll=0.01)

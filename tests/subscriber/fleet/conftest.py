@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rsnotify_subscriber import FolderMirror, Received, Subscriber
-from rsnotify_subscriber.fleet import Fleet, FollowedSourceStatus, Limits
+from rsnotify_subscriber import Fleet, FolderMirror, Limits, Received, Subscriber
+from rsnotify_subscriber.fleet import FollowedSourceStatus
 from tests.subscriber.destination import PACE, PATIENCE, files_of
 from tests.subscriber.options import gathered
 from tests.subscriber.source import SmallSource

@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_subscriber import PushState, Received
-from rsnotify_subscriber.fleet import Fleet, Limits, Phase, totals
+from rsnotify_subscriber import Fleet, Limits, PushState, Received
+from rsnotify_subscriber.fleet import Phase, totals
 from tests.subscriber.fleet.conftest import PATIENCE, Hanging, Many, until, until_level
 from tests.subscriber.hub import SmallHub, push
 

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_subscriber import Received
-from rsnotify_subscriber.fleet import Fleet, Phase, totals
+from rsnotify_subscriber import Fleet, Received
+from rsnotify_subscriber.fleet import Phase, totals
 from rsnotify_subscriber.fleet import fleet as reloading
 from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration, load

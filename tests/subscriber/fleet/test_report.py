@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import ssl
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
@@ -11,8 +13,9 @@ import pytest
 from rich.console import Console
 
 from rsnotify_subscriber import Fleet, FolderMirror, PushState, Status, Subscriber
-from rsnotify_subscriber.commands.follow_fleet import FleetReport
+from rsnotify_subscriber.commands.follow_fleet import FleetReport, name_sources
 from rsnotify_subscriber.fleet import FollowedSourceStatus, Phase
+from rsnotify_subscriber.fleet.fleet import SOURCE_NAME
 
 #: What stands for a control character.
 UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
@@ -84,3 +87,30 @@ def test_a_copy_that_is_not_what_the_source_says_is_in_trouble(tmp_path: Path) -
     mirror = FolderMirror(tmp_path / "copy")
     fleet.add("a", Differing("https://a.example/", mirror, state=tmp_path, shared=fleet.shared))
     assert fleet.status["a"].error == "3 resources, and not 4"
+
+
+# Lines of many Sources in one log.
+
+
+@pytest.fixture
+def of_a_source() -> Iterator[None]:
+    token = SOURCE_NAME.set("https://a.example/100%d")
+    with name_sources():
+        yield
+    SOURCE_NAME.reset(token)
+
+
+@pytest.mark.usefixtures("of_a_source")
+def test_a_line_begins_with_the_name_of_its_source(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("a").warning("%d of %s", 3, "5%")
+    logging.getLogger("a").warning("100%")
+    assert caplog.messages == ["https://a.example/100%d: 3 of 5%", "https://a.example/100%d: 100%"]
+
+
+@pytest.mark.usefixtures("of_a_source")
+def test_a_wrong_log_call_of_a_handler_does_not_end_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caplog.handler, "level", logging.CRITICAL)  # it fails at such a line
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    logging.getLogger("a").warning("%d", "no number")

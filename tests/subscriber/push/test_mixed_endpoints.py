@@ -12,10 +12,9 @@ from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import write_document
+from rsnotify_subscriber import TransportListener, Via
 from rsnotify_subscriber.push.endpoints import Endpoint
 from rsnotify_subscriber.push.push_subscription import HOLD, LONGEST_HOLD, PushSubscription
-from rsnotify_subscriber.push.transport import TransportListener
-from rsnotify_subscriber.terms import Via
 from tests.core.mixed import HISTORIES, Mixed, deliver_perfectly, through
 from tests.core.mixed import Connection as Line
 from tests.core.world import OFFER, PATIENT, Destination, Source

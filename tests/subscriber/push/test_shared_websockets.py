@@ -15,7 +15,7 @@ from websockets.typing import Subprotocol
 from rsnotify.errors import FetchError, RefusedAddress, Unavailable
 from rsnotify.runtime import shared_websockets
 from rsnotify.runtime.shared_websockets import SharedWebSockets
-from rsnotify_subscriber.push.transport import TransportListener
+from rsnotify_subscriber import TransportListener
 from rsnotify_subscriber.push.websocket_transport import HubWebSocket, WebSocketTransport
 from tests.subscriber.hub import anywhere, nowhere
 

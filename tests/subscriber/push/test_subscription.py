@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
+import pytest
+
 from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import Instant
-from rsnotify_subscriber.events import Event, PushDown, PushUp
-from rsnotify_subscriber.push.endpoints import Endpoint
+from rsnotify_subscriber import Callbacks, Event, PushDown, PushUp, TransportListener, Via
+from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.push.endpoints import MOST, Endpoint, Transports
+from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT
 from rsnotify_subscriber.push.push_subscription import (
     HOLD,
     PATIENCE,
@@ -19,9 +24,7 @@ from rsnotify_subscriber.push.push_subscription import (
     SLACK,
     PushSubscription,
 )
-from rsnotify_subscriber.push.transport import TransportListener
-from rsnotify_subscriber.terms import Via
-from tests.subscriber.push.virtual import run
+from tests.subscriber.push.virtual import VirtualLoop, run
 
 #: What is known when ways are joined.
 KNOWN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -260,3 +263,87 @@ async def test_a_worse_endpoint_of_the_same_hub_is_closed_once_the_better_has_he
     assert kept.names() == [kept.better.way.hub, kept.worse.way.hub]
     await asyncio.sleep(2)
     assert kept.names() == [kept.better.way.hub]
+
+
+# `PushSubscription` on an event loop that is not exact, as none is.
+
+
+#: What passes between two looks at the clock, in seconds.
+STEP = 2.0**-10
+
+
+class InexactLoop(VirtualLoop):
+    """Time goes on while one works, and timers fire a little early, as in whole milliseconds."""
+
+    def __init__(self, early: float) -> None:
+        super().__init__()
+        self._early = early
+
+    def time(self) -> float:
+        self._passed += STEP
+        return super().time()
+
+    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, **context: Any) -> Any:
+        return super().call_at(when - self._early, callback, *args, **context)
+
+
+class Away:
+    """A hub that is away for some tries, and listens to who hears of them."""
+
+    def __init__(self, tries: int) -> None:
+        self.tries = tries
+        self.is_up = asyncio.Event()
+
+    async def receive(self, since: Instant | None, listener: TransportListener) -> None:
+        self.tries -= 1
+        if self.tries < 0:
+            self.is_up.set()
+            listener.up()
+            await asyncio.Event().wait()
+        raise Unavailable("hub", "it is away")
+
+
+class Nobody:
+    """Hears, and does nothing."""
+
+    def up(self, hub: str | None = None) -> None: ...
+    def down(self) -> None: ...
+    def gap(self) -> None: ...
+    def ended(self) -> None: ...
+    def audience(self, listeners: int) -> None: ...
+    def fragment(self, document: bytes) -> Instant | None: ...
+
+
+@pytest.mark.parametrize("steps", range(16))
+def test_a_lost_hub_is_tried_again_however_early_a_timer_fires(steps: int) -> None:
+    async def live() -> None:
+        hub = Away(10)
+        way = Endpoint(Via.WEBSOCKET, "topic", ("hub",), lambda _: hub)
+        keeping = asyncio.create_task(
+            PushSubscription([way], Nobody(), lambda: None, Random(steps)).run()
+        )
+        await asyncio.wait_for(hub.is_up.wait(), 600)
+        keeping.cancel()
+        await asyncio.wait({keeping})
+
+    with asyncio.Runner(loop_factory=lambda: InexactLoop(steps * STEP / 2)) as runner:
+        runner.run(live())
+
+
+# Which ways there are to what a Source offers.
+
+
+def test_of_very_many_hubs_only_the_first_are_used() -> None:
+    kinds = "wss", "mqtts", "https"
+    hubs = [f"{kind}://h{n}.example/" for n in range(5_000) for kind in kinds]
+    ways = Transports(
+        Via.AUTO, Sessions("http://a.example/"), Callbacks("http://b.example/"), DEFAULT_MQTT
+    )
+    found = ways.endpoints("http://a.example/topic", hubs)
+    assert Counter(way.kind for way in found) == {
+        Via.WEBSOCKET: MOST,
+        Via.MQTT: MOST,
+        Via.WEBSUB: 1,
+    }
+    assert [way.hub for way in found[:2]] == hubs[0:6:3]
+    assert len(found[-1].hubs) == MOST

@@ -14,10 +14,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from rsnotify.errors import FetchError
+from rsnotify_subscriber import Callbacks, WebSubTerms
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.push.websub_callbacks import Callbacks
 from rsnotify_subscriber.push.websub_transport import WebSubTransport
-from rsnotify_subscriber.terms import WebSubTerms
 from tests.web_servers import serving_asgi, serving_wsgi
 
 E = TypeVar("E", bound=FetchError)

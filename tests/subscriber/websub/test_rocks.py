@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rsnotify.errors import Unavailable
-from rsnotify_subscriber.terms import WebSubTerms
+from rsnotify_subscriber import WebSubTerms
 from tests.subscriber.websub.blog import Blog
 from tests.subscriber.websub.desk import TERMS, Desk, open_desk
 

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rsnotify_subscriber import PushState
-from rsnotify_subscriber.events import PushDown
+from rsnotify_subscriber import PushDown, PushState
 from rsnotify_subscriber.push import websocket_transport as websocket
 from tests.resolving import hanging, not_answering, resolve
 from tests.subscriber.destination import Destination

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+
 import pytest
 from aiohttp import web
+from websockets.utils import accept_key
 
 from rsnotify.errors import ConfigurationError, Unavailable
-from rsnotify_subscriber import PushState
-from rsnotify_subscriber.events import (
+from rsnotify_subscriber import (
+    Behind,
+    Event,
+    GapSeen,
+    LevelReached,
     OfferChanged,
+    Pulling,
+    PushDown,
+    PushState,
+    PushUp,
+    Via,
 )
 from rsnotify_subscriber.following import following as rediscovery
 from rsnotify_subscriber.push import push_subscription as failover
 from rsnotify_subscriber.push import websocket_transport as websocket
 from tests.subscriber.destination import PACE, PATIENCE, Destination
 from tests.subscriber.hub import SmallHub, anywhere, push
-from tests.subscriber.push.failing_over.scene import (
-    LIST,
-    followed,
-)
+from tests.subscriber.push.failing_over.scene import LIST, followed
 from tests.subscriber.source import SmallSource, status
 
 
@@ -187,3 +196,86 @@ async def test_another_offer_affects_only_the_hubs_that_changed(
         assert len(other.subscriptions) == 1
     offers = [one.now.hubs for one in destination.events_of(OfferChanged)]
     assert offers == [(other.url, hub.url), (other.url,), ()]
+
+
+# The events that an application receives about its endpoints.
+
+
+def ways(destination: Destination) -> list[Event]:
+    """Return what is told of ways; when it is level again is told beside that."""
+    return [one for one in destination.events if isinstance(one, PushUp | PushDown)]
+
+
+async def test_an_application_receives_events_about_its_endpoints(
+    source: SmallSource, two: list[SmallHub], destination: Destination
+) -> None:
+    hub, other = two
+    events = destination.events
+    async with followed(destination) as subscriber:
+        await hub.subscribed()
+        topic = source.base + "channel.xml"
+        assert PushUp(Via.WEBSOCKET, hub.url, topic) in events
+        assert isinstance([one for one in events if not isinstance(one, PushUp)][-1], LevelReached)
+        names = [type(one).__name__ for one in events]
+        baseline = [name for name in names if name.startswith("Base")]
+        assert baseline == ["BaselineBegun", "BaselineComplete"]
+        rungs = [one.kind.value for one in destination.events_of(Pulling)]
+        assert rungs[:2] == ["Resource List", "Change List"]
+        events.clear()
+        source.put("lost", b"1")
+        source.put("seen", b"2")
+        await push(source, hub)
+        await destination.until_equal()
+        await destination.until(lambda: subscriber.status.level)
+        kinds = [type(one) for one in events if not isinstance(one, Behind | LevelReached)]
+        assert kinds == [GapSeen, Pulling]
+        events.clear()
+        await hub.stop()
+        await destination.until_by(other.url)
+        (down,) = destination.events_of(PushDown)
+        assert (down.hub, down.left) == (hub.url, 0)
+        assert hub.url in down.reason
+        assert PushUp(Via.WEBSOCKET, other.url, topic) in events
+        await hub.server.start()
+        await hub.subscribed(2)
+        source.put_inline("newest", b"by the first")
+        await push(source, hub)
+        await destination.until_by(hub.url)
+        assert ways(destination)[-1] == PushDown(Via.WEBSOCKET, other.url, topic, "", 1)
+    assert ways(destination)[-1] == PushDown(Via.WEBSOCKET, hub.url, topic, "", 0)
+
+
+async def test_an_event_handler_may_fail_and_may_stop_the_subscriber(
+    two: list[SmallHub], destination: Destination, caplog: pytest.LogCaptureFixture
+) -> None:
+    def on_event(event: Event) -> None:
+        if isinstance(event, PushUp):
+            destination.current.stop()
+        raise ZeroDivisionError
+
+    async with asyncio.timeout(PATIENCE):
+        with suppress(asyncio.CancelledError):
+            await destination.subscriber(on_event=on_event).run()
+    assert "on_event failed at PushUp" in caplog.text
+
+
+# A hub that sends something before it is requested does not end the subscriber.
+
+
+async def test_a_message_in_one_packet_with_the_handshake_is_ignored() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = (await reader.readuntil(b"\r\n\r\n")).decode()
+        fields = dict(line.split(": ", 1) for line in request.splitlines()[1:] if line)
+        accept = accept_key(fields["Sec-WebSocket-Key"])
+        writer.write(
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Accept: " + accept.encode() + b"\r\n\r\n\x81\x02{}"
+        )
+        await reader.readexactly(2)  # the subscription
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        hub = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        with pytest.raises(Unavailable, match="lost"):
+            await websocket.WebSocketTransport(hub, "t", anywhere).receive(None, Nobody())

@@ -15,11 +15,7 @@ from rsnotify_subscriber.push import websub_transport as transport
 from tests.mosquitto import Mosquitto
 from tests.subscriber.destination import Destination
 from tests.subscriber.hub import SmallHub, push
-from tests.subscriber.push.failing_over.scene import (
-    LIST,
-    RARE,
-    followed,
-)
+from tests.subscriber.push.failing_over.scene import LIST, RARE, followed
 from tests.subscriber.source import SmallSource, status
 from tests.subscriber.test_mqtt import publish
 from tests.subscriber.websub.blog import open_blog
