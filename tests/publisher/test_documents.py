@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import subprocess
 import sys
 import threading
@@ -199,6 +201,20 @@ def test_a_folder_that_cannot_be_written_is_tried_again(
         eventually(lambda: "retrying" in caplog.text)
         link.replace(documents)
     assert [entry.uri for entry in read(publisher, "changelist.xml").resources] == [BASE + "a"]
+
+
+def test_a_file_system_without_hard_links_has_every_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with quick_publisher(tmp_path) as publisher:
+        publisher.updated(BASE + "a")
+    for name in ("resourcelist.xml", "changelist.xml"):
+        assert [entry.uri for entry in read(publisher, name).resources] == [BASE + "a"]
+    assert read(publisher, "channel.xml")
 
 
 @pytest.mark.parametrize("in_the_way", ["", "documents", "documents/resourcesync"])

@@ -121,7 +121,11 @@ async def first_warning(
     ) as publisher:
         await publisher.aupdated(BASE + "a")
         await hub.until(lambda: len(hub.headers) > 2)
-    (warning,) = [each.getMessage() for each in log.records if each.levelno >= logging.WARNING]
+    (warning,) = [
+        each.getMessage()
+        for each in log.records
+        if each.levelno >= logging.WARNING and each.name == "rsnotify.publisher"
+    ]
     assert "secret" not in warning
     return warning
 
@@ -143,6 +147,14 @@ async def test_a_permanent_refusal_names_the_remedy(
     warning = await first_warning(tmp_path, hub, hub.url + "websub", caplog)
     assert f"it answered {status} " in warning
     assert remedy in warning
+
+
+async def test_a_hub_that_has_moved_is_named_with_its_new_url(
+    tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
+):
+    hub.refuse_with, hub.location = 308, "/new"
+    warning = await first_warning(tmp_path, hub, hub.url + "websub", caplog)
+    assert f"name the hub as {hub.url}new" in warning
 
 
 async def test_a_token_that_is_refused_is_to_be_replaced_granted_or_omitted(
@@ -170,6 +182,30 @@ async def test_a_refused_websocket_names_the_remedy(
     warning = await first_warning(tmp_path, hub, hub.url, caplog)
     assert f"it answered {status} " in warning
     assert "give the Source a token" in warning
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (
+            '{"type": "error", "code": "forbidden", "message": "not you"}',
+            "it answered forbidden: not you",
+        ),
+        ('{"type": "subscribed"}', "it answered 'subscribed' to publish"),
+        (
+            '{"type": "publishing", "through": "yesterday"}',
+            "its through is no datetime: 'yesterday'",
+        ),
+        ("nonsense", "it sent no control frame: "),
+    ],
+)
+async def test_a_hub_that_does_not_let_publishing_begin_is_reported(
+    tmp_path: Path, hub: FakeHub, answer: str, reason: str, caplog: pytest.LogCaptureFixture
+):
+    hub.answer_with = answer
+    warning = await first_warning(tmp_path, hub, hub.url, caplog)
+    assert reason in warning
+    assert ("give the Source a token" in warning) == ("forbidden" in answer)
 
 
 async def test_a_hub_that_comes_back_and_refuses_says_what_to_change(
