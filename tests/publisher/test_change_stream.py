@@ -131,6 +131,23 @@ async def test_a_journal_that_cannot_be_read_is_left_to_the_feeds(tmp_path: Path
         stream.read(0, 1)
 
 
+async def test_contents_that_cannot_be_read_at_all_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def read(uris: Sequence[str]) -> Mapping[str, bytes]:
+        raise MemoryError
+
+    with Journal(tmp_path / "journal.sqlite3", BASE) as journal, ThreadPoolExecutor(1) as pool:
+        stream = ChangeStream(read, lambda work: None, pool)
+        with journal.transaction():
+            journal.record([change("a")])
+        stream.open(journal)
+        recorded = stream.read(0, 1)
+        assert recorded is not None
+        assert await stream.contents(recorded) == {BASE + "a": None}
+    assert "contents are not sent inline" in caplog.text
+
+
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["record", "record_elsewhere", "deliver", "poll", "feed", "promise"]),
