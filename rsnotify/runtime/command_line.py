@@ -287,6 +287,19 @@ def complain(what: Exception | str, code: int) -> typer.Exit:
     return typer.Exit(code)
 
 
+def require_files(what: str, needed: int) -> None:
+    """Let this process open so many files; complain if the system does not allow that."""
+    from rsnotify.runtime.processes import allow_files
+
+    allowed = allow_files(needed)
+    if allowed < needed:
+        complain(
+            f"{what} may need {needed:,} files and connections at once, and the system allows "
+            f"{allowed:,}; raise that (ulimit -n)",
+            0,
+        )
+
+
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
