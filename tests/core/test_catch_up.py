@@ -287,3 +287,17 @@ def test_the_change_list_is_read_after_a_fragment_without_a_beginning() -> None:
     wire.actions = wire.follower.fragment(pushed, wire.now)
     assert [change.uri for change in applied(wire.actions)] == ["5"]
     assert wire.follower.wakeup == wire.now + PACE.gap_grace
+
+
+@pytest.mark.parametrize("offer", [LISTS, ALL])
+def test_an_empty_change_list_without_datetimes_proves_nothing_and_hides_nothing(
+    offer: Offer,
+) -> None:
+    wire = Wire(offer, BEGUN)
+    for _ in range(2):
+        answer(wire, Document(Capability.CHANGE_LIST))
+        assert wire.follower.level
+        assert wire.follower.known == EPOCH
+        wire.wait()
+    (change,) = applied(answer(wire, changes(0, 5)))
+    assert change.uri == "5"

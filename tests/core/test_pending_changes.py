@@ -378,3 +378,23 @@ def test_a_whole_set_drops_only_what_it_contradicts() -> None:
         "watched and listed",
         "watched and announced later",
     }
+
+
+@pytest.mark.parametrize(
+    ("hashes", "check"),
+    [
+        (("md5:00", "md5:11"), CheckMethod.FETCH),
+        (("md5:00", None), CheckMethod.FETCH),
+        (("md5:00", "md5:00"), CheckMethod.DATE),
+    ],
+)
+def test_changes_of_which_a_coarse_datetime_hides_the_order_are_decided_by_a_request(
+    hashes: tuple[str | None, str | None], check: CheckMethod
+) -> None:
+    changes = [
+        Change("a", ChangeType.UPDATED, moment, Resource("a", datetime=moment, hash=text))
+        for moment, text in zip((at(0).replace(fold=1), at(30)), hashes, strict=True)
+    ]
+    for order in (changes, changes[::-1]):
+        _, (found,) = dispatched(*order)
+        assert found.check is check
