@@ -398,3 +398,12 @@ def test_changes_of_which_a_coarse_datetime_hides_the_order_are_decided_by_a_req
     for order in (changes, changes[::-1]):
         _, (found,) = dispatched(*order)
         assert found.check is check
+
+
+def test_t_waits_for_the_earliest_announcement_of_a_change_that_has_failed() -> None:
+    a = change("a", 5)
+    pending, _ = dispatched(a)
+    pending.failed(a, now=0)
+    for since in (at(2), at(4)):
+        assert not pending.add(a, since=since), "nothing new to try"
+        assert pending.low_water() == at(2)
