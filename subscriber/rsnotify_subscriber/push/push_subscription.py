@@ -456,8 +456,8 @@ class PushSubscription:
     def pulled(self, began: float, *, news: bool) -> None:
         """Compare with the lists, which have what hubs should have sent, too.
 
-        A hub need not send what happened before its connection came up. So the first lists that
-        are read after that show nothing about it.
+        A hub does not have to send what happened before its connection came up. So the first lists
+        that are read after that show nothing about it.
 
         Args:
             began: The time at which reading the lists began.

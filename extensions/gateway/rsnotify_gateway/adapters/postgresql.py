@@ -177,7 +177,7 @@ class PostgreSQLAdapter:
                 await run(thread, self._queue.wait, min(self._poll, _LOOK))
         except StorageError as error:
             _log.warning("%s", str(error).replace(f'"{self._user}"', '"…"'))
-            # Others may read the problem, and need not know where the database is.
+            # Others may read the problem, which must not say where the database is.
             raise StorageError("the database cannot be read; see the log of the gateway") from error
         finally:
             self._queue.interrupt()
