@@ -19,7 +19,8 @@ import typer
 from typer.testing import CliRunner
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.command_line import application
+from rsnotify.runtime import processes
+from rsnotify.runtime.command_line import application, require_files
 from rsnotify_hub_check.run import app as hub_check
 
 #: What takes long to import, and no help needs.
@@ -224,3 +225,16 @@ def test_a_misspelt_command_is_answered_by_those_that_are_like_it():
     result = CliRunner().invoke(application(), ["hbu"])
     assert result.exit_code == 2
     assert "No such command 'hbu'. Did you mean 'hub'?" in result.output
+
+
+def test_too_low_a_limit_of_files_is_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(processes, "allow_files", lambda wanted: 1_024)
+    require_files("3 sets", 1_024)
+    assert capsys.readouterr().err == ""
+    require_files("30 sets", 2_000)
+    assert capsys.readouterr().err == (
+        "rsnotify: 30 sets may need 2,000 files and connections at once, and the system allows "
+        "1,024; raise that (ulimit -n)\n"
+    )

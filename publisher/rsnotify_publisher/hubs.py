@@ -192,7 +192,6 @@ def parse_hubs(
     login: BrokerLogin = ANONYMOUS,
     version: str = "5",
     xmpp: Struct | None = None,
-    logins: Mapping[str, Struct] = MappingProxyType({}),
 ) -> tuple[Hub, ...]:
     """Read the hubs of a Source as a user names them, as `parse_hub` does.
 
@@ -201,10 +200,7 @@ def parse_hubs(
     Raises:
         ConfigurationError: A URL is not that of a hub, or there is no hub to advertise.
     """
-    hubs = tuple(
-        parse_hub(url, token, login=login, version=version, xmpp=xmpp, logins=logins)
-        for url in urls
-    )
+    hubs = tuple(parse_hub(url, token, login=login, version=version, xmpp=xmpp) for url in urls)
     for hub in hubs:
         transport = offered_transport(hub.uri)
         if transport is not None and not hub.login.is_given:

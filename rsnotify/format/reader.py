@@ -393,8 +393,6 @@ class DocumentBuilder(_ParserTarget):
         assert entry is not None
         if "uri" not in entry:
             raise self._invalid("it has no loc (core §7)")
-        if len(entry["uri"]) > self._uri_length:
-            self._check_length(entry["uri"])
         if self._links:
             entry["links"] = tuple(self._links)
             self._links = []

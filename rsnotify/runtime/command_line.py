@@ -22,7 +22,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from importlib.metadata import EntryPoint, entry_points
 from types import FrameType
@@ -321,19 +321,11 @@ def _reduce_garbage_collection() -> None:
 
 def run_until_stopped(work: Callable[[], Coroutine[None, None, T]]) -> T | None:
     """Run a coroutine as `run` does; return None if SIGINT or SIGTERM cancelled it."""
-    import asyncio
+    from rsnotify.runtime.tasks import first_completed
 
     async def main(stop: asyncio.Event) -> T | None:
-        working = asyncio.create_task(work())
-        stopper = asyncio.create_task(stop.wait())
-        await asyncio.wait([working, stopper], return_when=asyncio.FIRST_COMPLETED)
-        stopper.cancel()
-        if working.done():
-            return working.result()
-        working.cancel()
-        with suppress(asyncio.CancelledError):
-            await working
-        return None
+        async with first_completed(work(), stop.wait()) as (working, _):
+            return working.result() if working.done() else None
 
     return run(main)
 
@@ -348,6 +340,19 @@ def complain(what: Exception | str, code: int) -> typer.Exit:
     lines = map(printable, str(what).split("\n"))
     typer.echo("rsnotify: " + "\n".join(lines), err=True)
     return typer.Exit(code)
+
+
+def require_files(what: str, needed: int) -> None:
+    """Let this process open so many files; complain if the system does not allow that."""
+    from rsnotify.runtime.processes import allow_files
+
+    allowed = allow_files(needed)
+    if allowed < needed:
+        complain(
+            f"{what} may need {needed:,} files and connections at once, and the system allows "
+            f"{allowed:,}; raise that (ulimit -n)",
+            0,
+        )
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

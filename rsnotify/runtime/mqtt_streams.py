@@ -22,7 +22,7 @@ from websockets.typing import Subprotocol
 from rsnotify.errors import RsnotifyError
 from rsnotify.runtime.dialing import Dialer, is_proxied
 from rsnotify.runtime.mqtt_broker import Broker
-from rsnotify.runtime.tasks import cancel
+from rsnotify.runtime.tasks import cancel, settle
 
 
 class PacketTooLong(RsnotifyError, ValueError):
@@ -170,8 +170,7 @@ class TcpByteStream(ByteStream, asyncio.Protocol):
         self.feed(data)
 
     def connection_lost(self, error: Exception | None) -> None:
-        if not self._lost.done():
-            self._lost.set_result(None)
+        settle(self._lost, None)
         self.end(error)
 
     def pause_writing(self) -> None:

@@ -173,7 +173,7 @@ class BaselineBegun(Struct, frozen=True, tag=True):
 
 
 class BaselineComplete(Struct, frozen=True, tag=True):
-    """All differences are known. They need not be applied yet."""
+    """All differences are known. Some may still have to be applied."""
 
 
 class LevelReached(Struct, frozen=True, tag="Level"):

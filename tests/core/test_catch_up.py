@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ContentMismatch, NotFound, Unavailable
-from rsnotify.format.coverage import EARLIEST, Change
+from rsnotify.format.coverage import EARLIEST, Change, CheckMethod
 from rsnotify.format.datetimes import Instant, postponed
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
@@ -210,3 +210,89 @@ def test_a_document_that_fails_twice_for_the_same_reason_is_one_warning() -> Non
         warnings += [note.warning for note in wire.actions if isinstance(note, LogNote)]
     assert warnings == [True, False, True]
     assert levels == [False, False, False]
+
+
+def test_a_comparison_that_fails_is_reported_and_the_change_list_is_read_instead() -> None:
+    wire = Wire(ALL, BEGUN, compare=0.0)
+    assert wire.requested() == [DocumentKind.RESOURCE_LIST]
+    wire.answer(Unavailable("resources", "busy"))
+    assert wire.requested() == [DocumentKind.CHANGE_LIST]
+    (warning,) = [
+        one for one in wire.actions if isinstance(one, LogNote) and "compared" in one.text
+    ]
+    assert warning.text == "the copy could not be compared with the whole set: resources: busy"
+    assert warning.warning
+    answer(wire, changes(0))
+    assert wire.follower.level
+
+
+def test_what_the_copy_has_lost_lacks_a_comparison_until_one_succeeds() -> None:
+    wire = Wire(ALL, BEGUN)
+    answer(wire, changes(0))
+    follower = wire.follower
+    assert follower.is_settled
+    for is_possible in (False, True):
+        wire.actions = follower.compare_lost(wire.now)
+        assert follower.is_comparing
+        assert not follower.is_settled
+        while not wire.requested():
+            wire.wait()
+        assert wire.requested() == [DocumentKind.RESOURCE_LIST]
+        if is_possible:
+            answer(wire, resource_list(3))
+            wire.actions = follower.differing([], wire.now)
+            wire.actions = follower.unlisted([], wire.now)
+        else:
+            wire.answer(Unavailable("resources", "busy"))
+        assert follower.lacks_comparison is not is_possible
+        answer(wire, changes(0))
+        assert follower.is_settled
+        assert not follower.is_comparing
+
+
+def test_without_a_resource_list_the_copy_is_compared_with_the_next_change_list() -> None:
+    wire = Wire(LISTS, Progress(at(9), at(9)))
+    compared = []
+    for has_lost in (False, False, True):
+        if has_lost:
+            wire.actions = wire.follower.compare_lost(wire.now)
+            assert not wire.follower.is_comparing
+        while not wire.requested():
+            wire.wait()
+        found = applied(answer(wire, changes(0, 1)))
+        compared.append([one.uri for one in found if one.check is CheckMethod.COMPARE])
+        for one in found:
+            wire.actions = wire.follower.applied([one], wire.now)
+    assert compared == [["1"], [], ["1"]]
+
+
+def test_an_answer_to_an_earlier_request_is_not_used() -> None:
+    wire = Wire(LISTS, BEGUN)
+    (fetch,) = [action for action in wire.actions if isinstance(action, Fetch)]
+    answer(wire, changes(0))
+    assert wire.follower.fetched(fetch, changes(0, 1), wire.now) == []
+    assert wire.follower.fetch_failed(fetch, Unavailable("changes", "busy"), wire.now) == []
+    assert wire.follower.level
+
+
+def test_the_change_list_is_read_after_a_fragment_without_a_beginning() -> None:
+    wire = Wire(LISTS, BEGUN)
+    answer(wire, changes(0))
+    pushed = replace(changes(0, 5), capability=Capability.CHANGE_NOTIFICATION, from_=None)
+    wire.actions = wire.follower.fragment(pushed, wire.now)
+    assert [change.uri for change in applied(wire.actions)] == ["5"]
+    assert wire.follower.wakeup == wire.now + PACE.gap_grace
+
+
+@pytest.mark.parametrize("offer", [LISTS, ALL])
+def test_an_empty_change_list_without_datetimes_proves_nothing_and_hides_nothing(
+    offer: Offer,
+) -> None:
+    wire = Wire(offer, BEGUN)
+    for _ in range(2):
+        answer(wire, Document(Capability.CHANGE_LIST))
+        assert wire.follower.level
+        assert wire.follower.known == EPOCH
+        wire.wait()
+    (change,) = applied(answer(wire, changes(0, 5)))
+    assert change.uri == "5"

@@ -114,6 +114,17 @@ def test_of_a_list_closed_since_only_new_entries_are_used_unless_its_beginning_c
         assert kept(copy.read(later, closed, is_open=False)) == ["f9 date"]
 
 
+def test_a_closed_list_is_compared_if_coarse_datetimes_may_be_after_what_is_confirmed() -> None:
+    closed = Fetch("http://a.example/closed-1.xml", DocumentKind.CHANGE_LIST_ARCHIVE)
+    coarse = at(0).replace(fold=1)
+    entry = Resource("a", datetime=coarse, change=ChangeType.UPDATED)
+    listed = Change("a", ChangeType.UPDATED, at(0), entry)
+    coverage = Coverage(at(-9), at(8), closed=True, ordered=True, changes=(listed,))
+    assert kept(Copy().read(coverage, closed, is_open=False)) == ["a0 compare"]
+    exact = replace(listed, resource=replace(entry, datetime=at(0)))
+    assert kept(Copy().read(replace(coverage, changes=(exact,)), closed, is_open=False)) == []
+
+
 def test_content_of_a_package_that_is_out_of_order_is_fetched_instead() -> None:
     copy = Copy()
     copy.read(covering("a6"))

@@ -70,6 +70,7 @@ def test_a_hash_attribute_is_read_as_in_the_vectors(vector: dict[str, str | None
         ("sha256:ab", "SHA-256:AB", True),
         ("sha-256:aa", "sha-256:qg==", None),
         ("sha-256:aa sha-256:qg==", "sha-256:bb", False),
+        ("md5: sha-256:aa", "md5: sha-256:aa", True),
         ("md5:aa", "sha-256:aa", None),
         ("md5:aa", None, None),
         (None, "md5:aa", None),

@@ -47,6 +47,8 @@ PIECES = [
     f"<url><loc>http://e.example/</loc><rs:ln rel='a' href='{'b' * 8_200}'/></url>",
     f'<url><loc>http://e.example/</loc><rs:ln rel="a" href="{"b" * 8_200}"/></url>',
     f'<url><loc>http://e.example/</loc><rs:ln rel="a" href="data:,{"b" * 8_200}"/></url>',
+    f'<url><loc>a:b</loc><rs:md length="1"/><rs:ln rel="a" href="data:,{"b" * 8_200}"/></url>',
+    f'<url><loc>a:b</loc><rs:md length="1"/><rs:ln rel="a" href="{"b" * 8_200}"/></url>',
     '<url><loc>a:b</loc><rs:ln href="a" pri="2" rel="via" x="y"/></url>',
     '<url><loc>a:b</loc><rs:ln rel="a" href="b" length="007" modified="2013-01-03"/></url>',
     '<url><loc>a:b</loc><rs:ln rel="a" href="b" pri="7" modified="2013-01-03T09:00:00Z"/></url>',
@@ -177,6 +179,14 @@ def test_it_makes_no_difference_where_a_document_is_damaged(
     if damaged.startswith(DECLARATION.encode()):
         parsed = damaged.replace(DECLARATION.encode(), (DECLARATION + ONLY_PARSED).encode(), 1)
         assert outcome(cut(damaged, size)) == outcome(cut(parsed, size))
+
+
+@pytest.mark.parametrize("size", [40, 1_000])
+def test_an_entry_that_is_not_utf_8_is_refused(size: int) -> None:
+    entries = f"{PLAIN}<url><loc>http://e.example/é</loc></url>{PLAIN}"
+    for encoding, count in (("utf-8", 3), ("latin-1", None)):
+        read = outcome(cut(f"{DECLARATION}{ROOT}{entries}</urlset>".encode(encoding), size))
+        assert (None if read is None else len(read.resources)) == count
 
 
 @pytest.mark.parametrize(

@@ -373,3 +373,32 @@ def test_a_whole_set_drops_only_what_it_contradicts() -> None:
         "watched and listed",
         "watched and announced later",
     }
+
+
+@pytest.mark.parametrize(
+    ("hashes", "check"),
+    [
+        (("md5:00", "md5:11"), CheckMethod.FETCH),
+        (("md5:00", None), CheckMethod.FETCH),
+        (("md5:00", "md5:00"), CheckMethod.DATE),
+    ],
+)
+def test_changes_of_which_a_coarse_datetime_hides_the_order_are_decided_by_a_request(
+    hashes: tuple[str | None, str | None], check: CheckMethod
+) -> None:
+    changes = [
+        Change("a", ChangeType.UPDATED, moment, Resource("a", datetime=moment, hash=text))
+        for moment, text in zip((at(0).replace(fold=1), at(30)), hashes, strict=True)
+    ]
+    for order in (changes, changes[::-1]):
+        _, (found,) = dispatched(*order)
+        assert found.check is check
+
+
+def test_t_waits_for_the_earliest_announcement_of_a_change_that_has_failed() -> None:
+    a = change("a", 5)
+    pending, _ = dispatched(a)
+    pending.failed(a, now=0)
+    for since in (at(2), at(4)):
+        assert not pending.add(a, since=since), "nothing new to try"
+        assert pending.low_water() == at(2)

@@ -12,6 +12,7 @@ from rsnotify.errors import ContentMismatch, NotFound, WrongDocument
 from rsnotify.format.coverage import Coverage, Frontier, change_list_coverage
 from rsnotify.format.model import Capability, ChangeType, Document, Link, Resource
 from rsnotify.format.offer import Offer
+from rsnotify.sync import list_evidence
 from rsnotify.sync.actions import DocumentKind, Fetch
 from rsnotify.sync.baseline import Baseline, ListedResources
 from rsnotify.sync.list_evidence import ClosedLists, KnownLists
@@ -564,3 +565,32 @@ def test_a_package_dated_by_a_clock_that_was_set_back_is_read_once(
 
     closed.record(pull.closed_members, None, has_reread=True)
     assert Pull(offer, closed=closed).read(dump, known(10)).fetch is None
+
+
+def closed_lists(length: int) -> list[Resource]:
+    """Return entries of closed lists, which are others than those of another length."""
+    return [
+        Resource(f"{BASE}{number}", from_=at(number), until=at(number + 1), length=length)
+        for number in range(4)
+    ]
+
+
+def test_the_last_closed_lists_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(list_evidence, "_MOST", 2)
+    closed = ClosedLists(KnownLists())
+    closed.record(closed_lists(1), None, has_reread=False)
+    assert closed.changed(closed_lists(1)) == []
+    assert closed.changed(closed_lists(2)) == closed_lists(2)[2:]
+
+
+def test_closed_lists_that_change_too_often_stay_unknown_until_the_next_period() -> None:
+    closed = ClosedLists(KnownLists())
+    closed.record(closed_lists(0), None, has_reread=False)
+    for length in (1, 2, 3):
+        assert closed.changed(closed_lists(length)) == closed_lists(length)
+        closed.record(closed_lists(length), None, has_reread=True)
+    assert closed.changed(closed_lists(4)) == []
+    closed.record(closed_lists(4), None, has_reread=False)
+    closed.begin_period()
+    assert closed.changed(closed_lists(4)) == closed_lists(4)
+    assert closed.changed(closed_lists(3)) == []

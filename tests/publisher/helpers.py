@@ -65,6 +65,9 @@ class FakeHub:
         self.through: Instant | None = None
         self.refuse_with: int | None = None
         self.retry_after: str | None = None
+        self.location: str | None = None
+        #: The frame that answers `publish`; by default that publishing may begin.
+        self.answer_with: str | None = None
         self.refuse_notices = False
         self.refused = 0
         self.answering = asyncio.Event()
@@ -131,6 +134,8 @@ class FakeHub:
 
     def _refusal(self, status: int) -> web.Response:
         headers = {} if self.retry_after is None else {"Retry-After": self.retry_after}
+        if self.location is not None:
+            headers["Location"] = self.location
         return web.Response(status=status, text="not now", headers=headers)
 
     async def _websub(self, request: web.Request) -> web.Response:
@@ -173,6 +178,10 @@ class FakeHub:
         known = self.through if of_changes else None
         through = format_datetime(known) if known else None
         with suppress(ConnectionError):
+            if self.answer_with is not None:
+                await socket.send_str(self.answer_with)
+                await socket.receive()
+                return
             await socket.send_json({"type": "publishing", "topic": topic, "through": through})
             async for message in socket:
                 assert message.type is WSMsgType.TEXT

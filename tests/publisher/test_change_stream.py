@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import tempfile
 import threading
 import time
@@ -118,6 +119,32 @@ def test_changes_are_passed_on_only_while_the_stream_is_open(tmp_path: Path) -> 
         stream.recorded([])
         stream.close()
         assert record() == 1
+
+
+async def test_a_journal_that_cannot_be_read_is_left_to_the_feeds(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal.sqlite3", BASE) as journal, ThreadPoolExecutor(1) as pool:
+        stream = ChangeStream(None, lambda work: None, pool)
+        stream.open(journal)
+    stream.check()  # the feed that reads gets the error
+    with pytest.raises(sqlite3.ProgrammingError):
+        stream.read(0, 1)
+
+
+async def test_contents_that_cannot_be_read_at_all_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def read(uris: Sequence[str]) -> Mapping[str, bytes]:
+        raise MemoryError
+
+    with Journal(tmp_path / "journal.sqlite3", BASE) as journal, ThreadPoolExecutor(1) as pool:
+        stream = ChangeStream(read, lambda work: None, pool)
+        with journal.transaction():
+            journal.record([change("a")])
+        stream.open(journal)
+        recorded = stream.read(0, 1)
+        assert recorded is not None
+        assert await stream.contents(recorded) == {BASE + "a": None}
+    assert "contents are not sent inline" in caplog.text
 
 
 STEPS = st.lists(

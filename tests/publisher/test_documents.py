@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta, tzinfo
+from itertools import count
 from pathlib import Path
 from typing import Self
 
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError
+from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import Publisher, Record
 from rsnotify_publisher.documents.change_list_files import OpenChangeList
+from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.source_documents import SourceDocuments
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, Clock, eventually, quick_publisher
 from tests.publisher.published import QUIET, Published, numbered, publish, read, recorded, uris
@@ -198,6 +202,20 @@ def test_a_folder_that_cannot_be_written_is_tried_again(
         eventually(lambda: "retrying" in caplog.text)
         link.replace(documents)
     assert [entry.uri for entry in read(publisher, "changelist.xml").resources] == [BASE + "a"]
+
+
+def test_a_file_system_without_hard_links_has_every_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with quick_publisher(tmp_path) as publisher:
+        publisher.updated(BASE + "a")
+    for name in ("resourcelist.xml", "changelist.xml"):
+        assert [entry.uri for entry in read(publisher, name).resources] == [BASE + "a"]
+    assert read(publisher, "channel.xml")
 
 
 @pytest.mark.parametrize("in_the_way", ["", "documents", "documents/resourcesync"])
@@ -491,6 +509,23 @@ def test_what_is_offered_no_longer_is_named_no_longer(tmp_path: Path):
     with Published(tmp_path) as published:
         eventually(lambda: "resourcelist-archive.xml" not in offered(published.folder))
         assert not missing(published.folder)
+
+
+def test_publishing_is_tried_again_after_a_journal_could_not_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    publisher = quick_publisher(tmp_path)
+    calls, opened = count(1), publisher.source.open_journal
+
+    def open_journal() -> Journal:
+        if next(calls) == 3:  # by the thread that publishes: the others are those of `start`
+            raise StorageError("the disk does not answer")
+        return opened()
+
+    monkeypatch.setattr(publisher.source, "open_journal", open_journal)
+    with publisher:
+        assert publisher.wait_published(PATIENCE)
+    assert "publishing failed; trying again: the disk does not answer" in caplog.text
 
 
 def test_a_process_that_did_not_lead_publishes_what_it_recorded_last(tmp_path: Path):

@@ -111,6 +111,28 @@ async def test_a_ping_that_fails_is_repeated(tmp_path: Path, pinged: PingedHub):
         await pinged.until(lambda: BASE + "b" in pinged.seen)
 
 
+async def first_warning(
+    tmp_path: Path,
+    hub: FakeHub,
+    url: str,
+    log: pytest.LogCaptureFixture,
+    token: str | None = None,
+) -> str:
+    """Return what is logged of a hub that refuses."""
+    async with quick_publisher(
+        tmp_path / "state", parse_hub(url, token), grace=0, framework=False
+    ) as publisher:
+        await publisher.aupdated(BASE + "a")
+        await hub.until(lambda: len(hub.headers) > 2)
+    (warning,) = [
+        each.getMessage()
+        for each in log.records
+        if each.levelno >= logging.WARNING and each.name == "rsnotify.publisher"
+    ]
+    assert "secret" not in warning
+    return warning
+
+
 GRANT = f"give the Source a token that the hub accepts for {CHANNEL}"
 REPLACE = f"it answered 403 .*the hub does not accept this token for {CHANNEL}: replace it"
 
@@ -144,14 +166,40 @@ async def test_a_refusal_names_the_remedy(
     caplog: pytest.LogCaptureFixture,
 ):
     hub.refuse_with = status
-    async with quick_publisher(
-        tmp_path / "state", parse_hub(hub.url + path, token), grace=0, framework=False
-    ) as publisher:
-        await publisher.aupdated(BASE + "a")
-        await hub.until(lambda: len(hub.headers) > 2)
-    (warning,) = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    warning = await first_warning(tmp_path, hub, hub.url + path, caplog, token)
     assert re.search(said, warning), warning
-    assert "secret" not in warning
+
+
+async def test_a_hub_that_has_moved_is_named_with_its_new_url(
+    tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
+):
+    hub.refuse_with, hub.location = 308, "/new"
+    warning = await first_warning(tmp_path, hub, hub.url + "websub", caplog)
+    assert f"name the hub as {hub.url}new" in warning
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (
+            '{"type": "error", "code": "forbidden", "message": "not you"}',
+            "it answered forbidden: not you",
+        ),
+        ('{"type": "subscribed"}', "it answered 'subscribed' to publish"),
+        (
+            '{"type": "publishing", "through": "yesterday"}',
+            "its through is no datetime: 'yesterday'",
+        ),
+        ("nonsense", "it sent no control frame: "),
+    ],
+)
+async def test_a_hub_that_does_not_let_publishing_begin_is_reported(
+    tmp_path: Path, hub: FakeHub, answer: str, reason: str, caplog: pytest.LogCaptureFixture
+):
+    hub.answer_with = answer
+    warning = await first_warning(tmp_path, hub, hub.url, caplog)
+    assert reason in warning
+    assert ("give the Source a token" in warning) == ("forbidden" in answer)
 
 
 async def test_a_hub_that_comes_back_and_refuses_says_what_to_change(

@@ -294,17 +294,22 @@ async def test_a_post_names_topic_and_hub(tmp_path: Path, hub: FakeHub):
 
 async def test_content_travels_inline_and_stays_out_of_the_lists(tmp_path: Path, hub: FakeHub):
     content = b"small"
+    file, gone = tmp_path / "file", tmp_path / "gone"
+    file.write_bytes(content)
+    contents: dict[str, bytes | Path] = {"a": content, "file": file, "gone": gone}
     async with quick_publisher(
-        tmp_path, hub.url, content=lambda uri: content if uri == BASE + "a" else None
+        tmp_path / "state", hub.url, content=lambda uri: contents.get(uri.removeprefix(BASE))
     ) as publisher:
         digest = hashlib.sha256(content).hexdigest()
         await publisher.aupdated(BASE + "a", hash=f"sha-256:{digest}", length=5)
-        await publisher.aupdated(BASE + "b", hash=f"sha-256:{digest}", length=5)
-        await hub.has(BASE + "a", BASE + "b")
+        for name in ("b", "file", "gone"):
+            await publisher.aupdated(BASE + name, hash=f"sha-256:{digest}", length=5)
+        await hub.has(BASE + "a", BASE + "b", BASE + "file", BASE + "gone")
         assert not any(change.links for change in recorded(publisher))
     links = {entry.uri: entry.links for f in hub.fragments for entry in f.resources}
-    assert links[BASE + "a"][0].href == "data:application/octet-stream;base64,c21hbGw="
-    assert links[BASE + "b"] == ()
+    for name in ("a", "file"):
+        assert links[BASE + name][0].href == "data:application/octet-stream;base64,c21hbGw="
+    assert links[BASE + "b"] == links[BASE + "gone"] == ()
 
 
 async def test_a_content_callback_that_fails_costs_only_the_content(

@@ -120,6 +120,11 @@ def test_what_was_acknowledged_is_there_after_kill_9(tmp_path: Path):
     assert len(kept) <= len(reported) + 1
 
 
+def test_a_host_may_be_an_ipv6_address(tmp_path: Path):
+    with quick_publisher(tmp_path) as publisher:
+        assert publisher.updated("http://[2001:db8::1]/a").uri == "http://[2001:db8::1]/a"
+
+
 def test_a_batch_is_recorded_whole_or_not_at_all(tmp_path: Path):
     good = Resource(BASE + "a", change=ChangeType.UPDATED)
     with quick_publisher(tmp_path) as publisher:
@@ -147,6 +152,7 @@ def test_a_batch_is_recorded_whole_or_not_at_all(tmp_path: Path):
         (BASE + "a", {"type": "a\x01b"}, "percent-encode"),
         (BASE + "a", {"color": "red"}, "color"),
         (BASE + "a", {"links": [Link("x", "http://x/\x02")]}, "percent-encode"),
+        (BASE + "a", {"links": [Link("related", "http://x/")] * 1_001}, "more than .* links"),
     ],
 )
 def test_what_could_not_be_published_is_refused_in_one_sentence(
@@ -351,6 +357,7 @@ publisher.close()
     "base_url",
     [
         *("source.example/", "ftp://source.example/", "http:///x", "http://u:p@x/"),
+        *("http://x:99999/", "http://x:port/"),
         *("http://x/?q=1", "http://x/../y/", "http://x/y/.", "http://x/%2E%2e/y/"),
     ],
 )
@@ -402,6 +409,11 @@ def test_an_argument_of_a_wrong_type_is_refused(given: dict[str, Any], expected:
     with pytest.raises(ConfigurationError) as caught:
         Publisher(arguments.pop("folder"), arguments.pop("base_url"), **arguments)
     assert expected in str(caught.value)
+
+
+def test_an_unknown_argument_is_refused(tmp_path: Path):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'contents'"):
+        Publisher(tmp_path, BASE, contents=lambda uri: None)  # type: ignore[call-arg]
 
 
 def test_so_are_the_sets_of_a_source_description(tmp_path: Path):

@@ -12,11 +12,14 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError
+from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher import Publisher, Record
+from rsnotify_publisher.changes import CheckedContents, SourceContents
+from rsnotify_publisher.documents.change_list_files import still_listed
+from rsnotify_publisher.journal import Journal
 from tests.publisher.helpers import BASE, PATIENCE, eventually
 from tests.publisher.packed import sha256
 from tests.publisher.published import QUIET, Published, join, names, read
@@ -44,6 +47,37 @@ def wait_packed(source: Published) -> tuple[Resource, ...]:
     packed = lambda: [one.until for one in source.read("changedump.xml").resources]  # noqa: E731
     eventually(lambda: packed()[-1:] == [closed[-1].until])
     return closed
+
+
+def test_a_limited_number_of_missing_contents_is_remembered():
+    contents = SourceContents(lambda uri: None)
+    deleted = CheckedContents(contents, lambda uris: ())
+    for number in range(5_000):
+        assert deleted.get(f"{BASE}{number}") is None
+        assert len(deleted.missing) <= 1_000
+    listed = CheckedContents(contents, lambda uris: uris[-1:])
+    for number in range(1_000):
+        listed.get(f"{BASE}{number}")
+    with pytest.raises(StorageError, match="last was not deleted, but `content` has nothing"):
+        listed.get(BASE + "last")
+
+
+def test_a_missing_content_that_has_come_back_is_not_reported():
+    found: list[bytes | None] = [None, b"1"]
+    contents = CheckedContents(SourceContents(lambda uri: found.pop(0)), lambda uris: list(uris))
+    assert contents.get(BASE + "a") is None
+    contents.check()
+    assert contents.missing == []
+
+
+def test_what_was_deleted_and_created_again_is_listed(tmp_path: Path):
+    with Journal(tmp_path / "journal.sqlite3", BASE) as journal:
+        with journal.transaction():
+            journal.track(False)
+            for name, change in (("a", "deleted"), ("b", "deleted"), ("a", "created")):
+                journal.record([Record(Resource(BASE + name, change=ChangeType(change)))])
+        asked = [BASE + name for name in "abc"]
+        assert list(still_listed(asked, 0, journal, tmp_path)) == [BASE + "a", BASE + "c"]
 
 
 def test_the_set_is_packed_in_a_resource_dump(tmp_path: Path):

@@ -148,6 +148,27 @@ async def test_a_failed_start_of_the_application_is_sent_once(tmp_path: Path):
     assert sent == ["lifespan.startup.failed"]
 
 
+async def test_an_application_that_fails_after_its_start_fails_the_server(tmp_path: Path):
+    sent: list[str] = []
+
+    async def fails(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        raise ZeroDivisionError
+
+    async def receive() -> dict[str, str]:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message["type"])
+
+    with pytest.raises(ZeroDivisionError):
+        await asgi_application(quick_publisher(tmp_path), fails)(
+            {"type": "lifespan"}, receive, send
+        )
+    assert sent == ["lifespan.startup.complete"]
+
+
 async def test_a_publisher_that_cannot_start_keeps_the_server_from_starting(tmp_path: Path):
     with Publisher(tmp_path, "https://other.example/", options=QUICK) as other:
         other.updated("https://other.example/1")

@@ -18,7 +18,7 @@ from typing import Any
 from nats.aio.msg import Msg
 
 from rsnotify.errors import StorageError, counted
-from rsnotify.runtime.tasks import cancel
+from rsnotify.runtime.tasks import cancel, wait_for_event
 from rsnotify_jetstream.connection import PATIENCE, ApiError, NatsConnection
 from rsnotify_jetstream.stream import NO_STREAM, JetStreamStream, StoredMessage
 
@@ -262,9 +262,7 @@ class StreamFollower:
     async def _compare(self) -> None:
         """Look for messages that were not announced, until `close`."""
         while not self.failure:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(COMPARE_SECONDS):
-                    await self._compare_now.wait()
+            await wait_for_event(self._compare_now, COMPARE_SECONDS)
             self._compare_now.clear()
             try:
                 last = await self._last()

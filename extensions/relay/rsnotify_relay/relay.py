@@ -23,6 +23,7 @@ from rsnotify_publisher.web.responses import resource_representation
 from rsnotify_relay.republisher import Republisher
 from rsnotify_subscriber import (
     Callbacks,
+    FolderMirror,
     FollowOptions,
     Subscriber,
     Via,
@@ -75,6 +76,7 @@ class Relay:
         described_by: str | None = None,
     ) -> None:
         self._stopping = False
+        self._mirror = FolderMirror(folder)
         self._state = default_state(folder) if state is None else Path(state)
         self.publisher = Publisher(
             self._state / "source",
@@ -84,7 +86,7 @@ class Relay:
             described_by=described_by,
             options=options,
         )
-        self._republisher = Republisher(folder, self.publisher)
+        self._republisher = Republisher(self._mirror, self.publisher)
         self._callbacks: Callbacks | None = None
         if follow.via is Via.WEBSUB and follow.callbacks is None:
             callback_url = self.publisher.source.base_url + PARTS + "websub/"
@@ -147,7 +149,7 @@ class Relay:
     def _begin(self) -> None:
         """Make the copy ready to be served, before the Source is reached."""
         with closing(DestinationState(self._state)) as state:
-            self._republisher.check(self._state)
+            self._mirror.check(self._state)
             identity = state.identity()
             if identity is not None:
                 self._republisher.prepare(identity.base, self._state)

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -174,19 +174,19 @@ def _is_usable(resource: Resource) -> bool:
 _log = logging.getLogger("rsnotify.relay")
 
 
-class Republisher(FolderMirror):
-    """Mirrors a set of resources and publishes the copy.
+class Republisher:
+    """Mirrors a set of resources and publishes the copy; a `Handler`.
 
     First the mirror is durable, then the journal, and then, when `apply` has returned, T. After a
     crash in between the changes come again: none is lost, and some are published twice.
 
     Args:
-        folder: The root of the mirror.
+        mirror: Holds the copy.
         publisher: Publishes the copy, and nothing else; the caller starts it.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], publisher: Publisher) -> None:
-        super().__init__(folder)
+    def __init__(self, mirror: FolderMirror, publisher: Publisher) -> None:
+        self._mirror = mirror
         self._publisher = publisher
         self._naming: RelayNaming | None = None
 
@@ -202,12 +202,12 @@ class Republisher(FolderMirror):
             raise ConfigurationError(
                 f"a relay cannot follow itself: both it and the Source are at {base}"
             )
-        super().prepare(base, temporary)
+        self._mirror.prepare(base, temporary)
         self._naming = RelayNaming(base, base_url)
 
     async def apply(self, changes: Sequence[Received]) -> None:
         """Put changes into the mirror, then record them, both durably."""
-        await super().apply(changes)
+        await self._mirror.apply(changes)
         records = await asyncio.to_thread(self._records, changes)
         await self._publisher.arecord(records)
 
@@ -259,3 +259,20 @@ class Republisher(FolderMirror):
             return None
         path = self.held_content(self._naming.at_source(uri))
         return None if path is None else (known[0], path)
+
+    @property
+    def place(self) -> str:
+        """The folder of the mirror."""
+        return self._mirror.place
+
+    def held_content(self, uri: str) -> Path | None:
+        """Return the file of a resource of the Source, if there is one."""
+        return self._mirror.held_content(uri)
+
+    def find_files(self, uris: Sequence[str]) -> Iterator[tuple[str, os.stat_result | None]]:
+        """Yield the path of each resource of the Source, and the status of its file."""
+        return self._mirror.find_files(uris)
+
+    def paths(self) -> Iterator[str]:
+        """Yield the paths of all files of the mirror."""
+        return self._mirror.paths()

@@ -31,7 +31,7 @@ from msgspec import Struct
 from rsnotify.errors import ConnectionRefused, NotPermitted, RsnotifyError, Unavailable
 from rsnotify.format.model import SITEMAP_NS
 from rsnotify.runtime.mqtt_broker import trusted_context
-from rsnotify.runtime.tasks import running
+from rsnotify.runtime.tasks import running, settle
 from rsnotify_xmpp.xmpp_service import SCHEME, PubSubService, XmppLogin, check_installed
 
 if TYPE_CHECKING:
@@ -344,11 +344,9 @@ class XmppConnection:
 
     def lose(self, error: Exception) -> None:
         """Note that the connection is lost."""
-        if not self._lost.done():
-            self._lost.set_exception(error)
+        settle(self._lost, error)
         for answer in list(self._answers.values()):
-            if not answer.done():
-                answer.set_exception(error)
+            settle(answer, error)
 
     def receive_answer(self, stanza: Any) -> None:
         # Others may guess the identifier. No sender is the account itself (RFC 6120 §8.1.2.1).

@@ -17,16 +17,16 @@ from rsnotify.format.datetimes import Instant
 A = TypeVar("A")
 R = TypeVar("R")
 
-#: Does what a call asks for, on the node that receives it.
+#: Answers a call on the node that receives it.
 Handler = Callable[[Any], Awaitable[Any]]
 
 
 class NodeCall(Struct, Generic[A, R], frozen=True):
-    """What a node may ask another one for.
+    """A kind of call from one node to another.
 
     Args:
         name: Its name, the same in all versions of the hub.
-        argument: The type of what it is given, which msgspec can encode.
+        argument: The type of its argument, which msgspec can encode.
         answer: The type of the answer, likewise.
     """
 

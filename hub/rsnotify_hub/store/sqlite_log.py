@@ -81,7 +81,7 @@ def read(
     values: list[str | int] = [topic, after]
     if since is not None:
         instant = to_microseconds(since)
-        # The index on until finds the first position; the log need not be in the order of until.
+        # The index on until finds the first position; the log may be in another order.
         where = (
             f" {_LATER} AND position >= (SELECT min(position) FROM fragment"
             f" WHERE {_OF_TOPIC} {_LATER})"

@@ -30,7 +30,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from rsnotify.runtime.tasks import cancel
+from rsnotify.runtime.tasks import cancel, settle
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.urls import authority_of
 from rsnotify_hub.websub.callback_requests import Answer, CallbackRequests
@@ -410,8 +410,7 @@ class IntentRequests:
             try:
                 answer = await slot.limit(self._requests.get(url, limit=limit))
             finally:  # whatever happens, the future must resolve
-                if not answered.done():
-                    answered.set_result(answer)
+                settle(answered, answer)
 
         def start(slot: DeliverySlot) -> None:
             self._scheduler.run(slot, work(slot))

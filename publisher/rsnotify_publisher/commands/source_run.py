@@ -18,10 +18,9 @@ from msgspec import Struct
 from rsnotify.errors import counted, without_credentials
 from rsnotify.format.datetimes import Instant, from_microseconds
 from rsnotify.format.hashes import SetSum
-from rsnotify.runtime.command_line import ForcedShutdown, complain, printable, run
+from rsnotify.runtime.command_line import ForcedShutdown, printable, require_files, run
 from rsnotify.runtime.command_reports import StatusReport
 from rsnotify.runtime.listening import address, listen
-from rsnotify.runtime.processes import allow_files
 from rsnotify.runtime.serving import serving
 from rsnotify.runtime.tasks import running
 from rsnotify_publisher.config import SourceConfiguration
@@ -54,7 +53,8 @@ def publish(root: Path | None, settings: SourceConfiguration) -> None:
         else:
             published, folders = one_folder(root, base_url, settings)
         with claim(folders):
-            _allow_files(len(folders))
+            files = len(folders) * _FILES_OF_A_SET + _OTHER_FILES
+            require_files(counted(len(folders), "set"), files)
             app = server(published, folders)
             shutdown = ForcedShutdown(lambda: _FORCED, _SHUTDOWN_TIMEOUT)
             at = address(settings.host, listening)
@@ -67,17 +67,6 @@ def publish(root: Path | None, settings: SourceConfiguration) -> None:
                     await publishing.run(stop, typer.echo)
 
             run(main, shutdown)
-
-
-def _allow_files(sets: int) -> None:
-    wanted = sets * _FILES_OF_A_SET + _OTHER_FILES
-    allowed = allow_files(wanted)
-    if allowed < wanted:
-        complain(
-            f"{counted(sets, 'set')} may need {wanted:,} files and connections at once, and the "
-            f"system allows {allowed:,}; raise that (ulimit -n)",
-            0,
-        )
 
 
 _REPORT_EVERY = 1.0

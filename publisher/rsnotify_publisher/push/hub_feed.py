@@ -40,6 +40,7 @@ from rsnotify.format.datetimes import Instant, format_datetime, from_microsecond
 from rsnotify.format.hashes import SetDigest, matches
 from rsnotify.format.model import INLINE_LIMIT, Capability, Document, Link, Rel, Resource
 from rsnotify.format.writer import Profile, closing, entry, opening
+from rsnotify.runtime.tasks import settle
 from rsnotify_publisher.journal import Journal, JournalState, RecordedChanges, consecutive
 
 InlineContents = Callable[[Sequence[str]], Mapping[str, bytes]]
@@ -72,13 +73,13 @@ class Stream(ABC):
     def notify(self) -> None:
         """Resume the feeds, which then read what is new."""
         for waiting in self._waiting:
-            _resume(waiting, notified=True)
+            settle(waiting, True)
 
     async def notified(self, due: float) -> bool:
         """Wait for the next `notify`, or until the time of the loop is `due`; return which came."""
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[bool] = loop.create_future()
-        timer = loop.call_at(due, _resume, waiting)
+        timer = loop.call_at(due, settle, waiting, False)
         self._waiting.add(waiting)
         try:
             return await waiting
@@ -97,11 +98,6 @@ class Stream(ABC):
         while self._documented < to_microseconds(until):
             await self._more_documented.wait()
         return from_microseconds(self._documented)
-
-
-def _resume(waiting: asyncio.Future[bool], *, notified: bool = False) -> None:
-    if not waiting.done():
-        waiting.set_result(notified)
 
 
 class ChangeStream(Stream):

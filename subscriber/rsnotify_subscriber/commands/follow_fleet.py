@@ -19,9 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rsnotify.errors import ConfigurationError, counted
-from rsnotify.runtime.command_line import complain, given_options, printable
+from rsnotify.runtime.command_line import complain, given_options, printable, require_files
 from rsnotify.runtime.command_reports import StatusReport
-from rsnotify.runtime.processes import allow_files
 from rsnotify_subscriber.commands.follow_options import CallbackServer
 from rsnotify_subscriber.commands.report import LOOKING, follow_and_show, not_level, status_facts
 from rsnotify_subscriber.fleet.building import build
@@ -183,13 +182,7 @@ def _read(path: Path, options: Mapping[str, Any]) -> FleetConfiguration:
     configuration = load(path, options)
     sources = len(configuration.sources)
     needed = sources * _FILES_PER_SOURCE + 2 * configuration.limits.requests + _OTHER_FILES
-    allowed = allow_files(needed)
-    if allowed < needed:
-        complain(
-            f"{counted(sources, 'Source')} may need {needed:,} files and connections at once, "
-            f"and the system allows {allowed:,}; raise that (ulimit -n)",
-            0,
-        )
+    require_files(counted(sources, "Source"), needed)
     return configuration
 
 

@@ -146,7 +146,7 @@ def follow_and_show(
 ) -> None:
     """Follow, answer hubs and show the status until stopped; with `once`, until level.
 
-    What `beside` makes runs meanwhile.
+    The coroutine that `beside` returns runs meanwhile.
     """
     import asyncio
 

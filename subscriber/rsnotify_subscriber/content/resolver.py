@@ -474,7 +474,7 @@ def _inline_content(
 
     None if the entry has no hash, or the content has another: it is fetched from its own URI.
     By the hash, a list of the Source can confirm or contradict content that came by a hub.
-    A patch need not have a hash, as its result has one.
+    A patch may have no hash, as its result has one.
     """
     entry = wanted.entry
     if not wanted.inline or (needs_hash and not parse_hashes(entry.hash)):

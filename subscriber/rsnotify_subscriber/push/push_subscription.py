@@ -35,7 +35,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from math import inf
 from random import Random
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 from urllib.parse import urlsplit
 
 from rsnotify.errors import FetchError
@@ -228,27 +228,14 @@ class PushEvents:
         """Note that nothing else will happen."""
 
 
-class ConnectionObserver(Protocol):
-    """Is called when the state of a connection changes."""
-
-    def connection_up(self, connection: EndpointConnection) -> None:
-        """Note that the hub has accepted the subscription."""
-
-    def connection_received(self, connection: EndpointConnection) -> None:
-        """Note that a fragment arrived which covers more than those before."""
-
-    def connection_lost(self, connection: EndpointConnection, error: FetchError) -> None:
-        """Note that nothing arrives any more, and why."""
-
-
 class EndpointConnection:
     """A connection to an endpoint; the `TransportListener` of its transport.
 
-    After `close`, neither observer nor events are called any more.
+    After `close`, neither subscription nor events are called any more.
     """
 
     def __init__(
-        self, endpoint: Endpoint, observer: ConnectionObserver, events: PushEvents
+        self, endpoint: Endpoint, subscription: PushSubscription, events: PushEvents
     ) -> None:
         self.endpoint = endpoint
         self.hub = endpoint.hub
@@ -261,7 +248,7 @@ class EndpointConnection:
         self.up_at = 0.0
         #: When it came up, or a new fragment last arrived.
         self.received_at = 0.0
-        self._observer = observer
+        self._subscription = subscription
         self._events = events
         self._is_closed = False
         self._through: Instant | None = None
@@ -287,7 +274,7 @@ class EndpointConnection:
             await self.endpoint.transport().receive(self._through, self)
         except FetchError as error:
             if not self._is_closed:
-                self._observer.connection_lost(self, error)
+                self._subscription.connection_lost(self, error)
 
     def close(self) -> None:
         """Unsubscribe, which may take a while."""
@@ -302,7 +289,7 @@ class EndpointConnection:
         if not self._is_closed and not self.is_up:
             self.is_up = True
             self.up_at = self.received_at = asyncio.get_running_loop().time()
-            self._observer.connection_up(self)
+            self._subscription.connection_up(self)
 
     def audience(self, listeners: int) -> None:
         if not self._is_closed:
@@ -320,7 +307,7 @@ class EndpointConnection:
             # What a broker has retained does not show that it receives anything now.
             self._through = until
             self.received_at = asyncio.get_running_loop().time()
-            self._observer.connection_received(self)
+            self._subscription.connection_received(self)
 
 
 logger = logging.getLogger("rsnotify.subscriber")
@@ -331,7 +318,7 @@ SILENCE_GRACE = 15.0
 
 
 class PushSubscription:
-    """A lasting subscription to a topic; the `ConnectionObserver` of its connections.
+    """A lasting subscription to a topic.
 
     Args:
         endpoints: The endpoints of the topic, the best first.
@@ -469,8 +456,8 @@ class PushSubscription:
     def pulled(self, began: float, *, news: bool) -> None:
         """Compare with the lists, which have what hubs should have sent, too.
 
-        A hub need not send what happened before its connection came up. So the first lists that
-        are read after that show nothing about it.
+        A hub does not have to send what happened before its connection came up. So the first lists
+        that are read after that show nothing about it.
 
         Args:
             began: The time at which reading the lists began.

@@ -23,6 +23,7 @@ from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import MAX_BYTES
 from rsnotify.runtime.dialing import TIMEOUT
 from rsnotify.runtime.shared_websockets import TOPICS, SharedWebSocket, SharedWebSockets
+from rsnotify.runtime.tasks import settle
 from rsnotify.selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.push.hub_dialer import AddressMemory, HubDialer
 from rsnotify_subscriber.push.transport import TransportListener
@@ -72,7 +73,7 @@ class TopicReception:
         if control.type == "subscribed":
             self._listener.audience(control.audience)
             self._listener.up()
-            self._confirm()
+            settle(self.subscribed, None)
         elif control.type == "gap":
             self._listener.gap()
         elif control.type == "error":
@@ -80,17 +81,10 @@ class TopicReception:
             raise Unavailable(self._hub, f"the hub refuses: {reason}")
 
     def end(self, error: Exception | None) -> None:
-        if not self.ended.done():
-            if error is None:
-                self.ended.set_result(None)
-            else:
-                self.ended.set_exception(error)
-                self.ended.exception()  # nobody need wait for it
-        self._confirm()
-
-    def _confirm(self) -> None:
-        if not self.subscribed.done():
-            self.subscribed.set_result(None)
+        settle(self.ended, error)
+        if not self.ended.cancelled():
+            self.ended.exception()  # or asyncio logs it if nothing waits
+        settle(self.subscribed, None)
 
 
 class HubWebSocket(SharedWebSocket[TopicReception]):

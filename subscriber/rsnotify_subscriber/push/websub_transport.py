@@ -66,7 +66,7 @@ async def discover_topic(sessions: Sessions, uri: str) -> DiscoveredTopic:
         links: _Links = parse_links(response.headers.getall("Link", []))
         found = _discovered(place, links)
         if found.hubs and _targets(place, links, Rel.SELF):
-            return found  # the body, which may be large, need not be read
+            return found  # without the body, which may be large
         beginning = bytearray()
         async for chunk in body(uri, response):
             beginning += chunk

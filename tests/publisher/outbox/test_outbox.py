@@ -247,6 +247,13 @@ def test_nothing_is_recorded_where_it_would_be_a_transaction_of_its_own(source: 
     assert len(source.waiting()) == 1
 
 
+async def test_nor_is_it_in_asyncio(source: Source):
+    async with await psycopg.AsyncConnection.connect(source.conninfo, autocommit=True) as session:
+        with pytest.raises(ConfigurationError, match="begin a transaction"):
+            await OUTBOX.aupdated(session, A)
+    assert source.waiting() == []
+
+
 def test_a_change_that_cannot_be_published_is_refused_at_the_door(source: Source):
     changes = [Resource(uri, change=ChangeType.UPDATED) for uri in (A, "relative")]
     with source.connect() as connection, pytest.raises(ConfigurationError, match="absolute URI"):

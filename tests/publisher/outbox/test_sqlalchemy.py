@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,24 @@ def test_a_forwarder_polls_while_it_runs_and_ends_at_once(engine: Engine, publis
         with engine.begin() as connection:
             OUTBOX.updated(connection, BASE + "a")
         eventually(lambda: reported(publisher) == ["updated a"])
+
+
+def test_a_forwarder_makes_the_folder_of_the_state(engine: Engine, tmp_path: Path):
+    with engine.begin() as connection:
+        OUTBOX.updated(connection, BASE + "a")
+    publisher = quick_publisher(tmp_path / "new" / "state")
+    forwarder = Forwarder(publisher, SQLAlchemyQueue(engine, OUTBOX))
+    with closing(publisher):
+        assert forwarder.forward() == 1
+        assert reported(publisher) == ["updated a"]
+
+
+def test_a_forwarder_reports_a_folder_that_cannot_be_used(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    queue = SQLAlchemyQueue(create_engine("sqlite://"), OUTBOX)
+    for folder in (tmp_path / "file", tmp_path / "file" / "state"):
+        with pytest.raises(StorageError, match=r"outbox\.lock: (File exists|Not a directory)"):
+            Forwarder(quick_publisher(folder), queue).forward()
 
 
 def test_in_postgresql_the_other_queue_is_notified_at_once(

@@ -21,7 +21,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -34,7 +34,6 @@ from rsnotify.format.model import Resource
 from rsnotify_gateway.adapter import (
     KnownEntries,
     MissingEntry,
-    OriginAdapter,
     OriginBatch,
     OriginTerms,
     OriginType,
@@ -44,10 +43,6 @@ from rsnotify_gateway.adapter import (
 from rsnotify_gateway.client import OriginClient
 from rsnotify_gateway.reconciling import usable_uri
 from rsnotify_subscriber.fetching.credentials import without_login
-from rsnotify_subscriber.push.websub_callbacks import Callbacks
-
-if TYPE_CHECKING:
-    from rsnotify_gateway.config import OriginSettings
 
 
 class Activity(Struct, frozen=True):
@@ -459,8 +454,8 @@ class _Walk:
         return usable
 
 
-def _open(origin: OriginSettings, client: OriginClient, callbacks: Callbacks) -> OriginAdapter:
-    return ChangeDiscoveryAdapter(without_login(origin.url), client, origin.compare)
-
-
-IIIF = OriginType(_open)
+IIIF = OriginType(
+    lambda origin, client, _: ChangeDiscoveryAdapter(
+        without_login(origin.url), client, origin.compare
+    )
+)

@@ -25,7 +25,7 @@ from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from hashlib import blake2b
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.parsers import expat
 from xml.sax import SAXException
 
@@ -46,7 +46,6 @@ from rsnotify.format.model import Rel, Resource
 from rsnotify.format.xml_parser import expat_parser
 from rsnotify_gateway.adapter import (
     KnownEntries,
-    OriginAdapter,
     OriginBatch,
     OriginTerms,
     OriginType,
@@ -58,10 +57,6 @@ from rsnotify_gateway.reconciling import usable_uri
 from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.push.websub_callbacks import Callbacks
 from rsnotify_subscriber.push.websub_transport import WebSubTransport
-
-if TYPE_CHECKING:
-    from rsnotify_gateway.config import OriginSettings
-
 
 #: An XML declaration with an encoding, and the bytes in which it is looked for.
 _DECLARED = re.compile(
@@ -462,8 +457,6 @@ def _entries(page: ParsedFeed, listed: set[str]) -> tuple[SeenEntry, ...]:
     return tuple(reversed(found))
 
 
-def _open(origin: OriginSettings, client: OriginClient, callbacks: Callbacks) -> OriginAdapter:
-    return FeedAdapter(without_login(origin.url), client, callbacks)
-
-
-FEED = OriginType(_open)
+FEED = OriginType(
+    lambda origin, client, callbacks: FeedAdapter(without_login(origin.url), client, callbacks)
+)

@@ -19,7 +19,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -36,7 +36,6 @@ from rsnotify.format.model import Resource
 from rsnotify_gateway.adapter import (
     KnownEntries,
     MissingEntry,
-    OriginAdapter,
     OriginBatch,
     OriginTerms,
     OriginType,
@@ -46,11 +45,6 @@ from rsnotify_gateway.adapter import (
 from rsnotify_gateway.client import OriginAnswer, OriginClient
 from rsnotify_gateway.reconciling import usable_uri
 from rsnotify_subscriber.fetching.credentials import without_login
-from rsnotify_subscriber.push.websub_callbacks import Callbacks
-
-if TYPE_CHECKING:
-    from rsnotify_gateway.config import OriginSettings
-
 
 _LDES = "https://w3id.org/ldes#"
 _TREE = "https://w3id.org/tree#"
@@ -451,8 +445,4 @@ def _encode(state: LdesCursor) -> str:
     return msgspec.json.encode(state).decode()
 
 
-def _open(origin: OriginSettings, client: OriginClient, callbacks: Callbacks) -> OriginAdapter:
-    return LdesAdapter(without_login(origin.url), client)
-
-
-LDES = OriginType(_open)
+LDES = OriginType(lambda origin, client, _: LdesAdapter(without_login(origin.url), client))

@@ -41,7 +41,6 @@ from rsnotify.format.xml_parser import safe_parser
 from rsnotify_gateway.adapter import (
     KnownEntries,
     MissingEntry,
-    OriginAdapter,
     OriginBatch,
     OriginTerms,
     OriginType,
@@ -50,7 +49,6 @@ from rsnotify_gateway.adapter import (
 from rsnotify_gateway.client import OriginClient
 from rsnotify_gateway.reconciling import usable_uri
 from rsnotify_subscriber.fetching.credentials import without_login
-from rsnotify_subscriber.push.websub_callbacks import Callbacks
 
 _OAI = "{http://www.openarchives.org/OAI/2.0/}"
 _ROOT = _OAI + "OAI-PMH"
@@ -102,8 +100,6 @@ class OaiResponse(Struct):
 
 
 if TYPE_CHECKING:
-    from rsnotify_gateway.config import OriginSettings
-
     _ParserTarget = etree.ParserTarget[OaiResponse | None]
 else:
     _ParserTarget = object
@@ -584,8 +580,6 @@ def _check_errors(url: str, response: OaiResponse, expected: set[str]) -> None:
             raise Unavailable(url, f"the repository answers {error.code}: {error.text}")
 
 
-def _open(origin: OriginSettings, client: OriginClient, callbacks: Callbacks) -> OriginAdapter:
-    return OaiAdapter(without_login(origin.url), client, origin.harvest)
-
-
-OAI_PMH = OriginType(_open)
+OAI_PMH = OriginType(
+    lambda origin, client, _: OaiAdapter(without_login(origin.url), client, origin.harvest)
+)

@@ -40,23 +40,19 @@ from rsnotify.format.model import ChangeType, Resource
 from rsnotify_gateway.adapter import (
     KnownEntries,
     MissingEntry,
-    OriginAdapter,
     OriginBatch,
     OriginTerms,
     OriginType,
     SeenEntry,
 )
-from rsnotify_gateway.client import OriginClient
 from rsnotify_publisher.changes import check_change, check_resource
 from rsnotify_publisher.journal import system_clock
 from rsnotify_publisher.outbox import Outbox, OutboxLine
 from rsnotify_publisher.outbox.forwarder import BATCH
 from rsnotify_publisher.outbox.outbox import TABLE
 from rsnotify_subscriber.fetching.credentials import without_login
-from rsnotify_subscriber.push.websub_callbacks import Callbacks
 
 if TYPE_CHECKING:
-    from rsnotify_gateway.config import OriginSettings
     from rsnotify_gateway.outbox_tables import TriggerState
     from rsnotify_publisher.outbox import OutboxQueue
 
@@ -181,7 +177,7 @@ class PostgreSQLAdapter:
                 await run(thread, self._queue.wait, min(self._poll, _LOOK))
         except StorageError as error:
             _log.warning("%s", str(error).replace(f'"{self._user}"', '"…"'))
-            # Others may read the problem, and need not know where the database is.
+            # Others may read the problem, which must not say where the database is.
             raise StorageError("the database cannot be read; see the log of the gateway") from error
         finally:
             self._queue.interrupt()
@@ -348,8 +344,9 @@ def _uri_of(line: str) -> str | None:
         return None
 
 
-def _open(origin: OriginSettings, client: OriginClient, callbacks: Callbacks) -> OriginAdapter:
-    return PostgreSQLAdapter(origin.url, origin.table or TABLE, origin.poll, origin.compare)
-
-
-POSTGRESQL = OriginType(_open, uses_http=False)
+POSTGRESQL = OriginType(
+    lambda origin, *_: PostgreSQLAdapter(
+        origin.url, origin.table or TABLE, origin.poll, origin.compare
+    ),
+    uses_http=False,
+)

@@ -24,7 +24,6 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -48,7 +47,6 @@ from rsnotify.sync.pull import Pull, PullStep, change_documents, resource_docume
 from rsnotify_gateway.adapter import (
     KnownEntries,
     MissingEntry,
-    OriginAdapter,
     OriginBatch,
     OriginTerms,
     OriginType,
@@ -61,11 +59,6 @@ from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.discovery import OfferDiscovery
 from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.fetching.fetcher import DocumentCache, Fetcher
-from rsnotify_subscriber.push.websub_callbacks import Callbacks
-
-if TYPE_CHECKING:
-    from rsnotify_gateway.config import OriginSettings
-
 
 #: A list whose `until` is this close to the time of the response may yet get earlier changes.
 _SETTLED = timedelta(minutes=1)
@@ -474,8 +467,6 @@ class _Comparison:
             yield batch
 
 
-def _open(origin: OriginSettings, client: OriginClient, callbacks: Callbacks) -> OriginAdapter:
-    return ResourceSyncAdapter(without_login(origin.url), client, origin.compare)
-
-
-RESOURCESYNC = OriginType(_open)
+RESOURCESYNC = OriginType(
+    lambda origin, client, _: ResourceSyncAdapter(without_login(origin.url), client, origin.compare)
+)

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import time
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
@@ -35,7 +34,6 @@ from rsnotify.format.reader import SitemapReader
 from rsnotify_gateway.adapter import (
     KnownEntries,
     MissingEntry,
-    OriginAdapter,
     OriginBatch,
     OriginTerms,
     OriginType,
@@ -45,11 +43,6 @@ from rsnotify_gateway.adapter import (
 from rsnotify_gateway.client import OriginClient
 from rsnotify_gateway.reconciling import usable_uri
 from rsnotify_subscriber.fetching.credentials import without_login
-from rsnotify_subscriber.push.websub_callbacks import Callbacks
-
-if TYPE_CHECKING:
-    from rsnotify_gateway.config import OriginSettings
-
 
 #: The most files of one Sitemap: an index of 50,000 and itself, and some.
 _MOST_FILES = 60_000
@@ -262,8 +255,4 @@ def _is_daily(entry: Resource) -> bool:
     return entry.lastmod is not None and entry.hash is None and entry.lastmod.time() == time.min
 
 
-def _open(origin: OriginSettings, client: OriginClient, callbacks: Callbacks) -> OriginAdapter:
-    return SitemapAdapter(without_login(origin.url), client)
-
-
-SITEMAP = OriginType(_open)
+SITEMAP = OriginType(lambda origin, client, _: SitemapAdapter(without_login(origin.url), client))
