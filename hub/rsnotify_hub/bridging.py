@@ -30,7 +30,7 @@ from rsnotify_hub.filtering import FilterCache, FilteredReader, TopicSelection, 
 from rsnotify_hub.fragments import MERGED_CONTENT_TYPE
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
-from rsnotify_hub.statistics import BrokerInfo, DeliveryOutcome, DeliveryTransport, Statistics
+from rsnotify_hub.statistics import BrokerInfo, DeliveryOutcome, Statistics
 from rsnotify_hub.store.interface import BridgeOwner, BridgeStore, LogEntry, NotOwner
 
 _MAX_RETRY_SECONDS = 30.0
@@ -63,7 +63,7 @@ class Bridges(BridgeOwner):
         for bridge in self.all:
             await bridge.close()
 
-    def states(self) -> dict[DeliveryTransport, BrokerInfo]:
+    def states(self) -> dict[str, BrokerInfo]:
         return {bridge.transport: bridge.state() for bridge in self.all}
 
 
@@ -109,14 +109,14 @@ class Bridge(DeliveryChannel):
     """The `DeliveryChannel` to a broker.
 
     Args:
-        transport: How deliveries are counted.
+        transport: The name by which deliveries are counted: the scheme of the broker's URL.
         broker: What messages call the broker, as `MQTT broker`.
         cursors: How far the broker has each topic.
     """
 
     def __init__(
         self,
-        transport: DeliveryTransport,
+        transport: str,
         broker: str,
         cursors: BrokerCursors,
         parts: BridgeParts,
@@ -216,12 +216,12 @@ class BacklogSender:
     """Sends each selection in the order of its log, with many messages in flight.
 
     Args:
-        transport: The transport by which deliveries are counted.
+        transport: The name by which deliveries are counted.
         publish: Sends to the broker.
         selections: Returns the selections of a topic that are sent.
     """
 
-    transport: DeliveryTransport
+    transport: str
     publish: Publish
     selections: Callable[[str], Sequence[TopicSelection]]
     topics: TopicLogs

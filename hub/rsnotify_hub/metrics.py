@@ -8,6 +8,7 @@ requests cannot occupy the hub.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import nlargest
@@ -24,8 +25,15 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
+from rsnotify.runtime.transports import offered_schemes
 from rsnotify_hub.admin.views import HubReadings
-from rsnotify_hub.statistics import BrokerInfo, DeliveryOutcome, DeliveryTransport, Statistics
+from rsnotify_hub.statistics import (
+    BrokerInfo,
+    DeliveryOutcome,
+    DeliveryTransport,
+    Statistics,
+    transport_names,
+)
 from rsnotify_hub.store.interface import LogState
 from rsnotify_hub.store.nodes import NodeList, StreamInfo
 from rsnotify_hub.subscriptions import DeliveryState
@@ -63,16 +71,14 @@ def metric_families(readings: HubReadings) -> Iterator[Metric]:
         "delivery_queue", "WebSub deliveries that wait for a connection", readings.delivery_queue
     )
     yield _gauge("commit_queue", "Writes that wait for the next transaction", readings.commit_queue)
-    for way, broker in (
-        (DeliveryTransport.MQTT, "MQTT broker"),
-        (DeliveryTransport.XMPP, "XMPP service"),
-    ):
+    for way in (DeliveryTransport.MQTT, *offered_schemes()):
         state = readings.brokers.get(way, BrokerInfo(False, 0))
+        name, broker = re.sub(r"\W", "_", way), f"{way.upper()} broker"
         yield _gauge(
-            f"{way}_connected", f"Whether the hub is connected to the {broker}", state.connected
+            f"{name}_connected", f"Whether the hub is connected to the {broker}", state.connected
         )
         yield _gauge(
-            f"{way}_topics_behind",
+            f"{name}_topics_behind",
             f"Topics that the {broker} has not received completely",
             state.behind,
         )
@@ -140,7 +146,7 @@ def _delivered(statistics: Statistics) -> Iterator[Metric]:
     sizes = CounterMetricFamily(
         _PREFIX + "delivered_bytes", "Bytes of the deliveries", labels=["way"]
     )
-    for way in DeliveryTransport:
+    for way in transport_names():
         sizes.add_metric([way], statistics.delivered_bytes[way])
         for outcome in DeliveryOutcome:
             deliveries.add_metric([way, outcome], statistics.deliveries[way, outcome])

@@ -13,16 +13,24 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from rsnotify.format.datetimes import Instant
+from rsnotify.runtime.transports import offered_schemes
 
 
 class DeliveryTransport(StrEnum):
+    """The transports of the hub itself; another one is named by the scheme of its URLs."""
+
     WEBSUB = "websub"
     WEBSOCKET = "websocket"
     SSE = "sse"
     MQTT = "mqtt"
-    XMPP = "xmpp"
     #: WebSockets of the pages of the dashboard, which are no Destinations.
     DASHBOARD = "dashboard"
+
+
+def transport_names() -> list[str]:
+    """Return the names of all transports, of installed packages too."""
+    own = [each.value for each in DeliveryTransport]
+    return [*own[:-1], *offered_schemes(), own[-1]]
 
 
 class DeliveryOutcome(StrEnum):
@@ -60,8 +68,8 @@ class Statistics:
         accepted_bytes: Their bytes.
         duplicates: Fragments that the log already had, or that contained nothing new.
         refused: Requests and frames that were refused, by the code of the refusal.
-        deliveries: Deliveries, and attempts at them, by transport and outcome.
-        delivered_bytes: Bytes that were delivered, by transport.
+        deliveries: Deliveries, and attempts at them, by the name of the transport and the outcome.
+        delivered_bytes: Bytes that were delivered, by the name of the transport.
         retries: Attempts after a failed one.
     """
 
@@ -70,13 +78,11 @@ class Statistics:
         self.accepted_bytes = 0
         self.duplicates = 0
         self.refused: Counter[str] = Counter()
-        self.deliveries: Counter[tuple[DeliveryTransport, DeliveryOutcome]] = Counter()
-        self.delivered_bytes: Counter[DeliveryTransport] = Counter()
+        self.deliveries: Counter[tuple[str, DeliveryOutcome]] = Counter()
+        self.delivered_bytes: Counter[str] = Counter()
         self.retries = 0
 
-    def count(
-        self, transport: DeliveryTransport, outcome: DeliveryOutcome, *, size: int = 0
-    ) -> None:
+    def count(self, transport: str, outcome: DeliveryOutcome, *, size: int = 0) -> None:
         """Count a delivery, or an attempt at one, and the bytes that were delivered."""
         self.deliveries[transport, outcome] += 1
         self.delivered_bytes[transport] += size

@@ -17,6 +17,7 @@ lookups, and the program would wait for them when it stops.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 from collections.abc import Callable, Mapping
@@ -225,6 +226,11 @@ class _Threads:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self._begin()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._begin)  # where no thread goes on
+
+    def _begin(self) -> None:
         self._count = 0
         self._idle = Semaphore(0)
         self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from tests.end_to_end.publishing import publishing
 from tests.hub.helpers import Client
 from tests.hub.processes import COMMAND, Process, hub_process
 from tests.nats_servers import running_nats
+from tests.ports import free_port
 from tests.publisher.helpers import PATIENCE, QUICK
 
 
@@ -125,13 +126,9 @@ async def until_behind(hub: Client) -> None:
 
 @pytest.mark.parametrize(("store", "during"), [("sqlite", ["r2"]), ("sqlite", []), ("nats", [])])
 async def test_destinations_notice_what_they_missed_when_a_hub_has_moved(
-    tmp_path: Path,
-    unused_tcp_port_factory: Callable[[], int],
-    door: Door,
-    store: str,
-    during: list[str],
+    tmp_path: Path, door: Door, store: str, during: list[str]
 ):
-    port = str(unused_tcp_port_factory())
+    port = str(free_port())
     export, one = str(tmp_path / "hub.jsonl"), ("--data", str(tmp_path / "one"))
     by_callback, by_websocket = Destination(tmp_path / "a"), Destination(tmp_path / "b")
     async with AsyncExitStack() as stack:
@@ -140,7 +137,7 @@ async def test_destinations_notice_what_they_missed_when_a_hub_has_moved(
             source = await stack.enter_async_context(
                 publishing(
                     tmp_path / "source",
-                    unused_tcp_port_factory(),
+                    free_port(),
                     hub.url,
                     replace(QUICK, heartbeat=1.0),
                 )

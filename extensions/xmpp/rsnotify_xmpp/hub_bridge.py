@@ -7,9 +7,8 @@ from functools import partial
 
 from rsnotify_hub.bridging import BacklogSender, Bridge, BridgeParts, BrokerCursors
 from rsnotify_hub.filtering import TopicSelection
-from rsnotify_hub.statistics import DeliveryTransport
 from rsnotify_xmpp.xmpp_connection import XmppConnection, connect
-from rsnotify_xmpp.xmpp_service import parse_service
+from rsnotify_xmpp.xmpp_service import SCHEME, parse_service
 from rsnotify_xmpp.xmpp_transport import XmppSettings
 
 #: The code that counts messages to the hub's account as refused: nobody publishes through it.
@@ -26,7 +25,7 @@ class XmppBridge(Bridge):
         self._statistics = parts.statistics
         self._filters = parts.filters
         cursors = BrokerCursors(parts.store, parts.topics, self._service.url_for(""))
-        super().__init__(DeliveryTransport.XMPP, "XMPP service", cursors, parts)
+        super().__init__(SCHEME, "XMPP service", cursors, parts)
 
     async def _connect(self) -> None:
         self._cursors.check_owner()

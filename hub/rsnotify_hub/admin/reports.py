@@ -97,7 +97,7 @@ def _totals(readings: HubReadings) -> tuple[int, int, int]:
     delivered = sum(
         count
         for (way, outcome), count in counts.items()
-        if outcome is DeliveryOutcome.DELIVERED and way is not DeliveryTransport.DASHBOARD
+        if outcome is DeliveryOutcome.DELIVERED and way != DeliveryTransport.DASHBOARD
     )
     failed = counts[DeliveryTransport.WEBSUB, DeliveryOutcome.FAILED]
     return readings.statistics.accepted, delivered, failed

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin import schemas
 from rsnotify_hub.admin.schemas import DiskInfo
-from rsnotify_hub.statistics import BrokerInfo, DeliveryOutcome, DeliveryTransport, Statistics
+from rsnotify_hub.statistics import BrokerInfo, DeliveryOutcome, Statistics, transport_names
 from rsnotify_hub.store.interface import Backlog, LogState
 from rsnotify_hub.store.nodes import NodeList
 from rsnotify_hub.subscriptions import DeliveryState
@@ -52,7 +52,7 @@ class HubReadings(Struct, frozen=True, kw_only=True):
     live_queue: int
     delivery_queue: int
     commit_queue: int
-    brokers: Mapping[DeliveryTransport, BrokerInfo] = {}
+    brokers: Mapping[str, BrokerInfo] = {}
     nodes: NodeList | None = None
     moved_shards: Mapping[str, int] = {}
     disk: DiskInfo | None = None
@@ -141,7 +141,7 @@ def status(readings: HubReadings, *, started: Instant, now: Instant) -> schemas.
         deliveries=deliveries(readings.statistics),
         log_bytes=sum(log.size for log in logs),
         silent=len(silent_sources(logs, now)),
-        brokers={way.value: broker for way, broker in readings.brokers.items()},
+        brokers={str(way): broker for way, broker in readings.brokers.items()},
     )
 
 
@@ -254,8 +254,6 @@ def failure(delivery: Delivery, failed: DeliveryAttempt) -> schemas.Subscription
 
 def deliveries(statistics: Statistics) -> dict[str, dict[str, int]]:
     return {
-        way.value: {
-            outcome.value: statistics.deliveries[way, outcome] for outcome in DeliveryOutcome
-        }
-        for way in DeliveryTransport
+        way: {outcome.value: statistics.deliveries[way, outcome] for outcome in DeliveryOutcome}
+        for way in transport_names()
     }

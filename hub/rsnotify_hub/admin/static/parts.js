@@ -7,6 +7,8 @@ const STATES = ["given-up", "retrying", "active"];
 const WORDS = { "given-up": "in trouble", retrying: "watch it", active: "in order" };
 const [BAD, SLOW, GOOD] = STATES;
 
+const BROKERS = { xmpp: "XMPP service" };
+
 /** More is unusual: see the alerts in deploy/prometheus. */
 const MANY_WRITES = 100, MANY_DELIVERIES = 1000;
 const LITTLE_DISK = 0.05, LESS_DISK = 0.15;
@@ -40,7 +42,7 @@ export class Parts {
 
   #brokers({ brokers }) {
     return Object.entries(brokers).map(([way, { connected, behind, since, error }]) => {
-      const name = way === "mqtt" ? "MQTT broker" : "XMPP service";
+      const name = BROKERS[way] ?? `${way.toUpperCase()} broker`;
       if (!behind) this.#behind.delete(way);
       else if (!this.#behind.has(way)) this.#behind.set(way, Date.now());
       const lags = behind && Date.now() - this.#behind.get(way) > 1000 * BEHIND_SECONDS;

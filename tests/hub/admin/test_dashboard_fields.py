@@ -1,0 +1,34 @@
+"""The dashboard reads fields of the admin API by the names that the API has for them.
+
+Names in the JavaScript are in camel case, so those with an underscore are names of fields.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import rsnotify_hub.admin
+from rsnotify_hub.admin.api import describe
+from rsnotify_hub.admin.schemas import MinuteInfo
+
+STATIC = Path(rsnotify_hub.admin.__file__).with_name("static")
+FIELDS = {
+    name
+    for schema in describe("1")["components"]["schemas"].values()
+    for name in schema.get("properties", {})
+}
+
+
+@pytest.mark.parametrize("path", sorted(STATIC.glob("*.js")), ids=lambda path: path.stem)
+def test_each_field_that_a_script_names_exists(path: Path):
+    assert {*re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", path.read_text())} <= FIELDS
+
+
+def test_the_columns_of_a_minute_are_those_of_the_api():
+    columns = re.search(r"const (MINUTE = 0.*);", (STATIC / "tiles.js").read_text())
+    assert columns is not None
+    for name, number in re.findall(r"(\w+) = (\d)", columns[1]):
+        assert MinuteInfo.__struct_fields__[int(number)] == name.lower()

@@ -1,0 +1,35 @@
+"""Deliveries by a transport of another package are shown by the scheme of its URLs."""
+
+from __future__ import annotations
+
+import pytest
+
+from rsnotify.runtime import transports
+from rsnotify_hub.admin.views import deliveries, status
+from rsnotify_hub.metrics import metric_families
+from rsnotify_hub.statistics import BrokerInfo, DeliveryOutcome, Statistics
+from tests.hub.helpers import at
+from tests.hub.readings import hub_readings
+
+
+@pytest.fixture(autouse=True)
+def offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transports, "offered", lambda group: {"mqtt": None, "spool+x": None})
+
+
+def test_its_deliveries_and_its_broker_have_its_name():
+    statistics = Statistics()
+    statistics.count("spool+x", DeliveryOutcome.DELIVERED, size=5)
+    readings = hub_readings(statistics=statistics, brokers={"spool+x": BrokerInfo(True, 3)})
+    assert deliveries(statistics)["spool+x"]["delivered"] == 1
+    assert list(deliveries(statistics))[-2:] == ["spool+x", "dashboard"]
+    assert status(readings, started=at(0), now=at(1)).brokers["spool+x"].behind == 3
+    samples = {
+        (sample.name, sample.labels.get("way")): sample.value
+        for family in metric_families(readings)
+        for sample in family.samples
+    }
+    assert samples["rsnotify_hub_delivered_bytes_total", "spool+x"] == 5
+    assert samples["rsnotify_hub_spool_x_connected", None] == 1
+    assert samples["rsnotify_hub_spool_x_topics_behind", None] == 3
+    assert samples["rsnotify_hub_mqtt_connected", None] == 0
