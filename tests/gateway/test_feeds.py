@@ -7,13 +7,13 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
-from harnesses.fuzzing.test_surfaces import calls
 
 from rsnotify.errors import DocumentError, TooLarge
 from rsnotify_gateway.adapters import feeds
 from rsnotify_gateway.adapters.feeds import parse_feed
 from tests.gateway.checking import Checking, origin
 from tests.gateway.origin_server import SITE, Site, atom
+from tests.harnesses.test_surfaces import calls
 
 URL = "https://site.example/feed"
 
