@@ -13,9 +13,6 @@ from tests.gateway.running import until_answered
 from tests.interop.clients import contents
 from tests.waiting import until
 
-#: Seconds; only what hangs takes them.
-PATIENCE = 120
-
 Start = Callable[..., Awaitable[Process]]
 
 

@@ -18,9 +18,7 @@ from tests.interop.clients import ResyncClient, contents
 from tests.ports import free_port
 from tests.publisher.helpers import eventually
 from tests.relay.running import files
-
-#: Seconds; only what hangs takes them.
-PATIENCE = 120
+from tests.waiting import PATIENCE
 
 Start = Callable[..., Awaitable[Process]]
 

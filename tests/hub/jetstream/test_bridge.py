@@ -51,11 +51,6 @@ async def test_the_bridge_runs_on_one_node_at_a_time_and_moves_when_that_one_fai
     settings.write_text(f'mqtt_url = "{mosquitto.url}"\n')
     nats = f"{nats_server.url}?prefix=bridge"
     async with AsyncExitStack() as stack:
-        listener = Heard()
-        listener.connection = await stack.enter_async_context(
-            connect(parse_broker(mosquitto.url), on_message=listener.messages.put_nowait)
-        )
-        await listener.connection.subscribe(channel_topic(TOPIC))
 
         async def started(name: str, *options: str) -> FastNode:
             return await stack.enter_async_context(fast_node(nats, tmp_path, name, *options))
@@ -64,6 +59,12 @@ async def test_the_bridge_runs_on_one_node_at_a_time_and_moves_when_that_one_fai
         plain = await started("plain")
         one = await started("one", "--config", str(settings))
         two = await started("two", "--config", str(settings))
+        # Only now, since the start of processes may keep this one too busy to ping the broker.
+        listener = Heard()
+        listener.connection = await stack.enter_async_context(
+            connect(parse_broker(mosquitto.url), on_message=listener.messages.put_nowait)
+        )
+        await listener.connection.subscribe(channel_topic(TOPIC))
         published = 0
 
         async def publish(node: FastNode) -> None:
