@@ -80,7 +80,7 @@ async def test_a_task_that_lost_a_cancellation_is_cancelled_again(
 # A few threads do the work of many, and each one's in order.
 
 
-PATIENCE = 30
+PATIENCE = 120
 
 
 @pytest.fixture

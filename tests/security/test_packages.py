@@ -104,7 +104,7 @@ async def test_a_first_copy_is_right_and_its_audit_says_so(
     assert source.gets["/data/a"] == (vector.outcome != "used")
     source.offered = (Capability.RESOURCE_DUMP,)
     try:
-        found = await audit(source.url, destination.folder, pause=0.01)
+        found = await audit(source.url, destination.folder, pause=0)
     except RsnotifyError:
         assert vector.outcome == "package"
     else:

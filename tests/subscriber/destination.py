@@ -14,7 +14,7 @@ from rsnotify.sync.pace import Pace
 from rsnotify.sync.retry import Retry
 from rsnotify_subscriber import Event, FolderMirror, PushState, Subscriber, Via, default_state
 from tests.subscriber.options import gathered
-from tests.subscriber.source import SmallSource
+from tests.subscriber.source import PATIENCE, SmallSource
 
 E = TypeVar("E")
 #: As in production, but with short intervals.
@@ -27,8 +27,6 @@ PACE = Pace(
     retry=Retry(first=0.01, most=0.2),
 )
 CHANGE_LIST = "/data/changelist.xml"
-#: Seconds after which a test gives up waiting, also on a slow machine.
-PATIENCE = 60.0
 #: A selection of everything: the copy is compared with the Resource List again.
 ANEW = Selection(excluded=("nothing",))
 

@@ -1,4 +1,4 @@
-"""`python -m rsnotify`, whose audits compare differences again after a moment, not a second."""
+"""`python -m rsnotify`, whose audits compare differences again at once, not after a second."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from rsnotify_subscriber import audit, repair
 if __name__ == "__main__":
     for command in (audit, repair):
         assert command.__kwdefaults__ is not None
-        command.__kwdefaults__["pause"] = 0.01
+        command.__kwdefaults__["pause"] = 0.0
     main()

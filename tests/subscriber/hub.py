@@ -11,7 +11,7 @@ import aiohttp
 from aiohttp import web
 
 from rsnotify.format.datetimes import Instant, format_datetime, parse_datetime
-from tests.subscriber.source import Server, SmallSource
+from tests.subscriber.source import PATIENCE, Server, SmallSource
 
 
 class SmallHub:
@@ -54,7 +54,7 @@ class SmallHub:
 
     async def subscribed(self, count: int = 1) -> None:
         """Wait for so many subscriptions, counted from the beginning."""
-        async with asyncio.timeout(30), self.changed:
+        async with asyncio.timeout(PATIENCE), self.changed:
             await self.changed.wait_for(lambda: len(self.subscriptions) >= count)
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:

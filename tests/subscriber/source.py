@@ -20,6 +20,8 @@ from rsnotify.format.writer import write_document
 from tests.ports import port_for
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+#: Seconds after which a test gives up waiting, also on a machine with much else to do.
+PATIENCE = 120.0
 
 
 class Server:
@@ -253,7 +255,7 @@ class SmallSource:
 
     async def requested(self, path: str, times: int = 1) -> None:
         """Wait for so many requests for a path, counted from the beginning."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while self.gets[path] < times:
                 await self._requested.wait()
 

@@ -21,7 +21,7 @@ async def mirrored(source: SmallSource, destination: Destination) -> None:
 
 
 async def audited(source: SmallSource, destination: Destination) -> Audit:
-    return await audit(source.url, destination.folder, pause=0.01)
+    return await audit(source.url, destination.folder, pause=0)
 
 
 async def test_changes_after_the_resource_list_count(
@@ -111,7 +111,7 @@ async def test_an_audit_of_an_empty_folder_writes_nothing_into_it(
     empty = destination.folder.with_name("empty")
     empty.mkdir()
     os.utime(empty, (0, 0))
-    found = await audit(source.url, empty, pause=0.01)
+    found = await audit(source.url, empty, pause=0)
     assert len(found.created) == 3
     assert empty.stat().st_mtime == 0
 

@@ -24,7 +24,7 @@ async def source() -> AsyncIterator[PackedSource]:
 
 
 async def audited(source: PackedSource, destination: Destination) -> Audit:
-    return await audit(source.url, destination.folder, pause=0.01)
+    return await audit(source.url, destination.folder, pause=0)
 
 
 def downloads(source: PackedSource) -> list[str]:

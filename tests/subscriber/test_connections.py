@@ -13,8 +13,8 @@ from rsnotify.format.model import Resource
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Connections, Sessions
 from tests.resolving import not_answering, resolve
-from tests.subscriber.destination import PATIENCE, Destination
-from tests.subscriber.source import SmallSource, body, first, path_of, status
+from tests.subscriber.destination import Destination
+from tests.subscriber.source import PATIENCE, SmallSource, body, first, path_of, status
 
 
 class Crowd:
@@ -37,11 +37,11 @@ class Crowd:
         return web.Response()
 
     async def until(self, *paths: str) -> None:
-        async with asyncio.timeout(30), self.changed:
+        async with asyncio.timeout(PATIENCE), self.changed:
             await self.changed.wait_for(lambda: sorted(self.paths) == sorted(paths))
 
     async def until_there_are(self, count: int) -> None:
-        async with asyncio.timeout(30), self.changed:
+        async with asyncio.timeout(PATIENCE), self.changed:
             await self.changed.wait_for(lambda: len(self.paths) == count)
 
 

@@ -26,10 +26,7 @@ from tests.subscriber.aggregator import PACE, Aggregator
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.lost_commit import Lost, commit_breaker
 from tests.subscriber.processes import ended
-from tests.subscriber.source import SmallSource
-
-#: Seconds; only what hangs takes them.
-PATIENCE = 90
+from tests.subscriber.source import PATIENCE, SmallSource
 
 
 class Database:

@@ -82,7 +82,7 @@ async def test_a_copy_of_alternates_and_of_a_part_of_the_set_is_repaired(
     (destination.folder / "a").write_bytes(b"changed by hand")
     (destination.folder / "b").unlink()
     follow = FollowOptions(pace=PACE)
-    done = await repair(source.url, destination.folder, options=follow, pause=0.01)
+    done = await repair(source.url, destination.folder, options=follow, pause=0)
     assert done.in_step
     assert set(done.fetched) == {source.base + "a", source.base + "b"}
     assert destination.files() == right

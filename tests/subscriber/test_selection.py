@@ -132,11 +132,11 @@ async def test_the_audit_compares_only_the_selection(
     source: SmallSource, destination: Destination
 ) -> None:
     await destination.catch_up(selection=TURTLE)
-    found = await audit(source.url, destination.folder, pause=0.01)
+    found = await audit(source.url, destination.folder, pause=0)
     assert found.in_step is True
     assert found.resources == 2
     source.put("c", b"c2", type="text/html")
-    found = await audit(source.url, destination.folder, pause=0.01)
+    found = await audit(source.url, destination.folder, pause=0)
     assert found.deleted == ("c",)
     assert not found.created
 
@@ -148,9 +148,9 @@ async def test_the_audit_does_not_miss_changes_of_a_type_that_is_not_followed(
     await destination.catch_up(selection=created)
     source.put("c", b"c2")
     source.delete("maps/a.ttl")
-    assert (await audit(source.url, destination.folder, pause=0.01)).in_step is True
+    assert (await audit(source.url, destination.folder, pause=0)).in_step is True
     source.put("d", b"d")
-    found = await audit(source.url, destination.folder, pause=0.01)
+    found = await audit(source.url, destination.folder, pause=0)
     assert (found.created, found.updated, found.deleted) == ((source.base + "d",), (), ())
 
 

@@ -27,6 +27,7 @@ from rsnotify_subscriber import PostgreSQLState
 from rsnotify_subscriber.storage import postgresql
 from rsnotify_subscriber.storage.destination_state import DestinationState, opened
 from rsnotify_subscriber.storage.resource_state import ResourceState
+from tests.subscriber.source import PATIENCE
 
 SECOND = datetime(2026, 1, 1, tzinfo=UTC)
 PRECISE = SECOND + timedelta(microseconds=7)
@@ -617,9 +618,6 @@ def test_postgresql_has_flushed_the_record_of_several_changes_when_it_is_stored(
 
 
 # A state is opened, used and closed by whatever thread is free.
-
-
-PATIENCE = 30
 
 
 async def test_a_state_that_another_thread_closed_is_free_again(tmp_path: Path) -> None:

@@ -13,11 +13,9 @@ from rsnotify.errors import ConfigurationError
 from rsnotify_subscriber import FolderMirror, FollowOptions, PostgreSQLState, Subscriber
 from tests.subscriber import aggregator
 from tests.subscriber.aggregator import PACE, Aggregator
-from tests.subscriber.source import SmallSource
+from tests.subscriber.source import PATIENCE, SmallSource
 from tests.suspending import Suspended, suspended
 
-#: Seconds; only what hangs takes them.
-PATIENCE = 90
 INTO_POSTGRESQL = """
 import asyncio
 from rsnotify.errors import StorageError

@@ -215,8 +215,8 @@ async def command_honest(source: Source, folder: Path, *options: str) -> Outcome
 
 
 async def audited(source: Source, folder: Path) -> Outcome:
-    """Audit in this process, with a short pause before differences are compared again."""
-    found = await audit(source.url, folder, pause=0.01)
+    """Audit in this process, without a pause before differences are compared again."""
+    found = await audit(source.url, folder, pause=0)
     kinds = ("created", "updated", "deleted", "absent", "unknown")
     named = tuple(f"{kind} {name}" for kind in kinds for name in getattr(found, kind))
     code = {True: 0, False: 1, None: 2}[found.in_step]

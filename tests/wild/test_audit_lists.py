@@ -260,11 +260,11 @@ async def test_a_resource_that_nobody_can_fetch_leaves_the_others_compared(
 ):
     (folder / "a").unlink()
     source.put("a", Answer(status=status))
-    found = await audit(source.url, folder, pause=0.01)
+    found = await audit(source.url, folder, pause=0)
     assert (found.resources, found.equal, found.unjudged) == (2, 1, 1)
     assert found.in_step is None
     (folder / "b").write_bytes(b"damaged")
-    found = await audit(source.url, folder, pause=0.01)
+    found = await audit(source.url, folder, pause=0)
     assert found.updated == (source.uri("b"),)
     assert found.in_step is False
 

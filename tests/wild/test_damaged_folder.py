@@ -297,7 +297,7 @@ async def test_a_lost_resource_of_which_other_content_is_served_is_what_the_list
 async def repaired(source: Source, folder: Path, *, dry_run: bool = False) -> Repair:
     async with asyncio.timeout(PATIENCE):
         options = FollowOptions(pace=PACE)
-        return await repair(source.url, folder, options=options, dry_run=dry_run, pause=0.01)
+        return await repair(source.url, folder, options=options, dry_run=dry_run, pause=0)
 
 
 async def test_a_foreign_file_is_named_and_stays(source: Source, folder: Path):

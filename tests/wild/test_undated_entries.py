@@ -118,7 +118,7 @@ async def test_the_command_says_so_beside_in_step_and_an_audit_and_an_inspection
     outcome = await command_follow_once(source, folder)
     assert outcome.code == 0
     assert SENTENCE in outcome.output
-    found = await audit(source.url, folder, pause=0.01)
+    found = await audit(source.url, folder, pause=0)
     assert found.in_step
     assert found.limits[0].startswith(SENTENCE)
     inspected = await inspect(source.url)

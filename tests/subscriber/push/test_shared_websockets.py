@@ -18,9 +18,8 @@ from rsnotify.runtime.shared_websockets import SharedWebSockets
 from rsnotify_subscriber import TransportListener
 from rsnotify_subscriber.push.websocket_transport import HubWebSocket, WebSocketTransport
 from tests.subscriber.hub import anywhere, nowhere
+from tests.subscriber.source import PATIENCE
 
-#: Seconds; only what hangs takes them.
-PATIENCE = 60
 Shared = SharedWebSockets[HubWebSocket]
 
 

@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp import web
 
 from rsnotify.format.signatures import signature
-from tests.subscriber.source import Server
+from tests.subscriber.source import PATIENCE, Server
 
 
 class Blog:
@@ -63,12 +63,12 @@ class Blog:
         self.headers = [("Link", f'<{target}>; rel="{rel}"') for rel, target in links.items()]
 
     async def until_requests(self, count: int) -> dict[str, str]:
-        async with asyncio.timeout(30), self.changed:
+        async with asyncio.timeout(PATIENCE), self.changed:
             await self.changed.wait_for(lambda: len(self.requests) >= count)
         return self.requests[count - 1]
 
     async def until_confirmed(self, count: int) -> None:
-        async with asyncio.timeout(30), self.changed:
+        async with asyncio.timeout(PATIENCE), self.changed:
             await self.changed.wait_for(lambda: len(self.confirmed) == count)
 
     async def _get(self, request: web.Request) -> web.Response:

@@ -17,11 +17,10 @@ from rsnotify.errors import FetchError
 from rsnotify_subscriber import Callbacks, WebSubTerms
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.websub_transport import WebSubTransport
+from tests.subscriber.source import PATIENCE
 from tests.web_servers import serving_asgi, serving_wsgi
 
 E = TypeVar("E", bound=FetchError)
-#: Seconds; only what hangs takes them.
-PATIENCE = 60.0
 #: As in life, but in a hurry.
 TERMS = WebSubTerms(settle=0.02, patience=30)
 
