@@ -414,6 +414,23 @@ WELL = HubStatus("https://hub.example/", 0, AT, reached=True, reached_before=Tru
 AWAY = replace(WELL, reached=False)
 
 
+def test_the_status_of_a_hub_is_that_of_all_sets_together(tmp_path: Path):
+    with (
+        quick_publisher(tmp_path / "a", NOWHERE, grace=0) as first,
+        quick_publisher(tmp_path / "b", NOWHERE, grace=0) as second,
+    ):
+        reader = StatusReader([first, second])
+        reader.read()
+        first.updated(BASE + "a")
+        second.updated(BASE + "b")
+        second.updated(BASE + "c")
+        status = reader.read()
+        reader.close()
+    assert (status.resources, status.changes) == (3, 3)
+    (hub,) = status.hubs
+    assert (hub.waiting, hub.reached_before) == (3, False)
+
+
 async def test_the_status_has_the_number_of_changes_and_each_hub(tmp_path: Path, hub: FakeHub):
     later = 0
     clock = lambda: system_clock() + later  # noqa: E731

@@ -26,7 +26,12 @@ from rsnotify.format.links import parse_links
 from rsnotify_gateway.adapter import origin_uri
 from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials, without_login
 from rsnotify_subscriber.fetching.fetcher import stream_document
-from rsnotify_subscriber.fetching.responses import ResponseOrigin, body, check_status, validator
+from rsnotify_subscriber.fetching.responses import (
+    ResponseOrigin,
+    check_status,
+    read_beginning,
+    validator,
+)
 from rsnotify_subscriber.fetching.sessions import Connections, RequestRate, Sessions
 
 #: The product token by which a robots.txt can name the gateway.
@@ -338,7 +343,8 @@ class OriginClient:
             if 400 <= response.status < 500 and response.status != 429:
                 return ALLOW_ALL
             check_status(uri, response)  # otherwise, nothing may be requested
-            return parse_robots(await _text(uri, response))
+            text = await read_beginning(uri, response, MOST_BYTES)
+            return parse_robots(text.decode(errors="replace"))
 
 
 def _origin(uri: str) -> URL:
@@ -346,12 +352,3 @@ def _origin(uri: str) -> URL:
         return URL(uri).origin()
     except ValueError as error:
         raise Unavailable(uri, f"it is no http(s) URL: {error}") from None
-
-
-async def _text(uri: str, response: aiohttp.ClientResponse) -> str:
-    data = bytearray()
-    async for chunk in body(uri, response):
-        data += chunk
-        if len(data) > MOST_BYTES:
-            break
-    return data[:MOST_BYTES].decode(errors="replace")

@@ -28,7 +28,7 @@ from rsnotify.sync.doubts import undated
 from rsnotify_subscriber.discovery.discovery import ROBOTS_PATH, find_offer
 from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials, without_login
 from rsnotify_subscriber.fetching.fetcher import Fetcher, stream_document
-from rsnotify_subscriber.fetching.responses import body, check_status
+from rsnotify_subscriber.fetching.responses import check_status, read_beginning
 from rsnotify_subscriber.fetching.sessions import Sessions
 
 #: The most entries of a document that are kept, to inspect the documents that they name.
@@ -197,14 +197,12 @@ class FollowedOrigin(Struct):
 
 async def origin_statements(sessions: Sessions, uri: str) -> tuple[str, ...]:
     """Return what a gateway cannot see at its origin, as sentences."""
-    data = bytearray()
     try:
         async with sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
             check_status(uri, response)
-            async for chunk in body(uri, response):
-                data += chunk
-                if len(data) > _MOST_BYTES:
-                    return (f"{uri} is too long to be read",)
+            data = await read_beginning(uri, response, _MOST_BYTES + 1)
+            if len(data) > _MOST_BYTES:
+                return (f"{uri} is too long to be read",)
         found = msgspec.json.decode(data, type=FollowedOrigin)
     except (FetchError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return (f"what is known of the origin cannot be read: {error}",)

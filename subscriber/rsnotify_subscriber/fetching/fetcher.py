@@ -41,6 +41,7 @@ from rsnotify_subscriber.fetching.responses import (
     is_encoded,
     media_type,
     modified_at,
+    read_beginning,
     sent_at,
     validator,
     with_http_date,
@@ -344,7 +345,8 @@ class Fetcher:
             links = [(rel, resolve(origin.base, target)) for rel, target in found]
             is_robots = response.content_type == "text/plain" and uri.endswith("/robots.txt")
             if is_robots or response.content_type in ("text/html", "application/xhtml+xml"):
-                return FetchedDocument(links, text=await _text(uri, response))
+                page = await read_beginning(uri, response, _PAGE_BYTES)
+                return FetchedDocument(links, text=page.decode(errors="replace"))
             try:
                 return FetchedDocument(links, document=await self._read(uri, response))
             except DocumentError as error:
@@ -510,12 +512,3 @@ def _dated(content: Content, response: Response, *, is_proven: bool) -> Content:
 def _fetched_at(response: Response) -> int:
     sent = sent_at(response)
     return 0 if sent is None else to_microseconds(sent)
-
-
-async def _text(uri: str, response: aiohttp.ClientResponse) -> str:
-    data = bytearray()
-    async for chunk in body(uri, response):
-        data += chunk
-        if len(data) > _PAGE_BYTES:
-            break
-    return data[:_PAGE_BYTES].decode(errors="replace")

@@ -258,6 +258,16 @@ async def body(uri: str, response: aiohttp.ClientResponse) -> AsyncIterator[byte
         raise ContentMismatch(uri, f"its compression is damaged: {error}") from None
 
 
+async def read_beginning(uri: str, response: aiohttp.ClientResponse, most: int) -> bytes:
+    """Return the body, at most so many bytes of it; raise as `body` does."""
+    data = bytearray()
+    async for chunk in body(uri, response):
+        data += chunk
+        if len(data) > most:
+            break
+    return bytes(data[:most])
+
+
 async def _steady(uri: str, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Refuse a body that comes too slowly, since it would block a connection and its waiters."""
     begun = monotonic()

@@ -28,7 +28,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.links import html_links, parse_links, resolve, xml_links
 from rsnotify.format.model import Rel
 from rsnotify.runtime.tasks import Tasks
-from rsnotify_subscriber.fetching.responses import body, check_status, retry_after
+from rsnotify_subscriber.fetching.responses import check_status, read_beginning, retry_after
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.transport import TransportListener
 from rsnotify_subscriber.push.websub_callbacks import (
@@ -67,12 +67,8 @@ async def discover_topic(sessions: Sessions, uri: str) -> DiscoveredTopic:
         found = _discovered(place, links)
         if found.hubs and _targets(place, links, Rel.SELF):
             return found  # without the body, which may be large
-        beginning = bytearray()
-        async for chunk in body(uri, response):
-            beginning += chunk
-            if len(beginning) > _BEGINNING:
-                break
-        return _discovered(place, links, embedded(bytes(beginning), response.content_type))
+        beginning = await read_beginning(uri, response, _BEGINNING)
+        return _discovered(place, links, embedded(beginning, response.content_type))
 
 
 def embedded(beginning: bytes, content_type: str) -> _Links:
