@@ -26,13 +26,12 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from rsnotify.runtime.transports import offered_schemes
-from rsnotify_hub.admin.views import HubReadings
+from rsnotify_hub.admin.views import HubReadings, transport_names
 from rsnotify_hub.statistics import (
     BrokerInfo,
     DeliveryOutcome,
     DeliveryTransport,
     Statistics,
-    transport_names,
 )
 from rsnotify_hub.store.interface import LogState
 from rsnotify_hub.store.nodes import NodeList, StreamInfo

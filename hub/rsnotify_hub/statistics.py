@@ -13,7 +13,6 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from rsnotify.format.datetimes import Instant
-from rsnotify.runtime.transports import offered_schemes
 
 
 class DeliveryTransport(StrEnum):
@@ -25,12 +24,6 @@ class DeliveryTransport(StrEnum):
     MQTT = "mqtt"
     #: WebSockets of the pages of the dashboard, which are no Destinations.
     DASHBOARD = "dashboard"
-
-
-def transport_names() -> list[str]:
-    """Return the names of all transports, of installed packages too."""
-    own = [each.value for each in DeliveryTransport]
-    return [*own[:-1], *offered_schemes(), own[-1]]
 
 
 class DeliveryOutcome(StrEnum):

@@ -31,7 +31,7 @@ def test_a_relay_has_every_option_of_following() -> None:
     ("options", "said"),
     [
         (("--callback-url", "https://relay.example/callback"), "with --callback-port"),
-        (("--mqtt-version", "4"), "it has to be one of 3.1.1"),
+        (("--mqtt-version", "4"), 'it has to be one of "3.1.1", "5"'),
         (("--type", "turtle"), "turtle"),
     ],
 )

@@ -15,9 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant
+from rsnotify.runtime.transports import offered_schemes
 from rsnotify_hub.admin import schemas
 from rsnotify_hub.admin.schemas import DiskInfo
-from rsnotify_hub.statistics import BrokerInfo, DeliveryOutcome, Statistics, transport_names
+from rsnotify_hub.statistics import BrokerInfo, DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import Backlog, LogState
 from rsnotify_hub.store.nodes import NodeList
 from rsnotify_hub.subscriptions import DeliveryState
@@ -257,3 +258,9 @@ def deliveries(statistics: Statistics) -> dict[str, dict[str, int]]:
         way: {outcome.value: statistics.deliveries[way, outcome] for outcome in DeliveryOutcome}
         for way in transport_names()
     }
+
+
+def transport_names() -> list[str]:
+    """Return the names of all transports, of installed packages too."""
+    own = [each.value for each in DeliveryTransport]
+    return [*own[:-1], *offered_schemes(), own[-1]]

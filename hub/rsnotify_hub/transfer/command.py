@@ -55,9 +55,10 @@ def export_hub(
     store: _StoreUrl = None,
     config: _Config = None,
 ) -> None:
-    """Write the subscriptions of a hub to a file, and the contents of topics without changes.
+    """Write the subscriptions of a hub to a file.
 
-    The file has the secrets of the subscriptions, so only its owner may read it.
+    The contents of topics without changes are written, too. The file has the secrets of the
+    subscriptions, so only its owner may read it.
 
     Examples:
         rsnotify hub export hub.jsonl --data rsnotify-hub
