@@ -81,7 +81,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _MESSAGE = 100_000
 _READY = b"ready"
 _LIMITS = [value for name, value in vars(resource).items() if name.startswith("RLIMIT_")]
-#: What `Popen` can be asked for that a fork does too; anything else is this.
+#: The arguments of `Popen` that a fork supports, too; others use the real `Popen`.
 _PLAIN: dict[str, object] = {
     "executable": None,
     "close_fds": True,
@@ -301,7 +301,7 @@ def _serve(channel: socket.socket) -> tuple[_Request, list[int]]:
 
 
 def _become(request: _Request, files: list[int]) -> None:
-    """Be to the system what was asked for, and tell the test process."""
+    """Become the requested process for the system, and notify the test process."""
     for limit, *values in request.limits:
         if resource.getrlimit(limit) != tuple(values):
             resource.setrlimit(limit, tuple(values))

@@ -114,7 +114,7 @@ def once(stage: Stage) -> bool:
 
 
 def play(arguments: argparse.Namespace, root: Path) -> bool:
-    """Replay what is asked for in a folder, print figures, and tell if all went well."""
+    """Replay the chosen histories in a folder, print figures, and return whether all went well."""
     steps = list(history.read(arguments.data) if arguments.data else history.make_up(2_000))
     kills = arguments.kill_ways
     set_ = scene(arguments.via, hub=not arguments.no_hub, kill_ways=kills)

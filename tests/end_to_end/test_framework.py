@@ -17,7 +17,7 @@ from tests.mosquitto import Mosquitto
 from tests.publisher.helpers import PATIENCE, QUICK
 from tests.subscriber.websub.desk import open_desk
 
-#: It is looked within a moment at what is told of, and by itself only after ten minutes.
+#: A document is read soon after a notification about it, and otherwise every ten minutes only.
 PACE = Pace(poll=0.8, poll_with_push=600)
 #: The Source has one for both channels, and the Destination one for each.
 OPEN = 3

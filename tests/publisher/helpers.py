@@ -39,7 +39,7 @@ def quick_publisher(folder: Path, *hubs: str | Hub, **settings: Any) -> Publishe
 
 
 class Clock:
-    """Tells the time of day, and more of it when it is told to."""
+    """Returns the time of day, which a test can advance."""
 
     ORIGIN = datetime(2013, 1, 3, 9, tzinfo=UTC)
 
@@ -58,7 +58,7 @@ class FakeHub:
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self.fragments: list[Document] = []
-        #: What is told of documents, on a channel of its own.
+        #: The notifications about documents, on a channel of their own.
         self.notices: list[Document] = []
         self.headers: list[dict[str, str]] = []
         self.connections = 0

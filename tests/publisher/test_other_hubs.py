@@ -82,7 +82,7 @@ async def test_a_hub_that_accepts_only_the_ping_fetches_every_change(
         for name in ("a", "b", "c"):
             await publisher.aupdated(BASE + name)
             await pinged.until(lambda uri=BASE + name: uri in pinged.seen)
-        # The same for what is told of documents.
+        # The same for notifications about documents.
         await pinged.until(lambda: BASE + "resourcelist.xml" in pinged.seen)
     assert pinged.posted <= 2, "once on each channel"
     assert not caplog.records

@@ -1,4 +1,4 @@
-"""What is asked for only if it has changed."""
+"""Conditional requests."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ WHOLE, PART = channel_topic(TOPIC), DEFAULT_PREFIX + MAPS.digest(TOPIC)
 
 
 class Hub:
-    """Somebody who is asked for parts of channels, and publishes."""
+    """A publisher from which parts of channels can be requested."""
 
     def __init__(self, connection: BrokerConnection, asked: asyncio.Queue[MqttMessage]) -> None:
         self._connection = connection

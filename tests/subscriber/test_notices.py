@@ -110,7 +110,7 @@ async def test_who_lacks_nothing_reads_nothing(
         kind = Capability.CHANGE_LIST
         rotated = Resource(source.base + "changelist.xml", capability=kind, from_=source.last)
         await tell(herald, source, rotated)
-        # What is told next is heard later.
+        # The next notification arrives later.
         looked = source.gets["/data/capabilitylist.xml"]
         await tell(herald, source, capability_list(source))
         await source.requested("/data/capabilitylist.xml", looked + 1)

@@ -188,7 +188,7 @@ async def test_the_number_of_series_is_independent_of_clients(
     await admin.until("subscriptions", lambda answer: answer["total"] == WORST + 5)
     async with asyncio.timeout(PATIENCE):
         while (after := await series(hub)) == before:
-            pass  # where the first took long it is told again for a while
+            pass  # a first answer that took long is cached for a while
     ranks = {name for name, _ in after - before}
     assert ranks <= {"rsnotify_hub_lag_seconds_worst"}
     assert len(after - before) == WORST

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 
 
 class LossyProxy:
-    """Passes on everything, until it is told otherwise.
+    """Passes on everything, until a test changes that.
 
     Attributes:
         withholding: Whether what the server sends is lost.

@@ -299,7 +299,7 @@ def test_after_a_crash_of_the_database_it_goes_on(
         with source.connect() as connection:
             rewrite(connection, "a")
         eventually(lambda: source.reported() == [("a", 1)])
-        eventually(lambda: source.waiting() == [])  # or it is told once more after the crash
+        eventually(lambda: source.waiting() == [])  # or it is published again after the crash
         postgresql_server.crash()
         eventually(lambda: "changes wait in the outbox" in caplog.text)
         with pytest.raises(StorageError):

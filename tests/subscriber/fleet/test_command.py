@@ -23,7 +23,7 @@ from tests.subscriber.source import held_back, path_of, status
 URL = "https://a.example/"
 MIRRORED = '[defaults]\ndest = "{name}"\n'
 NOTING = 'handler = "noting:Noting"\noptions = {file = "noted"}\n'
-#: It is asked for at the beginning, and once more beside what follows from it.
+#: It is requested at the beginning, and once more with the documents that it names.
 OFFER = "/data/capabilitylist.xml"
 HANDLER = """
 from pathlib import Path

@@ -18,7 +18,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Followed:
-    """Notes what a follower is told about push."""
+    """Records the calls about push that a follower receives."""
 
     def __init__(self) -> None:
         self.known: Instant | None = START

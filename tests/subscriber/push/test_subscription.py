@@ -31,7 +31,7 @@ KNOWN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Hub:
-    """A way that is up when it is told to be; a `Transport`."""
+    """A `Transport` that is up when a test says so."""
 
     def __init__(self, name: str) -> None:
         self.way = Endpoint(Via.WEBSOCKET, "topic", (name,), lambda _: self)
@@ -288,7 +288,7 @@ class InexactLoop(VirtualLoop):
 
 
 class Away:
-    """A hub that is away for some tries, and listens to who hears of them."""
+    """A hub that is down for some attempts, and records who is notified of them."""
 
     def __init__(self, tries: int) -> None:
         self.tries = tries

@@ -1,4 +1,4 @@
-"""A Destination's callbacks, mounted in an application, and who hears what arrives at them."""
+"""A Destination's callbacks, mounted in an application, and a listener for what they receive."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TERMS = WebSubTerms(settle=0.02, patience=30)
 
 
 class Recorder:
-    """A `Listener` that keeps what it is told."""
+    """A `Listener` that keeps what it receives."""
 
     def __init__(self) -> None:
         self.ups = 0

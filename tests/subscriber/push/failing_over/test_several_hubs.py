@@ -202,7 +202,7 @@ async def test_another_offer_affects_only_the_hubs_that_changed(
 
 
 def ways(destination: Destination) -> list[Event]:
-    """Return what is told of ways; when it is level again is told beside that."""
+    """Return the events about transports; those about being level come separately."""
     return [one for one in destination.events if isinstance(one, PushUp | PushDown)]
 
 
