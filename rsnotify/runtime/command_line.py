@@ -343,7 +343,7 @@ def complain(what: Exception | str, code: int) -> typer.Exit:
 
 
 def require_files(what: str, needed: int) -> None:
-    """Let this process open so many files; complain if the system does not allow that."""
+    """Raise the limit of open files to this number; complain if the system does not allow it."""
     from rsnotify.runtime.processes import allow_files
 
     allowed = allow_files(needed)

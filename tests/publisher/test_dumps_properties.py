@@ -127,7 +127,7 @@ def peak_of(folder: Path, count: int, *, size: int, max_resources: int) -> int:
     """Pack tiny resources, and one large file among them; return the peak of memory in bytes."""
     large = folder / "large"
     with large.open("wb") as file:
-        file.truncate(size)  # a hole, which takes no space
+        file.truncate(size)  # a sparse file, which takes no space
 
     def resources() -> Iterator[Resource]:
         for number in range(count):

@@ -78,7 +78,7 @@ async def metrics(hub: Client) -> dict[str, float]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each node wait for what the other says of itself."""
+    """Make each node wait for the answer of the other."""
     monkeypatch.setattr(node_messages, "SOON_SECONDS", PATIENCE)
 
 
