@@ -30,7 +30,7 @@ slow: $(VENV)/ready-dev ## the slow tests, and the longest property tests with t
 	  tests/core/test_follower_properties.py $(ARGS)
 
 fuzz: $(VENV)/ready-fuzz ## look for input that no surface expects, guided by coverage: make fuzz SURFACE=form SECONDS=120
-	$(BIN)/python -m harnesses.fuzzing.fuzz --surface "$(SURFACE)" --seconds $(SECONDS)
+	$(BIN)/python -m tests.harnesses.fuzzing.fuzz --surface "$(SURFACE)" --seconds $(SECONDS)
 
 check: $(VENV)/ready-dev ## lint and types
 	$(BIN)/ruff check .
@@ -66,35 +66,35 @@ cluster-killing: $(VENV)/ready-dev ## kill -9 nodes of a hub and NATS servers: m
 	$(BIN)/python -m tests.end_to_end.cluster_killing $(if $(DATA),--data $(DATA)) $(ARGS)
 
 power-cuts: $(VENV)/ready-dev ## cut the power of a Source, a hub and a Destination: make power-cuts ARGS="--cuts 100000 --seed 7"
-	$(BIN)/python -m harnesses.power_cuts $(ARGS)
+	$(BIN)/python -m tests.harnesses.power_cuts $(ARGS)
 
 torture: $(VENV)/ready-dev ## all kinds of faults at random instants, and every claim checked: make torture ARGS="--rounds 1000 --seed 7"
-	$(BIN)/python -m harnesses.torture $(ARGS)
+	$(BIN)/python -m tests.harnesses.torture $(ARGS)
 
 soak: $(VENV)/ready-dev ## a fault a minute, and memory and descriptors measured: make soak ARGS="--minutes 30"
-	$(BIN)/python -m harnesses.torture --minutes 30 $(ARGS)
+	$(BIN)/python -m tests.harnesses.torture --minutes 30 $(ARGS)
 
 simulate: $(VENV)/ready-dev ## a Source, hubs and Destinations under faults in virtual time, and the matrix: make simulate SEEDS=1-2000, SEEDS=7 ARGS=-v
-	$(BIN)/python -m harnesses.simulation.run $(ARGS) $(SEEDS)
+	$(BIN)/python -m tests.harnesses.simulation.run $(ARGS) $(SEEDS)
 ifneq ($(origin SEEDS),command line)
-	$(BIN)/python -m harnesses.matrix.run --triples $(TRIPLES)
+	$(BIN)/python -m tests.harnesses.matrix.run --triples $(TRIPLES)
 endif
 
 matrix: $(VENV)/ready-dev ## every shape of Source with every trouble and every way to follow, in virtual time: make matrix ARGS="--way once"
-	$(BIN)/python -m harnesses.matrix.run --triples $(TRIPLES) $(ARGS)
+	$(BIN)/python -m tests.harnesses.matrix.run --triples $(TRIPLES) $(ARGS)
 
 simulate-scale: $(VENV)/ready-dev ## how shards move among 1,000 hub nodes, in virtual time: make simulate-scale ARGS="--nodes 20"
 	$(BIN)/python -m benchmarks.simulate_scale $(ARGS)
 
 mutants: $(VENV)/ready-dev ## which small bugs in rsnotify/sync and format no test finds: make mutants MODULE=sync/pull
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[mutants]"
-	nice $(BIN)/python harnesses/mutants.py $(MODULE)
+	nice $(BIN)/python tests/harnesses/mutants.py $(MODULE)
 
 containers: $(VENV)/ready-dev sbom ## the image and docker-compose.yml in a container engine: needs docker with docker compose
 	$(BIN)/pytest -p no:xdist tests/real_containers.py tests/real_cluster.py $(ARGS)
 
 sabotage: $(VENV)/ready-dev ## plant bugs in copies of the project, and see which tests find them: make sabotage ARGS="lease --jobs 4"
-	$(BIN)/python -m harnesses.sabotage $(ARGS)
+	$(BIN)/python -m tests.harnesses.sabotage $(ARGS)
 
 screenshots: $(VENV)/ready-dev ## pictures of the demo and the dashboard, in build/screenshots
 	$(BIN)/python -m tests.screenshots $(BUILD)/screenshots

@@ -48,7 +48,7 @@ MODULES = (
         "rsnotify",
         "tests.hub.jetstream.fast_node",
         "tests.started",
-        "harnesses.torture.live_source",
+        "tests.harnesses.torture.live_source",
     ),
     *("tests.subscriber.hasty_audits", "gunicorn", "uvicorn"),
 )

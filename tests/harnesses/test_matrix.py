@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from harnesses.matrix.run import every_run, sample, tables, triples
-from harnesses.matrix.shapes import SHAPES
-from harnesses.matrix.troubles import TROUBLES
-from harnesses.matrix.ways import WAYS
+from tests.harnesses.matrix.run import every_run, sample, tables, triples
+from tests.harnesses.matrix.shapes import SHAPES
+from tests.harnesses.matrix.troubles import TROUBLES
+from tests.harnesses.matrix.ways import WAYS
 
 _ROOT = Path(__file__).parents[2]
-_COMMAND = [sys.executable, "-m", "harnesses.matrix.run", "--workers", "1"]
+_COMMAND = [sys.executable, "-m", "tests.harnesses.matrix.run", "--workers", "1"]
 _SEED = 2
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from harnesses.power_cuts.__main__ import EXPERIMENTS, MEMORY
-from harnesses.power_cuts.trace import why_untraceable
+from tests.harnesses.power_cuts.__main__ import EXPERIMENTS, MEMORY
+from tests.harnesses.power_cuts.trace import why_untraceable
 
 _CUTS = {"source": 100, "hub": 60, "destination": 60}
 

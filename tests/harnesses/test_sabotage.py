@@ -8,8 +8,8 @@ from functools import cache
 
 from msgspec.structs import replace
 
-from harnesses.sabotage.bugs import ROOT, Bug, bugs
-from harnesses.sabotage.planting import confirm, copied_project, examine
+from tests.harnesses.sabotage.bugs import ROOT, Bug, bugs
+from tests.harnesses.sabotage.planting import confirm, copied_project, examine
 
 BUGS = {bug.name: bug for bug in bugs()}
 

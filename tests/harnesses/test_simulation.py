@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-_COMMAND = [sys.executable, "-m", "harnesses.simulation.run"]
+_COMMAND = [sys.executable, "-m", "tests.harnesses.simulation.run"]
 _ROOT = Path(__file__).parents[2]
 #: More, by `make simulate`, take longer than the suite may.
 _SEEDS = "1-100"

@@ -1,6 +1,6 @@
 """Whatever arrives at a surface is accepted or refused, at a cost in proportion to its length.
 
-`make fuzz` looks for more; what it finds is in `harnesses/fuzzing/found/`, and is tried here.
+`make fuzz` looks for more; what it finds is in `tests/harnesses/fuzzing/found/`, and is tried here.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from types import FrameType
 import pytest
 from hypothesis import given, settings
 
-from harnesses.fuzzing import fuzz, memory
-from harnesses.fuzzing.mutations import mutated
-from harnesses.fuzzing.surface import Surface
-from harnesses.fuzzing.surfaces import SURFACES
 from tests.examples_count import examples
 from tests.growth import TIMES, check_growth
+from tests.harnesses.fuzzing import fuzz, memory
+from tests.harnesses.fuzzing.mutations import mutated
+from tests.harnesses.fuzzing.surface import Surface
+from tests.harnesses.fuzzing.surfaces import SURFACES
 
 #: What a library does that opens a file, connects, or resolves a name.
 OPENING = ("open", "os.open", "socket.connect", "socket.getaddrinfo", "urllib.Request")

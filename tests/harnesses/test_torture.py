@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from harnesses.torture.faulty_path import _Messages
-from harnesses.torture.truth import Claim, Truth
+from tests.harnesses.torture.faulty_path import _Messages
+from tests.harnesses.torture.truth import Claim, Truth
 
-COMMAND = [sys.executable, "-m", "harnesses.torture", "--rate", "10"]
+COMMAND = [sys.executable, "-m", "tests.harnesses.torture", "--rate", "10"]
 BEGAN = datetime(2026, 11, 23, tzinfo=UTC)
 
 

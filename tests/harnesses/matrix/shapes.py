@@ -1,0 +1,327 @@
+"""The shapes of Sources: which documents each offers, and how its server answers."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from tests.harnesses.matrix.source import BASE, FOLDER, SITE, Listing, Recorded, Source
+from tests.wild.documents import days, ln, seconds, sha256
+
+Documents = dict[str, Listing | bytes]
+#: After how many changes a list is closed, and how many entries are on a page.
+_ROTATE, _PAGE = 2, 3
+#: Every how many seconds a Source with lists of changes writes its Resource List.
+_LIST_EVERY = 300.0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A kind of Source.
+
+    Args:
+        name: What it is called.
+        text: What it is, for the documentation.
+        write: Writes the documents besides the Capability List, by path.
+        offers: The names of the documents by capability; without any, `start` is followed.
+        start: The path that is followed.
+        hashes: Whether entries have a hash and a length.
+        lastmod: How the lastmod of an entry is written; None for none.
+        validators: Whether answers have an ETag and a Last-Modified.
+        dates: Whether answers have a Date.
+        chunked: Whether answers have no length.
+        through: What is between the Source and the Destination: a gateway or a relay.
+    """
+
+    name: str
+    text: str
+    write: Callable[[Source], Documents]
+    offers: tuple[tuple[str, str], ...] = ()
+    start: str = FOLDER + "capabilitylist.xml"
+    hashes: bool = True
+    lastmod: Callable[[datetime], Any] | None = lambda moment: moment
+    validators: bool = True
+    dates: bool = True
+    chunked: bool = False
+    through: str = ""
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.offers)
+
+    @property
+    def has_changes(self) -> bool:
+        return bool(self.capabilities & {"changelist", "changedump"})
+
+    @property
+    def late(self) -> float:
+        """By how many seconds what is between may be behind the Source."""
+        return 60.0 if self.through else 0.0
+
+    @property
+    def can_be_audited(self) -> bool:
+        """Whether a document lists all resources."""
+        return bool(self.capabilities & {"resourcelist", "resourcedump"}) or not self.offers
+
+    @property
+    def may_push(self) -> bool:
+        return bool(self.offers) and not self.through
+
+    def listed_at(self, source: Source) -> float:
+        """Return when the Resource List was written, in seconds of the run."""
+        regular = source.loop.now // _LIST_EVERY * _LIST_EVERY
+        if self.has_changes:
+            return regular
+        changed = max(one.at for versions in source.history.values() for one in versions)
+        return max(changed, regular)
+
+    def documents(self, source: Source) -> Documents:
+        written = self.write(source).items()
+        found = {name if name[0] == "/" else FOLDER + name: one for name, one in written}
+        if self.offers:
+            entries = [{"uri": BASE + name, "capability": one} for one, name in self.offers]
+            if source.hub:
+                hub = [ln("hub", source.hub)]
+                channel = {"capability": "change-notification", "links": hub}
+                entries.append({"uri": BASE + "channel.xml", **channel})
+            found[FOLDER + "capabilitylist.xml"] = Listing("capabilitylist", entries)
+            lists = [SITE + self.start]
+            if self.name == "two sets":
+                lists.append(SITE + "/other/capabilitylist.xml")
+            described = [{"uri": one, "capability": "capabilitylist"} for one in lists]
+            found["/.well-known/resourcesync"] = Listing("description", described)
+        return found
+
+
+# Parts of documents
+
+
+def _resources(source: Source) -> list[dict[str, Any]]:
+    when = source.shape.listed_at(source)
+    return [
+        source.described(name, content, _modified_by(source, name, when))
+        for name, content in source.contents_at(when).items()
+    ]
+
+
+def _modified_by(source: Source, name: str, when: float) -> datetime:
+    made = [one for one in source.changes if one.name == name]
+    later = sum(one.at > when for one in source.history[name])
+    made = made[: len(made) - later]
+    return made[-1].at if made else source.begins
+
+
+def _at(source: Source) -> datetime:
+    return max(source.begins, source.time(source.shape.listed_at(source)))
+
+
+def _resource_list(source: Source) -> Listing:
+    return Listing("resourcelist", _resources(source), {"at": _at(source)})
+
+
+def _change_list(
+    source: Source, changes: list[Recorded], from_: datetime, until: datetime | None = None
+) -> Listing:
+    entries = [source.changed(one) for one in changes]
+    return Listing("changelist", entries, {"from_": from_, "until": until})
+
+
+def _closed(source: Source) -> list[tuple[list[Recorded], datetime, datetime]]:
+    """Return the changes that are in closed lists, with their intervals."""
+    found, from_ = [], source.begins
+    for first in range(0, len(source.changes) - _ROTATE + 1, _ROTATE):
+        part = source.changes[first : first + _ROTATE]
+        found.append((part, from_, part[-1].at))
+        from_ = part[-1].at
+    return found
+
+
+def _package(source: Source, manifest: Listing, contents: dict[str, bytes | None]) -> bytes:
+    file = io.BytesIO()
+    for name, one in zip(contents, manifest.entries, strict=True):
+        if contents[name] is not None:
+            one["path"] = f"/{name}"
+    for trouble in source.troubles:
+        trouble.document(source, "manifest.xml", manifest)
+    listed = {one.get("path") for one in manifest.entries}
+    with zipfile.ZipFile(file, "w") as package:
+        package.writestr(zipfile.ZipInfo("manifest.xml"), manifest.write())
+        for name, content in contents.items():
+            if content is not None and f"/{name}" in listed:
+                package.writestr(zipfile.ZipInfo(name), content)
+    return file.getvalue()
+
+
+# The documents of each shape
+
+
+def _list_only(source: Source) -> Documents:
+    return {"resourcelist.xml": _resource_list(source)}
+
+
+def _changes_only(source: Source) -> Documents:
+    """Every resource is in the Change List from the beginning, as created."""
+    first = [
+        Recorded("created", name, source.begins, versions[0].content)
+        for name, versions in source.history.items()
+        if versions[0].at < 0
+    ]
+    return {"changelist.xml": _change_list(source, first + source.changes, source.begins)}
+
+
+def _list_and_changes(source: Source) -> Documents:
+    return {
+        "resourcelist.xml": _resource_list(source),
+        "changelist.xml": _change_list(source, source.changes, source.begins),
+    }
+
+
+def _resource_dump(source: Source) -> Documents:
+    contents = source.contents_at(source.shape.listed_at(source))
+    manifest = Listing("resourcedump-manifest", _resources(source), {"at": _at(source)})
+    package = _package(source, manifest, dict(contents))
+    entry = {"uri": BASE + "resources.zip", "hash": sha256(package), "length": len(package)}
+    return {
+        "resourcedump.xml": Listing("resourcedump", [entry], {"at": _at(source)}),
+        "resources.zip": package,
+    }
+
+
+def _list_and_dump(source: Source) -> Documents:
+    return {**_list_only(source), **_resource_dump(source)}
+
+
+def _change_dump(source: Source) -> Documents:
+    found: Documents = {"resourcelist.xml": _resource_list(source)}
+    entries, from_ = [], source.begins
+    for number, one in enumerate(source.changes):
+        told = {"from_": from_, "until": one.at}
+        manifest = Listing("changedump-manifest", [source.changed(one)], dict(told))
+        name = f"changes-{number}.zip"
+        found[name] = package = _package(source, manifest, {one.name: one.content})
+        entries.append({"uri": BASE + name, "length": len(package), "type": "application/zip"})
+        entries[-1] |= told
+        from_ = one.at
+    found["changedump.xml"] = Listing("changedump", entries, {"from_": source.begins})
+    return found
+
+
+def _archives(source: Source) -> Documents:
+    closed = _closed(source)
+    found: Documents = {"resourcelist.xml": _resource_list(source)}
+    entries = []
+    for number, (part, from_, until) in enumerate(closed):
+        found[f"changes-{number}.xml"] = _change_list(source, part, from_, until)
+        entries.append({"uri": f"{BASE}changes-{number}.xml", "from_": from_, "until": until})
+        entries[-1]["lastmod"] = max(until, source.altered_at)
+    begins = closed[-1][2] if closed else source.begins
+    left = source.changes[len(closed) * _ROTATE :]
+    found["changelist.xml"] = _change_list(source, left, begins)
+    found["archive.xml"] = Listing("changelist-archive", entries)
+    return found
+
+
+def _indexes(source: Source) -> Documents:
+    """A Resource List Index, and a Change List Index with closed members and an open one."""
+    found: Documents = {}
+    resources, members = _resources(source), []
+    for number, first in enumerate(range(0, len(resources), _PAGE)):
+        name = f"resources-{number}.xml"
+        part = resources[first : first + _PAGE]
+        found[name] = Listing("resourcelist", part, {"at": _at(source)})
+        members.append({"uri": BASE + name, "element": "sitemap", "at": _at(source)})
+    told = {"at": _at(source)}
+    found["resourcelist.xml"] = Listing("resourcelist", members, told, root="sitemapindex")
+    closed = _closed(source)
+    begins = closed[-1][2] if closed else source.begins
+    parts = [*closed, (source.changes[len(closed) * _ROTATE :], begins, None)]
+    members = []
+    for number, (changes, from_, until) in enumerate(parts):
+        name = f"changes-{number}.xml"
+        found[name] = _change_list(source, changes, from_, until)
+        member = {"uri": BASE + name, "element": "sitemap", "from_": from_, "until": until}
+        member["lastmod"] = max(until or source.now, source.altered_at)
+        members.append(member)
+    index = Listing("changelist", members, {"from_": source.begins}, root="sitemapindex")
+    found["changelist.xml"] = index
+    return found
+
+
+def _paged(source: Source) -> Documents:
+    found: Documents = {}
+    for kind, whole in (
+        ("resourcelist", _resource_list(source)),
+        ("changelist", _change_list(source, source.changes, source.begins)),
+    ):
+        starts = list(range(0, max(1, len(whole.entries)), _PAGE))
+        for number, first in enumerate(starts):
+            then = f"{kind}-{number + 1}.xml" if number + 1 < len(starts) else None
+            links = [] if then is None else [ln("next", BASE + then)]
+            part = whole.entries[first : first + _PAGE]
+            name = f"{kind}-{number}.xml" if number else f"{kind}.xml"
+            found[name] = Listing(kind, part, dict(whole.told), links)
+    return found
+
+
+def _sitemap(source: Source) -> Documents:
+    return {"sitemap.xml": Listing(None, _resources(source))}
+
+
+def _two_sets(source: Source) -> Documents:
+    found = _list_and_changes(source)
+    other = SITE + "/other/"
+    listed = [{"uri": other + "x", "hash": sha256(b"x"), "length": 1}]
+    return {
+        **found,
+        "/other/capabilitylist.xml": Listing(
+            "capabilitylist", [{"uri": other + "resourcelist.xml", "capability": "resourcelist"}]
+        ),
+        "/other/resourcelist.xml": Listing("resourcelist", listed, {"at": _at(source)}),
+    }
+
+
+_BOTH = (("resourcelist", "resourcelist.xml"), ("changelist", "changelist.xml"))
+_LIST, _CHANGES = _BOTH[:1], _BOTH[1:]
+
+#: A new shape is one more entry.
+SHAPES = (
+    Shape("list", "a Resource List only", _list_only, _LIST),
+    Shape("list, no hashes", "a Resource List only, with lastmod and without hashes",
+          _list_only, _LIST, hashes=False),
+    Shape("list and changes", "a Resource List and an open Change List", _list_and_changes, _BOTH),
+    Shape("changes", "a Change List only, from the beginning", _changes_only, _CHANGES),
+    Shape("resource dump", "a Resource Dump only", _resource_dump,
+          (("resourcedump", "resourcedump.xml"),)),
+    Shape("list and dump", "a Resource List and a Resource Dump", _list_and_dump,
+          (*_LIST, ("resourcedump", "resourcedump.xml"))),
+    Shape("change dump", "a Resource List, and a Change Dump with a package for each change",
+          _change_dump, (*_LIST, ("changedump", "changedump.xml"))),
+    Shape("archive", "a Resource List, a short open Change List, and an archive of closed ones",
+          _archives, (*_BOTH, ("changelist-archive", "archive.xml"))),
+    Shape("indexes", "a Resource List Index and a Change List Index", _indexes, _BOTH),
+    Shape("pages", "lists in pages that are linked by `next`", _paged, _BOTH),
+    Shape("sitemap, no dates", "a plain Sitemap without any date", _sitemap,
+          start=FOLDER + "sitemap.xml", hashes=False, lastmod=None),
+    Shape("sitemap", "a plain Sitemap with lastmod in whole seconds", _sitemap,
+          start=FOLDER + "sitemap.xml", hashes=False, lastmod=seconds),
+    Shape("sitemap, days", "a plain Sitemap whose lastmod is a day", _sitemap,
+          start=FOLDER + "sitemap.xml", hashes=False, lastmod=days),
+    Shape("static host", "files on a host that sends neither Date, ETag nor Last-Modified",
+          _list_and_changes, _BOTH, validators=False, dates=False),
+    Shape("dynamic", "an application without validators and lengths", _list_and_changes, _BOTH,
+          validators=False, chunked=True),
+    Shape("two sets", "one of two sets of a site", _two_sets, _BOTH),
+    Shape("gateway", "a gateway before a Resource List and a Change List", _list_and_changes, _BOTH,
+          through="gateway"),
+    Shape("gateway, sitemap", "a gateway before a Sitemap", _sitemap,
+          start=FOLDER + "sitemap.xml", hashes=False, lastmod=seconds, through="gateway"),
+    Shape("relay", "a relay of a Resource List and a Change List", _list_and_changes, _BOTH,
+          through="relay"),
+)  # fmt: skip

@@ -1,0 +1,288 @@
+"""The ways to follow: a Destination on a machine of its own, and what it claims."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from posixpath import normpath
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from rsnotify.errors import RsnotifyError
+from rsnotify.format.model import ChangeType
+from rsnotify.sync.pace import Pace
+from rsnotify_subscriber import (
+    Fleet,
+    FolderMirror,
+    FollowOptions,
+    Received,
+    Status,
+    Subscriber,
+    audit,
+)
+from rsnotify_subscriber.mirror.paths import FALLBACKS
+from rsnotify_subscriber.terms import Via
+from tests.harnesses.matrix.source import BASE
+from tests.harnesses.simulation.loop import Clock, Machine, SimulatedLoop
+
+if TYPE_CHECKING:
+    from tests.harnesses.matrix.run import Run
+
+#: As in production; only the comparisons are more frequent.
+PACE = Pace(compare=60.0)
+#: The time between two comparisons of the files with what was written.
+CHECK_FILES = 60.0
+#: After how many seconds something starts a Destination again that has ended with an error.
+_RESTART = 30.0
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to follow.
+
+    Args:
+        name: What it is called.
+        text: What it is, for the documentation.
+        once: Whether it is run when something is to be known, and ends.
+        first: Whether the trouble is there when the first copy is made.
+        via: The transport.
+        fleet: Whether a fleet follows.
+        folder: Whether the copy is files, and not what a handler keeps.
+    """
+
+    name: str
+    text: str
+    once: bool = False
+    first: bool = False
+    via: Via = Via.POLL
+    fleet: bool = False
+    folder: bool = True
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def pushes(self) -> bool:
+        return self.via is not Via.POLL
+
+    @property
+    def interval(self) -> float:
+        """The time between two polls, at most."""
+        return PACE.poll_with_push if self.pushes else PACE.poll
+
+
+#: A new way is one more entry.
+WAYS = (
+    Way("once", "`rsnotify follow --once`, of a copy that exists", once=True),
+    Way("first", "`rsnotify follow --once`, of the first copy", once=True, first=True),
+    Way("polling", "`rsnotify follow` without push"),
+    Way("push", "`rsnotify follow` with a hub over WebSocket", via=Via.AUTO),
+    Way("fleet", "a fleet", fleet=True),
+    Way("embedded", "a handler in another program, with push", via=Via.AUTO, folder=False),
+)
+
+
+@dataclass(frozen=True)
+class Claim:
+    right: bool
+    reasons: tuple[str, ...] = ()
+    #: Whether it says that the copy is wrong, and does not only doubt it.
+    wrong: bool = False
+    #: The files that it says are not part of the copy; `rsnotify follow --once` then exits with 1.
+    foreign: tuple[str, ...] = ()
+
+
+class _Recorder:
+    """The copy of an embedded handler; it outlives the process, as a database does."""
+
+    def __init__(self, held: dict[str, bytes]) -> None:
+        self.held = held
+
+    async def apply(self, changes: Sequence[Received]) -> None:
+        for one in changes:
+            name = one.uri.removeprefix(BASE)
+            if one.change is ChangeType.DELETED:
+                self.held.pop(name, None)
+            else:
+                assert one.content is not None
+                self.held[name] = one.content.read_bytes()
+
+
+class Destination:
+    """A copy of the Source, and the process that keeps it."""
+
+    def __init__(self, run: Run, loop: SimulatedLoop, way: Way, url: str) -> None:
+        self.way, self.url = way, url
+        self.options: dict[str, Any] = {"check_files": CHECK_FILES}
+        self.pace = PACE
+        self.clock = Clock()
+        self.root = Path("destination")
+        self.copy, self.state = self.root / "copy", self.root / "state"
+        self.held: dict[str, bytes] = {}
+        self.machine: Machine | None = None
+        #: The errors with which runs have ended.
+        self.failures: list[str] = []
+        self._run, self._loop = run, loop
+        self._status: Callable[[], Claim] = lambda: Claim(False, ("it does not run",))
+        self._running: Subscriber | None = None
+        self.root.mkdir()
+
+    def _subscriber(self, **shared: Any) -> Subscriber:
+        known = set(FollowOptions.__struct_fields__)
+        given = {name: value for name, value in self.options.items() if name in known}
+        options = FollowOptions(
+            via=self.way.via, pace=self.pace, allow_private_addresses=True, **given
+        )
+        handler = FolderMirror(self.copy) if self.way.folder else _Recorder(self.held)
+        return Subscriber(self.url, handler, state=self.state, options=options, **shared)
+
+    # Processes
+
+    def _boot(self) -> Machine:
+        self.kill()
+        self.machine = machine = Machine(self._loop, "destination", self.clock)
+        self._run.network.register(machine)
+        return machine
+
+    def kill(self) -> None:
+        if self.machine is not None:
+            self.machine.kill()
+            self.machine = None
+        self._status = lambda: Claim(False, ("it does not run",))
+
+    def start(self) -> None:
+        """Follow, unless the way is to catch up now and then."""
+        if not self.way.once:
+            machine = self._boot()
+            machine.spawn(self._follow())
+
+    async def _follow(self) -> None:
+        while True:
+            if self.way.fleet:
+                fleet = Fleet()
+                fleet.add("one", self._subscriber(shared=fleet.shared))
+                self._status = lambda fleet=fleet: _claim(  # type: ignore[misc]
+                    fleet.status["one"].status, fleet.status["one"].error
+                )
+                await fleet.run()
+                return
+            self._running = one = self._subscriber()
+            self._status = lambda one=one: _claim(one.status)  # type: ignore[misc]
+            try:
+                await one.run()
+            except RsnotifyError as error:
+                self.failures.append(str(error))
+                text = str(error)
+                self._status = lambda text=text: Claim(False, (text,))  # type: ignore[misc]
+            await asyncio.sleep(_RESTART)
+
+    async def report_lost(self, name: str) -> None:
+        """Have a resource fetched again that the handler has lost."""
+        assert self._running is not None
+        assert self.machine is not None
+        await self.machine.spawn(self._running.verify([BASE + name]))
+
+    @property
+    def claim(self) -> Claim:
+        is_paused = self.machine is not None and self.machine.is_paused
+        return Claim(False, ("it is suspended",)) if is_paused else self._status()
+
+    async def catch_up(self) -> Claim:
+        machine = self._boot()
+        ended: asyncio.Future[Claim] = self._loop.create_future()
+        machine.on_kill.append(
+            lambda: ended.done() or ended.set_result(Claim(False, ("it was killed",)))
+        )
+
+        async def work() -> None:
+            one, error = self._subscriber(), ""
+            try:
+                await one.catch_up()
+            except RsnotifyError as failure:
+                error = str(failure) or type(failure).__name__
+            except Exception as failure:
+                self._run.wrong("ends", f"it ends by {failure!r}")
+                error = repr(failure)
+            if not ended.done():
+                ended.set_result(_claim(one.status, error))
+
+        machine.spawn(work())
+        return await ended
+
+    async def audit(self) -> Claim:
+        machine = Machine(self._loop, "auditor", self.clock)
+        self._run.network.register(machine)
+        found = await machine.spawn(self._audited())
+        machine.kill()
+        return found
+
+    async def _audited(self) -> Claim:
+        try:
+            found = await audit(self.url, self.copy, state=self.state, allow_private_addresses=True)
+        except RsnotifyError as error:
+            return Claim(False, (str(error),))
+        kinds = ("created", "updated", "deleted", "absent", "unknown")
+        named = [
+            f"{kind} {name}"
+            for kind in kinds
+            for name in getattr(found, kind)
+            if name not in found.foreign
+        ]
+        wrong = found.in_step is False and bool(named or not found.foreign)
+        right = found.in_step is not None and not wrong
+        return Claim(right, (*named, *found.doubts), wrong, tuple(map(_name, found.foreign)))
+
+    # The copy
+
+    def contents(self) -> dict[str, bytes]:
+        """Return the contents of the copy, by the names of resources.
+
+        What is no resource, or one that is there already by another name, is named as it is held.
+        """
+        found: dict[str, bytes] = {}
+        for held, content in self.held.items() if not self.way.folder else self._files():
+            name = _name(held)
+            found[held if name in found else name] = content
+        return found
+
+    def _files(self) -> Iterator[tuple[str, bytes]]:
+        for where, _, names in os.walk(self.copy):
+            for name in names:
+                path = Path(where, name)
+                with suppress(OSError):
+                    yield path.relative_to(self.copy).as_posix(), path.read_bytes()
+
+    def path(self, name: str) -> Path:
+        return next(iter(self.copy.rglob("a"))).with_name(name)
+
+    def back_up(self, *, copy: bool, state: bool) -> None:
+        """Keep the present copy and state for `restore`."""
+        for wanted, folder in ((copy, self.copy), (state, self.state)):
+            if wanted:
+                shutil.copytree(folder, f"{folder}.backup", symlinks=True)
+
+    def restore(self) -> None:
+        """Put back what was kept, as `cp -a` does, or `rsync`."""
+        for folder in (self.copy, self.state):
+            backup = Path(f"{folder}.backup")
+            if backup.exists():
+                shutil.rmtree(folder)
+                shutil.copytree(backup, folder, symlinks=True)
+
+
+def _name(held: str) -> str:
+    """Return the name of a resource by its URI, in any spelling, or by the path of its file."""
+    uri = unquote(held.rpartition("copy/")[2].rpartition(f"{FALLBACKS}/")[2])
+    return normpath(uri).rpartition("set/")[2]
+
+
+def _claim(status: Status, error: str | None = None) -> Claim:
+    reasons = [error, status.error, status.difference, *status.doubts]
+    right = status.level and status.in_step is not False and (not error or error == status.error)
+    foreign = tuple(map(_name, status.foreign_files))
+    return Claim(right, tuple(dict.fromkeys(filter(None, reasons))), foreign=foreign)

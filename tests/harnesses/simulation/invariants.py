@@ -1,0 +1,122 @@
+"""What must hold at each step of a run; I1 and I2 are in `history`, I5 and I6 in `wire`.
+
+I1  A change that was acknowledged is in the journal.
+I2  A change in the journal is in the Change Lists, as soon as they reach its datetime.
+I3  After the faults, each copy becomes equal to the Source, and counts as level.
+I4  T passes no change that is neither applied nor a stored doubt; only a baseline makes it go back.
+I5  The fragments that a hub sends on a connection chain, or it states the gap.
+I6  A fragment that arrives twice, or late, changes nothing.
+I7  Memory and disk stay bounded.
+I8  Input without authorization, or that is invalid, changes nothing.
+I9  A copy that counts as level is what the Source had at T, or later.
+I10 Only the process that leads a Source writes its documents and feeds its hubs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rsnotify.format.datetimes import Instant, to_microseconds
+from tests.harnesses.simulation.history import History, Recorded, Wrong, set_at, sets_since
+from tests.harnesses.simulation.loop import SimulatedLoop, current_loop, current_machine
+from tests.harnesses.simulation.world import FOLDER, DestinationMachine
+
+#: Of a run with a few resources, and about a hundred changes.
+_MOST_BYTES = 8_000_000
+_MOST_FILES = 800
+_MOST_TIMERS = 2_000
+
+
+class CopyCheck:
+    """I4 and I9 of one Destination."""
+
+    def __init__(
+        self, destination: DestinationMachine, history: History, *, is_ordered: bool
+    ) -> None:
+        #: Lists without order look as if the clock of the Source was set, after which T goes back.
+        self._is_ordered = is_ordered
+        self._destination = destination
+        self._history = history
+        self._through: Instant | None = None
+        #: The Subscriber, and after how many baselines and restores of the Source it was seen.
+        self._seen: tuple[object, int, int] = (None, 0, 0)
+        #: The URIs that T had passed when that was known last.
+        self._missing: set[str] = set()
+
+    def check(self) -> None:
+        destination = self._destination
+        subscriber = destination.subscriber
+        if subscriber is None:
+            return
+        status = subscriber.status
+        through = status.through
+        if through is None or destination.is_restoring:
+            return
+        # A baseline leads to a T before the datetime of the Resource List.
+        seen = subscriber, destination.baselines, len(self._history.lost)
+        is_back = seen == self._seen and self._through and through < self._through
+        if is_back and self._is_ordered and not self._history.lost:
+            raise Wrong(f"I4: T of {destination.name} goes back from {self._through} to {through}")
+        self._seen, self._through = seen, through
+        found = destination.content()
+        # What a Destination had before a restore of the Source stays true until it notices that.
+        histories = (self._history.recorded, *self._history.lost)
+        problems = [self._problem(each, found, through, status.level) for each in histories]
+        if all(problems):
+            raise Wrong(problems[0])
+
+    def _unavailable(self) -> set[str]:
+        """Return the URIs that T has passed, and that are stored as doubts.
+
+        While the state is closed, between two runs, they are what they were before.
+        """
+        subscriber = self._destination.subscriber
+        assert subscriber is not None
+        following, opened = subscriber._followed, subscriber._open
+        progress = None
+        if following is not None:
+            progress = following._follower.progress
+        elif opened is not None:
+            progress = opened[0].progress()
+        if progress is not None:
+            self._missing = {one.uri for one in progress.missing}
+        return self._missing
+
+    def _problem(
+        self, recorded: Sequence[Recorded], found: dict[str, str], through: Instant, is_level: bool
+    ) -> str:
+        """Return why a copy is neither what it was at T nor of later, whatever came first."""
+        name, since = self._destination.name, to_microseconds(through)
+        unavailable = self._unavailable()
+        applied = self._destination.selected(set_at(recorded, since))
+        if found == applied:
+            return ""
+        later = {(uri, digest) for at, uri, digest in recorded if at > since}
+        for uri in sorted(found.keys() | applied.keys()):
+            now, then = found.get(uri), applied.get(uri)
+            if now != then and (uri, now) not in later and uri not in unavailable:
+                return f"I4: {name} is synced through {through}: {uri} is {now}, not {then}"
+        sets = map(self._destination.selected, sets_since(recorded, since))
+        # A copy that compares may have what the Source served before it recorded that.
+        early = dict(found.items() & self._history.early)
+        if is_level and all(found != each | early for each in sets):
+            return f"I9: {name} is level through {through} with {found}, and not {applied}"
+        return ""
+
+
+def check_leads(what: str) -> None:
+    """I10: the current machine holds the lock of the Source."""
+    machine = current_machine()
+    leader = current_loop().locks.get(str(FOLDER / "leader.lock"))
+    if machine is not None and (leader is None or leader.machine is not machine):
+        raise Wrong(f"I10: {machine.name} {what}, and does not lead the Source")
+
+
+def check_bounds(loop: SimulatedLoop, folder: Path) -> None:
+    """I7: nothing grows without limit."""
+    files = [each for each in folder.rglob("*") if each.is_file()]
+    size = sum(each.stat().st_size for each in files)
+    timers = loop.timers
+    if len(files) > _MOST_FILES or size > _MOST_BYTES or timers > _MOST_TIMERS:
+        raise Wrong(f"I7: {len(files)} files with {size} bytes, and {timers} timers")
