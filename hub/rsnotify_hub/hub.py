@@ -25,7 +25,8 @@ from rsnotify.sync.retry import Retry
 from rsnotify_hub.access.authorization import Authorizer, grants_of
 from rsnotify_hub.access.limits import RateLimits, TopicQuota
 from rsnotify_hub.admin.api import AdminApi
-from rsnotify_hub.admin.reports import DayHistory, Reports, TopicRates
+from rsnotify_hub.admin.history import HubHistory
+from rsnotify_hub.admin.reports import Reports, TopicRates
 from rsnotify_hub.admin.schemas import DiskInfo
 from rsnotify_hub.admin.service import AdminService
 from rsnotify_hub.admin.views import HubReadings, lag_seconds
@@ -201,7 +202,7 @@ class HubService:
         )
         self.events = EventsHandler(self._live, self._connections, replays, public_url + "events")
         self._disk: DiskInfo | None = None
-        self._history = DayHistory(opened.folder and opened.folder / "history.json")
+        self._history = HubHistory(opened.folder and opened.folder / "history.json", clock())
         reports = Reports(
             self._topics,
             self._live,
