@@ -86,7 +86,7 @@ async def test_it_survives_a_restart(run_hub: RunHub, callback: Callback, clock:
     clock.advance(minutes=5)
     async with run_hub() as hub:
         history = await AdminUser(hub).get("history")
-        assert [row[1] for row in history["minutes"]] == [1]
+        assert [row[1] for row in history["minutes"]] == [1, 0]
         assert [row[1] for row in history["quarters"]] == [1]
 
 
@@ -98,7 +98,7 @@ async def test_a_file_of_an_older_hub_is_read(run_hub: RunHub, tmp_path: Path):
     async with run_hub() as hub:
         history = await AdminUser(hub).get("history")
         assert history["minutes"][0] == [29, 5, 6, 7, 8, 0, 60, *[None] * 5]
-        assert history["quarters"] == [
+        assert history["quarters"][:2] == [
             [15, 5, 6, 7, 8, 0, 60, *[None] * 5],
             [30, 2, 4, 6, 4, 5, 120, *[None] * 5],
         ]
@@ -111,7 +111,8 @@ async def test_a_damaged_file_begins_it_again(
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub/history.json").write_bytes(content)
     async with run_hub() as hub:
-        assert (await AdminUser(hub).get("history"))["minutes"] == []
+        (minute,) = (await AdminUser(hub).get("history"))["minutes"]
+        assert minute[1:7] == [0, 0, 0, 0, 0, 1]
     assert await watch.line("the history of the last week cannot be read")
 
 

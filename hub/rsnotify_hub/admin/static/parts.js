@@ -29,15 +29,15 @@ export class Parts {
 
   /**
    * @param {{admin: boolean, status: object, nodes: object}} seen the data for an admin
-   * @returns {number} how many parts are in trouble, or to be watched
+   * @returns {Array<{name: string, state: string, text: string}>} the parts that are in trouble, or to be watched
    */
   show({ admin, status, nodes }) {
     this.panel.hidden = !admin;
-    if (!admin) return 0;
+    if (!admin) return [];
     const parts = [sources(status), ...this.#brokers(status), disk(status), store(status, nodes), ...queues(status)];
     const sorted = parts.filter(Boolean).sort((one, other) => STATES.indexOf(one.state) - STATES.indexOf(other.state));
     showEach(find("ul", this.panel), sorted, part => part.name, part => this.#make(part), update);
-    return sorted.filter(part => part.state !== GOOD).length;
+    return sorted.filter(part => part.state !== GOOD);
   }
 
   #brokers({ brokers }) {
