@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ async def test_charts_show_values_by_mouse_and_keyboard_and_as_a_table(
         await page.click(".ranges [value='7d']")
         await page.until("document.querySelector('#lag .most').innerText.includes('p99 12 min')")
         assert await page.evaluate("location.hash") == "#range=7d"
-        assert "30/min, at Fri 29 May" in await page.text("#failed .most")
+        assert re.search(r"30/min, at \w+ \d+ May", await page.text("#failed .most"))
         assert await page.until(f"{DRAWN}(document.querySelector('#lag'))")
 
         await page.click(".ranges [value='24h']")
