@@ -74,6 +74,6 @@ function update(row, { state, text, lag_seconds: lag, last_failure: failure, fai
   showState(find(".badge", row), state);
   if (text !== undefined) return setText(find(".why", row), text);
   const tries = failures > 1 ? ` (${many(failures, "try", "tries")})` : "";
-  setText(find(".since", row), lag ? `since ${shortTime(1000 * (hubNow() - lag))}, ${lasting(lag)}` : "");
+  setText(find(".since", row), lag ? `since ${shortTime(1000 * (hubNow() - lag))}, for ${lasting(lag)}` : "");
   setText(find(".why", row), failure ? failureText(failure) + tries : "");
 }
