@@ -1,5 +1,6 @@
 /** The dashboard: connects the data of the hub with the panels. */
 
+import { ConnectionTable } from "./connections.js";
 import { Details } from "./details.js";
 import { find, setAttribute, setText } from "./dom.js";
 import { showFailures } from "./failures.js";
@@ -22,16 +23,21 @@ const MOST_ROWS = 1000;
 
 const wanted = {
   topic: null, search: "", state: "", silent: false, subscription: null,
-  topicRows: FIRST_ROWS, subscriptionRows: FIRST_ROWS,
+  topicRows: FIRST_ROWS, subscriptionRows: FIRST_ROWS, connectionRows: FIRST_ROWS,
 };
 let seen = { admin: false, topics: [], subscriptions: { subscriptions: [] } };
 
 const watch = new Watch(show, tell, wanted);
 const tail = new Tail(find("#tail"));
 const tiles = new Tiles(find("#tiles"), leadToTrouble);
-const parts = new Parts(find("#parts"), () => lead("#topics", { silent: true }));
+const parts = new Parts(find("#parts"), {
+  sources: () => lead("#topics", { silent: true }),
+  callbacks: () => lead("#subscriptions", { state: "trouble" }),
+  connections: () => lead("#connections", {}),
+});
 const topics = new TopicTable(find("#topics"), choose);
 const subscriptions = new SubscriptionTable(find("#subscriptions"), open);
+const connections = new ConnectionTable(find("#connections"), done);
 const details = new Details(find("#details"), done, id => {
   wanted.subscription = id;
   if (id) watch.now();
@@ -41,7 +47,9 @@ function show(now) {
   seen = now = { ...now, missing: missing(now) };
   if (now.status) setClock(now.status.now);
   if (now.history) now.history.now = presentMinute();
-  tiles.show(now, parts.show(now));
+  parts.show(now);
+  tiles.show(now);
+  connections.show(now, wanted);
   topics.show(now, wanted);
   tail.follow(now.topics, wanted.topic);
   showSigning(find("#access"), now.admin);
@@ -77,10 +85,10 @@ function change(choice) {
   narrow();
 }
 
-/** Go to the subscriptions in trouble, or if there are none, to the parts of the hub. */
+/** Go to the subscriptions in trouble, or if there are none, to the parts of the hub, which lead on. */
 function leadToTrouble() {
-  const { "given-up": bad = 0, retrying: slow = 0 } = seen.status.states;
-  if (bad + slow) lead("#subscriptions", { state: "trouble" });
+  const { "given-up": bad = 0, retrying = 0 } = seen.status.states;
+  if (bad + retrying) lead("#subscriptions", { state: "trouble" });
   else lead("#parts", {});
 }
 
@@ -129,6 +137,7 @@ function more(panel, rows) {
 setText(find("#host"), location.host);
 more("#topics", "topicRows");
 more("#subscriptions", "subscriptionRows");
+more("#connections", "connectionRows");
 find("#narrowed button").addEventListener("click", () => choose(null));
 find("#find").addEventListener("submit", event => event.preventDefault());
 find("#search").addEventListener("input", event => change({ search: event.target.value }));

@@ -43,20 +43,23 @@ export class Tiles {
 
   /**
    * @param {object} seen the data for an admin; others see no tiles
-   * @param {number} parts how many parts of the hub are in trouble
    */
-  show({ admin, status, history, missing }, parts) {
+  show({ admin, status, history, missing }) {
     this.place.hidden = !admin;
     if (!admin) return;
     this.#flow("in", this.accepted, status.accepted, `${bytes(status.accepted_bytes)} in all`);
     this.#flow("out", this.delivered, sent(status), `${count(sent(status))} in all`);
-    this.#figure("listeners", count(status.websockets + status.event_streams + status.subscriptions),
-      [...connections(status), many(status.subscriptions, "callback"), missing].filter(Boolean).join(" · "));
-    const { "given-up": bad = 0, retrying: slow = 0 } = status.states;
+    const open = { websockets: status.websocket_subscribers, event_streams: status.event_streams };
+    const unknown = Object.keys(status.brokers).map(way => `those of ${way.toUpperCase()} unknown`);
+    this.#figure("listeners", count(status.subscribers),
+      [...connections(open), many(status.subscriptions, "callback"), ...unknown, missing].filter(Boolean).join(" · "));
+    const { "given-up": bad = 0, retrying = 0 } = status.states;
+    const parts = status.troubled - bad - retrying - status.slow;
     const up = `up ${lasting(secondsSince(status.started))} · log ${bytes(status.log_bytes)}`;
-    const troubles = [[bad, "given up"], [slow, "retrying"], [parts, parts === 1 ? "part of the hub" : "parts of the hub"]];
+    const troubles = [[bad, "given up"], [retrying, "retrying"], [status.slow, "slow"],
+      [parts, parts === 1 ? "part of the hub" : "parts of the hub"]];
     const texts = troubles.filter(([number]) => number).map(([number, text]) => `${count(number)} ${text}`);
-    this.#figure("health", count(bad + slow + parts), texts.join(" · ") || up);
+    this.#figure("health", count(status.troubled), texts.join(" · ") || up);
     setAttribute(find("#health", this.place), "data-state", bad ? "given-up" : texts.length ? "retrying" : "active");
     if (!history) return;
     this.#day("in", history, ACCEPTED, number => `${rate(number / 60)}/s`);
