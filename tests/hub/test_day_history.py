@@ -18,7 +18,9 @@ from tests.hub.readings import hub_readings
 
 def readings(statistics: Statistics, *, websockets: int = 0, retrying: int = 0) -> HubReadings:
     states = {DeliveryState.RETRYING: retrying, DeliveryState.ACTIVE: 1}
-    return hub_readings(statistics=statistics, subscriptions=states, websockets=websockets)
+    return hub_readings(
+        statistics=statistics, subscriptions=states, websocket_subscribers=websockets, websockets=9
+    )
 
 
 def test_each_minute_has_what_happened_in_it(clock: Clock):

@@ -20,7 +20,7 @@ from rsnotify_hub.admin.schemas import (
     ConnectionRoles,
     ConnectionState,
 )
-from rsnotify_hub.live.connections import SLOW_SECONDS, LiveConnection, LiveConnections, TopicRole
+from rsnotify_hub.live.connections import LiveConnection, LiveConnections, TopicRole
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.store.nodes import HubNodes, NodeCall
 
@@ -53,8 +53,7 @@ def _role(connection: LiveConnection) -> ConnectionRoles:
 
 
 def _state(connection: LiveConnection) -> ConnectionState:
-    now = asyncio.get_running_loop().time()
-    if connection.paused_at is not None and connection.stalled(now) >= SLOW_SECONDS:
+    if connection.is_slow(asyncio.get_running_loop().time()):
         return ConnectionState.SLOW
     replays = any(each.remaining(0) is not None for each in _roles(connection))
     return ConnectionState.REPLAYING if replays else ConnectionState.LIVE

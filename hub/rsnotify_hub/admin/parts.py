@@ -40,7 +40,7 @@ _GOOD, _WATCH, _BAD = PartState.IN_ORDER, PartState.WATCH, PartState.TROUBLE
 
 def with_parts(status: StatusInfo, readings: HubReadings) -> StatusInfo:
     """Return the status of the hub with its parts, and the number of all that is in trouble."""
-    parts = tuple(_parts(status, readings))
+    parts = list(_parts(status, readings))
     failing = _failing(status)
     counted_above = {"callbacks"} if failing else set()
     if status.slow:

@@ -260,7 +260,7 @@ class ConnectionList(Struct, frozen=True):
     connections: tuple[ConnectionInfo, ...]
     total: int
     next: str | None
-    brokers: tuple[str, ...] = ()
+    brokers: tuple[str, ...]
 
 
 class FailureInfo(Struct, frozen=True, kw_only=True):
@@ -553,7 +553,7 @@ class StatusInfo(Struct, frozen=True, kw_only=True):
     slow: int = 0
     slow_seconds: float = 0.0
     troubled: int = 0
-    parts: tuple[PartInfo, ...] = ()
+    parts: list[PartInfo] = []
     accepted: int
     accepted_bytes: int
     deliveries: dict[str, dict[str, int]]

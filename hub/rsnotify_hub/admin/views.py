@@ -177,7 +177,7 @@ def status(readings: HubReadings) -> schemas.StatusInfo:
         subscribers=subscribers(readings),
         lag_seconds=max(readings.lags(), default=0.0),
         troubled=0,
-        parts=(),
+        parts=[],
         states={state: counts.get(state, 0) for state in DeliveryState},
         deliveries=deliveries(readings.statistics),
         log_bytes=sum(log.size for log in logs),

@@ -236,6 +236,9 @@ class LiveConnection(asyncio.Protocol):
         """Return for how many seconds something has waited, by the time of the event loop."""
         return 0.0 if self.paused_at is None else max(0.0, now - self.paused_at)
 
+    def is_slow(self, now: float) -> bool:
+        return self.paused_at is not None and self.stalled(now) >= SLOW_SECONDS
+
     # Liveness.
 
     @abstractmethod
@@ -346,7 +349,7 @@ class LiveConnections:
             if each.role is not None and each.kind is DeliveryTransport.WEBSOCKET:
                 subscribers += each.role.receives()
                 publishers += each.role.publishes()
-            if each.paused_at is not None and each.stalled(now) >= SLOW_SECONDS:
+            if each.is_slow(now):
                 slow.append(each.stalled(now))
         return ConnectionCounts(
             websockets=open_of[DeliveryTransport.WEBSOCKET],

@@ -60,7 +60,7 @@ export class Tiles {
       [parts, parts === 1 ? "part of the hub" : "parts of the hub"]];
     const texts = troubles.filter(([number]) => number).map(([number, text]) => `${count(number)} ${text}`);
     this.#figure("health", count(status.troubled), texts.join(" · ") || up);
-    setAttribute(find("#health", this.place), "data-state", bad ? "given-up" : texts.length ? "retrying" : "active");
+    setAttribute(find("#health", this.place), "data-state", bad || status.parts.some(each => each.state === "trouble") ? "given-up" : texts.length ? "retrying" : "active");
     if (!history) return;
     this.#day("in", history, ACCEPTED, number => `${rate(number / 60)}/s`);
     this.#day("out", history, DELIVERED, number => `${rate(number / 60)}/s`);
