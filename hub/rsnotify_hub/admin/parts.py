@@ -36,11 +36,12 @@ _NAMED = 3
 _UNITS = ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86_400.0, "days"))
 
 _GOOD, _WATCH, _BAD = PartState.IN_ORDER, PartState.WATCH, PartState.TROUBLE
+_WORST = (_BAD, _WATCH, _GOOD)
 
 
 def with_parts(status: StatusInfo, readings: HubReadings) -> StatusInfo:
     """Return the status of the hub with its parts, and the number of all that is in trouble."""
-    parts = list(_parts(status, readings))
+    parts = sorted(_parts(status, readings), key=lambda each: _WORST.index(each.state))
     failing = _failing(status)
     counted_above = {"callbacks"} if failing else set()
     if status.slow:

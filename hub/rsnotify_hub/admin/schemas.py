@@ -521,7 +521,7 @@ class StatusInfo(Struct, frozen=True, kw_only=True):
         slow_seconds: For how long it has, at most.
         troubled: The number of subscriptions that are retried or given up, of slow connections, and
             of all other parts that are not in order.
-        parts: The parts of the hub.
+        parts: The parts of the hub, those in trouble first.
         accepted: Fragments that became durable.
         accepted_bytes: Their bytes.
         deliveries: Deliveries and attempts, by transport and outcome.

@@ -4,7 +4,6 @@ import { element, find, setAttribute, setText, showEach } from "./dom.js";
 import { lasting, secondsSince } from "./figures.js";
 import { printable } from "./uris.js";
 
-const STATES = ["trouble", "watch", "in-order"];
 const WORDS = { trouble: "in trouble", watch: "watch it", "in-order": "in order" };
 /** The badges look like those of subscriptions. */
 const LOOKS = { trouble: "given-up", watch: "retrying", "in-order": "active" };
@@ -25,7 +24,6 @@ export class Parts {
     if (!admin) return;
     const up = `${status.version}, up ${lasting(secondsSince(status.started))}`;
     const parts = [...status.parts, { name: "version", state: "in-order", text: up }];
-    parts.sort((one, other) => STATES.indexOf(one.state) - STATES.indexOf(other.state));
     showEach(find("ul", this.panel), parts, part => part.name, part => this.#make(part), update);
   }
 
