@@ -34,7 +34,8 @@ CONNECTION_PART: NodeCall[ConnectionQuery, PagePart[ConnectionInfo]] = NodeCall(
 )
 DISCONNECT: NodeCall[str, bool | None] = NodeCall("admin.disconnect", str, bool | None)
 
-_STATES = list(ConnectionState)
+_LIVE, _REPLAYING = ConnectionState.LIVE, ConnectionState.REPLAYING
+_RANKS = {state: rank for rank, state in enumerate(ConnectionState)}
 _ROLES = {
     (False, False): ConnectionRoles.NONE,
     (True, False): ConnectionRoles.SUBSCRIBER,
@@ -53,10 +54,11 @@ def _role(connection: LiveConnection) -> ConnectionRoles:
 
 
 def _state(connection: LiveConnection) -> ConnectionState:
-    if connection.is_slow(asyncio.get_running_loop().time()):
+    loop = asyncio.get_running_loop
+    if connection.paused_at is not None and connection.is_slow(loop().time()):
         return ConnectionState.SLOW
-    replays = any(each.remaining(0) is not None for each in _roles(connection))
-    return ConnectionState.REPLAYING if replays else ConnectionState.LIVE
+    role = connection.role
+    return _REPLAYING if role is not None and role.replays() else _LIVE
 
 
 ORDERS: dict[ConnectionOrder, RowOrder[LiveConnection]] = {
@@ -64,7 +66,7 @@ ORDERS: dict[ConnectionOrder, RowOrder[LiveConnection]] = {
         lambda each: (each.client.since, each.client.id), tuple[datetime, str]
     ),
     ConnectionOrder.TROUBLE: RowOrder(
-        lambda each: (_STATES.index(_state(each)), each.client.since, each.client.id),
+        lambda each: (_RANKS[_state(each)], each.client.since, each.client.id),
         tuple[int, datetime, str],
     ),
 }
@@ -99,7 +101,7 @@ class ConnectionTable:
     def _row(self, connection: LiveConnection) -> ConnectionInfo:
         client, roles = connection.client, _roles(connection)
         ends = [(each, self.logs.position(each.topic)) for each in roles]
-        replayed = sum(each.remaining(end) or 0 for each, end in ends)
+        replayed = sum(each.remaining(end) for each, end in ends)
         waiting = connection.queue.frames if connection.queue else 0
         return ConnectionInfo(
             id=client.id,

@@ -62,6 +62,10 @@ class ConnectionRole(ABC):
         """Return whether its client publishes on at least one topic."""
         return False
 
+    def replays(self) -> bool:
+        """Return whether its client does not have all of a log yet."""
+        return False
+
     def topic_roles(self) -> Collection[TopicRole]:
         """Return what it does for each topic."""
         return ()
@@ -89,8 +93,11 @@ class TopicRole(Protocol):
     def passed(self) -> int:
         """The number of fragments that were sent to a subscriber, or came from a Source."""
 
-    def remaining(self, end: int) -> int | None:
-        """Return how much of a log that ends at a position is to be replayed; None if live."""
+    def replays(self) -> bool:
+        """Return whether its client does not have all of the log yet."""
+
+    def remaining(self, end: int) -> int:
+        """Return how much of a log that ends at a position is still to be replayed."""
 
 
 class ConnectionClient(Struct, frozen=True, gc=False):

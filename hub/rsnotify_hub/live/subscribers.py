@@ -314,8 +314,11 @@ class LiveSubscriber(ConnectionRole):
     def passed(self) -> int:
         return self.sent + self.channel.sent_live(self)
 
-    def remaining(self, end: int) -> int | None:
-        return None if self.cancel_replay is None else max(0, end - self.position)
+    def replays(self) -> bool:
+        return self.cancel_replay is not None
+
+    def remaining(self, end: int) -> int:
+        return max(0, end - self.position) if self.replays() else 0
 
     @abstractmethod
     def opened(self, opening: Opening) -> None:

@@ -108,8 +108,8 @@ class WebSocketPublication(WebSocketRole):
     def topic_roles(self) -> Collection[WebSocketPublication]:
         return (self,)
 
-    def remaining(self, end: int) -> None:
-        return None
+    def remaining(self, end: int) -> int:
+        return 0
 
     def resumed(self) -> None:
         self._schedule()

@@ -303,6 +303,9 @@ class ManyTopics(WebSocketRole):
     def publishes(self) -> bool:
         return self._published > 0
 
+    def replays(self) -> bool:
+        return any(role.replays() for role, _ in self._roles.values())
+
     def received(self, payload: bytes, *, is_text: bool) -> None:
         try:
             if is_text and payload.startswith(b"{"):
