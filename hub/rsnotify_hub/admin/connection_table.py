@@ -130,10 +130,10 @@ class ConnectionTable:
 
 
 def _is_selected(connection: LiveConnection, query: ConnectionQuery) -> bool:
-    if query.role not in (None, found := _role(connection)) and not (
-        found is ConnectionRoles.BOTH and query.role is not ConnectionRoles.NONE
-    ):
-        return False
+    if query.role is not None and query.role is not (role := _role(connection)):
+        both = role is ConnectionRoles.BOTH and query.role is not ConnectionRoles.NONE
+        if not both:
+            return False
     if query.topic is None and not query.search:
         return True
     topics = [each.topic for each in _roles(connection)]
