@@ -27,7 +27,8 @@ from rsnotify_hub.access.authorization import Authorizer, grants_of
 from rsnotify_hub.access.limits import RateLimits, TopicQuota
 from rsnotify_hub.admin.api import AdminApi
 from rsnotify_hub.admin.connection_table import ConnectionTable
-from rsnotify_hub.admin.reports import DayHistory, Reports, TopicRates
+from rsnotify_hub.admin.history import HubHistory
+from rsnotify_hub.admin.reports import Reports, TopicRates
 from rsnotify_hub.admin.schemas import DiskInfo
 from rsnotify_hub.admin.service import AdminService
 from rsnotify_hub.admin.views import HubReadings, lag_seconds
@@ -204,7 +205,7 @@ class HubService:
         )
         self.events = EventsHandler(self._live, self._connections, replays, public_url + "events")
         self._disk: DiskInfo | None = None
-        self._history = DayHistory(opened.folder and opened.folder / "history.json")
+        self._history = HubHistory(opened.folder and opened.folder / "history.json", clock())
         reports = self._reports = Reports(
             self._topics,
             self._live,

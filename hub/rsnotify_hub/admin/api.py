@@ -329,8 +329,9 @@ def add_dashboard(app: web.Application, *, is_admin: Callable[[web.Request], boo
     app.router.add_get("/", _file(_STATIC / "index.html", "text/html"))
     app.router.add_get("/dashboard/session", session)
     for suffix, content_type in _CONTENT_TYPES.items():
-        for path in _STATIC.glob("*" + suffix):
-            app.router.add_get(f"/dashboard/{path.name}", _file(path, content_type))
+        for path in _STATIC.rglob("*" + suffix):
+            name = path.relative_to(_STATIC).as_posix()
+            app.router.add_get(f"/dashboard/{name}", _file(path, content_type))
 
 
 def _file(path: Path, content_type: str) -> _Handler:

@@ -59,7 +59,7 @@ OPERATIONS = (
         name="history",
         method="GET",
         path="/history",
-        summary="What the hub did in each minute of the last day",
+        summary="What the hub did in each minute of a day, and each quarter of an hour of a week",
         run=lambda service, request: service.reports.minutes(),
         answer=schemas.HistoryInfo,
     ),

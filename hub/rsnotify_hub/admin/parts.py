@@ -15,11 +15,11 @@ from rsnotify.errors import counted
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin.schemas import DiskInfo, PartInfo, PartState, StatusInfo
 from rsnotify_hub.admin.views import (
-    TROUBLED,
     HubReadings,
     is_elsewhere,
     last_received,
     silent_sources,
+    troubled,
 )
 from rsnotify_hub.statistics import BrokerInfo
 from rsnotify_hub.store.nodes import NodeList
@@ -51,7 +51,7 @@ def with_parts(status: StatusInfo, readings: HubReadings) -> StatusInfo:
 
 
 def _failing(status: StatusInfo) -> int:
-    return sum(status.states.get(state, 0) for state in TROUBLED)
+    return troubled(status.states)
 
 
 def _parts(status: StatusInfo, readings: HubReadings) -> Iterator[PartInfo]:

@@ -1,9 +1,5 @@
 """The state of the hub for admins, without HTTP: status, history, rates, and pages of rows.
 
-The history of the last day (`DayHistory`) is in memory, and each minute replaces a file in the data
-folder, if there is one. That file is not flushed: no delivery waits for it, and a crash of the
-machine may lose it.
-
 Rows may change while a client reads page after page. A page begins after the key of the last row of
 the page before. So a row whose key does not change is on exactly one page, whatever happens to the
 others.
@@ -11,27 +7,21 @@ others.
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from heapq import nlargest, nsmallest
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import astuple
 
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin import schemas, views
+from rsnotify_hub.admin.history import HubHistory, joined
 from rsnotify_hub.admin.parts import with_parts
 from rsnotify_hub.admin.schemas import (
-    HistoryInfo,
-    MinuteInfo,
     PageQuery,
     SubscriptionOrder,
     SubscriptionQuery,
@@ -42,96 +32,13 @@ from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.live.subscribers import LiveChannel
 from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport
+from rsnotify_hub.statistics import DeliveryTransport
 from rsnotify_hub.store.interface import Backlog, LogEntry, LogState
 from rsnotify_hub.store.nodes import HubNodes, NodeCall, SingleNode
 from rsnotify_hub.subscriptions import DeliveryState
 from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.delivery import Delivery
 from rsnotify_hub.websub.sender import RECENT_FAILURES
-
-log = logging.getLogger("rsnotify.hub")
-
-#: The minutes of a day.
-MINUTES = 24 * 60
-
-_NOTHING = (0,) * len(MinuteInfo.__struct_fields__)
-
-
-class DayHistory:
-    def __init__(self, file: Path | None) -> None:
-        self._file = file
-        self._minutes = deque(_read(file) if file else (), maxlen=MINUTES)
-        self._before = (0, 0, 0)
-
-    def info(self) -> HistoryInfo:
-        return HistoryInfo(tuple(self._minutes))
-
-    def add(self, readings: HubReadings, now: Instant) -> None:
-        """Add what happened since the last call to the present minute."""
-        minute, minutes = int(now.timestamp()) // 60, self._minutes
-        totals = _totals(readings)
-        accepted, delivered, failed = (
-            new - old for new, old in zip(totals, self._before, strict=True)
-        )
-        self._before = totals
-        while minutes and minutes[-1].minute >= minute:  # the clock may have been set back
-            last = minutes.pop()
-            if last.minute == minute:
-                accepted += last.accepted
-                delivered += last.delivered
-                failed += last.failed
-        while minutes and minutes[0].minute <= minute - MINUTES:
-            minutes.popleft()
-        states, subscribers = readings.subscriptions, views.subscribers(readings)
-        troubled = states.get(DeliveryState.RETRYING, 0) + states.get(DeliveryState.GIVEN_UP, 0)
-        minutes.append(MinuteInfo(minute, accepted, delivered, failed, subscribers, troubled))
-
-    async def save(self) -> None:
-        if self._file is not None:
-            await asyncio.to_thread(_write, self._file, msgspec.json.encode(self.info()))
-
-
-def _totals(readings: HubReadings) -> tuple[int, int, int]:
-    counts = readings.statistics.deliveries
-    delivered = sum(
-        count
-        for (way, outcome), count in counts.items()
-        if outcome is DeliveryOutcome.DELIVERED and way != DeliveryTransport.DASHBOARD
-    )
-    failed = counts[DeliveryTransport.WEBSUB, DeliveryOutcome.FAILED]
-    return readings.statistics.accepted, delivered, failed
-
-
-def joined(parts: Iterable[HistoryInfo]) -> HistoryInfo:
-    """Return the history of a hub from those of its nodes."""
-    found: dict[int, Sequence[int]] = {}
-    for part in parts:
-        for each in part.minutes:
-            before = found.get(each.minute, _NOTHING)
-            found[each.minute] = [sum(pair) for pair in zip(before, astuple(each), strict=True)]
-    rows = ([minute, *found[minute][1:]] for minute in sorted(found))
-    return HistoryInfo(tuple(msgspec.convert(row, MinuteInfo) for row in rows))
-
-
-def _read(file: Path) -> tuple[MinuteInfo, ...]:
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=HistoryInfo).minutes
-    except FileNotFoundError:
-        return ()
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        log.warning("the history of the last day cannot be read, and begins again: %s", error)
-        return ()
-
-
-def _write(file: Path, content: bytes) -> None:
-    new = file.with_suffix(".new")
-    try:
-        new.write_bytes(content)
-        os.replace(new, file)
-    except OSError as error:
-        log.warning("the history of the last day cannot be stored now: %s", error)
-
 
 #: The seconds that a rate is measured over.
 WINDOW_SECONDS = 10
@@ -350,7 +257,7 @@ class Reports:
     callbacks: WebSubChannel
     rates: TopicRates
     readings: Callable[[], HubReadings]
-    history: DayHistory
+    history: HubHistory
     clock: Callable[[], Instant]
     nodes: HubNodes = field(default_factory=SingleNode)
 
@@ -376,6 +283,7 @@ class Reports:
         return joined([await self._minutes(None), *others])
 
     async def _minutes(self, _: None) -> schemas.HistoryInfo:
+        self.history.add(self.readings(), self.clock())  # what happened since the last minute
         return self.history.info()
 
     async def topics(self, query: TopicQuery) -> schemas.TopicList:

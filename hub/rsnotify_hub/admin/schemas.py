@@ -533,6 +533,9 @@ class StatusInfo(Struct, frozen=True, kw_only=True):
         delivery_queue: The number of WebSub deliveries that wait for a connection.
         commit_queue: The number of writes that wait for the next transaction.
         brokers: The state of each broker that the hub has a bridge to, by transport.
+        lag_p50: How long the WebSub subscriptions that are not suspended are behind: half of them
+            at most so many seconds, on a cluster at each node; null if there is none.
+        lag_p99: The same of 99 of 100.
         disk: The disk with the data folder; null on a cluster.
         admin: Always true, since only admins receive this.
     """
@@ -565,20 +568,30 @@ class StatusInfo(Struct, frozen=True, kw_only=True):
     delivery_queue: int = 0
     commit_queue: int = 0
     brokers: dict[str, BrokerInfo] = {}
+    lag_p50: float | None = None
+    lag_p99: float | None = None
     disk: DiskInfo | None = None
     admin: bool = True
 
 
 class MinuteInfo(Struct, frozen=True, array_like=True):
-    """What the hub did in one minute, and its state at the end of that.
+    """What the hub did in one minute or quarter of an hour, and the most of what it then had.
 
     Args:
-        minute: The minute, counted since 1970-01-01T00:00Z.
+        minute: The minute, or the first one, counted since 1970-01-01T00:00Z.
         accepted: Fragments that became durable.
         delivered: Deliveries, over all transports.
         failed: Attempts that failed.
         subscribers: The `subscribers` of the status.
         troubled: The number of subscriptions that were retried or given up.
+        seconds: The seconds of it in which the hub ran.
+        lag_p50: How long the WebSub subscriptions that are not suspended were behind: half of them
+            at most so many seconds, on a cluster at each node. Null if there was none, and all of
+            these numbers are null in a minute before version 0.3.
+        lag_p99: The same of 99 of 100.
+        delivery_queue: The number of WebSub deliveries that waited for a connection.
+        commit_queue: The number of writes that waited for the next transaction.
+        live_queue: The bytes that waited in WebSockets and event streams.
     """
 
     minute: int
@@ -587,13 +600,22 @@ class MinuteInfo(Struct, frozen=True, array_like=True):
     failed: int
     subscribers: int
     troubled: int
+    seconds: int = 60
+    lag_p50: float | None = None
+    lag_p99: float | None = None
+    delivery_queue: int | None = None
+    commit_queue: int | None = None
+    live_queue: int | None = None
 
 
 class HistoryInfo(Struct, frozen=True):
-    """The minutes of the last day in which the hub ran, oldest first.
+    """The times in which the hub ran, oldest first.
 
     Args:
-        minutes: The minutes, each as an array of the numbers that `MinuteInfo` names.
+        minutes: The minutes of the last day, each as an array of the numbers that `MinuteInfo`
+            names.
+        quarters: The quarters of an hour of the last week, likewise.
     """
 
     minutes: tuple[MinuteInfo, ...]
+    quarters: list[MinuteInfo] = []

@@ -9,6 +9,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from math import ceil
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -167,6 +168,7 @@ def subscribers(readings: HubReadings) -> int:
 def status(readings: HubReadings) -> schemas.StatusInfo:
     """Return the status of this node, without `parts` and `troubled`."""
     counts, logs = readings.subscriptions, readings.logs
+    lag_p50, lag_p99 = lag_percentiles(readings.lags())
     return _filled(
         schemas.StatusInfo,
         readings,
@@ -181,6 +183,8 @@ def status(readings: HubReadings) -> schemas.StatusInfo:
         states={state: counts.get(state, 0) for state in DeliveryState},
         deliveries=deliveries(readings.statistics),
         log_bytes=sum(log.size for log in logs),
+        lag_p50=lag_p50,
+        lag_p99=lag_p99,
         silent=len(silent_sources(logs, readings.now, readings.silence)),
         brokers={str(way): broker for way, broker in readings.brokers.items()},
     )
@@ -191,6 +195,19 @@ def lag_seconds(delivery: Delivery, now: Instant) -> float:
     if delivery.behind_since is None:
         return 0.0
     return max(0.0, (now - delivery.behind_since).total_seconds())
+
+
+def lag_percentiles(lags: Sequence[float]) -> tuple[float | None, float | None]:
+    """Return how long half of some subscriptions, and 99 of 100, are behind at most."""
+    if not lags:
+        return None, None
+    ordered = sorted(lags)
+    half, nearly_all = (ordered[ceil(part * len(ordered)) - 1] for part in (0.5, 0.99))
+    return half, nearly_all
+
+
+def troubled(states: Mapping[DeliveryState, int]) -> int:
+    return sum(states.get(state, 0) for state in TROUBLED)
 
 
 def subscription(delivery: Delivery, backlog: Backlog, now: Instant) -> schemas.SubscriptionInfo:
@@ -253,6 +270,8 @@ def status_of_all(
             way: _totals(each.deliveries[way] for each in every if way in each.deliveries)
             for way in own.deliveries
         },
+        lag_p50=max((each.lag_p50 for each in every if each.lag_p50 is not None), default=None),
+        lag_p99=max((each.lag_p99 for each in every if each.lag_p99 is not None), default=None),
         **_sums(_OF_NODES, every),
     )
 

@@ -58,12 +58,15 @@ export function timeOfDay(milliseconds) {
   return date.toLocaleTimeString("en-GB") + "." + String(date.getMilliseconds()).padStart(3, "0");
 }
 
-/** Format the time of day of a minute, counted since 1970. */
-export const timeOfMinute = minute =>
-  new Date(60_000 * minute).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+/** Format a time in minutes, with its day unless that is today. */
+export function shortTime(milliseconds) {
+  const date = new Date(milliseconds), time = date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+  if (date.toDateString() === new Date(1000 * hubNow()).toDateString()) return time;
+  return `${date.toLocaleDateString("en-GB", { weekday: "short", day: "numeric", month: "short" })} ${time}`;
+}
 
-/** Return the present minute, by the hub's clock. */
-export const presentMinute = () => Math.floor((Date.now() + ahead) / 60_000);
+/** Return the seconds since 1970, by the hub's clock. */
+export const hubNow = () => (Date.now() + ahead) / 1000;
 
 /** Format an instant with its date, in the user's locale. */
 export const whenever = instant =>

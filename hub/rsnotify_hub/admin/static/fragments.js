@@ -1,5 +1,7 @@
 /** Parses the changes in a frame of the hub's WebSocket (docs/protocol.md). */
 
+import { parsable } from "./trusted.js";
+
 const SITEMAP = "http://www.sitemaps.org/schemas/sitemap/0.9";
 const RS = "http://www.openarchives.org/rs/terms/";
 
@@ -10,10 +12,6 @@ const BEGINS = /^\uFEFF?\s*(?:<\?xml[^>]*>\s*)?<(?:[\w.-]+:)?urlset[\s>]/;
 /** Of a larger one only the size is shown: parsing it would block the page. */
 const MOST_CHARACTERS = 1_000_000;
 
-// Where scripts must not make markup from strings, a parser needs a policy too. Its result is never
-// put into the page; only its text is.
-const policy = globalThis.trustedTypes?.createPolicy("fragments", { createHTML: text => text });
-
 /**
  * Parse a fragment.
  * @returns {{changes: Array<{uri: string, change: string, length: ?number}>, until: ?string}?}
@@ -21,7 +19,7 @@ const policy = globalThis.trustedTypes?.createPolicy("fragments", { createHTML: 
  */
 export function readFragment(text) {
   if (text.length > MOST_CHARACTERS || !BEGINS.test(text)) return null;
-  const parsed = new DOMParser().parseFromString(policy?.createHTML(text) ?? text, "application/xml");
+  const parsed = new DOMParser().parseFromString(parsable(text), "application/xml");
   const root = parsed.documentElement;
   if (root.namespaceURI !== SITEMAP || root.localName !== "urlset") return null;
   const entries = [...root.children].filter(each => each.localName === "url");

@@ -4,16 +4,18 @@ import { ConnectionTable } from "./connections.js";
 import { Details } from "./details.js";
 import { find, setAttribute, setText } from "./dom.js";
 import { showFailures } from "./failures.js";
-import { presentMinute, setClock } from "./figures.js";
+import { setClock } from "./figures.js";
 import { Refused } from "./hub.js";
 import { missing, showNodes } from "./nodes.js";
 import { Parts } from "./parts.js";
+import { RANGES } from "./series.js";
 import { offerSigning, showSigning } from "./signing.js";
 import { SubscriptionTable } from "./subscriptions.js";
 import { Tail } from "./tail.js";
 import { Tiles } from "./tiles.js";
 import { TopicTable } from "./topics.js";
 import { printable, uriLink } from "./uris.js";
+import { Verdict } from "./verdict.js";
 import { Watch } from "./watch.js";
 
 /** Initially; more would push the other panels out of sight. */
@@ -21,15 +23,18 @@ const FIRST_ROWS = 20;
 const ROWS = 100;
 const MOST_ROWS = 1000;
 
+const [FIRST_RANGE] = Object.keys(RANGES);
+
 const wanted = {
   topic: null, search: "", state: "", silent: false, subscription: null,
-  topicRows: FIRST_ROWS, subscriptionRows: FIRST_ROWS, connectionRows: FIRST_ROWS,
+  range: FIRST_RANGE, topicRows: FIRST_ROWS, subscriptionRows: FIRST_ROWS, connectionRows: FIRST_ROWS,
 };
 let seen = { admin: false, topics: [], subscriptions: { subscriptions: [] } };
 
 const watch = new Watch(show, tell, wanted);
 const tail = new Tail(find("#tail"));
-const tiles = new Tiles(find("#tiles"), leadToTrouble);
+const tiles = new Tiles(find("#tiles"), range => change({ range }));
+const verdict = new Verdict(find("#health"), leadToTrouble, open);
 const parts = new Parts(find("#parts"), {
   sources: () => lead("#topics", { silent: true }),
   callbacks: () => lead("#subscriptions", { state: "trouble" }),
@@ -46,9 +51,8 @@ const details = new Details(find("#details"), done, id => {
 function show(now) {
   seen = now = { ...now, missing: missing(now) };
   if (now.status) setClock(now.status.now);
-  if (now.history) now.history.now = presentMinute();
-  parts.show(now);
-  tiles.show(now);
+  verdict.show(now, parts.show(now));
+  tiles.show(now, wanted.range);
   connections.show(now, wanted);
   topics.show(now, wanted);
   tail.follow(now.topics, wanted.topic);
@@ -78,8 +82,9 @@ function choose(topic) {
 
 /** Change what the user wants to see. It is in the address, so that it can be shared. */
 function change(choice) {
-  const { topic, search, state, silent } = { ...wanted, ...choice };
-  const given = Object.entries({ topic, search, state, silent }).filter(([, value]) => value);
+  const { topic, search, state, silent, range } = { ...wanted, ...choice };
+  const chosen = { topic, search, state, silent, range: range === FIRST_RANGE ? null : range };
+  const given = Object.entries(chosen).filter(([, value]) => value);
   const hash = given.length ? "#" + new URLSearchParams(given) : "";
   history.replaceState(null, "", location.pathname + location.search + hash);
   narrow();
@@ -108,6 +113,7 @@ function narrow() {
   states.value = chosen.get("state") ?? "";
   wanted.state = states.value; // empty if there is no such state
   wanted.silent = chosen.has("silent");
+  wanted.range = chosen.get("range") in RANGES ? chosen.get("range") : FIRST_RANGE;
   find("#topics select").value = wanted.silent ? "silent" : "";
   const line = find("#narrowed");
   line.hidden = wanted.topic === null;

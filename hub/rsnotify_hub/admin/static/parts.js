@@ -18,13 +18,18 @@ export class Parts {
     this.leads = leads;
   }
 
-  /** @param {{admin: boolean, status: object}} seen the data for an admin */
+  /**
+   * @param {{admin: boolean, status: object}} seen the data for an admin
+   * @returns {Array<{name: string, state: string, text: string}>} the parts that are not in order, with
+   *   the states of badges
+   */
   show({ admin, status }) {
     this.panel.hidden = !admin;
-    if (!admin) return;
+    if (!admin) return [];
     const up = `${status.version}, up ${lasting(secondsSince(status.started))}`;
     const parts = [...status.parts, { name: "version", state: "in-order", text: up }];
     showEach(find("ul", this.panel), parts, part => part.name, part => this.#make(part), update);
+    return status.parts.filter(({ state }) => state !== "in-order").map(({ name, state, text }) => ({ name: titleOf(name), state: LOOKS[state], text }));
   }
 
   #make({ name }) {
@@ -32,10 +37,12 @@ export class Parts {
     if (name in this.leads) button.addEventListener("click", this.leads[name]);
     setAttribute(button, "data-leads", name in this.leads);
     return element("li", {}, element("span", { class: "badge" }),
-      element("strong", {}, name.charAt(0).toUpperCase() + name.slice(1)),
+      element("strong", {}, titleOf(name)),
       element("span", { class: "what" }), button);
   }
 }
+
+const titleOf = name => name.charAt(0).toUpperCase() + name.slice(1);
 
 function update(row, { state, text }) {
   const badge = find(".badge", row), button = find("button", row);

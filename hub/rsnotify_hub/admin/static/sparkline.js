@@ -1,4 +1,4 @@
-/** Draws numbers as a line. */
+/** Draws the rate of a topic in its row: a chart of uPlot for each of up to 1000 rows would be slow. */
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 120, HEIGHT = 28, POINTS = 90;
@@ -18,10 +18,10 @@ export class History {
 }
 
 /** Return the line, and the area under it, as SVG paths; the newest value is at the right. */
-function paths(values, points) {
+function paths(values) {
   if (values.length < 2) return { line: "", area: "" };
   const top = Math.max(1, ...values);
-  const step = WIDTH / (points - 1);
+  const step = WIDTH / (POINTS - 1);
   const left = WIDTH - step * (values.length - 1);
   const places = values.map((value, index) => {
     const y = HEIGHT - 1.5 - (value / top) * (HEIGHT - 4);
@@ -40,9 +40,9 @@ export function sparkline() {
   return picture;
 }
 
-/** Draw values, oldest first; the picture has room for a number of points. */
-export function drawSparkline(picture, values, points = POINTS) {
-  const { line, area } = paths(values, points);
+/** Draw values, oldest first. */
+export function drawSparkline(picture, values) {
+  const { line, area } = paths(values);
   picture.firstElementChild.setAttribute("d", area);
   picture.lastElementChild.setAttribute("d", line);
 }

@@ -1,76 +1,77 @@
-/** The tiles with the main numbers of the hub, now and during the last day. */
+/** The cards with the main numbers of the hub, now and in the past. */
 
-import { element, find, setAttribute, setText } from "./dom.js";
-import { bytes, connections, count, lasting, many, rate, secondsSince, timeOfMinute } from "./figures.js";
-import { drawSparkline, sparkline } from "./sparkline.js";
+import { Charts } from "./charts.js";
+import { element, find, setText } from "./dom.js";
+import { bytes, connections, count, lasting, many, rate } from "./figures.js";
+import { counted, Samples } from "./series.js";
 
-/** The interval of a rate, in milliseconds. */
-const SPAN_MILLISECONDS = 5000;
-
-/** The columns of a minute in the answer of the admin API. */
-const MINUTE = 0, ACCEPTED = 1, DELIVERED = 2, SUBSCRIBERS = 4, TROUBLED = 5;
-
-/** The points of a picture of the day: each shows the largest of ten minutes. */
-const POINTS = 144, MINUTES_OF_POINT = 10;
-
-/** The rate of a counter. */
+/** The rate of a counter, over an interval in milliseconds. */
 class Rate {
   #samples = [];
 
-  add(total) {
+  constructor(span) {
+    this.span = span;
+  }
+
+  /**
+   * Add the present total, and return the rate.
+   * @param {number} before how much of the total was counted in the seconds before the first one
+   */
+  add(total, before, seconds) {
     const now = performance.now();
-    if (this.#samples.length && total < this.#samples.at(-1).total) this.#samples = []; // a restart
+    if (!this.#samples.length) this.#samples.push({ now: now - 1000 * Math.max(1, seconds), total: Math.max(0, total - before) });
+    if (total < this.#samples.at(-1).total) this.#samples = [{ now: this.#samples.at(-1).now, total: 0 }]; // a restart
     this.#samples.push({ now, total });
-    while (this.#samples.length > 2 && now - this.#samples[0].now > SPAN_MILLISECONDS) this.#samples.shift();
+    while (this.#samples.length > 2 && now - this.#samples[0].now > this.span) this.#samples.shift();
     const [first, last] = [this.#samples[0], this.#samples.at(-1)];
-    const seconds = (last.now - first.now) / 1000;
-    this.now = seconds ? (last.total - first.total) / seconds : 0;
+    return (1000 * (last.total - first.total)) / (last.now - first.now);
   }
 }
 
 export class Tiles {
+  #samples = new Samples();
+
   /**
-   * @param {Element} place the tiles
-   * @param {function(): void} lead called when the user wants to see what is in trouble
+   * @param {Element} place the section of the cards
+   * @param {function(string): void} choose called with the range that the user chooses for the charts
    */
-  constructor(place, lead) {
+  constructor(place, choose) {
     this.place = place;
-    this.accepted = new Rate();
-    this.delivered = new Rate();
-    for (const day of place.querySelectorAll(".day")) day.append(sparkline());
-    find("#health button", place).addEventListener("click", lead);
+    this.accepted = new Rate(5000);
+    this.delivered = new Rate(5000);
+    this.failed = new Rate(60_000); // there are few
+    this.charts = new Charts(place, choose);
   }
 
   /**
-   * @param {object} seen the data for an admin; others see no tiles
+   * @param {object} seen the data for an admin; others see no cards
+   * @param {string} range the range of the charts
    */
-  show({ admin, status, history, missing }) {
+  show({ admin, status, history, missing }, range) {
     this.place.hidden = !admin;
     if (!admin) return;
-    this.#flow("in", this.accepted, status.accepted, `${bytes(status.accepted_bytes)} in all`);
-    this.#flow("out", this.delivered, sent(status), `${count(sent(status))} in all`);
+    const failures = status.deliveries.websub?.failed ?? 0;
+    const { lag_p50, lag_p99, delivery_queue, commit_queue, live_queue } = status;
+    const before = counted(history, status.started);
+    const accepted = this.accepted.add(status.accepted, before.accepted, before.seconds);
+    const delivered = this.delivered.add(sent(status), before.delivered, before.seconds);
+    const failed = 60 * this.failed.add(failures, before.failed, before.seconds);
+    this.#figure("in", rate(accepted), `${bytes(status.accepted_bytes)} in all`, "/s");
+    this.#figure("out", rate(delivered), `${count(sent(status))} in all`, "/s");
     const open = { websockets: status.websocket_subscribers, event_streams: status.event_streams };
     const unknown = Object.keys(status.brokers).map(way => `those of ${way.toUpperCase()} unknown`);
     this.#figure("listeners", count(status.subscribers),
       [...connections(open), many(status.subscriptions, "callback"), ...unknown, missing].filter(Boolean).join(" · "));
-    const { "given-up": bad = 0, retrying = 0 } = status.states;
-    const parts = status.troubled - bad - retrying - status.slow;
-    const up = `up ${lasting(secondsSince(status.started))} · log ${bytes(status.log_bytes)}`;
-    const troubles = [[bad, "given up"], [retrying, "retrying"], [status.slow, "slow"],
-      [parts, parts === 1 ? "part of the hub" : "parts of the hub"]];
-    const texts = troubles.filter(([number]) => number).map(([number, text]) => `${count(number)} ${text}`);
-    this.#figure("health", count(status.troubled), texts.join(" · ") || up);
-    setAttribute(find("#health", this.place), "data-state", bad || status.parts.some(each => each.state === "trouble") ? "given-up" : texts.length ? "retrying" : "active");
-    if (!history) return;
-    this.#day("in", history, ACCEPTED, number => `${rate(number / 60)}/s`);
-    this.#day("out", history, DELIVERED, number => `${rate(number / 60)}/s`);
-    this.#day("listeners", history, SUBSCRIBERS, count);
-    this.#day("health", history, TROUBLED, count);
-  }
-
-  #flow(name, speed, total, note) {
-    speed.add(total);
-    this.#figure(name, rate(speed.now), note, "/s");
+    this.#figure("failed", rate(failed), `${count(failures)} in all`, "/min");
+    if (lag_p99 === null) this.#figure("lag", "none", "no callback is subscribed");
+    else this.#figure("lag", lasting(lag_p99), `p50 ${lasting(lag_p50)}`, " p99");
+    this.#figure("queues", count(delivery_queue + commit_queue), [many(delivery_queue, "delivery", "deliveries"),
+      many(commit_queue, "write"), `${bytes(live_queue)} unread`].join(" · "));
+    this.#samples.add({
+      accepted, delivered, failed, subscribers: status.subscribers, troubled: troubled(status),
+      lag_p50, lag_p99, delivery_queue, commit_queue, live_queue,
+    });
+    this.charts.show(history, this.#samples, range);
   }
 
   #figure(name, text, note, unit = "") {
@@ -79,23 +80,11 @@ export class Tiles {
       figure.replaceChildren(text, element("small", {}, unit));
     setText(find(`#${name} .note`, this.place), note);
   }
-
-  #day(name, { minutes, now }, column, text) {
-    const values = new Array(POINTS).fill(0);
-    let most = null, first = POINTS;
-    for (const each of minutes) {
-      const point = POINTS - 1 - Math.floor((now - each[MINUTE]) / MINUTES_OF_POINT);
-      if (point < 0 || point >= POINTS) continue;
-      values[point] = Math.max(values[point], each[column]);
-      first = Math.min(first, point);
-      if (most === null || each[column] >= most[column]) most = each;
-    }
-    drawSparkline(find(`#${name} .sparkline`, this.place), most ? values.slice(Math.min(first, POINTS - 2)) : [], POINTS);
-    const peak = most?.[column] ? `at most ${text(most[column])}, at ${timeOfMinute(most[MINUTE])}` : "none";
-    setText(find(`#${name} .most`, this.place), most ? `24 hours: ${peak}` : "24 hours: from the next minute on");
-  }
 }
 
 /** Return the number of successful deliveries, over all transports. */
 const sent = ({ deliveries }) =>
   Object.entries(deliveries).reduce((sum, [way, { delivered = 0 }]) => sum + (way === "dashboard" ? 0 : delivered), 0);
+
+/** Return the number of subscriptions that are retried or given up. */
+export const troubled = ({ states }) => (states["given-up"] ?? 0) + (states.retrying ?? 0);

@@ -18,6 +18,9 @@ const LATE = "Some nodes have not answered yet: this is what they said before.";
 /** If there are more subscriptions or connections, they are requested in every fourth round only. */
 const MANY = 1000;
 
+/** How many of the subscriptions in trouble the verdict shows. */
+const SHOWN_TROUBLES = 3;
+
 /** The public list of topics is searched in the page. */
 const MOST_PUBLIC_TOPICS = 1000;
 
@@ -146,11 +149,12 @@ export class Watch {
   /** While shards of a cluster have no owner, this takes seconds, or is refused. */
   async #getDeliveries(query) {
     try {
-      const [subscriptions, { failures }] = await Promise.all([
+      const [subscriptions, { failures }, { subscriptions: troubles }] = await Promise.all([
         get(`admin/subscriptions?${query}`),
         get("admin/failures"),
+        get("admin/subscriptions", { sort: "trouble", trouble: true, limit: SHOWN_TROUBLES }),
       ]);
-      return (this.#deliveries = { query, subscriptions, failures });
+      return (this.#deliveries = { query, subscriptions, failures, troubles });
     } catch (error) {
       if (!(error instanceof Refused) || error.status !== 503) throw error;
       const last = this.#deliveries;

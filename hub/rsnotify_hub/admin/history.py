@@ -1,0 +1,169 @@
+"""The history of a hub: each minute of the last day, and each quarter of an hour of the last week.
+
+It is computed once a minute, from counters and states that the hub has anyway, so a delivery does
+not cost more for it. It is in memory, and each minute replaces a file in the data folder, if there
+is one. That file is not flushed: no delivery waits for it, and a crash of the machine may lose it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Container, Iterable
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from rsnotify.format.datetimes import Instant
+from rsnotify_hub.admin.schemas import HistoryInfo, MinuteInfo
+from rsnotify_hub.admin.views import HubReadings, lag_percentiles, subscribers, troubled
+from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport
+
+log = logging.getLogger("rsnotify.hub")
+
+#: The minutes of a day, of a week, and of a quarter of an hour.
+DAY, WEEK, QUARTER = 24 * 60, 7 * 24 * 60, 15
+
+#: Since this version of the file it has quarters of an hour.
+_VERSION = 2
+
+#: What is added up, and of which otherwise the largest value counts: when two times become one, and
+#: when two nodes do.
+_ADDED_IN_TIME = ("accepted", "delivered", "failed", "seconds")
+_ADDED_OVER_NODES = (
+    "accepted",
+    "delivered",
+    "failed",
+    "subscribers",
+    "troubled",
+    "delivery_queue",
+    "commit_queue",
+    "live_queue",
+)
+
+
+class _HistoryFile(HistoryInfo, frozen=True):
+    version: int = 1
+
+
+class HubHistory:
+    def __init__(self, file: Path | None, now: Instant) -> None:
+        self._file = file
+        self._minutes: deque[MinuteInfo] = deque()
+        self._quarters: deque[MinuteInfo] = deque()
+        self._counted, self._until = (0, 0, 0), now
+        stored = _read(file) if file else _HistoryFile(())
+        self._minutes.extend(stored.minutes)
+        self._quarters.extend(stored.quarters)
+        if stored.version < _VERSION:
+            for each in stored.minutes:
+                _put(self._quarters, _quarter(each), keep=WEEK)
+
+    def info(self) -> HistoryInfo:
+        return HistoryInfo(tuple(self._minutes), list(self._quarters))
+
+    def add(self, readings: HubReadings, now: Instant) -> None:
+        """Add what happened since the last call to the present minute."""
+        counted = _counts(readings)
+        accepted, delivered, failed = (
+            count - before for count, before in zip(counted, self._counted, strict=True)
+        )
+        seconds = round((now - self._until).total_seconds())
+        self._counted, self._until = counted, now
+        lag_p50, lag_p99 = lag_percentiles(readings.lags())
+        minute = MinuteInfo(
+            int(now.timestamp()) // 60,
+            accepted,
+            delivered,
+            failed,
+            subscribers=subscribers(readings),
+            troubled=troubled(readings.subscriptions),
+            seconds=max(1, seconds),  # the clock may have been set back
+            lag_p50=lag_p50,
+            lag_p99=lag_p99,
+            delivery_queue=readings.delivery_queue,
+            commit_queue=readings.commit_queue,
+            live_queue=readings.live_queue,
+        )
+        _put(self._minutes, minute, keep=DAY)
+        _put(self._quarters, _quarter(minute), keep=WEEK)
+
+    async def save(self) -> None:
+        if self._file is not None:
+            content = _HistoryFile(tuple(self._minutes), list(self._quarters), _VERSION)
+            await asyncio.to_thread(_write, self._file, msgspec.json.encode(content))
+
+
+def _counts(readings: HubReadings) -> tuple[int, int, int]:
+    counts = readings.statistics.deliveries
+    delivered = sum(
+        count
+        for (way, outcome), count in counts.items()
+        if outcome is DeliveryOutcome.DELIVERED and way != DeliveryTransport.DASHBOARD
+    )
+    failed = counts[DeliveryTransport.WEBSUB, DeliveryOutcome.FAILED]
+    return readings.statistics.accepted, delivered, failed
+
+
+def _quarter(minute: MinuteInfo) -> MinuteInfo:
+    return replace(minute, minute=minute.minute - minute.minute % QUARTER)
+
+
+def _put(rows: deque[MinuteInfo], row: MinuteInfo, *, keep: int) -> None:
+    """Append a row, or add it to the last one, which may be of the same time."""
+    while rows and rows[-1].minute >= row.minute:  # the clock may have been set back
+        last = rows.pop()
+        if last.minute == row.minute:
+            row = _combined(last, row, _ADDED_IN_TIME)
+    while rows and rows[0].minute <= row.minute - keep:
+        rows.popleft()
+    rows.append(row)
+
+
+def _combined(one: MinuteInfo, other: MinuteInfo, added: Container[str]) -> MinuteInfo:
+    values: dict[str, float | None] = {}
+    for name in MinuteInfo.__struct_fields__[1:]:
+        both = (getattr(one, name), getattr(other, name))
+        known = [value for value in both if value is not None]
+        combine: Callable[[Iterable[float]], float] = sum if name in added else max
+        values[name] = combine(known) if known else None
+    return replace(one, **values)
+
+
+def joined(parts: Iterable[HistoryInfo]) -> HistoryInfo:
+    """Return the history of a hub from those of its nodes."""
+    parts = list(parts)
+    return HistoryInfo(
+        tuple(_joined(row for part in parts for row in part.minutes)),
+        _joined(row for part in parts for row in part.quarters),
+    )
+
+
+def _joined(rows: Iterable[MinuteInfo]) -> list[MinuteInfo]:
+    found: dict[int, MinuteInfo] = {}
+    for row in rows:
+        before = found.get(row.minute)
+        found[row.minute] = row if before is None else _combined(before, row, _ADDED_OVER_NODES)
+    return [found[minute] for minute in sorted(found)]
+
+
+def _read(file: Path) -> _HistoryFile:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=_HistoryFile)
+    except FileNotFoundError:
+        pass
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        log.warning("the history of the last week cannot be read, and begins again: %s", error)
+    return _HistoryFile(())
+
+
+def _write(file: Path, content: bytes) -> None:
+    new = file.with_suffix(".new")
+    try:
+        new.write_bytes(content)
+        os.replace(new, file)
+    except OSError as error:
+        log.warning("the history of the last week cannot be stored now: %s", error)
