@@ -134,15 +134,17 @@ class Bridge(DeliveryChannel):
         self._warned: set[str] = set()
         self._away_since: Instant | None = None
         self._error: str | None = None
+        self._behind_since: Instant | None = None
 
     def state(self) -> BrokerInfo:
         if self._task is None:
             return BrokerInfo(False, 0)  # another node has the cursors
         selections = (TopicSelection(state.topic) for state in self._topics.states())
         behind = sum(map(self._cursors.is_behind, selections))
+        self._behind_since = (self._behind_since or self._clock()) if behind else None
         if self._sender is not None:
-            return BrokerInfo(True, behind)
-        return BrokerInfo(False, behind, self._away_since, self._error)
+            return BrokerInfo(True, behind, behind_since=self._behind_since)
+        return BrokerInfo(False, behind, self._away_since, self._error, self._behind_since)
 
     async def start(self) -> None:
         """Connect to the broker, in a task.

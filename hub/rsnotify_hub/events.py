@@ -181,7 +181,7 @@ class EventStream(LiveConnection):
     def cut_off(self, *, seconds: float) -> None:
         self.close(seconds=seconds)
 
-    def go_away(self) -> None:
+    def go_away(self, reason: str = "") -> None:
         self.close()
 
     def check(self) -> None:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC
+from functools import cache
 from shutil import disk_usage
 
 import aiohttp
@@ -25,6 +26,7 @@ from rsnotify.sync.retry import Retry
 from rsnotify_hub.access.authorization import Authorizer, grants_of
 from rsnotify_hub.access.limits import RateLimits, TopicQuota
 from rsnotify_hub.admin.api import AdminApi
+from rsnotify_hub.admin.connection_table import ConnectionTable
 from rsnotify_hub.admin.history import HubHistory
 from rsnotify_hub.admin.reports import Reports, TopicRates
 from rsnotify_hub.admin.schemas import DiskInfo
@@ -44,7 +46,7 @@ from rsnotify_hub.live.subscribers import LiveChannel
 from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
 from rsnotify_hub.metrics import Metrics
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.statistics import DeliveryTransport, Statistics
+from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import Store
 from rsnotify_hub.store.providers import OpenStore
 from rsnotify_hub.stores import open_store
@@ -132,7 +134,7 @@ class HubService:
         self.describe = opened.describe
         self._opened = opened
         self.authorizer = authorizer
-        self.statistics = Statistics()
+        self.statistics = Statistics(clock)
         self._clock = clock
         self._topics = TopicLogs(store, self.statistics, opened.nodes.count)
         self._intent_requests = IntentRequests(
@@ -151,6 +153,7 @@ class HubService:
         )
         intake = FragmentIntake(authorizer, configuration.intake, clock)
         rates = TopicRates(clock)
+        self._paces = rates.paces
         channels: list[DeliveryChannel] = [self._live, self._selections, self._callbacks, rates]
         parts = BridgeParts(
             store=store,
@@ -188,7 +191,7 @@ class HubService:
             self._topics, public_url + "topics", brokers_of(configuration)
         )
         self._connections = LiveConnections(
-            limits, self.statistics, websocket, public_url=public_url
+            limits, self.statistics, websocket, public_url=public_url, clock=clock
         )
         replays = Replays(self._topics)
         self._websockets = WebSocketHandler(
@@ -203,7 +206,7 @@ class HubService:
         self.events = EventsHandler(self._live, self._connections, replays, public_url + "events")
         self._disk: DiskInfo | None = None
         self._history = HubHistory(opened.folder and opened.folder / "history.json", clock())
-        reports = Reports(
+        reports = self._reports = Reports(
             self._topics,
             self._live,
             self._callbacks,
@@ -213,7 +216,10 @@ class HubService:
             clock,
             opened.nodes,
         )
-        service = AdminService(self._topics, self._callbacks, reports, self)
+        connections = ConnectionTable(
+            self._connections, self._topics, tuple(self._bridges.states()), opened.nodes
+        )
+        service = AdminService(self._topics, self._callbacks, reports, connections, self)
         self.metrics = Metrics(self._readings)
         self.connections: Callable[[], int] = lambda: 0
         self.readiness = Readiness(store, opened.trouble)
@@ -270,18 +276,28 @@ class HubService:
 
     def _readings(self) -> HubReadings:
         now, deliveries = self._clock(), self._callbacks.registry.all()
+        live = self._connections.counts()
         return HubReadings(
             version=__version__,
+            started=self._reports.started,
+            now=now,
+            silence=self._paces.silence,
             statistics=self.statistics,
             logs=self._topics.states(),
             subscriptions=Counter(each.state for each in deliveries),
-            lags=lambda: [
-                lag_seconds(each, now) for each in deliveries if not each.subscription.suspended
-            ],
+            lags=cache(
+                lambda: [
+                    lag_seconds(each, now) for each in deliveries if not each.subscription.suspended
+                ]
+            ),
             connections=self.connections(),
-            websockets=self._connections.count(DeliveryTransport.WEBSOCKET),
-            event_streams=self._connections.count(DeliveryTransport.SSE),
-            live_queue=self._connections.queued(),
+            websockets=live.websockets,
+            event_streams=live.event_streams,
+            websocket_subscribers=live.websocket_subscribers,
+            publishers=live.publishers,
+            slow=live.slow,
+            slow_seconds=live.slow_seconds,
+            live_queue=live.queued,
             delivery_queue=self._callbacks.waiting(),
             commit_queue=self.store.queued(),
             brokers=self._bridges.states(),

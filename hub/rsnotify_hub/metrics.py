@@ -26,7 +26,10 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from rsnotify.runtime.transports import offered_schemes
+from rsnotify_hub.admin.parts import metric_parts
+from rsnotify_hub.admin.schemas import PartState
 from rsnotify_hub.admin.views import HubReadings, transport_names
+from rsnotify_hub.admin.views import status as status_of
 from rsnotify_hub.statistics import (
     BrokerInfo,
     DeliveryOutcome,
@@ -46,6 +49,7 @@ CACHE_FACTOR = 10
 
 _PREFIX = "rsnotify_hub_"
 _UNKNOWN = float("nan")
+_PART_STATES = (PartState.IN_ORDER, PartState.WATCH, PartState.TROUBLE)
 
 
 def metric_families(readings: HubReadings) -> Iterator[Metric]:
@@ -59,8 +63,21 @@ def metric_families(readings: HubReadings) -> Iterator[Metric]:
         "Open connections to the server, with WebSockets and event streams",
         readings.connections,
     )
-    yield _gauge("websockets", "Open WebSockets", readings.websockets)
+    yield _gauge(
+        "websockets", "Open WebSockets, of subscribers and of Sources", readings.websockets
+    )
     yield _gauge("event_streams", "Open event streams", readings.event_streams)
+    yield _subscribers(readings)
+    yield _gauge(
+        "publishers",
+        "WebSockets on which a Source publishes at least one topic",
+        readings.publishers,
+    )
+    yield _gauge(
+        "slow_connections",
+        "WebSockets and event streams for whose client something has waited for 5 seconds",
+        readings.slow,
+    )
     yield _gauge(
         "live_queue_bytes",
         "Bytes that wait in all WebSockets and event streams",
@@ -81,6 +98,17 @@ def metric_families(readings: HubReadings) -> Iterator[Metric]:
             f"Topics that the {broker} has not received completely",
             state.behind,
         )
+    status = status_of(readings)
+    yield _gauge("silent_sources", "Sources, by host, that are silent", status.silent)
+    parts = GaugeMetricFamily(
+        _PREFIX + "part_state",
+        "State of each part of the hub, as this node sees it: 0 in order, 1 to be watched, 2 in"
+        " trouble",
+        labels=["part"],
+    )
+    for part in metric_parts(status, readings):
+        parts.add_metric([part.name], _PART_STATES.index(part.state))
+    yield parts
     if readings.nodes is not None and readings.nodes.stream is not None:
         yield from _cluster(readings.nodes, readings.nodes.stream, readings.moved_shards)
 
@@ -119,6 +147,19 @@ def _cluster(nodes: NodeList, stream: StreamInfo, moved: Mapping[str, int]) -> I
     yield _gauge(
         "stream_copies_behind", "Copies of the stream on NATS servers that are not current", lagging
     )
+
+
+def _subscribers(readings: HubReadings) -> Metric:
+    family = GaugeMetricFamily(
+        _PREFIX + "subscribers",
+        "WebSub subscriptions, WebSockets that receive at least one topic, and event streams;"
+        " readers of a broker are unknown",
+        labels=["way"],
+    )
+    family.add_metric([DeliveryTransport.WEBSUB], sum(readings.subscriptions.values()))
+    family.add_metric([DeliveryTransport.WEBSOCKET], readings.websocket_subscribers)
+    family.add_metric([DeliveryTransport.SSE], readings.event_streams)
+    return family
 
 
 def _accepted(statistics: Statistics) -> Iterator[Metric]:

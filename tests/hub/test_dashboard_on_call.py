@@ -70,7 +70,7 @@ async def rows_become(page: Page, *parts: str) -> None:
 async def test_trouble_is_first_and_its_tile_leads_there_by_keyboard_too(troubled: Page):
     shown = "[...document.querySelectorAll('.tables > section:not([hidden])')]"
     panels = await troubled.evaluate(f"{shown}.map(each => each.id)")
-    assert panels == ["parts", "subscriptions", "failures", "topics"]
+    assert panels == ["parts", "subscriptions", "failures", "connections", "topics"]
     await rows_become(troubled, "retrying", "active")
     await troubled.until("document.querySelector('#health .figure').innerText === '1'")
     await troubled.evaluate("document.querySelector('#health button').focus()")
@@ -186,7 +186,7 @@ async def test_a_silent_source_and_a_broker_that_is_away_are_in_trouble(
             assert "MQTT broker" in first
             assert "not connected for 20 min" in first
             assert "cannot connect" in first
-            assert "nothing from 1 host for 15 minutes" in second
+            assert "1 of 2 silent, not even a heartbeat: source.example for 20 min" in second
             await page.click("#parts button:not([hidden])")
             await page.until("document.querySelectorAll('#topics .choose').length === 1")
             assert "silent" in await page.text("#topics tbody")

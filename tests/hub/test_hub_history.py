@@ -24,7 +24,8 @@ def readings(
     return hub_readings(
         statistics=statistics,
         subscriptions=states,
-        websockets=websockets,
+        websocket_subscribers=websockets,
+        websockets=9,
         lags=lambda: lags,
         delivery_queue=retrying,
     )

@@ -38,7 +38,7 @@ _PROBLEMS = {
     "400": "The request is invalid",
     "401": "A token is missing",
     "403": "The token is not an admin's",
-    "404": "There is no such topic or subscription",
+    "404": "There is no such topic, subscription or connection",
     "429": "Too many requests, or too many wrong tokens; see Retry-After",
     "503": "The hub cannot read or write its data now",
 }
@@ -50,7 +50,7 @@ def describe(version: str) -> dict[str, Any]:
         "info": {
             "title": "rsnotify hub: admin API",
             "version": version,
-            "description": "The state of the hub, and operations on topics and subscriptions.",
+            "description": "The state of the hub, and operations on what it has and serves.",
         },
         "security": [{"bearer": []}],
         "paths": _paths(),

@@ -151,6 +151,50 @@ def subscriptions(
     _show(call, tables.subscriptions, json)
 
 
+@_command("connections")
+def connections(
+    url: _Url = _DEFAULT_URL,
+    token: _Token = None,
+    json: _Json = False,
+    limit: _Limit = 100,
+    topic: Annotated[
+        str | None, typer.Option(metavar="URI", help="Only connections of this topic.")
+    ] = None,
+    role: Annotated[
+        schemas.ConnectionRoles | None,
+        typer.Option(metavar="subscriber|publisher", help="Only connections with this role."),
+    ] = None,
+    sort: Annotated[
+        schemas.ConnectionOrder, typer.Option(metavar="since|trouble", help="The order.")
+    ] = schemas.ConnectionOrder.TROUBLE,
+) -> None:
+    """List the open WebSockets and event streams, slow ones first.
+
+    Examples:
+        rsnotify hub connections --role publisher
+        rsnotify hub connections --topic https://source.example/channel
+    """
+    call = _client(url, token).call_paged(
+        "connections", limit=limit, topic=topic, role=role, sort=sort.value
+    )
+    _show(call, tables.connections, json)
+
+
+@_command("disconnect")
+def disconnect(
+    id: Annotated[str, typer.Argument(metavar="ID", help="A connection, by its id.")],
+    url: _Url = _DEFAULT_URL,
+    token: _Token = None,
+) -> None:
+    """Close a WebSocket or event stream; its client may connect again.
+
+    Examples:
+        rsnotify hub disconnect 0123456789abcdef0123456789abcdef
+        rsnotify hub disconnect 0123456789abcdef0123456789abcdef --url https://hub.example/
+    """
+    _show(_client(url, token).call("disconnect", id), lambda _: (), False)
+
+
 @_command("subscription")
 def subscription(
     id: _Id, url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False

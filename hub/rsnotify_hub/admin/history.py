@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin.schemas import HistoryInfo, MinuteInfo
-from rsnotify_hub.admin.views import HubReadings, lag_percentiles, troubled
+from rsnotify_hub.admin.views import HubReadings, lag_percentiles, subscribers, troubled
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport
 
 log = logging.getLogger("rsnotify.hub")
@@ -79,9 +79,7 @@ class HubHistory:
             accepted,
             delivered,
             failed,
-            subscribers=readings.websockets
-            + readings.event_streams
-            + sum(readings.subscriptions.values()),
+            subscribers=subscribers(readings),
             troubled=troubled(readings.subscriptions),
             seconds=max(1, seconds),  # the clock may have been set back
             lag_p50=lag_p50,

@@ -153,6 +153,22 @@ OPERATIONS = (
         answer=schemas.SubscriptionInfo,
     ),
     Operation(
+        name="connections",
+        method="GET",
+        path="/connections",
+        summary="The open WebSockets and event streams",
+        run=lambda service, request: service.connections.page(request.query),
+        query=schemas.ConnectionQuery,
+        answer=schemas.ConnectionList,
+    ),
+    Operation(
+        name="disconnect",
+        method="DELETE",
+        path="/connections/{id}",
+        summary="Close a connection; its client may connect again",
+        run=lambda service, request: service.disconnect(request.id),
+    ),
+    Operation(
         name="failures",
         method="GET",
         path="/failures",

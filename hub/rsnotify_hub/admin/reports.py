@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from heapq import nlargest, nsmallest
 from typing import Any, Generic, TypeVar
 
@@ -20,6 +20,7 @@ from msgspec import Struct
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin import schemas, views
 from rsnotify_hub.admin.history import HubHistory, joined
+from rsnotify_hub.admin.parts import with_parts
 from rsnotify_hub.admin.schemas import (
     PageQuery,
     SubscriptionOrder,
@@ -42,16 +43,52 @@ from rsnotify_hub.websub.sender import RECENT_FAILURES
 #: The seconds that a rate is measured over.
 WINDOW_SECONDS = 10
 
+#: How many heartbeats of how many Sources are remembered.
+_HEARTBEATS, _SOURCES = 10, 10_000
+
+
+class SourcePaces:
+    """How often the Sources send heartbeats, and so after how much silence one is in trouble.
+
+    A Source sends a heartbeat whenever it has sent nothing for some time, which it does not state.
+    The longest time before any of its last heartbeats is about that time.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, Instant] = {}
+        self._before: dict[str, deque[timedelta]] = {}
+
+    def received(self, topic: str, entries: Sequence[LogEntry], now: Instant) -> None:
+        source = views.source_of(topic)
+        last = self._last.pop(source, None)
+        if last is not None and entries[0].fragment.heartbeat:
+            self._before.setdefault(source, deque(maxlen=_HEARTBEATS)).append(now - last)
+        self._last[source] = now  # the Source that sent last is the last
+        if len(self._last) > _SOURCES:
+            oldest = next(iter(self._last))
+            del self._last[oldest]
+            self._before.pop(oldest, None)
+
+    def silence(self, source: str) -> timedelta:
+        """Return after how long without a fragment a Source is silent."""
+        before = self._before.get(source)
+        if before is None:
+            return views.SILENT
+        return min(views.SILENT, max(views.SHORTEST_SILENCE, views.PACES * max(before)))
+
 
 class TopicRates(DeliveryChannel):
-    """Counts the fragments per second of topics that changed recently."""
+    """Counts the fragments per second of topics that changed recently, and measures paces."""
 
     def __init__(self, clock: Callable[[], Instant]) -> None:
         self._clock = clock
         self._counts: dict[str, deque[list[int]]] = {}
+        self.paces = SourcePaces()
 
     def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
-        second = self._second()
+        now = self._clock()
+        self.paces.received(topic, entries, now)
+        second = int(now.timestamp())
         self._forget(before=second - WINDOW_SECONDS)
         counts = self._counts.pop(topic, None) or deque(maxlen=WINDOW_SECONDS + 1)
         self._counts[topic] = counts  # the topic that changed last is the last
@@ -235,10 +272,11 @@ class Reports:
 
     async def status(self) -> schemas.StatusInfo:
         others = await self.nodes.ask_others(STATUS_PART, None)
-        return views.status_of_all(await self._status(None), others)
+        readings = self.readings()
+        return with_parts(views.status_of_all(views.status(readings), others), readings)
 
     async def _status(self, _: None) -> schemas.StatusInfo:
-        return views.status(self.readings(), started=self.started, now=self.clock())
+        return views.status(self.readings())
 
     async def minutes(self) -> schemas.HistoryInfo:
         others = await self.nodes.ask_others(HISTORY_PART, None)
@@ -251,7 +289,7 @@ class Reports:
     async def topics(self, query: TopicQuery) -> schemas.TopicList:
         page = page_of(self._selected(query), TOPICS[query.sort], query)
         counts = await self._subscribers([state.topic for state in page.rows])
-        silent = views.silent_sources(self.logs.states(), self.clock())
+        silent = self._silent(self.logs.states())
         rows = (
             views.topic(
                 state,
@@ -289,13 +327,16 @@ class Reports:
             state = self.logs.state(query.topic)
             return [] if state is None else [state]
         states, text = self.logs.states(), query.search.lower()
-        silent = views.silent_sources(states, self.clock()) if query.silent else ()
+        silent = self._silent(states) if query.silent else {}
         return [
             state
             for state in states
             if text in state.topic.lower()
             and (not query.silent or views.source_of(state.topic) in silent)
         ]
+
+    def _silent(self, states: Sequence[LogState]) -> dict[str, Instant]:
+        return views.silent_sources(states, self.clock(), self.rates.paces.silence)
 
     async def subscriptions(self, query: SubscriptionQuery) -> schemas.SubscriptionList:
         """Return a page of subscriptions."""

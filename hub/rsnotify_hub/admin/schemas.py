@@ -16,7 +16,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.statistics import BrokerInfo
+from rsnotify_hub.statistics import BrokerInfo, DeliveryTransport, StoreFailure
 from rsnotify_hub.subscriptions import DeliveryState
 
 #: The largest number of rows on a page.
@@ -127,11 +127,13 @@ class TopicInfo(Struct, frozen=True, kw_only=True):
         kept: The number of kept fragments.
         bytes: Their bytes.
         rate: Fragments per second, over the last ten seconds.
-        websockets: The number of WebSockets subscribed to it.
-        event_streams: The number of event streams subscribed to it.
+        websockets: The number of WebSockets that receive it; one on which a Source publishes it
+            is not counted.
+        event_streams: The number of event streams that receive it.
         subscriptions: The number of its WebSub subscriptions.
-        silent: Whether its Source is silent: nothing has come on any topic of the same host for 15
-            minutes, although Sources send heartbeats.
+        silent: Whether its Source is silent: nothing has come on any topic of the same host for
+            three times as long as before any of its last ten heartbeats, but at least 30 seconds,
+            or for 15 minutes.
     """
 
     id: str
@@ -160,6 +162,105 @@ class TopicList(Struct, frozen=True):
     topics: tuple[TopicInfo, ...]
     total: int
     next: str | None
+
+
+class ConnectionRoles(StrEnum):
+    """What a connection does: nothing before its first frame, and after that at least one."""
+
+    NONE = "none"
+    SUBSCRIBER = "subscriber"
+    PUBLISHER = "publisher"
+    BOTH = "both"
+
+
+class ConnectionState(StrEnum):
+    """How a client keeps up.
+
+    Something has waited for a `slow` client for 5 seconds; `replaying` is a subscriber that does
+    not have all of the log yet; all others are `live`.
+    """
+
+    SLOW = "slow"
+    REPLAYING = "replaying"
+    LIVE = "live"
+
+
+class ConnectionOrder(StrEnum):
+    """The order of connections: the oldest first, or slow and replaying ones before the others."""
+
+    SINCE = "since"
+    TROUBLE = "trouble"
+
+
+class ConnectionQuery(PageQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A page of connections.
+
+    Args:
+        topic: Only connections that receive or publish this topic.
+        role: Only connections with this role; `both` are subscribers and publishers, too.
+        search: Only connections whose address, client, id or some topic contains this text, in any
+            case.
+        sort: The order: the oldest first, or `trouble` for slow and replaying ones before.
+    """
+
+    topic: str | None = None
+    role: ConnectionRoles | None = None
+    search: str = ""
+    sort: ConnectionOrder = ConnectionOrder.SINCE
+
+
+class ConnectionInfo(Struct, frozen=True, kw_only=True):
+    """An open WebSocket or event stream of a client; those of the dashboard are left out.
+
+    Args:
+        id: Its identifier in paths of this API.
+        transport: Its transport: `websocket` or `sse`.
+        role: What it does.
+        state: How its client keeps up.
+        address: The address of its client.
+        agent: The `User-Agent` of its client.
+        since: When it was opened.
+        topics: The first ten of its topics.
+        topic_count: The number of its topics.
+        lag_seconds: For how long something has waited for its client to read; 0 if nothing does.
+            What the client's system has accepted counts as read.
+        behind: The number of fragments that wait, or are still to be replayed.
+        unsent: The bytes that wait.
+        sent: The number of fragments that it was sent, on its present topics.
+        received: The number of fragments that its client has published, on its present topics.
+    """
+
+    id: str
+    transport: DeliveryTransport
+    role: ConnectionRoles
+    state: ConnectionState
+    address: str
+    agent: str
+    since: _When
+    topics: tuple[str, ...]
+    topic_count: int
+    lag_seconds: float
+    behind: int
+    unsent: int
+    sent: int
+    received: int
+
+
+class ConnectionList(Struct, frozen=True):
+    """A page of connections, of all nodes that answered at once.
+
+    Args:
+        connections: The connections.
+        total: Their number on all pages together.
+        next: The `after` of the next page; null on the last page.
+        brokers: The brokers that the hub publishes to. Their readers are connected to them, so the
+            hub does not know these connections.
+    """
+
+    connections: tuple[ConnectionInfo, ...]
+    total: int
+    next: str | None
+    brokers: tuple[str, ...]
 
 
 class FailureInfo(Struct, frozen=True, kw_only=True):
@@ -374,6 +475,28 @@ class DiskInfo(Struct, frozen=True):
     size: int
 
 
+class PartState(StrEnum):
+    """Whether a part of the hub does what it should, is to be watched, or is in trouble."""
+
+    IN_ORDER = "in-order"
+    WATCH = "watch"
+    TROUBLE = "trouble"
+
+
+class PartInfo(Struct, frozen=True):
+    """A part of the hub, or of what it depends on.
+
+    Args:
+        name: `sources`, `callbacks`, `connections`, `store`, `disk`, `nodes`, or a broker.
+        state: Its state.
+        text: Why, in one sentence.
+    """
+
+    name: str
+    state: PartState
+    text: str
+
+
 class StatusInfo(Struct, frozen=True, kw_only=True):
     """The hub as a whole; on a cluster, all nodes that answered at once.
 
@@ -385,14 +508,27 @@ class StatusInfo(Struct, frozen=True, kw_only=True):
         topics: The number of topics with a log.
         subscriptions: The number of WebSub subscriptions.
         states: The number of subscriptions in each state.
-        websockets: The number of open WebSockets.
-        event_streams: The number of open event streams.
+        lag_seconds: The longest lag of a subscription that is not suspended.
+        websockets: The number of open WebSockets, of subscribers and of Sources; here and in all
+            that follows, those of the dashboard are left out.
+        event_streams: The number of open event streams, each of which receives a topic.
+        subscribers: The number of `websocket_subscribers`, `event_streams` and `subscriptions`. The
+            readers of a broker are unknown.
+        websocket_subscribers: The number of WebSockets that receive at least one topic.
+        publishers: The number of WebSockets on which a Source publishes at least one topic.
+        slow: The number of WebSockets and event streams for whose client something has waited for
+            5 seconds.
+        slow_seconds: For how long it has, at most.
+        troubled: The number of subscriptions that are retried or given up, of slow connections, and
+            of all other parts that are not in order.
+        parts: The parts of the hub, those in trouble first.
         accepted: Fragments that became durable.
         accepted_bytes: Their bytes.
         deliveries: Deliveries and attempts, by transport and outcome.
         log_bytes: The bytes of all kept fragments.
-        silent: The number of Sources, by the hosts of topics, that have been silent for 15 minutes.
-        connections: Open connections to the server.
+        store_failure: Why fragments cannot be stored; null if the last write succeeded.
+        silent: The number of Sources, by the hosts of topics, that are silent (see the topics).
+        connections: Open connections to the server, of any kind.
         live_queue: The bytes that wait in WebSockets and event streams.
         delivery_queue: The number of WebSub deliveries that wait for a connection.
         commit_queue: The number of writes that wait for the next transaction.
@@ -411,12 +547,21 @@ class StatusInfo(Struct, frozen=True, kw_only=True):
     topics: int
     subscriptions: int
     states: dict[DeliveryState, int]
+    lag_seconds: float = 0.0
     websockets: int
     event_streams: int
+    subscribers: int = 0
+    websocket_subscribers: int = 0
+    publishers: int = 0
+    slow: int = 0
+    slow_seconds: float = 0.0
+    troubled: int = 0
+    parts: list[PartInfo] = []
     accepted: int
     accepted_bytes: int
     deliveries: dict[str, dict[str, int]]
     log_bytes: int
+    store_failure: StoreFailure | None = None
     silent: int = 0
     connections: int = 0
     live_queue: int = 0
@@ -437,7 +582,7 @@ class MinuteInfo(Struct, frozen=True, array_like=True):
         accepted: Fragments that became durable.
         delivered: Deliveries, over all transports.
         failed: Attempts that failed.
-        subscribers: The number of WebSockets, event streams and WebSub subscriptions.
+        subscribers: The `subscribers` of the status.
         troubled: The number of subscriptions that were retried or given up.
         seconds: The seconds of it in which the hub ran.
         lag_p50: How long the WebSub subscriptions that are not suspended were behind: half of them

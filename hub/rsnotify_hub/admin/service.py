@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import Instant
+from rsnotify_hub.admin.connection_table import ConnectionTable
 from rsnotify_hub.admin.reports import Reports
 from rsnotify_hub.admin.schemas import (
     PayloadInfo,
@@ -31,7 +32,7 @@ PAYLOAD_BYTES = 16 * 1024
 
 
 class UnknownId(RsnotifyError):
-    """There is no topic or subscription with this id, or it has ended."""
+    """There is no topic, subscription or connection with this id, or it has ended."""
 
 
 class SubscriptionCommand(Struct, frozen=True, kw_only=True):
@@ -96,9 +97,11 @@ class AdminService:
         topics: TopicLogs,
         callbacks: WebSubChannel,
         reports: Reports,
+        connections: ConnectionTable,
         control: NodeControl,
     ) -> None:
         self.reports = reports
+        self.connections = connections
         self._topics = topics
         self._callbacks = callbacks
         self._control = control
@@ -203,6 +206,11 @@ class AdminService:
             return None
         (row,) = await self.reports.describe([delivery])
         return CommandOutcome(row)
+
+    async def disconnect(self, id: str) -> None:
+        """Close a connection; its client may connect again."""
+        if not await self.connections.end(id):
+            raise UnknownId("there is no such connection")
 
     async def drop_topic(self, id: str) -> None:
         """Delete a topic's log, and end its subscriptions. Publishing begins a new log."""

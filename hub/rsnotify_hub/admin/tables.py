@@ -12,7 +12,7 @@ from typing import Any
 from rsnotify.errors import counted
 from rsnotify.format.datetimes import format_datetime
 from rsnotify_hub.admin import schemas
-from rsnotify_hub.admin.schemas import StatusInfo, SubscriptionDetails
+from rsnotify_hub.admin.schemas import PartState, StatusInfo, SubscriptionDetails
 from rsnotify_hub.store.nodes import CopyInfo, NodeInfo, NodeList, StreamInfo
 
 _Columns = Mapping[str, str | Callable[[Any], str]]
@@ -24,15 +24,19 @@ _STATUS: _Columns = {
     "nodes": "nodes",
     "topics": "topics",
     "subscriptions": "subscriptions",
-    "websockets": "websockets",
-    "event streams": "event_streams",
+    "subscribers": lambda row: _subscribers(row),
+    "sources": lambda row: f"{counted(row.publishers, 'WebSocket')}, {row.silent:,} silent",
     "accepted": lambda row: (
         f"{counted(row.accepted, 'fragment')}, {counted(row.accepted_bytes, 'byte')}"
     ),
     "log": lambda row: counted(row.log_bytes, "byte"),
-    "silent sources": "silent",
     "connections": "connections",
     "queues": lambda row: _queues(row),
+}
+_PARTS = {
+    PartState.IN_ORDER: "in order",
+    PartState.WATCH: "watch it",
+    PartState.TROUBLE: "in trouble",
 }
 _NODES: _Columns = {
     "node": lambda row: f"{row.name} (this)" if row.this else row.name,
@@ -64,6 +68,21 @@ _SUBSCRIPTIONS: _Columns = {
     "TOPIC": "topic",
     "LAST FAILURE": lambda row: row.last_failure.reason if row.last_failure else "",
 }
+_CONNECTIONS: _Columns = {
+    "ID": "id",
+    "ROLE": "role",
+    "STATE": "state",
+    "ADDRESS": "address",
+    "SINCE": "since",
+    "LAG": "lag_seconds",
+    "BEHIND": "behind",
+    "UNSENT": lambda row: f"{row.unsent:,}",
+    "SENT": "sent",
+    "RECEIVED": "received",
+    "OVER": "transport",
+    "CLIENT": lambda row: row.agent or "-",
+    "TOPICS": lambda row: _topics(row),
+}
 _ATTEMPTS: _Columns = {
     "AT": "at",
     "SECONDS": lambda row: f"{row.seconds:.3f}",
@@ -92,6 +111,9 @@ _DEAD_LETTERS: _Columns = {
 
 
 def status(value: StatusInfo) -> Iterator[str]:
+    if value.parts:
+        yield from aligned([(_PARTS[each.state], each.name, each.text) for each in value.parts])
+        yield ""
     facts = [(head, _cell(value, column)) for head, column in _STATUS.items()]
     counts = [
         (f"deliveries {way} {outcome}", str(count))
@@ -100,6 +122,16 @@ def status(value: StatusInfo) -> Iterator[str]:
         if count
     ]
     yield from aligned([*facts, *_brokers(value), *_disk(value), *counts])
+
+
+def _subscribers(value: StatusInfo) -> str:
+    ways = (
+        counted(value.websocket_subscribers, "WebSocket"),
+        counted(value.event_streams, "event stream"),
+        counted(value.subscriptions, "callback"),
+    )
+    others = "; readers of a broker are not known" if value.brokers else ""
+    return f"{value.subscribers:,}: {', '.join(ways)}{others}"
 
 
 def _queues(value: StatusInfo) -> str:
@@ -176,6 +208,17 @@ def details(found: SubscriptionDetails) -> Iterator[str]:
     if found.since is not None:
         yield f"attempts since {format_datetime(found.since)}"
     yield from _table(_ATTEMPTS, found.attempts)
+
+
+def connections(page: schemas.ConnectionList) -> Iterator[str]:
+    yield from _table(_CONNECTIONS, page.connections, page.total)
+    for way in page.brokers:
+        yield f"readers over {way.upper()} are connected to the broker, which this hub publishes to"
+
+
+def _topics(row: schemas.ConnectionInfo) -> str:
+    more = row.topic_count - len(row.topics[:1])
+    return f"{row.topics[0]} and {more:,} more" if row.topics and more else " ".join(row.topics)
 
 
 def failures(found: schemas.FailureList) -> Iterator[str]:

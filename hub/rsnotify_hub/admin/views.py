@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rsnotify.format.coverage import EARLIEST
 from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.transports import offered_schemes
 from rsnotify_hub.admin import schemas
@@ -26,14 +27,26 @@ from rsnotify_hub.subscriptions import DeliveryState
 from rsnotify_hub.urls import redacted_callback
 from rsnotify_hub.websub.delivery import Delivery, DeliveryAttempt
 
+#: After so much silence a Source, which sends heartbeats, is down or does not reach the hub.
+SILENT = timedelta(minutes=15)
+#: Where its pace is known, after so many times its pace, but not earlier than after some time.
+PACES, SHORTEST_SILENCE = 3, timedelta(seconds=30)
+
 
 class HubReadings(Struct, frozen=True, kw_only=True):
     """The state of a hub.
 
     Args:
+        started: When it started.
+        now: The instant.
         lags: Returns how long each WebSub subscription that is not suspended has been behind, in
             seconds; 0 if it is up to date.
         connections: The number of open connections to the server, of any kind.
+        websocket_subscribers: The number of WebSockets that receive at least one topic.
+        publishers: The number of WebSockets on which a Source publishes at least one topic.
+        slow: The number of live connections whose client is slow.
+        slow_seconds: For how long something has waited for them, at most.
+        silence: Returns after how much silence the Source of a host is silent.
         live_queue: The bytes that wait in all WebSockets and event streams.
         delivery_queue: The number of WebSub deliveries that wait for a connection.
         commit_queue: The number of writes that wait for the next transaction.
@@ -51,9 +64,16 @@ class HubReadings(Struct, frozen=True, kw_only=True):
     connections: int
     websockets: int
     event_streams: int
+    websocket_subscribers: int = 0
+    publishers: int = 0
+    slow: int = 0
+    slow_seconds: float = 0.0
     live_queue: int
     delivery_queue: int
     commit_queue: int
+    started: Instant = EARLIEST
+    now: Instant = EARLIEST
+    silence: Callable[[str], timedelta] = lambda source: SILENT
     brokers: Mapping[str, BrokerInfo] = {}
     nodes: NodeList | None = None
     moved_shards: Mapping[str, int] = {}
@@ -65,15 +85,16 @@ S = TypeVar("S", bound=Struct)
 
 TROUBLED = (DeliveryState.RETRYING, DeliveryState.GIVEN_UP)
 
-#: After so much silence a Source, which sends heartbeats, is down or does not reach the hub.
-SILENT = timedelta(minutes=15)
-
 
 #: The fields of a status that are sums over all nodes.
 _OF_NODES = (
     "subscriptions",
     "websockets",
     "event_streams",
+    "subscribers",
+    "websocket_subscribers",
+    "publishers",
+    "slow",
     "connections",
     "live_queue",
     "delivery_queue",
@@ -99,14 +120,25 @@ def source_of(topic: str) -> str:
     return topic.partition("://")[2].partition("/")[0]
 
 
-def silent_sources(logs: Iterable[LogState], now: Instant) -> set[str]:
-    silent: set[str] = set()
-    others: set[str] = set()
-    since = now - SILENT
+def last_received(logs: Iterable[LogState]) -> dict[str, Instant]:
+    """Return when the last fragment of each Source came."""
+    found: dict[str, Instant] = {}
     for log in logs:
         if not log.whole:  # whole contents come from any publisher of WebSub, without heartbeats
-            (silent if log.received < since else others).add(source_of(log.topic))
-    return silent - others
+            source = source_of(log.topic)
+            found[source] = max(found.get(source, EARLIEST), log.received)
+    return found
+
+
+def silent_sources(
+    logs: Iterable[LogState], now: Instant, silence: Callable[[str], timedelta]
+) -> dict[str, Instant]:
+    """Return the Sources that are silent, and when their last fragment came."""
+    return {
+        source: received
+        for source, received in last_received(logs).items()
+        if now - received > silence(source)
+    }
 
 
 def topic(
@@ -128,24 +160,32 @@ def total_subscribers(every: Sequence[schemas.SubscriberCounts]) -> schemas.Subs
     return schemas.SubscriberCounts(**_sums(names, every))
 
 
-def status(readings: HubReadings, *, started: Instant, now: Instant) -> schemas.StatusInfo:
+def subscribers(readings: HubReadings) -> int:
+    subscriptions = sum(readings.subscriptions.values())
+    return subscriptions + readings.websocket_subscribers + readings.event_streams
+
+
+def status(readings: HubReadings) -> schemas.StatusInfo:
+    """Return the status of this node, without `parts` and `troubled`."""
     counts, logs = readings.subscriptions, readings.logs
     lag_p50, lag_p99 = lag_percentiles(readings.lags())
     return _filled(
         schemas.StatusInfo,
         readings,
         readings.statistics,
-        started=started,
-        now=now,
         nodes=1,
         topics=len(logs),
         subscriptions=sum(counts.values()),
+        subscribers=subscribers(readings),
+        lag_seconds=max(readings.lags(), default=0.0),
+        troubled=0,
+        parts=[],
         states={state: counts.get(state, 0) for state in DeliveryState},
         deliveries=deliveries(readings.statistics),
         log_bytes=sum(log.size for log in logs),
         lag_p50=lag_p50,
         lag_p99=lag_p99,
-        silent=len(silent_sources(logs, now)),
+        silent=len(silent_sources(logs, readings.now, readings.silence)),
         brokers={str(way): broker for way, broker in readings.brokers.items()},
     )
 
@@ -221,6 +261,9 @@ def status_of_all(
     return replace(
         own,
         nodes=len(every),
+        lag_seconds=max(each.lag_seconds for each in every),
+        slow_seconds=max(each.slow_seconds for each in every),
+        store_failure=next(filter(None, (each.store_failure for each in every)), None),
         brokers={way: _broker_of_all(way, every) for way in own.brokers},
         states=_totals(each.states for each in every),
         deliveries={
@@ -236,7 +279,12 @@ def status_of_all(
 def _broker_of_all(way: str, every: Sequence[schemas.StatusInfo]) -> BrokerInfo:
     # Only the node with its cursors is connected, or knows why it is not.
     found = [each.brokers[way] for each in every if way in each.brokers]
-    return max(found, key=lambda each: (each.connected, each.since is not None))
+    return max(found, key=lambda each: (each.connected, not is_elsewhere(each)))
+
+
+def is_elsewhere(broker: BrokerInfo) -> bool:
+    """Return whether another node publishes to a broker."""
+    return not broker.connected and broker.since is None
 
 
 def _sums(names: Iterable[str], every: Sequence[Struct]) -> dict[str, int]:

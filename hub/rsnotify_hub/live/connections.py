@@ -16,17 +16,21 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
 from itertools import cycle
-from typing import Any, ClassVar
+from random import getrandbits
+from sys import intern
+from typing import Any, ClassVar, Protocol
 from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
+from msgspec import Struct
 
+from rsnotify.format.datetimes import Instant
 from rsnotify_hub.access.limits import RateLimits, is_loopback
 from rsnotify_hub.config.configuration import WebSocketConfig
 from rsnotify_hub.http.connection_guard import ConnectionLimit, take_over
@@ -35,6 +39,10 @@ from rsnotify_hub.statistics import DeliveryTransport, Statistics
 
 #: How long a client has to answer a close, or to read what was sent before it, in seconds.
 CLOSE_SECONDS = 3.0
+#: A client for which data has waited for longer is slow, in seconds.
+SLOW_SECONDS = 5.0
+#: How much of a `User-Agent` is kept.
+_AGENT_LENGTH = 120
 #: A round of checks is made in so many parts, so that pings are not all sent at once.
 _PARTS = 30
 
@@ -45,6 +53,22 @@ class ConnectionRole(ABC):
     """What a connection does for its client. A WebSocket gets its role from its first frame."""
 
     __slots__ = ()
+
+    def receives(self) -> bool:
+        """Return whether its client receives at least one topic."""
+        return False
+
+    def publishes(self) -> bool:
+        """Return whether its client publishes on at least one topic."""
+        return False
+
+    def replays(self) -> bool:
+        """Return whether its client does not have all of a log yet."""
+        return False
+
+    def topic_roles(self) -> Collection[TopicRole]:
+        """Return what it does for each topic."""
+        return ()
 
     def paused(self) -> None:  # noqa: B027  (most roles do nothing)
         """The client does not read as fast as the hub sends."""
@@ -57,6 +81,45 @@ class ConnectionRole(ABC):
         """The connection has ended."""
 
 
+class TopicRole(Protocol):
+    """What a connection does for one topic."""
+
+    topic: str
+
+    def publishes(self) -> bool:
+        """Return whether the client publishes on the topic; otherwise it receives it."""
+
+    @property
+    def passed(self) -> int:
+        """The number of fragments that were sent to a subscriber, or came from a Source."""
+
+    def replays(self) -> bool:
+        """Return whether its client does not have all of the log yet."""
+
+    def remaining(self, end: int) -> int:
+        """Return how much of a log that ends at a position is still to be replayed."""
+
+
+class ConnectionClient(Struct, frozen=True, gc=False):
+    """The client of a connection.
+
+    Args:
+        number: The number by which an admin names the connection.
+        address: Its address.
+        agent: The beginning of its `User-Agent`.
+        since: When it connected.
+    """
+
+    number: int
+    address: str
+    agent: str
+    since: Instant
+
+    @property
+    def id(self) -> str:
+        return f"{self.number:032x}"
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class LiveConnection(asyncio.Protocol):
     """A connection after its request was answered. The caller calls `set_protocol`.
@@ -64,6 +127,8 @@ class LiveConnection(asyncio.Protocol):
     Attributes:
         is_paused: Whether something that was sent still waits in the transport.
         has_ended: Whether either side has begun to close it.
+        paused_at: The time of the event loop since when something has waited; None if nothing does.
+        client: Its client; set when it is accepted.
         replay_lock: Held during the replay of one of its topics; None if it is for one topic.
     """
 
@@ -74,6 +139,8 @@ class LiveConnection(asyncio.Protocol):
     role: ConnectionRole | None = None
     is_paused: bool = False
     has_ended: bool = False
+    paused_at: float | None = None
+    client: ConnectionClient = field(init=False)
     replay_lock: asyncio.Lock | None = None
     queue: SendQueue | None = None
     _last_unsent: int = -1
@@ -88,6 +155,8 @@ class LiveConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.is_paused = True
+        if self.paused_at is None:
+            self.paused_at = asyncio.get_running_loop().time()
         if self.role is not None:
             self.role.paused()
 
@@ -98,6 +167,7 @@ class LiveConnection(asyncio.Protocol):
         self.send_queue()
         if self.is_paused:
             return
+        self.paused_at = None
         self._wake()
         if self.role is not None:
             self.role.resumed()
@@ -145,8 +215,8 @@ class LiveConnection(asyncio.Protocol):
         """Close because the client does not keep up, at the latest after some seconds."""
 
     @abstractmethod
-    def go_away(self) -> None:
-        """Close because the hub stops, so that the client connects to another node or later."""
+    def go_away(self, reason: str = "the hub stops") -> None:
+        """Close for a reason of the hub, so that the client connects to another node or later."""
 
     def _end(self, seconds: float) -> None:
         if self.has_ended:
@@ -160,6 +230,21 @@ class LiveConnection(asyncio.Protocol):
         role, self.role = self.role, None
         if role is not None:
             role.lost()
+
+    # State.
+
+    @property
+    def unsent(self) -> int:
+        """The bytes that wait in its transport and its queue."""
+        waiting = self.transport.get_write_buffer_size()
+        return waiting + self.queue.size if self.queue else waiting
+
+    def stalled(self, now: float) -> float:
+        """Return for how many seconds something has waited, by the time of the event loop."""
+        return 0.0 if self.paused_at is None else max(0.0, now - self.paused_at)
+
+    def is_slow(self, now: float) -> bool:
+        return self.paused_at is not None and self.stalled(now) >= SLOW_SECONDS
 
     # Liveness.
 
@@ -206,6 +291,28 @@ class SendQueue:
         return data
 
 
+class ConnectionCounts(Struct, frozen=True):
+    """The numbers of open connections of clients; those of the dashboard are left out.
+
+    Args:
+        websockets: All WebSockets.
+        event_streams: All event streams, each of which receives a topic.
+        websocket_subscribers: The WebSockets that receive at least one topic.
+        publishers: The WebSockets on which a Source publishes at least one topic.
+        slow: The connections for which something has waited for `SLOW_SECONDS`.
+        slow_seconds: For how long it has, at most.
+        queued: The bytes that wait, also for the dashboard.
+    """
+
+    websockets: int
+    event_streams: int
+    websocket_subscribers: int
+    publishers: int
+    slow: int
+    slow_seconds: float
+    queued: int
+
+
 #: Makes a connection from its transport and the function that it calls when it is lost.
 Connect = Callable[[asyncio.Transport, Callable[[LiveConnection], None]], LiveConnection]
 
@@ -220,7 +327,9 @@ class LiveConnections:
         configuration: WebSocketConfig,
         *,
         public_url: str,
+        clock: Callable[[], Instant],
     ) -> None:
+        self._clock = clock
         self._rate = limits.connections
         self._statistics = statistics
         self._origins = Origins(public_url, configuration.websocket_origins)
@@ -228,16 +337,43 @@ class LiveConnections:
             configuration.max_websockets, configuration.websockets_per_client, is_loopback
         )
         self._keep_alive = KeepAlive(configuration.websocket_ping_seconds)
-        self._counts: Counter[DeliveryTransport] = Counter()
 
-    def count(self, kind: DeliveryTransport) -> int:
-        return self._counts[kind]
+    def all(self) -> list[LiveConnection]:
+        """Return the open connections, except those of the dashboard."""
+        dashboard = DeliveryTransport.DASHBOARD
+        return [
+            each
+            for each in self._keep_alive.connections()
+            if each.kind is not dashboard and not each.has_ended
+        ]
 
-    def queued(self) -> int:
-        """Return the number of bytes that wait in the transports and queues."""
-        connections = self._keep_alive.connections()
-        waiting = sum(each.transport.get_write_buffer_size() for each in connections)
-        return waiting + sum(each.queue.size for each in connections if each.queue)
+    def counts(self) -> ConnectionCounts:
+        now, slow = asyncio.get_running_loop().time(), []
+        open_of = Counter[DeliveryTransport]()
+        subscribers = publishers = 0
+        for each in self.all():
+            open_of[each.kind] += 1
+            if each.role is not None and each.kind is DeliveryTransport.WEBSOCKET:
+                subscribers += each.role.receives()
+                publishers += each.role.publishes()
+            if each.is_slow(now):
+                slow.append(each.stalled(now))
+        return ConnectionCounts(
+            websockets=open_of[DeliveryTransport.WEBSOCKET],
+            event_streams=open_of[DeliveryTransport.SSE],
+            websocket_subscribers=subscribers,
+            publishers=publishers,
+            slow=len(slow),
+            slow_seconds=max(slow, default=0.0),
+            queued=sum(each.unsent for each in self._keep_alive.connections()),
+        )
+
+    def end(self, id: str, reason: str) -> bool:
+        """Close a connection; return False if there is none."""
+        found = next((each for each in self.all() if each.client.id == id), None)
+        if found is not None:
+            found.go_away(reason)
+        return found is not None
 
     def check(self, request: web.Request) -> None:
         """Check whether the client of a request may connect.
@@ -272,17 +408,18 @@ class LiveConnections:
     def accept(self, request: web.Request, answer: bytes, connect: Connect) -> HandedOver:
         """Answer a request that was checked, and hand its transport over to a connection."""
         address = request.remote or ""
+        agent = intern(request.headers.get("User-Agent", "")[:_AGENT_LENGTH])
+        client = ConnectionClient(getrandbits(128), address, agent, self._clock())
 
         def take(transport: asyncio.Transport, release: Callable[[], None]) -> LiveConnection:
             def lost(connection: LiveConnection) -> None:
                 release()
                 self._limit.release(address)
-                self._counts[connection.kind] -= 1
                 self._keep_alive.remove(connection)
 
             self._limit.acquire(address)
             connection = connect(transport, lost)
-            self._counts[connection.kind] += 1
+            connection.client = client
             self._keep_alive.add(connection)
             return connection
 

@@ -95,6 +95,7 @@ class Replays:
     ) -> None:
         connection, encoding, topic = subscriber.connection, subscriber.encoding, subscriber.topic
         newest = self._topics.position(topic)
+        subscriber.position = position
         await connection.drain()
         # Everything that is in the log now is sent here, even if live subscribers still wait for
         # it: only here are entries up to `since` left out.
@@ -113,8 +114,10 @@ class Replays:
                 data = await encoding.encode_page([entry.fragment for entry in entries])
                 connection.send(data)
                 subscriber.channel.count(encoding.transport, data, len(entries))
+                subscriber.sent += len(entries)
                 await connection.drain()
             position = entries[-1].position if entries else max(position, end)
+            subscriber.position = position
         subscriber.cancel_replay = None
         if not connection.has_ended:
             subscriber.channel.join(subscriber)

@@ -28,7 +28,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from msgspec import Struct
@@ -91,6 +91,7 @@ class LiveChannel(DeliveryChannel):
         # A subscriber that becomes slow by the write below has got the data already.
         slow = list(audience.slow)
         self.count(audience.encoding.transport, data, count, len(audience))
+        audience.sent += count
         audience.write(data)
         for subscriber in slow:
             self._queue(subscriber, data, count)
@@ -140,6 +141,7 @@ class LiveChannel(DeliveryChannel):
             data = encoding.encode(early)
             subscriber.connection.send(data)
             self.count(encoding.transport, data, len(early))
+            subscriber.sent += len(early)
         audiences = self._audiences.setdefault(key, {})
         audiences.setdefault(encoding, Audience(encoding)).put(subscriber)
 
@@ -158,6 +160,11 @@ class LiveChannel(DeliveryChannel):
                 del audiences[subscriber.encoding]
         if not audiences:
             self._audiences.pop(subscriber.key, None)
+
+    def sent_live(self, subscriber: LiveSubscriber) -> int:
+        """Return how many fragments a subscriber was sent since it was last put in its audience."""
+        audience = self._audiences.get(subscriber.key, {}).get(subscriber.encoding)
+        return audience.sent_to(subscriber) if audience is not None else 0
 
     def sort(self, subscriber: LiveSubscriber) -> None:
         """Write to a subscriber at once or queue for it from now on, if it is live."""
@@ -180,12 +187,15 @@ class Audience:
 
     Attributes:
         quick: The quick members, and the file descriptors of their sockets.
+        sent: The number of fragments that all members were sent. To count those of each member
+            would cost as much for every fragment as there are members.
     """
 
     def __init__(self, encoding: Encoding) -> None:
         self.encoding = encoding
         self.quick: dict[LiveSubscriber, int] = {}
         self.slow: set[LiveSubscriber] = set()
+        self.sent = 0
 
     def __len__(self) -> int:
         return len(self.quick) + len(self.slow)
@@ -193,12 +203,18 @@ class Audience:
     def put(self, member: LiveSubscriber) -> None:
         """Add a member, or sort it again as quick or slow."""
         self.remove(member)
+        member.joined_at = self.sent
         if member.connection.is_paused or member.connection.replay_lock is not None:
             self.slow.add(member)
         else:
             self.quick[member] = descriptor_of(member.connection.transport)
 
+    def sent_to(self, member: LiveSubscriber) -> int:
+        is_member = member in self.quick or member in self.slow
+        return self.sent - member.joined_at if is_member else 0
+
     def remove(self, member: LiveSubscriber) -> None:
+        member.sent += self.sent_to(member)
         self.slow.discard(member)
         self.quick.pop(member, None)
 
@@ -268,6 +284,9 @@ class LiveSubscriber(ConnectionRole):
         key: The key of its selection; the topic itself if it receives all of it.
         cancel_replay: Cancels its replay; None once it is live.
         replay_after: Begins a replay after a position.
+        position: The position in the log up to which it was replayed.
+        sent: The number of fragments that it was sent before it was last put in its audience.
+        joined_at: The number of fragments that its audience had been sent then.
     """
 
     connection: LiveConnection
@@ -278,9 +297,28 @@ class LiveSubscriber(ConnectionRole):
     leave: Callable[[], None] = lambda: None
     cancel_replay: Callable[[], object] | None = None
     replay_after: Callable[[LiveSubscriber, int], None] = lambda subscriber, position: None
+    position: int = 0
+    sent: int = 0
+    joined_at: int = 0
 
     def __post_init__(self) -> None:
         self.key = self.key or self.topic
+
+    def receives(self) -> bool:
+        return True
+
+    def topic_roles(self) -> Collection[LiveSubscriber]:
+        return (self,)
+
+    @property
+    def passed(self) -> int:
+        return self.sent + self.channel.sent_live(self)
+
+    def replays(self) -> bool:
+        return self.cancel_replay is not None
+
+    def remaining(self, end: int) -> int:
+        return max(0, end - self.position) if self.replays() else 0
 
     @abstractmethod
     def opened(self, opening: Opening) -> None:

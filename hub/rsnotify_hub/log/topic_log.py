@@ -306,6 +306,7 @@ class TopicLog:
                     reported = self._reported(error)
                     self._call_channels(lambda channel: channel.write_failed(self.topic))
                     if fragments and isinstance(reported, StorageError):
+                        self.statistics.count_store_failure(str(reported))
                         futures += self._remove_fragments()
                     _finish(futures, reported)
                 else:
@@ -372,9 +373,11 @@ class TopicLog:
         if not plan.fragments:
             return 0
         after = state.position if state else 0
-        return await self.store.append(
+        added = await self.store.append(
             self.topic, plan.fragments, after=after, replacing=plan.replacing
         )
+        self.statistics.store_failure = None
+        return added
 
     async def _check_kind(self, state: LogState | None, fragment: Fragment) -> None:
         """Refuse changes of resources on a topic about documents, and the reverse.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -51,6 +51,7 @@ class WebSocketPublication(WebSocketRole):
 
     Attributes:
         ended: Done once everything that arrived is durable or refused, after `finish`.
+        passed: The number of fragments that were published.
     """
 
     connection: WebSocketConnection
@@ -69,6 +70,7 @@ class WebSocketPublication(WebSocketRole):
         self._refusal: Refusal | None = None
         self._reading: asyncio.Task[Fragment] | None = None
         self._in_flight = 0
+        self.passed = 0
         self._last_written: asyncio.Future[None] | None = None
         self._failure: Refusal | None = None
         self._durable: Instant | None = None
@@ -99,6 +101,15 @@ class WebSocketPublication(WebSocketRole):
             self.connection.pause_reading()
         if not self._is_scheduled:
             self._continue()
+
+    def publishes(self) -> bool:
+        return True
+
+    def topic_roles(self) -> Collection[WebSocketPublication]:
+        return (self,)
+
+    def remaining(self, end: int) -> int:
+        return 0
 
     def resumed(self) -> None:
         self._schedule()
@@ -179,6 +190,7 @@ class WebSocketPublication(WebSocketRole):
         if last is not None and last.done() and last.exception() is not None:
             return  # `_written`, which is about to be called, ends the publication
         self._in_flight += 1
+        self.passed += 1
         self._last_written = written = self.topics.publish(self.topic, fragment)
         written.add_done_callback(partial(self._written, fragment.until))
 

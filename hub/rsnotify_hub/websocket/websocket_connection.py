@@ -241,8 +241,8 @@ class WebSocketConnection(LiveConnection):
         # The close follows the frame that is being sent.
         self.close(TRY_AGAIN_LATER, "queue overflow", seconds=seconds)
 
-    def go_away(self) -> None:
-        self.close(GOING_AWAY, "the hub stops")
+    def go_away(self, reason: str = "the hub stops") -> None:
+        self.close(GOING_AWAY, reason)
 
     def _ended(self) -> None:
         self._parts = []

@@ -7,7 +7,7 @@ on some and subscribe to others, and each of these roles ends by itself (`ManyTo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
@@ -20,7 +20,12 @@ from rsnotify.selection import EVERYTHING, PushSelection
 from rsnotify_hub.filtering import TopicSelection
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import FragmentIntake
-from rsnotify_hub.live.connections import CLOSE_SECONDS, LiveConnection, LiveConnections
+from rsnotify_hub.live.connections import (
+    CLOSE_SECONDS,
+    LiveConnection,
+    LiveConnections,
+    TopicRole,
+)
 from rsnotify_hub.live.replay import Replays, SelectionGroups
 from rsnotify_hub.live.subscribers import (
     CUT_OFF_SECONDS,
@@ -286,7 +291,20 @@ class ManyTopics(WebSocketRole):
         #: The topic of the documents that follow.
         self._current: str | None = None
         self._unread = 0
+        self._published = 0
         connection.replay_lock = asyncio.Lock()
+
+    def topic_roles(self) -> Collection[TopicRole]:
+        return [role for role, _ in self._roles.values()]
+
+    def receives(self) -> bool:
+        return len(self._roles) > self._published
+
+    def publishes(self) -> bool:
+        return self._published > 0
+
+    def replays(self) -> bool:
+        return any(role.replays() for role, _ in self._roles.values())
 
     def received(self, payload: bytes, *, is_text: bool) -> None:
         try:
@@ -332,6 +350,7 @@ class ManyTopics(WebSocketRole):
             release()
             raise
         self._roles[topic] = role, release
+        self._published += role.publishes()
 
     def _limit_answers(self, payload: bytes) -> None:
         if self._connection.is_paused:
@@ -346,6 +365,7 @@ class ManyTopics(WebSocketRole):
     def _end(self, topic: str) -> None:
         if topic in self._roles:
             role, release = self._roles.pop(topic)
+            self._published -= role.publishes()
             role.lost()
             release()
             if isinstance(role, WebSocketPublication):

@@ -19,6 +19,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedOK
 from websockets.protocol import State
 
+from rsnotify import __version__
 from rsnotify.format.datetimes import Instant, parse_datetime
 from rsnotify.runtime.dialing import TIMEOUT, Dialer, is_proxied
 from rsnotify.runtime.shared_websockets import TOPICS, SharedWebSocket, SharedWebSockets
@@ -207,6 +208,7 @@ async def _open(hub: Hub, dialer: Dialer) -> HubConnection:
         create_connection=HubConnection,
         subprotocols=[TOPICS],
         additional_headers=hub.headers,
+        user_agent_header=f"rsnotify/{__version__}",
         # Compression would cost more time than it saves on a small fragment.
         compression=None,
         max_size=65_536,

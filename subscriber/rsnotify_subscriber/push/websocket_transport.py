@@ -18,6 +18,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.protocol import State
 
+from rsnotify import __version__
 from rsnotify.errors import FetchError, Unavailable
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import MAX_BYTES
@@ -208,6 +209,7 @@ class WebSocketTransport:
                 create_connection=HubWebSocket,
                 subprotocols=None if self.shared is None else [TOPICS],
                 additional_headers=self.credentials,
+                user_agent_header=f"rsnotify/{__version__}",
                 # Small frames gain nothing by it, and it could hide a decompression bomb.
                 compression=None,
                 max_size=MAX_BYTES,

@@ -100,13 +100,15 @@ async def test_every_operation_answers_as_described(
     await callback.delivery()
     id = subscription_id(TOPIC, callback.url)
     (topic,) = (await admin.get("topics"))["topics"]
+    await hub.listen()
+    (connection,) = (await admin.get("connections"))["connections"]
     path = f"subscriptions/{id}"
     await admin.until(path, lambda found: found["attempts"])
     # What deletes comes last, and the subscription before its topic.
     ordered = sorted(operations(), key=lambda each: (each[0] == "DELETE", "topics" in each[1]))
     assert {method for method, _, _ in ordered} == {"GET", "POST", "DELETE"}
     for method, path, described in ordered:
-        known = topic["id"] if "/topics/" in path else id
+        known = {"topics": topic["id"], "connections": connection["id"]}.get(path.split("/")[2], id)
         real = path.removeprefix("/admin/").replace("{id}", known)
         status, value = await admin.request(method, real)
         # There is no other node that could do its work.

@@ -103,6 +103,13 @@ async def test_each_node_describes_the_whole_cluster(
             assert (status["nodes"], status["websockets"], status["subscriptions"]) == (2, 3, 3)
             assert (status["states"]["active"], status["accepted"]) == (3, 1)
 
+            ids, page = set[str](), {"next": ""}
+            while page["next"] is not None:
+                page = await hub.admin("GET", "connections", limit="2", after=page["next"])
+                assert page["total"] == 3
+                ids |= {each["id"] for each in page["connections"]}
+            assert len(ids) == 3
+
             found = await nodes(hub, lambda found: found["rows"][0]["behind"] == 0)
             assert [row["this"] for row in found["rows"]].count(True) == 1
             assert sum(row["shards"] for row in found["rows"]) == found["shards"] == SHARDS
@@ -126,6 +133,9 @@ async def test_each_node_describes_the_whole_cluster(
         audience = (await socket.receive_json(timeout=PATIENCE))["audience"]
         here = (await metrics(one))['subscriptions{state="active"}'] + 3
         assert audience == 2 * here, "the other node has about as many"
+        for id in ids:  # those of both nodes
+            await other.admin("DELETE", f"connections/{id}")
+        assert (await one.admin("GET", "connections"))["total"] == 1
 
     async with browser.open(one.url) as page:
         await page.until(f"{LIVE} && {STATES}.join() === 'running,running'")

@@ -74,4 +74,4 @@ export const whenever = instant =>
 
 /** Return how many connections receive something, by transport. */
 export const connections = ({ websockets, event_streams }) =>
-  [many(websockets, "WebSocket"), ...(event_streams ? [many(event_streams, "event stream")] : [])];
+  [...(websockets || !event_streams ? [many(websockets, "WebSocket")] : []), ...(event_streams ? [many(event_streams, "event stream")] : [])];

@@ -1,5 +1,6 @@
 /** The dashboard: connects the data of the hub with the panels. */
 
+import { ConnectionTable } from "./connections.js";
 import { Details } from "./details.js";
 import { find, setAttribute, setText } from "./dom.js";
 import { showFailures } from "./failures.js";
@@ -26,7 +27,7 @@ const [FIRST_RANGE] = Object.keys(RANGES);
 
 const wanted = {
   topic: null, search: "", state: "", silent: false, subscription: null,
-  range: FIRST_RANGE, topicRows: FIRST_ROWS, subscriptionRows: FIRST_ROWS,
+  range: FIRST_RANGE, topicRows: FIRST_ROWS, subscriptionRows: FIRST_ROWS, connectionRows: FIRST_ROWS,
 };
 let seen = { admin: false, topics: [], subscriptions: { subscriptions: [] } };
 
@@ -34,9 +35,14 @@ const watch = new Watch(show, tell, wanted);
 const tail = new Tail(find("#tail"));
 const tiles = new Tiles(find("#tiles"), range => change({ range }));
 const verdict = new Verdict(find("#health"), leadToTrouble, open);
-const parts = new Parts(find("#parts"), () => lead("#topics", { silent: true }));
+const parts = new Parts(find("#parts"), {
+  sources: () => lead("#topics", { silent: true }),
+  callbacks: () => lead("#subscriptions", { state: "trouble" }),
+  connections: () => lead("#connections", {}),
+});
 const topics = new TopicTable(find("#topics"), choose);
 const subscriptions = new SubscriptionTable(find("#subscriptions"), open);
+const connections = new ConnectionTable(find("#connections"), done);
 const details = new Details(find("#details"), done, id => {
   wanted.subscription = id;
   if (id) watch.now();
@@ -47,6 +53,7 @@ function show(now) {
   if (now.status) setClock(now.status.now);
   verdict.show(now, parts.show(now));
   tiles.show(now, wanted.range);
+  connections.show(now, wanted);
   topics.show(now, wanted);
   tail.follow(now.topics, wanted.topic);
   showSigning(find("#access"), now.admin);
@@ -83,10 +90,10 @@ function change(choice) {
   narrow();
 }
 
-/** Go to the subscriptions in trouble, or if there are none, to the parts of the hub. */
+/** Go to the subscriptions in trouble, or if there are none, to the parts of the hub, which lead on. */
 function leadToTrouble() {
-  const { "given-up": bad = 0, retrying: slow = 0 } = seen.status.states;
-  if (bad + slow) lead("#subscriptions", { state: "trouble" });
+  const { "given-up": bad = 0, retrying = 0 } = seen.status.states;
+  if (bad + retrying) lead("#subscriptions", { state: "trouble" });
   else lead("#parts", {});
 }
 
@@ -136,6 +143,7 @@ function more(panel, rows) {
 setText(find("#host"), location.host);
 more("#topics", "topicRows");
 more("#subscriptions", "subscriptionRows");
+more("#connections", "connectionRows");
 find("#narrowed button").addEventListener("click", () => choose(null));
 find("#find").addEventListener("submit", event => event.preventDefault());
 find("#search").addEventListener("input", event => change({ search: event.target.value }));

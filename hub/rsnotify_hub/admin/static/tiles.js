@@ -58,15 +58,17 @@ export class Tiles {
     const failed = 60 * this.failed.add(failures, before.failed, before.seconds);
     this.#figure("in", rate(accepted), `${bytes(status.accepted_bytes)} in all`, "/s");
     this.#figure("out", rate(delivered), `${count(sent(status))} in all`, "/s");
-    this.#figure("listeners", count(subscribers(status)),
-      [...connections(status), many(status.subscriptions, "callback"), missing].filter(Boolean).join(" · "));
+    const open = { websockets: status.websocket_subscribers, event_streams: status.event_streams };
+    const unknown = Object.keys(status.brokers).map(way => `those of ${way.toUpperCase()} unknown`);
+    this.#figure("listeners", count(status.subscribers),
+      [...connections(open), many(status.subscriptions, "callback"), ...unknown, missing].filter(Boolean).join(" · "));
     this.#figure("failed", rate(failed), `${count(failures)} in all`, "/min");
     if (lag_p99 === null) this.#figure("lag", "none", "no callback is subscribed");
     else this.#figure("lag", lasting(lag_p99), `p50 ${lasting(lag_p50)}`, " p99");
     this.#figure("queues", count(delivery_queue + commit_queue), [many(delivery_queue, "delivery", "deliveries"),
       many(commit_queue, "write"), `${bytes(live_queue)} unread`].join(" · "));
     this.#samples.add({
-      accepted, delivered, failed, subscribers: subscribers(status), troubled: troubled(status),
+      accepted, delivered, failed, subscribers: status.subscribers, troubled: troubled(status),
       lag_p50, lag_p99, delivery_queue, commit_queue, live_queue,
     });
     this.charts.show(history, this.#samples, range);
@@ -83,8 +85,6 @@ export class Tiles {
 /** Return the number of successful deliveries, over all transports. */
 const sent = ({ deliveries }) =>
   Object.entries(deliveries).reduce((sum, [way, { delivered = 0 }]) => sum + (way === "dashboard" ? 0 : delivered), 0);
-
-export const subscribers = ({ websockets, event_streams, subscriptions }) => websockets + event_streams + subscriptions;
 
 /** Return the number of subscriptions that are retried or given up. */
 export const troubled = ({ states }) => (states["given-up"] ?? 0) + (states.retrying ?? 0);

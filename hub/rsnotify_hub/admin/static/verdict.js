@@ -3,7 +3,7 @@
 import { element, find, setAttribute, setText, showEach } from "./dom.js";
 import { bytes, count, hubNow, lasting, many, secondsSince, shortTime } from "./figures.js";
 import { failureText, shortId, showState } from "./subscriptions.js";
-import { subscribers, troubled } from "./tiles.js";
+import { troubled } from "./tiles.js";
 import { printable, uriParts } from "./uris.js";
 
 export class Verdict {
@@ -25,17 +25,21 @@ export class Verdict {
   show({ admin, status, troubles = [] }, parts) {
     this.panel.hidden = !admin;
     if (!admin) return;
-    const failing = troubled(status), all = subscribers(status), { "given-up": bad = 0, retrying: slow = 0, suspended = 0 } = status.states;
+    const failing = troubled(status), all = status.subscribers, { "given-up": bad = 0, retrying = 0, suspended = 0 } = status.states;
+    const others = status.troubled - failing - status.slow;
     const worse = bad || parts.some(({ state }) => state === "given-up");
+    // Its subscriptions are shown instead of the part.
+    if (failing) parts = parts.filter(({ name }) => name !== "Callbacks");
     const calm = all ? "active" : "idle";
-    setAttribute(this.panel, "data-state", worse ? "given-up" : failing + parts.length ? "retrying" : calm);
-    document.title = `${failing + parts.length ? `${count(failing + parts.length)} in trouble · ` : ""}rsnotify hub`;
-    setText(find("h2", this.panel), sentence(status, failing, parts.length));
-    setText(find(".figure", this.panel), count(failing + parts.length));
-    find(".lead", this.panel).hidden = failing + parts.length === 0;
+    setAttribute(this.panel, "data-state", worse ? "given-up" : status.troubled ? "retrying" : calm);
+    document.title = `${status.troubled ? `${count(status.troubled)} in trouble · ` : ""}rsnotify hub`;
+    setText(find("h2", this.panel), sentence(status, failing));
+    setText(find(".figure", this.panel), count(status.troubled));
+    find(".lead", this.panel).hidden = status.troubled === 0;
     const notes = [
-      bad && `${count(bad)} given up`, slow && `${count(slow)} retrying`, suspended && `${count(suspended)} suspended by an admin`,
-      parts.length && many(parts.length, "part of the hub", "parts of the hub"),
+      bad && `${count(bad)} given up`, retrying && `${count(retrying)} retrying`, status.slow && `${count(status.slow)} slow`,
+      suspended && `${count(suspended)} suspended by an admin`,
+      others && many(others, "part of the hub", "parts of the hub"),
       all ? null : "the panels below say how to begin", `up ${lasting(secondsSince(status.started))}`, `log ${bytes(status.log_bytes)}`,
     ];
     setText(find(".note", this.panel), notes.filter(Boolean).join(" · "));
@@ -62,9 +66,10 @@ export class Verdict {
   }
 }
 
-function sentence(status, failing, parts) {
-  const all = subscribers(status);
+function sentence(status, failing) {
+  const all = status.subscribers, parts = status.troubled - failing;
   if (failing) return `${count(failing)} of ${many(all, "subscriber")} ${failing === 1 ? "does" : "do"} not receive`;
+  if (status.slow) return `${count(status.slow)} of ${many(all, "subscriber")} ${status.slow === 1 ? "does" : "do"} not keep up`;
   if (parts) return all ? "All subscribers receive, but the hub needs attention" : "The hub needs attention";
   if (all) return "All subscribers receive";
   return status.topics ? "Nobody is subscribed yet" : "No Source has published yet, and nobody is subscribed";

@@ -15,8 +15,8 @@ const HISTORY_MILLISECONDS = 30_000;
 const DELIVERIES_MILLISECONDS = 1500;
 const LATE = "Some nodes have not answered yet: this is what they said before.";
 
-/** If there are more subscriptions, they are requested in every fourth round only. */
-const MANY_SUBSCRIPTIONS = 1000;
+/** If there are more subscriptions or connections, they are requested in every fourth round only. */
+const MANY = 1000;
 
 /** How many of the subscriptions in trouble the verdict shows. */
 const SHOWN_TROUBLES = 3;
@@ -32,12 +32,13 @@ export class Watch {
   #deliveries = null;
   #late = null;
   #history = null;
+  #connections = null;
 
   /**
    * @param {function(object): void} show called with the data
    * @param {function(string, ?Error): void} tell called with `live`, or with `lost` and the error
    * @param {{topic: ?string, search: string, state: string, silent: boolean, topicRows: number,
-   *   subscriptionRows: number, subscription: ?string}} wanted what the user wants to see, the number
+   *   subscriptionRows: number, connectionRows: number, subscription: ?string}} wanted what the user wants to see, the number
    *   of rows, and the id of the subscription whose details are shown
    */
   constructor(show, tell, wanted) {
@@ -86,15 +87,25 @@ export class Watch {
       return { admin: false, ...(await get("topics", { limit: search ? MOST_PUBLIC_TOPICS : topicRows })) };
     }
     const query = { sort: "received", limit: topicRows, topic, search: search || null, silent: silent || null };
-    const [status, nodes, topics, deliveries, details, history] = await Promise.all([
+    const [status, nodes, topics, deliveries, connections, details, history] = await Promise.all([
       get("admin/status"),
       get("admin/nodes"),
       get("admin/topics", query),
       this.#askDeliveries(),
+      this.#getConnections(),
       subscription && this.#getDetails(subscription),
       this.#getHistory(),
     ]);
-    return { admin: true, status, nodes, ...topics, ...deliveries, details, history };
+    return { admin: true, status, nodes, ...topics, ...deliveries, connections, details, history };
+  }
+
+  async #getConnections() {
+    const { topic, search, connectionRows: limit } = this.wanted;
+    const query = { sort: "trouble", limit, topic, search: search || null };
+    const key = JSON.stringify(query);
+    if (this.#connections?.key !== key || this.#connections.total <= MANY || this.#round % 4 === 0)
+      this.#connections = { key, ...(await get("admin/connections", query)) };
+    return this.#connections;
   }
 
   async #getDetails(id) {
@@ -115,7 +126,7 @@ export class Watch {
   async #askDeliveries() {
     const query = this.#deliveryQuery();
     const same = this.#deliveries?.query === query;
-    const many = this.#deliveries?.subscriptions.total > MANY_SUBSCRIPTIONS;
+    const many = this.#deliveries?.subscriptions.total > MANY;
     if (same && many && this.#round % 4) return this.#deliveries;
     const answer = (same && this.#late) || this.#getDeliveries(query);
     this.#late = null;
