@@ -173,7 +173,7 @@ class Page:
         await self.call("Input.insertText", text=text)
 
     async def press(self, key: str) -> None:
-        """Press and let go of a key: Tab, Enter, Escape, Space or an arrow."""
+        """Press and let go of a key: Tab, Enter, Escape, Space, Home, End or an arrow."""
         code, text = _KEYS[key]
         named = {"key": text if key == "Space" else key, "code": key, "windowsVirtualKeyCode": code}
         await self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **named)
@@ -232,6 +232,7 @@ _WHOLE = """({x: 0, y: 0, width: document.documentElement.clientWidth, scale: 1,
 _KEYS = {
     "Tab": (9, ""), "Enter": (13, "\r"), "Escape": (27, ""), "Space": (32, " "),
     "ArrowLeft": (37, ""), "ArrowUp": (38, ""), "ArrowRight": (39, ""), "ArrowDown": (40, ""),
+    "End": (35, ""), "Home": (36, ""),
 }  # fmt: skip
 
 

@@ -91,18 +91,17 @@ async def test_it_survives_a_restart(run_hub: RunHub, callback: Callback, clock:
         assert [row[1] for row in history["quarters"]] == [1]
 
 
-async def test_a_file_of_an_older_hub_is_read(run_hub: RunHub, tmp_path: Path):
-    (tmp_path / "hub").mkdir()
-    (tmp_path / "hub/history.json").write_bytes(
-        b'{"minutes": [[29, 5, 6, 7, 8, 0], [30, 1, 2, 3, 4, 5], [31, 1, 2, 3, 2, 2]]}'
-    )
-    async with run_hub() as hub:
-        history = await AdminUser(hub).get("history")
-        assert history["minutes"][0] == [29, 5, 6, 7, 8, 0, 60, *[None] * 5]
-        assert history["quarters"][:2] == [
-            [15, 5, 6, 7, 8, 0, 60, *[None] * 5],
-            [30, 2, 4, 6, 4, 5, 120, *[None] * 5],
-        ]
+async def test_a_file_of_an_older_hub_is_read(tmp_path: Path, clock: Clock):
+    file = tmp_path / "history.json"
+    file.write_text('{"minutes": [[29, 5, 6, 7, 8, 0], [30, 1, 2, 3, 4, 5], [31, 1, 2, 3, 2, 2]]}')
+    older = HubHistory(file, clock.now)
+    assert older.info().minutes[0] == MinuteInfo(29, 5, 6, 7, 8, 0, 60, *[None] * 5)
+    assert older.info().quarters == [
+        MinuteInfo(15, 5, 6, 7, 8, 0, 60),
+        MinuteInfo(30, 2, 4, 6, 4, 5, 120),
+    ]
+    await older.save()
+    assert HubHistory(file, clock.now).info() == older.info()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"minutes": [[1, 2]]}', b"\xff"])

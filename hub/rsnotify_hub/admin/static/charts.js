@@ -245,7 +245,7 @@ class Plot {
   }
 
   #point(index) {
-    const left = index === null ? -10 : this.chart.valToPos(this.#points[index].at, "x");
+    const left = index === null ? -10 : Math.max(0, this.chart.valToPos(this.#points[index].at, "x"));
     this.chart.setCursor({ left, top: index === null ? -10 : 0 });
   }
 }

@@ -80,6 +80,6 @@ function update(row, { state, word, text, lag_seconds: lag, last_failure: failur
   if (word) setText(find(".badge", row), word);
   if (text !== undefined) return setText(find(".why", row), text);
   const tries = failures > 1 ? ` (${many(failures, "try", "tries")})` : "";
-  setText(find(".since", row), lag ? `since ${shortTime(1000 * (hubNow() - lag))}, ${lasting(lag)}` : "");
+  setText(find(".since", row), lag ? `since ${shortTime(1000 * (hubNow() - lag))}, for ${lasting(lag)}` : "");
   setText(find(".why", row), failure ? failureText(failure) + tries : "");
 }
