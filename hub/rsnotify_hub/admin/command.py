@@ -186,7 +186,9 @@ def disconnect(
     url: _Url = _DEFAULT_URL,
     token: _Token = None,
 ) -> None:
-    """Close a WebSocket or event stream; its client may connect again.
+    """Close a WebSocket or event stream.
+
+    Its client may connect again.
 
     Examples:
         rsnotify hub disconnect 0123456789abcdef0123456789abcdef

@@ -20,8 +20,8 @@ export class Parts {
 
   /**
    * @param {{admin: boolean, status: object}} seen the data for an admin
-   * @returns {Array<{name: string, state: string, text: string}>} the parts that are not in order, with
-   *   the states of badges
+   * @returns {Array<{name: string, state: string, word: string, text: string}>} the parts that are not in
+   *   order, with the states and texts of badges
    */
   show({ admin, status }) {
     this.panel.hidden = !admin;
@@ -29,7 +29,8 @@ export class Parts {
     const up = `${status.version}, up ${lasting(secondsSince(status.started))}`;
     const parts = [...status.parts, { name: "version", state: "in-order", text: up }];
     showEach(find("ul", this.panel), parts, part => part.name, part => this.#make(part), update);
-    return status.parts.filter(({ state }) => state !== "in-order").map(({ name, state, text }) => ({ name: titleOf(name), state: LOOKS[state], text }));
+    return status.parts.filter(({ state }) => state !== "in-order").map(({ name, state, text }) =>
+      ({ name: titleOf(name), state: LOOKS[state], word: WORDS[state], text: printable(text) }));
   }
 
   #make({ name }) {

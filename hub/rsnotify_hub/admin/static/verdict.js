@@ -75,8 +75,9 @@ function sentence(status, failing) {
   return status.topics ? "Nobody is subscribed yet" : "No Source has published yet, and nobody is subscribed";
 }
 
-function update(row, { state, text, lag_seconds: lag, last_failure: failure, failures }) {
+function update(row, { state, word, text, lag_seconds: lag, last_failure: failure, failures }) {
   showState(find(".badge", row), state);
+  if (word) setText(find(".badge", row), word);
   if (text !== undefined) return setText(find(".why", row), text);
   const tries = failures > 1 ? ` (${many(failures, "try", "tries")})` : "";
   setText(find(".since", row), lag ? `since ${shortTime(1000 * (hubNow() - lag))}, for ${lasting(lag)}` : "");
