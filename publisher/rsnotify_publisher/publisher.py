@@ -214,6 +214,7 @@ class Publisher(Startable):
                 changes.recorded,
                 threads.recorders,
                 memory=self._pool.memory,
+                counters=self.source.counters,
             )
             self._recorder.start()
             self._election = LeaderElection(self.source, self._recorder, changes, self._pool)
@@ -258,6 +259,11 @@ class Publisher(Startable):
         self.start()
         published = self._election.published
         return published in concurrent.futures.wait([published], timeout).done
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the Publisher runs, and every document is in the folder."""
+        return self._started_in == os.getpid() and self._election.published.done()
 
     async def await_published(self, timeout: float | None = None) -> bool:
         """Wait in asyncio until every document is in the folder; see `wait_published`."""

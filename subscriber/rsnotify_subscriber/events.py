@@ -115,6 +115,7 @@ class FollowCounters:
         copied: Resources that a baseline copied.
         events: Events by their type.
         pulls: Pulls by the kind of the first document.
+        push_losses: Connections to hubs that were lost, or could not be made.
         fragments: Fragments that were pushed.
         fragment_bytes: Bytes of these fragments.
         commits: Transactions of the state.
@@ -126,6 +127,7 @@ class FollowCounters:
         self.copied = 0
         self.events: Counter[type[Event]] = Counter()
         self.pulls: Counter[DocumentKind] = Counter()
+        self.push_losses = 0
         self.fragments = 0
         self.fragment_bytes = 0
         self.commits = Durations()
@@ -290,6 +292,8 @@ class Announcer:
             self.behind_since = None
         elif isinstance(event, Behind):
             self.fail()
+        elif isinstance(event, PushDown) and event.reason:
+            self.counters.push_losses += 1
         if self._on_event is None:
             return
         try:

@@ -21,7 +21,7 @@ from rsnotify.runtime.status_server import Families
 from rsnotify.runtime.tasks import call_in_loop
 from rsnotify.sync.actions import DocumentKind
 from rsnotify.sync.doubts import DoubtKind
-from rsnotify_subscriber.events import BaselineBegun, FollowCounters, GapSeen, PushDown, PushState
+from rsnotify_subscriber.events import BaselineBegun, FollowCounters, GapSeen, PushState
 from rsnotify_subscriber.fleet.fleet import (
     Fleet,
     FollowedSourceStatus,
@@ -176,7 +176,10 @@ def _counted(each: list[FollowCounters]) -> Iterator[Metric]:
     size = sum(one.fragment_bytes for one in each)
     yield _named.counter("fragment_bytes", "Bytes of these fragments", size)
     yield _named.counter("gaps", "Gaps between T and what was pushed", events[GapSeen])
-    yield _named.counter("push_losses", "Connections to hubs that were lost", events[PushDown])
+    losses = sum(one.push_losses for one in each)
+    yield _named.counter(
+        "push_losses", "Connections to hubs that were lost, or could not be made", losses
+    )
     yield _named.counter("baselines", "Comparisons of a whole set", events[BaselineBegun])
     yield _named.counters(
         "pulls",

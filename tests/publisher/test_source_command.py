@@ -21,14 +21,9 @@ from msgspec.structs import replace
 
 from rsnotify.format.model import Resource
 from rsnotify.format.reader import read_document
-from rsnotify_publisher.commands.source_run import (
-    HubStatus,
-    SourceReport,
-    SourceStatus,
-    StatusReader,
-    hub_line,
-)
+from rsnotify_publisher.commands.source_run import SourceReport, hub_line
 from rsnotify_publisher.journal import system_clock
+from rsnotify_publisher.source_status import HubStatus, SourceStatus, StatusReader
 from tests.publisher.helpers import (
     BASE,
     PATIENCE,

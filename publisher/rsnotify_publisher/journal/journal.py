@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, islice, repeat
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Self
 
 from filelock import FileLock
@@ -125,6 +126,7 @@ class Journal:
 
     Attributes:
         recorded: The changes that the last transaction recorded.
+        commit_seconds: How long the commit of the last transaction took, with its flush.
 
     Raises:
         StorageError: The file cannot be used.
@@ -137,6 +139,7 @@ class Journal:
         self._path = path
         self._clock = clock
         self.recorded: list[RecordedChanges] = []
+        self.commit_seconds = 0.0
         self._is_snapshot = False
         check_role(path)
         with self._translated():
@@ -227,7 +230,9 @@ class Journal:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
+                began = perf_counter()
                 self._db.execute("COMMIT")
+                self.commit_seconds = perf_counter() - began
             except BaseException:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")

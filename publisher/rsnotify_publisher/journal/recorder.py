@@ -16,10 +16,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from rsnotify.errors import StorageError
+from rsnotify_publisher.counters import SourceCounters
 from rsnotify_publisher.journal.database import JournalState, RecordedChanges
 from rsnotify_publisher.journal.journal import USUAL_MEMORY, Journal
 
@@ -69,12 +70,14 @@ class Recorder:
             of the transactions and in the thread that committed; it must not block.
         executor: Commits for callers that cannot.
         memory: Cache of the connection in MiB.
+        counters: Counts changes and transactions.
     """
 
     open_journal: Callable[[], Journal]
     on_recorded: Callable[[Sequence[RecordedChanges]], None]
     executor: _Executor
     memory: float = USUAL_MEMORY
+    counters: SourceCounters = field(default_factory=SourceCounters)
 
     def __post_init__(self) -> None:
         self._journal: Journal
@@ -197,7 +200,10 @@ class Recorder:
         # In this order, since the thread that feeds the hubs has more to do than the callers.
         for entry, result in zip(group, results, strict=True):
             entry.settle(result)
-        self.on_recorded(self._journal.recorded)
+        recorded = self._journal.recorded
+        self.on_recorded(recorded)
+        self.counters.commits.add(self._journal.commit_seconds)
+        self.counters.changes += sum(len(each.changes) for each in recorded)
 
     def _commit_alone(self, group: list[_Entry[Any]], error: BaseException) -> None:
         """Commit each entry of a failed group by itself, so that only the cause fails."""

@@ -60,6 +60,7 @@ def follow(
         rsnotify follow --config fleet.toml --status-port 9090
     """
     from rsnotify_subscriber.commands.follow_fleet import follow_all, given_settings
+    from rsnotify_subscriber.commands.follow_status import serving_follower, show_status
     from rsnotify_subscriber.commands.report import (
         SubscriberReport,
         follow_and_show,
@@ -69,8 +70,6 @@ def follow(
     from rsnotify_subscriber.subscriber import Subscriber
 
     if status is not None:
-        from rsnotify_subscriber.commands.follow_status import show_status
-
         show_status(status, json=json)
         return
     if config is not None:
@@ -89,7 +88,9 @@ def follow(
         report = SubscriberReport(json=json)
         failure = None
         try:
-            follow_and_show(subscriber, server, report, once=once, status=served)
+            follow_and_show(
+                subscriber, server, report, once=once, serving=serving_follower(subscriber, served)
+            )
         except ConfigurationError:
             raise
         except RsnotifyError as error:

@@ -23,6 +23,7 @@ from rsnotify.runtime.command_line import complain, given_options, printable, re
 from rsnotify.runtime.command_reports import StatusReport
 from rsnotify.runtime.status_options import StatusServer
 from rsnotify_subscriber.commands.follow_options import CallbackServer
+from rsnotify_subscriber.commands.follow_status import serving_follower
 from rsnotify_subscriber.commands.report import LOOKING, follow_and_show, not_level, status_facts
 from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration, load
@@ -175,8 +176,8 @@ def follow_all(
         reloader = FleetReloader(fleet, make, configuration)
         with name_sources():
             watch = partial(_watch_files, reloader, read)
-            beside = None if once else watch
-            follow_and_show(fleet, server, report, once=once, status=status, beside=beside)
+            beside, serving = None if once else watch, serving_follower(fleet, status)
+            follow_and_show(fleet, server, report, once=once, serving=serving, beside=beside)
     if once:
         report.show(fleet.status)
         _end(fleet)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +21,9 @@ from rsnotify_subscriber.fleet.fleet import FollowedSourceStatus, Standing, stan
 
 if TYPE_CHECKING:
     from aiohttp import web
-    from rich.table import Table
+    from rich.console import Group
 
+    from rsnotify.runtime.status_options import StatusServer
     from rsnotify_subscriber.fleet.fleet import Fleet
     from rsnotify_subscriber.subscriber import Subscriber
 
@@ -31,6 +31,18 @@ _STATIC = Path(__file__).with_name("static")
 _PATH = "status"
 _PATIENCE = 30.0
 _COLORS = {Standing.LEVEL: "green", Standing.BEHIND: "yellow", Standing.DOUBT: "red"}
+
+
+def serving_follower(
+    follower: Subscriber | Fleet, status: StatusServer
+) -> AbstractAsyncContextManager[None]:
+    """Serve the status, the metrics and the page of a follower within the context."""
+    if not status.is_listening:
+        return nullcontext()
+    from rsnotify_subscriber.metrics import FollowMetrics, not_ready
+
+    families = FollowMetrics(follower).collect
+    return status.serving(families, lambda: not_ready(follower), *routes(follower))
 
 
 def routes(follower: Subscriber | Fleet) -> list[web.RouteDef]:
@@ -74,6 +86,8 @@ class StatusRow(Struct, frozen=True):
 
     @property
     def push_words(self) -> str:
+        if self.through is None and self.push != "up":
+            return ""
         return {"up": "push", "down": "polling: no hub"}.get(self.push, "polling")
 
 
@@ -115,6 +129,9 @@ def _url(place: str) -> str:
 
 
 def _get(url: str) -> bytes:
+    import urllib.error
+    import urllib.request
+
     try:
         with urllib.request.urlopen(url, timeout=_PATIENCE) as response:
             return bytes(response.read())
@@ -133,14 +150,16 @@ def _lines(found: StatusRows) -> Iterator[str]:
     yield _sums(found)
 
 
-def _table(found: StatusRows) -> Table:
+def _table(found: StatusRows) -> Group:
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, caption=_sums(found), caption_justify="left", caption_style="")
-    for title in ("", "Source", "for", "synced through", "lag", "by", "pending", "why not level"):
+    table = Table(box=None)
+    for title in ("", "Source", "for", "synced through", "lag", "by", "pending"):
         table.add_column(title, justify="right" if title in ("for", "lag", "pending") else "left")
-    for row in sorted(found.sources, key=lambda row: list(Standing).index(row.standing)):
+    rows = sorted(found.sources, key=lambda row: list(Standing).index(row.standing))
+    for row in rows:
         table.add_row(
             Text(row.standing, style=_COLORS[row.standing]),
             Text(printable(row.name), overflow="fold"),
@@ -149,9 +168,9 @@ def _table(found: StatusRows) -> Table:
             "" if row.lag_ms is None else f"{row.lag_ms:.1f} ms",
             row.push_words,
             f"{row.pending:,}",
-            Text(row.reason),
         )
-    return table
+    reasons = [Text(f"{printable(one.name)}: {one.reason}") for one in rows if one.reason]
+    return Group(table, Text(), *reasons, Text(_sums(found)))
 
 
 def _sums(found: StatusRows) -> str:

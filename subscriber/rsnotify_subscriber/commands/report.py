@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +17,6 @@ from rsnotify_subscriber.events import Status, foreign_files
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from rsnotify.runtime.status_options import StatusServer
     from rsnotify_subscriber.commands.follow_options import CallbackServer
     from rsnotify_subscriber.fleet.fleet import Fleet
     from rsnotify_subscriber.subscriber import Subscriber
@@ -144,12 +143,13 @@ def follow_and_show(
     report: StatusReport[Any],
     *,
     once: bool,
-    status: StatusServer,
+    serving: AbstractAsyncContextManager[None],
     beside: Callable[[], Coroutine[None, None, None]] | None = None,
 ) -> None:
-    """Follow, answer hubs, show and serve the status until stopped; with `once`, until level.
+    """Follow, answer hubs and show the status until stopped; with `once`, until level.
 
-    The coroutine that `beside` returns runs meanwhile.
+    The status is served within the context `serving`. The coroutine that `beside` returns runs
+    meanwhile.
     """
     import asyncio
 
@@ -166,25 +166,12 @@ def follow_and_show(
                 report.show(follower.status)
 
         coroutines = [stop_on_signal(), show()] + ([] if beside is None else [beside()])
-        async with running(*coroutines), server.serving(), serving_follower(follower, status):
+        async with running(*coroutines), server.serving(), serving:
             await (follower.catch_up() if once else follower.run())
 
     shutdown = ForcedShutdown(lambda: unfinished_work(follower.in_handler))
     with report:
         run(follow, shutdown)
-
-
-def serving_follower(
-    follower: Subscriber | Fleet, status: StatusServer
-) -> AbstractAsyncContextManager[None]:
-    """Serve the status, the metrics and the page of a follower within the context."""
-    if not status.is_listening:
-        return nullcontext()
-    from rsnotify_subscriber.commands.follow_status import routes
-    from rsnotify_subscriber.metrics import FollowMetrics, not_ready
-
-    families = FollowMetrics(follower).collect
-    return status.serving(families, lambda: not_ready(follower), *routes(follower))
 
 
 def unfinished_work(sources: Sequence[str]) -> str:

@@ -27,11 +27,13 @@ function duration(since) {
 
 function standing(source) {
   if (source.standing === "level") return source.in_step ? "in step: an audit found no difference" : "level";
+  if (source.phase === "waiting") return "waiting for other Sources before it is followed";
   const words = source.standing === "behind" ? "behind" : "the copy may be wrong";
   return source.behind_since ? `${words}, for ${duration(source.behind_since)}` : words;
 }
 
 function push(source) {
+  if (!source.through && source.push !== "up") return "not yet";
   if (source.push === "up") return `by push, from ${source.way.join(", ")}`;
   return source.push === "down" ? "by polling, as no hub can be reached" : "by polling, as the Source offers no push";
 }
@@ -55,7 +57,6 @@ function showDetails(source) {
     "Not applied yet": many(source.pending, "resource"),
     "The copy has": many(source.resources, "resource"),
     "Compared with the whole set": time(source.compared),
-    "This program": source.phase === "followed" ? "follows it" : source.phase,
   };
   const shown = find("facts");
   if (!shown.childElementCount) shown.append(...Object.keys(facts).flatMap(name => [element("dt", name), element("dd", "")]));
@@ -75,7 +76,7 @@ function showSquares(sources) {
   for (const [index, source] of sources.entries()) {
     if (!squares.has(source.name)) {
       const square = element("button", "", { type: "button", title: source.name, "aria-controls": "details" });
-      square.append(element("span", source.name));
+      square.append(element("span", source.name.replace(/^https?:[/][/]/, "")));
       square.addEventListener("click", () => choose(source.name));
       squares.set(source.name, square);
       const item = element("li", "");
@@ -90,6 +91,7 @@ function showSquares(sources) {
 }
 
 function summary(sources) {
+  if (sources.length === 1) return `The copy: ${standing(sources[0])}`;
   const count = kind => sources.filter(source => source.standing === kind).length;
   const parts = [[count("behind"), "behind"], [count("doubt"), "in doubt"]].filter(([number]) => number);
   return `${number(count("level"))} of ${many(sources.length, "Source")} level` +
