@@ -54,7 +54,7 @@ class SourceMetrics(Collector):
             try:
                 status = self._reader.read()
             finally:
-                self._reader.close()  # the next request may come in another thread
+                self._reader.close()  # a program does not say when it needs no more metrics
         published = sum(one.is_published for one in self._publishers)
         yield _named.gauge("sets", "Sets of resources", len(self._publishers))
         yield _named.gauge("sets_published", "Sets whose documents are all written", published)

@@ -115,7 +115,7 @@ class _Set:
 class StatusReader:
     """Reads the status of started Publishers from their journals.
 
-    The journals stay open until `close`, which the thread that has read must call.
+    The journals stay open until `close`.
     """
 
     def __init__(self, publishers: Sequence[Publisher]) -> None:

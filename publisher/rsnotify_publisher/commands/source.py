@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.command_line import option, with_arguments
-from rsnotify.runtime.status_options import StatusArguments
+from rsnotify.runtime.command_status import StatusArguments
 
 # The groups of options in the help.
 _publishing = partial(option, "Publishing")

@@ -18,9 +18,9 @@ import typer
 from rsnotify.errors import counted, without_credentials
 from rsnotify.runtime.command_line import ForcedShutdown, printable, require_files, run
 from rsnotify.runtime.command_reports import StatusReport
+from rsnotify.runtime.command_status import StatusServer
 from rsnotify.runtime.listening import address, listen
 from rsnotify.runtime.serving import serving
-from rsnotify.runtime.status_options import StatusServer
 from rsnotify.runtime.tasks import running
 from rsnotify_publisher.config import SourceConfiguration
 from rsnotify_publisher.description import SourceDescription

@@ -9,7 +9,7 @@ import typer
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.runtime.command_line import complain, option, with_arguments
-from rsnotify.runtime.status_options import StatusArguments
+from rsnotify.runtime.command_status import StatusArguments
 from rsnotify_subscriber.commands.follow_options import (
     FollowArguments,
     Json,

@@ -21,7 +21,7 @@ from rich.text import Text
 from rsnotify.errors import ConfigurationError, counted
 from rsnotify.runtime.command_line import complain, given_options, printable, require_files
 from rsnotify.runtime.command_reports import StatusReport
-from rsnotify.runtime.status_options import StatusServer
+from rsnotify.runtime.command_status import StatusServer
 from rsnotify_subscriber.commands.follow_options import CallbackServer
 from rsnotify_subscriber.commands.follow_status import serving_follower
 from rsnotify_subscriber.commands.report import LOOKING, follow_and_show, not_level, status_facts

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from aiohttp import web
     from rich.console import Group
 
-    from rsnotify.runtime.status_options import StatusServer
+    from rsnotify.runtime.command_status import StatusServer
     from rsnotify_subscriber.fleet.fleet import Fleet
     from rsnotify_subscriber.subscriber import Subscriber
 
