@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -55,7 +55,7 @@ class StatusServer:
         return self._socket is not None
 
     def serving(
-        self, families: Callable[[], Iterator[Metric]], not_ready: Callable[[], str], *routes: Any
+        self, families: Callable[[], Iterable[Metric]], not_ready: Callable[[], str], *routes: Any
     ) -> AbstractAsyncContextManager[None]:
         """Serve within the context; the arguments are those of `serving_status`."""
         assert self._socket is not None

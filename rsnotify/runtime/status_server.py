@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from time import perf_counter
@@ -73,7 +73,7 @@ class MetricsText(Collector):
 
     def __init__(
         self,
-        families: Callable[[], Iterator[Metric]],
+        families: Callable[[], Iterable[Metric]],
         timer: Callable[[], float] = perf_counter,
     ) -> None:
         self._families = families
@@ -83,7 +83,7 @@ class MetricsText(Collector):
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterable[Metric]:
         return self._families()
 
     def text(self) -> bytes:
@@ -108,7 +108,7 @@ def metrics_response(body: bytes) -> web.Response:
 @asynccontextmanager
 async def serving_status(
     listener: socket.socket,
-    families: Callable[[], Iterator[Metric]],
+    families: Callable[[], Iterable[Metric]],
     not_ready: Callable[[], str],
     *routes: web.RouteDef,
 ) -> AsyncIterator[None]:

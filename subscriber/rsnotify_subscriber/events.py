@@ -21,7 +21,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.offer import Offer
 from rsnotify.runtime.counters import Durations, Histogram
 from rsnotify.sync.actions import DocumentKind
-from rsnotify.sync.doubts import DoubtKind
+from rsnotify.sync.doubts import CATCHING_UP, DoubtKind
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.terms import Via
 
@@ -280,18 +280,14 @@ class Announcer:
         self.counters = counters or FollowCounters()
         self.behind_since: datetime | None = datetime.now(UTC)
 
-    def fail(self) -> None:
-        """Note that a run has failed, so that the copy is behind."""
+    def set_behind(self) -> None:
+        """Note that the copy is not level, apart from changes that are applied as they come."""
         self.behind_since = self.behind_since or datetime.now(UTC)
 
     def __call__(self, event: Event) -> None:
         self.counters.events[type(event)] += 1
         if isinstance(event, Pulling):
             self.counters.pulls[event.kind] += 1
-        elif isinstance(event, LevelReached):
-            self.behind_since = None
-        elif isinstance(event, Behind):
-            self.fail()
         elif isinstance(event, PushDown) and event.reason:
             self.counters.push_losses += 1
         if self._on_event is None:
@@ -335,7 +331,7 @@ class EventWatch:
             self._audited = audited
             self._announce(audited)
         if follower.level and not doubt:
-            self._mark = None
+            self._mark = self._announce.behind_since = None
             if self._level is not True:
                 self._level = True
                 self._announce(LevelReached(_through(follower)))
@@ -352,6 +348,8 @@ class EventWatch:
         is_underway = (
             follower.pending and not follower.has_push_gap and (is_newer or follower.is_deferred)
         )
+        if doubt or not is_underway or not CATCHING_UP.issuperset(follower.doubts_by_kind):
+            self._announce.set_behind()
         if self._level is not False and not is_underway:
             self._level = False
             doubts = follower.doubts + ((doubt,) if doubt else ())

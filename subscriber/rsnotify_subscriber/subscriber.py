@@ -281,7 +281,7 @@ class Subscriber:
                     await self._run_with(state, worker, incoming, once=once)
                 except RsnotifyError as error:
                     failure = str(error)
-                    self._announcer.fail()
+                    self._announcer.set_behind()
                     raise
                 finally:
                     self._open = None

@@ -62,12 +62,12 @@ class Standing(StrEnum):
 def standing(one: FollowedSourceStatus) -> Standing:
     """Return how a copy stands; changes that are applied within a second do not count."""
     status = one.status
-    if status.behind_since is None and one.error is None and status.in_step is not False:
-        return Standing.LEVEL
-    has_failed = one.error is not None or one.phase is Phase.FAILED
-    if has_failed or not CATCHING_UP.issuperset(status.doubt_kinds):
+    may_be_wrong = status.in_step is False or not CATCHING_UP.issuperset(status.doubt_kinds)
+    if may_be_wrong or one.phase is Phase.FAILED:
         return Standing.DOUBT
-    return Standing.BEHIND
+    if status.behind_since is None:  # a failure then is that of a hub
+        return Standing.LEVEL
+    return Standing.BEHIND if one.error is None else Standing.DOUBT
 
 
 class FleetTotals(Struct, frozen=True):

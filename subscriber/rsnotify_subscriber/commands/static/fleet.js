@@ -26,7 +26,7 @@ function duration(since) {
 }
 
 function standing(source) {
-  if (source.standing === "level") return source.in_step ? "in step: an audit found no difference" : "level";
+  if (source.standing === "level") return source.in_step ? "in step, as an audit found no difference" : "level";
   if (source.phase === "waiting") return "waiting for other Sources before it is followed";
   const words = source.standing === "behind" ? "behind" : "the copy may be wrong";
   return source.behind_since ? `${words}, for ${duration(source.behind_since)}` : words;
