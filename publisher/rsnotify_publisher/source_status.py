@@ -63,6 +63,7 @@ def hub_name(hub: Hub) -> str:
 
 class _Set:
     def __init__(self, publisher: Publisher) -> None:
+        self.publisher = publisher
         self._source = publisher.source
         self._journal: Journal | None = None
         #: The last change that was seen (µs); None before the first reading.
@@ -72,10 +73,6 @@ class _Set:
         self.changes = 0
         self.resources = 0
         self.last_change = 0
-
-    @property
-    def has_journal(self) -> bool:
-        return (self._source.folder / "journal.sqlite3").exists()
 
     @property
     def journal_bytes(self) -> int:
@@ -113,7 +110,7 @@ class _Set:
 
 
 class StatusReader:
-    """Reads the status of started Publishers from their journals.
+    """Reads the status of those of the Publishers that run from their journals.
 
     The journals stay open until `close`.
     """
@@ -123,7 +120,7 @@ class StatusReader:
 
     def read(self) -> SourceStatus:
         hubs: dict[str, HubStatus] = {}
-        for each in filter(lambda one: one.has_journal, self._sets):
+        for each in filter(lambda one: one.publisher.is_running, self._sets):
             for hub in each.read():
                 before = hubs.get(hub.uri)
                 hubs[hub.uri] = hub if before is None else _worse(before, hub)
