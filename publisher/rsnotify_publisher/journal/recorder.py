@@ -197,13 +197,13 @@ class Recorder:
         except BaseException as error:  # any error belongs to a caller; the thread goes on
             self._commit_alone(group, error)
             return
+        recorded = self._journal.recorded
+        self.counters.commits.add(self._journal.commit_seconds)
+        self.counters.changes += sum(len(each.changes) for each in recorded)
         # In this order, since the thread that feeds the hubs has more to do than the callers.
         for entry, result in zip(group, results, strict=True):
             entry.settle(result)
-        recorded = self._journal.recorded
         self.on_recorded(recorded)
-        self.counters.commits.add(self._journal.commit_seconds)
-        self.counters.changes += sum(len(each.changes) for each in recorded)
 
     def _commit_alone(self, group: list[_Entry[Any]], error: BaseException) -> None:
         """Commit each entry of a failed group by itself, so that only the cause fails."""
