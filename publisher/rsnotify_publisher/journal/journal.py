@@ -43,6 +43,7 @@ from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.hashes import SetSum
 from rsnotify.format.model import INLINE_LIMIT, Capability, ChangeType, Resource
 from rsnotify.format.uris import normalize
+from rsnotify.runtime.counters import Durations
 from rsnotify.runtime.state_folders import check_role, later_version, make_durably
 from rsnotify_publisher.changes import Record, as_listed
 from rsnotify_publisher.journal.database import (
@@ -126,7 +127,7 @@ class Journal:
 
     Attributes:
         recorded: The changes that the last transaction recorded.
-        commit_seconds: How long the commit of the last transaction took, with its flush.
+        commits: The transactions, and how long their commits took, with the flush.
 
     Raises:
         StorageError: The file cannot be used.
@@ -139,7 +140,7 @@ class Journal:
         self._path = path
         self._clock = clock
         self.recorded: list[RecordedChanges] = []
-        self.commit_seconds = 0.0
+        self.commits = Durations()
         self._is_snapshot = False
         check_role(path)
         with self._translated():
@@ -232,7 +233,8 @@ class Journal:
                 yield
                 began = perf_counter()
                 self._db.execute("COMMIT")
-                self.commit_seconds = perf_counter() - began
+                self.commits.seconds += perf_counter() - began
+                self.commits.count += 1
             except BaseException:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")

@@ -93,6 +93,7 @@ class Recorder:
         """Open the journal; RsnotifyError if that fails."""
         self._journal = self.open_journal()
         self._journal.expect_writes(self.memory)
+        self._journal.commits = self.counters.commits
 
     def submit(self, operation: Callable[[Journal], T]) -> Future[T]:
         """Run an operation in the next transaction; return a future of its durable result.
@@ -198,8 +199,8 @@ class Recorder:
             self._commit_alone(group, error)
             return
         recorded = self._journal.recorded
-        self.counters.commits.add(self._journal.commit_seconds)
-        self.counters.changes += sum(len(each.changes) for each in recorded)
+        for each in recorded:
+            self.counters.changes += len(each.changes)
         # In this order, since the thread that feeds the hubs has more to do than the callers.
         for entry, result in zip(group, results, strict=True):
             entry.settle(result)
