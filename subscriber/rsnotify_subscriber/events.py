@@ -221,7 +221,7 @@ class LevelReached(Struct, frozen=True, tag="Level"):
 
 
 class Behind(Struct, frozen=True, tag=True):
-    """Something is missing, and has been for about a second.
+    """Something is missing, or may be wrong, and has been for about a second.
 
     Args:
         pending: Resources with changes that are known and not yet applied.
