@@ -198,13 +198,12 @@ class Recorder:
         except BaseException as error:  # any error belongs to a caller; the thread goes on
             self._commit_alone(group, error)
             return
-        recorded = self._journal.recorded
-        for each in recorded:
-            self.counters.changes += len(each.changes)
         # In this order, since the thread that feeds the hubs has more to do than the callers.
         for entry, result in zip(group, results, strict=True):
             entry.settle(result)
-        self.on_recorded(recorded)
+        for each in self._journal.recorded:
+            self.counters.changes += len(each.changes)
+        self.on_recorded(self._journal.recorded)
 
     def _commit_alone(self, group: list[_Entry[Any]], error: BaseException) -> None:
         """Commit each entry of a failed group by itself, so that only the cause fails."""
