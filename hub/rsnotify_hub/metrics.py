@@ -61,9 +61,7 @@ def metric_families(readings: HubReadings) -> Iterator[Metric]:
     yield _gauge(
         "delivery_queue", "WebSub deliveries that wait for a connection", readings.delivery_queue
     )
-    yield _gauge(
-        "commit_queue", "Writes that wait for the next transaction", readings.commit_queue
-    )
+    yield _gauge("commit_queue", "Writes that wait for the next transaction", readings.commit_queue)
     for way in (DeliveryTransport.MQTT, *offered_schemes()):
         state = readings.brokers.get(way, BrokerInfo(False, 0))
         name, broker = re.sub(r"\W", "_", way), f"{way.upper()} broker"
@@ -118,9 +116,7 @@ def _cluster(nodes: NodeList, stream: StreamInfo, moved: Mapping[str, int]) -> I
 def _accepted(statistics: Statistics) -> Iterator[Metric]:
     yield _counter("fragments", "Fragments that became durable", statistics.accepted)
     yield _counter("fragment_bytes", "Bytes of these fragments", statistics.accepted_bytes)
-    yield _counter(
-        "duplicate_fragments", "Fragments that changed nothing", statistics.duplicates
-    )
+    yield _counter("duplicate_fragments", "Fragments that changed nothing", statistics.duplicates)
     refused = CounterMetricFamily(
         _PREFIX + "refused",
         "Refused requests; fault: came over MQTT and was lost by a fault of the hub;"

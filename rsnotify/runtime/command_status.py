@@ -24,7 +24,11 @@ class StatusArguments(Struct, frozen=True, kw_only=True):
 
     status_port: Annotated[
         int | None,
-        _status("PORT", "Serve /metrics, /healthz and /readyz on this port; 0 for a free one."),
+        _status(
+            "PORT",
+            "Serve /metrics, /healthz and /readyz, and of followed Sources a page, on this port; "
+            "0 for a free one.",
+        ),
     ] = None
     status_host: Annotated[str, _status("HOST", "Address to serve them on.")] = "127.0.0.1"
 
