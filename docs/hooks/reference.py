@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, get_type_hints
 
@@ -32,6 +33,8 @@ from rsnotify_hub.transfer.files import (
     ExportHeader,
 )
 from rsnotify_hub_check.run import app as hub_check
+from rsnotify_publisher import SourceMetrics
+from rsnotify_subscriber import Fleet, FollowMetrics
 from rsnotify_validation import RULES, Rule
 from rsnotify_validation.rules import DOCUMENT_RULES, TREE_RULES, VALUE_RULES
 
@@ -212,19 +215,31 @@ def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def metrics() -> str:
-    """Return the metrics of a hub, with those of a node of several."""
+    """Return the metrics of each role; of a hub, with those of a node of several."""
     return "\n\n".join(
         [
-            "# Metrics of the hub",
-            "`GET /metrics`, in the format of Prometheus. Each name begins with `rsnotify_hub_`."
-            " Metrics of the process begin with `process_`.",
-            _table(("metric", "labels", "meaning"), list(_metric_rows(nodes=None))),
-            "## A hub of several nodes",
+            "# Metrics",
+            "`GET /metrics`, in the format of Prometheus, of a hub, and at the `--status-port` of"
+            " the other commands. In a program: `SourceMetrics` and `FollowMetrics`. Metrics of"
+            " the process begin with `process_`.",
+            "## Hub",
+            "Each name begins with `rsnotify_hub_`.",
+            _table(_HEADS, list(_metric_rows(nodes=None))),
+            "### A hub of several nodes",
             "Each node has metrics of its own. Add them up, except those of topics and logs,"
             " `fragments_total` and `fragment_bytes_total`, which every node has of the whole hub.",
-            _table(("metric", "labels", "meaning"), list(_metric_rows(nodes=_NODES))),
+            _table(_HEADS, list(_metric_rows(nodes=_NODES))),
+            "## Source",
+            "Each name begins with `rsnotify_source_`.",
+            _table(_HEADS, [*map(_row, SourceMetrics().collect())]),
+            "## Destination",
+            "Each name begins with `rsnotify_follow_`.",
+            _table(_HEADS, [*map(_row, FollowMetrics(Fleet()).collect())]),
         ]
     )
+
+
+_HEADS = ("metric", "labels", "meaning")
 
 
 _NODES = NodeList(
@@ -252,11 +267,15 @@ def _metric_rows(nodes: NodeList | None) -> Iterator[tuple[str, ...]]:
         commit_queue=0,
         nodes=nodes,
     )
-    for family in metric_families(readings):
-        name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
-        cell = f"`{name.removeprefix('rsnotify_hub_')}`"
-        if cell not in known:
-            yield cell, "; ".join(_labels(family)), family.documentation
+    for row in map(_row, metric_families(readings)):
+        if row[0] not in known:
+            yield row
+
+
+def _row(family: Metric) -> tuple[str, str, str]:
+    name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
+    cell = re.sub("^rsnotify_(hub|source|follow)_", "", name)
+    return f"`{cell}`", "; ".join(_labels(family)), family.documentation
 
 
 def _labels(family: Metric) -> Iterator[str]:

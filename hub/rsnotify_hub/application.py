@@ -19,7 +19,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.offer import HUB_DOCUMENT
 from rsnotify.runtime.listening import listen
-from rsnotify.runtime.serving import without_ambiguity
+from rsnotify.runtime.serving import add_security_headers, without_ambiguity
 from rsnotify_hub.access.authorization import GrantReloader
 from rsnotify_hub.access.limits import TrustedProxies, is_loopback
 from rsnotify_hub.admin.api import add_admin_routes, add_dashboard
@@ -30,7 +30,6 @@ from rsnotify_hub.http.connection_guard import ConnectionGuard, make_timeout_wat
 from rsnotify_hub.http.middleware import (
     Handler,
     ProtocolSite,
-    add_security_headers,
     url_of,
     with_client_address,
     with_guard,

@@ -20,8 +20,8 @@ from msgspec import Meta, Struct, field
 
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import ChangeType, Link, Resource
+from rsnotify.runtime.serving import SECURITY_HEADERS
 from rsnotify_hub.fragments import Fragment, read_stored
-from rsnotify_hub.http.middleware import SECURITY_HEADERS
 from rsnotify_hub.live.connections import CLOSE_SECONDS, LiveConnection, LiveConnections
 from rsnotify_hub.live.replay import Replays
 from rsnotify_hub.live.subscribers import Encoding, LiveChannel, LiveSubscriber, Opening

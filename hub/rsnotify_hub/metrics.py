@@ -2,29 +2,21 @@
 
 Nothing is counted here: the metrics are read from existing state on request, so they cost nothing
 per fragment. No label contains text of clients: a lag belongs to a rank, not to a callback, so the
-number of series is fixed. An answer is cached for ten times as long as it took to make, so frequent
-requests cannot occupy the hub.
+number of series is fixed.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import nlargest
 from time import perf_counter
 
-from aiohttp import web
-from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-)
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from prometheus_client.registry import Collector
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
+from rsnotify.runtime.counters import Histogram
+from rsnotify.runtime.status_server import Families, MetricsText
 from rsnotify.runtime.transports import offered_schemes
 from rsnotify_hub.admin.parts import metric_parts
 from rsnotify_hub.admin.schemas import PartState
@@ -44,10 +36,10 @@ from rsnotify_hub.subscriptions import DeliveryState
 LAG_BUCKETS = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
 #: How many of the longest lags are shown by rank.
 WORST = 10
-#: How long an answer is cached, as a multiple of the time to make it.
-CACHE_FACTOR = 10
 
 _PREFIX = "rsnotify_hub_"
+_named = Families(_PREFIX)
+_gauge, _counter = _named.gauge, _named.counter
 _UNKNOWN = float("nan")
 _PART_STATES = (PartState.IN_ORDER, PartState.WATCH, PartState.TROUBLE)
 
@@ -207,11 +199,10 @@ def _subscriptions(readings: HubReadings) -> Iterator[Metric]:
         states.add_metric([state], readings.subscriptions.get(state, 0))
     yield states
     lags = readings.lags()
-    yield HistogramMetricFamily(
-        _PREFIX + "lag_seconds",
+    yield _named.histogram(
+        "lag_seconds",
         "How long each WebSub subscription has been behind; 0 if it is up to date",
-        buckets=_buckets(lags),
-        sum_value=sum(lags),
+        Histogram(LAG_BUCKETS, lags),
     )
     worst = GaugeMetricFamily(
         _PREFIX + "lag_seconds_worst", f"The {WORST} longest lags", labels=["rank"]
@@ -225,48 +216,10 @@ def _subscriptions(readings: HubReadings) -> Iterator[Metric]:
     )
 
 
-def _buckets(lags: Sequence[float]) -> list[tuple[str, float]]:
-    counts = [0] * (len(LAG_BUCKETS) + 1)
-    for lag in lags:
-        counts[bisect_left(LAG_BUCKETS, lag)] += 1
-    total, buckets = 0, []
-    for end, count in zip((*map(str, LAG_BUCKETS), "+Inf"), counts, strict=True):
-        total += count
-        buckets.append((end, float(total)))
-    return buckets
-
-
-def _gauge(name: str, about: str, value: float) -> Metric:
-    return GaugeMetricFamily(_PREFIX + name, about, value=value)
-
-
-def _counter(name: str, about: str, value: float) -> Metric:
-    return CounterMetricFamily(_PREFIX + name, about, value=value)
-
-
-class Metrics(Collector):
+class Metrics(MetricsText):
     """The metrics of one hub, and of its process."""
 
     def __init__(
         self, read: Callable[[], HubReadings], timer: Callable[[], float] = perf_counter
     ) -> None:
-        self._read = read
-        self._timer = timer
-        self._body, self._stale = b"", timer()
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-        ProcessCollector(registry=self._registry)
-
-    def collect(self) -> Iterator[Metric]:
-        return metric_families(self._read())
-
-    def answer(self) -> web.Response:
-        begin = self._timer()
-        if begin >= self._stale:
-            self._body = generate_latest(self._registry)
-            end = self._timer()
-            self._stale = end + CACHE_FACTOR * (end - begin)
-        return web.Response(
-            body=self._body,
-            headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4, "Cache-Control": "no-store"},
-        )
+        super().__init__(lambda: metric_families(read()), timer)

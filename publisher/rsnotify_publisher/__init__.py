@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     )
     from rsnotify_publisher.hubs import Hub, parse_hub
     from rsnotify_publisher.journal import FinishedDocument
+    from rsnotify_publisher.metrics import SourceMetrics
     from rsnotify_publisher.options import Options
     from rsnotify_publisher.outbox.forwarder import Forwarder
     from rsnotify_publisher.outbox.outbox import Outbox
@@ -39,6 +40,7 @@ else:
                 "robots_lines",
             ),
             "rsnotify_publisher.journal": ("FinishedDocument",),
+            "rsnotify_publisher.metrics": ("SourceMetrics",),
             "rsnotify_publisher.options": ("Options",),
             "rsnotify_publisher.outbox.forwarder": ("Forwarder",),
             "rsnotify_publisher.outbox.outbox": ("Outbox",),
@@ -70,6 +72,7 @@ __all__ = [
     "SQLAlchemyQueue",
     "SourceCallbacks",
     "SourceDescription",
+    "SourceMetrics",
     "View",
     "application",
     "asgi_application",

@@ -9,15 +9,19 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
+from time import perf_counter
 from typing import BinaryIO
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.counters import Durations
 from rsnotify.runtime.state_folders import flush, make_durably
 
 #: Seconds. The coarsest resolution of modification times (FAT: 2 s). A file that changed less than
 #: this ago may change again and keep its modification time.
 TICK = 2.1
 _PIECE = 65_536
+#: The files that this process has written, and the time in which they became durable.
+flushes = Durations()
 
 
 @contextmanager
@@ -31,6 +35,7 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
     try:
         with open(temporary, "wb") as file:
             yield file
+            began = perf_counter()
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -38,6 +43,7 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
         raise
     flush(path.parent)  # makes the rename durable
+    flushes.add(perf_counter() - began)
 
 
 @contextmanager

@@ -184,7 +184,7 @@ class Publisher(Startable):
             ConfigurationError: A folder cannot be written, the journal belongs to another
                 Source, or this process was forked from one in which the Publisher had started.
         """
-        if self._started_in == os.getpid():
+        if self.is_running:
             return  # without the lock: a callback may record while `close` holds it
         with self._lock:
             if self._started_in is None:
@@ -214,6 +214,7 @@ class Publisher(Startable):
                 changes.recorded,
                 threads.recorders,
                 memory=self._pool.memory,
+                counters=self.source.counters,
             )
             self._recorder.start()
             self._election = LeaderElection(self.source, self._recorder, changes, self._pool)
@@ -227,7 +228,7 @@ class Publisher(Startable):
     def stop(self) -> None:
         """Begin to end, so that several end at the same time; `close` waits for it."""
         with self._lock:
-            if self._started_in == os.getpid():
+            if self.is_running:
                 self._election.stop()
 
     def close(self) -> None:
@@ -236,7 +237,7 @@ class Publisher(Startable):
         What they did not get stays in the journal.
         """
         with self._lock:
-            if self._started_in == os.getpid():
+            if self.is_running:
                 self._election.close()
                 self._recorder.close()
                 self._pool.leave()
@@ -258,6 +259,16 @@ class Publisher(Startable):
         self.start()
         published = self._election.published
         return published in concurrent.futures.wait([published], timeout).done
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the Publisher has started in this process and was not closed."""
+        return self._started_in == os.getpid()
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the Publisher runs, and every document is in the folder."""
+        return self.is_running and self._election.published.done()
 
     async def await_published(self, timeout: float | None = None) -> bool:
         """Wait in asyncio until every document is in the folder; see `wait_published`."""

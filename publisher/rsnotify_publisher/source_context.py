@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Resource
 from rsnotify_publisher.changes import ContentCallback, SourceContents, check_uri
+from rsnotify_publisher.counters import SourceCounters
 from rsnotify_publisher.documents.packages import Captured
 from rsnotify_publisher.files import check_writable
 from rsnotify_publisher.hubs import Hub, advertised
@@ -66,6 +67,7 @@ class SourceContext:
         check_options(options)
         if described_by is not None:
             check_uri(described_by)
+        self.counters = SourceCounters()
         self.folder = folder
         self.base_url = normalize_base_url(base_url)
         self.hubs = hubs

@@ -5,15 +5,65 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from math import inf
+from pathlib import Path
 from typing import Any, cast
 
 from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.typedefs import Handler
 
 from rsnotify.runtime.web_messages import TruncatedBody, WebRequest, WebResponse
+
+#: Headers of a response unless its handler sets them: browsers neither run, embed nor sniff it,
+#: and its links send no referrer.
+SECURITY_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+#: Headers of the files of a page: it may only load its own, and no string becomes markup or code.
+PAGE_HEADERS = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_CONTENT_TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+
+
+async def add_security_headers(request: web.Request, response: web.StreamResponse) -> None:
+    for name, value in SECURITY_HEADERS.items():
+        response.headers.setdefault(name, value)
+    response.headers["Server"] = "rsnotify"
+
+
+def page_files(folder: Path) -> Iterator[web.RouteDef]:
+    """Yield a route for each file of a page; `index.html` is at `/`."""
+    for path in folder.iterdir():
+        name = "" if path.name == "index.html" else path.name
+        yield web.get(f"/{name}", _file(path))
+
+
+def _file(path: Path) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    content_type = f"{_CONTENT_TYPES[path.suffix]}; charset=utf-8"
+
+    async def answer(request: web.Request) -> web.FileResponse:
+        return web.FileResponse(path, headers={**PAGE_HEADERS, "Content-Type": content_type})
+
+    return answer
+
 
 _REG_NAME = r"(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+"
 _HOST = re.compile(rf"(\[[0-9A-Fa-f:.]+\]|{_REG_NAME})(?::[0-9]*)?")

@@ -81,6 +81,29 @@ def settle(future: asyncio.Future[T], outcome: T | Exception) -> None:
         future.set_result(outcome)
 
 
+#: Seconds that an event loop may take until it makes a call of `call_in_loop`.
+_LOOP_PATIENCE = 10.0
+
+
+def call_in_loop(loop: asyncio.AbstractEventLoop | None, call: Callable[[], T]) -> T:
+    """Call a function in the thread of a loop, and return its result; at once if it is not running.
+
+    Raises:
+        TimeoutError: The loop is busy for too long.
+    """
+    try:
+        is_here = loop is asyncio.get_running_loop()
+    except RuntimeError:
+        is_here = False
+    if loop is None or is_here or not loop.is_running():
+        return call()
+
+    async def called() -> T:
+        return call()
+
+    return asyncio.run_coroutine_threadsafe(called(), loop).result(_LOOP_PATIENCE)
+
+
 class Lane(Executor):
     """Runs one call after another, in any free thread of a pool.
 

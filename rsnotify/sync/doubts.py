@@ -33,7 +33,7 @@ comes sooner or later; if not, the next statement is used. If the two differ:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import Enum
+from enum import Enum, StrEnum
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -60,6 +60,31 @@ BEHIND = (
 )
 
 
+class DoubtKind(StrEnum):
+    """The kinds of doubts, for metrics; the last three are those of the subscriber."""
+
+    LISTS_UNREADABLE = "lists-unreadable"
+    COMPARING = "comparing"
+    LISTS_UNREAD = "lists-unread"
+    UNAVAILABLE = "resources-unavailable"
+    FAILING = "changes-failing"
+    WAITING = "changes-waiting"
+    UNCOVERED_GAP = "uncovered-gap"
+    PUSHED_GAP = "pushed-gap"
+    UNLISTED = "pushed-changes-unlisted"
+    OLD_LIST = "old-resource-list"
+    OLD_CHANGES = "old-change-list"
+    FILES = "files"
+    OFFER = "offer"
+    CONTENT = "content"
+
+
+#: The doubts that a copy has while it catches up, without any failure.
+CATCHING_UP = frozenset(
+    {DoubtKind.COMPARING, DoubtKind.LISTS_UNREAD, DoubtKind.WAITING, DoubtKind.PUSHED_GAP}
+)
+
+
 def undated(count: int, entries: int, *, are_dates_kept: bool = True) -> str:
     """Return how many of the entries of a list do not show whether their content has changed."""
     lack = "no date and no hash" if are_dates_kept else "no hash, and no date that is kept"
@@ -79,43 +104,54 @@ def has_doubts(state: SyncState, catch_up: CatchUp) -> bool:
     )
 
 
-def list_doubts(state: SyncState, catch_up: CatchUp) -> Iterator[str]:
+def list_doubts(state: SyncState, catch_up: CatchUp) -> Iterator[tuple[DoubtKind, str]]:
+    """Yield each doubt in a sentence, with its kind."""
     frontiers, failures = state.frontiers, catch_up.failures
     if failures.count:
-        yield f"the Source's documents could not be read: {failures.error}"
+        text = f"the Source's documents could not be read: {failures.error}"
+        yield DoubtKind.LISTS_UNREADABLE, text
     elif isinstance(catch_up.run, BaselineRun):
-        yield "the copy is being compared with the Source's whole set"
+        yield DoubtKind.COMPARING, "the copy is being compared with the Source's whole set"
     elif not state.settled:
-        yield "the Source's lists have not been read to their end yet"
+        yield (
+            DoubtKind.LISTS_UNREAD,
+            "the Source's lists have not been read to their end yet",
+        )
     if state.pending:
         yield _unapplied(state.pending)
     gap = frontiers.uncovered_gap
     if gap is not None:
         after, ends = map(format_datetime, (gap.after, gap.ends))
         cure = f"; {gap.cure}" if gap.cure else ""
-        yield f"no document covers the changes from {after} to {ends}{cure}"
+        text = f"no document covers the changes from {after} to {ends}{cure}"
+        yield DoubtKind.UNCOVERED_GAP, text
     if frontiers.has_push_gap:
-        yield "changes were pushed that the Source's lists do not reach yet"
+        yield (
+            DoubtKind.PUSHED_GAP,
+            "changes were pushed that the Source's lists do not reach yet",
+        )
     if state.unconfirmed.overdue:
         yield (
+            DoubtKind.UNLISTED,
             f"{counted(state.unconfirmed.overdue, 'pushed change')} should be in the Source's "
-            "lists by now, and the lists do not have all of them"
+            "lists by now, and the lists do not have all of them",
         )
     if frontiers.has_older_list:
-        yield OLDER_LIST
+        yield DoubtKind.OLD_LIST, OLDER_LIST
     if catch_up.is_behind:
-        yield BEHIND
+        yield DoubtKind.OLD_CHANGES, BEHIND
 
 
-def _unapplied(pending: PendingChanges) -> str:
+def _unapplied(pending: PendingChanges) -> tuple[DoubtKind, str]:
     missing = [change.resource.uri for change in pending.watched]
     if missing:
-        return f"{_first(missing)}: listed by the Source, and not available from its server"
+        text = f"{_first(missing)}: listed by the Source, and not available from its server"
+        return DoubtKind.UNAVAILABLE, text
     failing = [change.resource.uri for change in pending.failing()]
     if failing:
-        return f"{_first(failing)}: could not be fetched or applied yet"
+        return DoubtKind.FAILING, f"{_first(failing)}: could not be fetched or applied yet"
     waiting = counted(len(pending), "resource has", "resources have")
-    return f"{waiting} changes that are not applied yet"
+    return DoubtKind.WAITING, f"{waiting} changes that are not applied yet"
 
 
 def _first(uris: list[str]) -> str:

@@ -81,7 +81,7 @@ from rsnotify.sync.actions import (
 )
 from rsnotify.sync.baseline import BaselineRun
 from rsnotify.sync.catch_up import CatchUp
-from rsnotify.sync.doubts import ContinuousAudit, Remedy, has_doubts, list_doubts
+from rsnotify.sync.doubts import ContinuousAudit, DoubtKind, Remedy, has_doubts, list_doubts
 from rsnotify.sync.follower_state import DocumentNotices, DocumentsToRead, SyncState
 from rsnotify.sync.pace import Pace
 from rsnotify.sync.pending_changes import UNWAITED, announced_at
@@ -399,7 +399,12 @@ class Follower:
     @property
     def doubts(self) -> tuple[str, ...]:
         """Why the copy may differ from the Source's documents; empty while `level`."""
-        return tuple(list_doubts(self._state, self._catch_up))
+        return tuple(self.doubts_by_kind.values())
+
+    @property
+    def doubts_by_kind(self) -> dict[DoubtKind, str]:
+        """The same with their kinds, each of which occurs once."""
+        return dict(list_doubts(self._state, self._catch_up))
 
     @property
     def pending(self) -> int:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         Received,
         TransactionalHandler,
     )
+    from rsnotify_subscriber.metrics import FollowMetrics
     from rsnotify_subscriber.mirror import FolderMirror, default_state
     from rsnotify_subscriber.options import FollowOptions
     from rsnotify_subscriber.push.mqtt_transport import MqttOptions
@@ -57,6 +58,7 @@ else:
             "rsnotify_subscriber.auditing.repair": ("Repair", "repair"),
             "rsnotify_subscriber.fetching.credentials": ("Credentials",),
             "rsnotify_subscriber.fleet": ("Fleet", "Limits"),
+            "rsnotify_subscriber.metrics": ("FollowMetrics",),
             "rsnotify_subscriber.mirror": ("FolderMirror", "default_state"),
             "rsnotify_subscriber.options": ("FollowOptions",),
             "rsnotify.errors": ("PatchError",),
@@ -105,6 +107,7 @@ __all__ = [
     "Event",
     "Fleet",
     "FolderMirror",
+    "FollowMetrics",
     "FollowOptions",
     "GapSeen",
     "Handler",

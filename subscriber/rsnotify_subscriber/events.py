@@ -7,7 +7,7 @@ happened. An applied change is not an event; handlers and `on_committed` receive
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -19,7 +19,9 @@ from rsnotify.errors import counted
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.offer import Offer
+from rsnotify.runtime.counters import Durations, Histogram
 from rsnotify.sync.actions import DocumentKind
+from rsnotify.sync.doubts import CATCHING_UP, DoubtKind
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.terms import Via
 
@@ -50,6 +52,9 @@ class Status(Struct, frozen=True):
             of the transport.
         level: Whether the copy agrees with the Source's documents, as far as they say.
         doubts: Why it may not, in sentences; empty while `level` is true.
+        doubt_kinds: The kind of each doubt, for programs.
+        behind_since: Since when the copy has not been level, apart from changes that are applied
+            within a second; None if it is.
         limits: What the Source's lists do not show, in sentences: such a change stays unseen for a
             while, also if `level` is true.
         unconfirmed: Resources changed by push that no list of the Source has repeated yet.
@@ -91,6 +96,8 @@ class Status(Struct, frozen=True):
     foreign: int = 0
     foreign_files: tuple[str, ...] = ()
     error: str | None = None
+    doubt_kinds: tuple[DoubtKind, ...] = ()
+    behind_since: datetime | None = None
 
 
 def foreign_files(count: int, paths: Sequence[str]) -> str:
@@ -100,10 +107,38 @@ def foreign_files(count: int, paths: Sequence[str]) -> str:
     return f"{are} not part of the copy: {', '.join(paths)}{more}"
 
 
+class FollowCounters:
+    """Counts since the start, for the metrics of a subscriber, or of all those of a fleet.
+
+    Attributes:
+        lags: The ages at which changes were applied, in seconds.
+        copied: Resources that a baseline copied.
+        events: Events by their type.
+        pulls: Pulls by the kind of the first document.
+        push_losses: Connections to hubs that were lost, or could not be made.
+        fragments: Fragments that were pushed.
+        fragment_bytes: Bytes of these fragments.
+        commits: Transactions of the state.
+        flushes: Flushes of the files of mirrors.
+    """
+
+    def __init__(self) -> None:
+        self.lags = Histogram()
+        self.copied = 0
+        self.events: Counter[type[Event]] = Counter()
+        self.pulls: Counter[DocumentKind] = Counter()
+        self.push_losses = 0
+        self.fragments = 0
+        self.fragment_bytes = 0
+        self.commits = Durations()
+        self.flushes = Durations()
+
+
 class StatusCounters:
     """Counts applied changes, and measures their age."""
 
-    def __init__(self) -> None:
+    def __init__(self, counters: FollowCounters) -> None:
+        self._counters = counters
         self.applied = 0
         self.copied = 0
         self._lags: deque[tuple[datetime, float]] = deque()
@@ -114,8 +149,11 @@ class StatusCounters:
             self.applied += 1
             if change.resource.change is None:  # an entry of a baseline, which has no age
                 self.copied += 1
+                self._counters.copied += 1
             else:
-                self._lags.append((now, (now - change.at) / timedelta(milliseconds=1)))
+                lag = (now - change.at).total_seconds()
+                self._lags.append((now, 1000 * lag))
+                self._counters.lags.add(max(0.0, lag))
         self._drop_old(now)
 
     def lag_ms(self) -> float | None:
@@ -183,7 +221,7 @@ class LevelReached(Struct, frozen=True, tag="Level"):
 
 
 class Behind(Struct, frozen=True, tag=True):
-    """Something is missing, and has been for about a second.
+    """Something is missing, or may be wrong, and has been for about a second.
 
     Args:
         pending: Resources with changes that are known and not yet applied.
@@ -228,12 +266,30 @@ Event = (
 
 
 class Announcer:
-    """Calls `on_event`, if the application has one. An exception that it raises is logged."""
+    """Counts events, and calls `on_event` if the application has one; what that raises is logged.
 
-    def __init__(self, on_event: Callable[[Event], None] | None) -> None:
+    Attributes:
+        counters: The counters of the subscriber.
+        behind_since: See `Status`.
+    """
+
+    def __init__(
+        self, on_event: Callable[[Event], None] | None, counters: FollowCounters | None = None
+    ) -> None:
         self._on_event = on_event
+        self.counters = counters or FollowCounters()
+        self.behind_since: datetime | None = datetime.now(UTC)
+
+    def set_behind(self) -> None:
+        """Note that the copy is not level, apart from changes that are applied as they come."""
+        self.behind_since = self.behind_since or datetime.now(UTC)
 
     def __call__(self, event: Event) -> None:
+        self.counters.events[type(event)] += 1
+        if isinstance(event, Pulling):
+            self.counters.pulls[event.kind] += 1
+        elif isinstance(event, PushDown) and event.reason:
+            self.counters.push_losses += 1
         if self._on_event is None:
             return
         try:
@@ -275,7 +331,7 @@ class EventWatch:
             self._audited = audited
             self._announce(audited)
         if follower.level and not doubt:
-            self._mark = None
+            self._mark = self._announce.behind_since = None
             if self._level is not True:
                 self._level = True
                 self._announce(LevelReached(_through(follower)))
@@ -292,6 +348,8 @@ class EventWatch:
         is_underway = (
             follower.pending and not follower.has_push_gap and (is_newer or follower.is_deferred)
         )
+        if doubt or not is_underway or not CATCHING_UP.issuperset(follower.doubts_by_kind):
+            self._announce.set_behind()
         if self._level is not False and not is_underway:
             self._level = False
             doubts = follower.doubts + ((doubt,) if doubt else ())

@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.shared_websockets import SharedWebSockets
 from rsnotify.runtime.tasks import Lane
+from rsnotify_subscriber.events import FollowCounters
 from rsnotify_subscriber.fetching.fetcher import DocumentCache
 from rsnotify_subscriber.fetching.sessions import PER_HOST, Connections
 from rsnotify_subscriber.push.websocket_transport import HubWebSocket
@@ -58,6 +59,7 @@ class SubscriberPool:
         websockets: Connections to hubs.
         kept: The cache of documents.
         moved: Set for a moment whenever the status of a subscriber may have changed.
+        counters: The counters of all subscribers.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -66,6 +68,7 @@ class SubscriberPool:
         self.websockets: SharedWebSockets[HubWebSocket] = SharedWebSockets()
         self.kept = DocumentCache(_DOCUMENTS, _ENTRIES)
         self.moved = asyncio.Event()
+        self.counters = FollowCounters()
 
     async def __aenter__(self) -> SubscriberPool:
         self._threads = ThreadPoolExecutor(self.limits.workers, "rsnotify-worker")

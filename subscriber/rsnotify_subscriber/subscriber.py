@@ -23,7 +23,7 @@ from rsnotify.runtime.tasks import wait_for_event
 from rsnotify.selection import push_selection_for
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.discovery import OfferDiscovery, SourceIdentification
-from rsnotify_subscriber.events import Announcer, Event, Status
+from rsnotify_subscriber.events import Announcer, Event, FollowCounters, Status
 from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
@@ -104,7 +104,10 @@ class Subscriber:
             raise ConfigurationError("the state of a mirror is kept in a folder; name one")
         self._options = options
         self._shared = shared
-        self._observers = RunObservers(self._wake, Announcer(on_event), on_committed)
+        #: For `FollowMetrics`.
+        self.counters = FollowCounters() if shared is None else shared.counters
+        self._announcer = Announcer(on_event, self.counters)
+        self._observers = RunObservers(self._wake, self._announcer, on_committed)
         self._sessions = Sessions(
             url,
             credentials=options.credentials,
@@ -112,6 +115,7 @@ class Subscriber:
             per_host=options.per_host,
             shared=shared.connections if shared is not None else None,
         )
+        self.connections = self._sessions.connections
         self._ways = Transports(
             options.via,
             self._sessions,
@@ -121,6 +125,8 @@ class Subscriber:
             push_selection_for(options.selection),
             shared.websockets if shared is not None else None,
         )
+        #: The event loop of the last run.
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
         self._moved = asyncio.Event()
         self._over = False
@@ -135,13 +141,20 @@ class Subscriber:
     @property
     def status(self) -> Status:
         """The current status, or the one at the end of the last run."""
-        return self._following.status if self._following else self._last
+        if self._following is not None:
+            return self._following.status
+        return replace(self._last, behind_since=self._announcer.behind_since)
+
+    @property
+    def url(self) -> str:
+        """The URL of the Source, without credentials."""
+        return without_credentials(self._url)
 
     @property
     def in_handler(self) -> list[str]:
         """The Source's URL while a call of its handler has not returned; otherwise nothing."""
         is_in_handler = self._followed is not None and self._followed.is_in_handler
-        return [without_credentials(self._url)] if is_in_handler else []
+        return [self.url] if is_in_handler else []
 
     async def until(self, condition: Callable[[Status], bool]) -> bool:
         """Wait until the status meets a condition, as `until(lambda status: status.level)`.
@@ -243,6 +256,7 @@ class Subscriber:
 
     @contextmanager
     def _under_way(self) -> Iterator[None]:
+        self.loop = asyncio.get_running_loop()
         self._over = False
         self._last = Status()
         try:
@@ -267,6 +281,7 @@ class Subscriber:
                     await self._run_with(state, worker, incoming, once=once)
                 except RsnotifyError as error:
                     failure = str(error)
+                    self._announcer.set_behind()
                     raise
                 finally:
                     self._open = None
@@ -325,9 +340,7 @@ class Subscriber:
     async def _follow(self, context: RunContext, *, once: bool) -> None:
         if not self._has_transport(context.identity.offer):
             name = protocol_of(self._options.via)
-            raise ConfigurationError(
-                f"{without_credentials(self._url)} offers no hub that speaks {name}"
-            )
+            raise ConfigurationError(f"{self.url} offers no hub that speaks {name}")
         self._following = self._followed = Following(context, self._observers, once=once)
         if self._stopping.is_set():
             return

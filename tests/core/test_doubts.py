@@ -17,7 +17,7 @@ from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import ActionList, ComparedList, LogNote, Progress
 from rsnotify.sync.catch_up import CatchUp
-from rsnotify.sync.doubts import ContinuousAudit, Remedy, has_doubts, list_doubts
+from rsnotify.sync.doubts import ContinuousAudit, DoubtKind, Remedy, has_doubts, list_doubts
 from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.pace import Pace
 from tests.core.source import EPOCH, at
@@ -111,7 +111,8 @@ def test_a_doubt_is_stated_and_the_copy_is_not_level(
     assert not list(list_doubts(state, catch_up))
     happen(state, catch_up)
     assert has_doubts(state, catch_up)
-    (stated,) = list_doubts(state, catch_up)
+    ((kind, stated),) = list_doubts(state, catch_up)
+    assert kind in DoubtKind
     assert re.search(doubt, stated)
     assert "secret" not in stated
 

@@ -86,7 +86,7 @@ async def test_a_feed_without_a_hub_is_read_by_checks_alone(site: Site, tmp_path
 async def test_a_feed_ends_equal_though_its_hub_and_the_gateway_are_killed(
     site: Site, tmp_path: Path
 ):
-    ports = {"hub": free_port(), "gateway": free_port()}
+    ports = {"hub": free_port(), "gateway": free_port(), "status": free_port()}
     hub_url, url = (f"http://127.0.0.1:{ports[name]}/" for name in ("hub", "gateway"))
     file = tmp_path / "gateway.toml"
     file.write_text(f"""
@@ -112,7 +112,8 @@ delay = 0
     random = Random(5)
     arguments = (tmp_path / "hub", "--port", str(ports["hub"]))
     log = tmp_path / "log"
-    gateway = await Process.start("gateway", str(file), log=log)
+    command = ("gateway", str(file), "--status-port", str(ports["status"]))
+    gateway = await Process.start(*command, log=log)
     try:
         for _ in range(3):
             async with hub_process(*arguments) as (hub, process):
@@ -122,7 +123,7 @@ delay = 0
                     await asyncio.sleep(random.random() * 0.2)
                 await gateway.kill()
                 change()
-                gateway = await Process.start("gateway", str(file), log=log)
+                gateway = await Process.start(*command, log=log)
                 await gateway.url()
                 process.kill()
                 await process.wait()
@@ -132,6 +133,8 @@ delay = 0
             change()
             await ping(site, hub.url)
             await until_published(session, url, wanted | {SITE + entries[0]})
+            async with session.get(f"http://127.0.0.1:{ports['status']}/readyz") as answer:
+                assert await answer.text() == "ready\n"
     finally:
         assert await gateway.stop() == 0, log.read_text()
 

@@ -17,13 +17,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rsnotify_hub.application import JsonLogFormatter
 from rsnotify_hub.metrics import Metrics
+from rsnotify_publisher import Publisher, SourceMetrics
+from rsnotify_subscriber import FollowMetrics, Subscriber
 from tests.hub.readings import IN_A_CLUSTER, hub_readings
 from tests.reader import ROOT
 
-RULES = ROOT / "deploy/prometheus/rsnotify-hub.rules.yml"
-DASHBOARD = ROOT / "deploy/grafana/rsnotify-hub.json"
+PROMETHEUS = ROOT / "deploy/prometheus"
+ROLES = ("hub", "source", "follow")
 RUNBOOK = ROOT / "docs/runbook.md"
-_NAME = re.compile(r"\b(?:rsnotify_hub|process)_\w+")
+_NAME = re.compile(r"\b(?:rsnotify_(?:hub|source|follow)|process)_\w+")
+#: A hub as a label of a Source.
+_HUB = '{hub="ws://hub.example/ws"}'
 #: What fires each alert: series with their values, in the notation of promtool, one a minute.
 FIRING = {
     "RsnotifyHubDown": {"up": "0x60"},
@@ -51,8 +55,20 @@ FIRING = {
     "RsnotifyHubShardsLost": {'rsnotify_hub_shards_moved_total{how="lost"}': "0+1x60"},
     "RsnotifyHubNodeBehind": {"rsnotify_hub_stream_behind": "1001x60"},
     "RsnotifyHubCopiesBehind": {"rsnotify_hub_stream_copies_behind": "1x60"},
+    "RsnotifySourceDown": {"up": "0x60"},
+    "RsnotifySourceUnpublished": {"rsnotify_source_sets_published": "2x60"},
+    "RsnotifySourceHubLost": {f"rsnotify_source_hub_up{_HUB}": "0x60"},
+    "RsnotifySourceDiskSlow": {"rsnotify_source_commit_seconds_sum": "0+60x60"},
+    "RsnotifyFollowDown": {"up": "0x60"},
+    "RsnotifyFollowNotLevel": {"rsnotify_follow_behind_seconds": "1000x60"},
+    "RsnotifyFollowPolls": {"rsnotify_follow_push_up": "0x60"},
+    "RsnotifyFollowLags": {
+        'rsnotify_follow_lag_seconds_bucket{le="60.0"}': "0+1x60",
+        'rsnotify_follow_lag_seconds_bucket{le="600.0"}': "0+60x60",
+    },
+    "RsnotifyFollowDiskSlow": {"rsnotify_follow_commit_seconds_sum": "0+60x60"},
 }
-#: A hub that has nothing to complain about.
+#: A hub, a Source and a Destination that have nothing to complain about.
 HEALTHY = {
     "up": "1x60",
     "rsnotify_hub_topics": "3x60",
@@ -73,16 +89,36 @@ HEALTHY = {
     'rsnotify_hub_shards_moved_total{how="lost"}': "1x60",
     "rsnotify_hub_stream_behind": "0x60",
     "rsnotify_hub_stream_copies_behind": "0x60",
+    "rsnotify_source_sets": "3x60",
+    "rsnotify_source_sets_published": "3x60",
+    f"rsnotify_source_hub_up{_HUB}": "1x60",
+    "rsnotify_source_commit_seconds_sum": "0+1x60",
+    "rsnotify_source_commit_seconds_count": "0+60x60",
+    "rsnotify_follow_behind_seconds": "0x60",
+    "rsnotify_follow_push_up": "1x60",
+    'rsnotify_follow_lag_seconds_bucket{le="60.0"}': "0+60x60",
+    'rsnotify_follow_lag_seconds_bucket{le="600.0"}': "0+60x60",
+    'rsnotify_follow_lag_seconds_bucket{le="+Inf"}': "0+60x60",
+    "rsnotify_follow_commit_seconds_sum": "0+1x60",
+    "rsnotify_follow_commit_seconds_count": "0+60x60",
 }
 
 
-def rules() -> list[dict[str, Any]]:
-    groups = yaml.safe_load(RULES.read_text())["groups"]
+def file_of(role: str) -> Path:
+    return PROMETHEUS / f"rsnotify-{role}.rules.yml"
+
+
+def rules(*roles: str) -> list[dict[str, Any]]:
+    groups = [
+        group
+        for role in roles or ROLES
+        for group in yaml.safe_load(file_of(role).read_text())["groups"]
+    ]
     return [rule for group in groups for rule in group["rules"]]
 
 
-def exposed() -> set[str]:
-    """Return the names of the metrics that a node of a hub with everything exposes."""
+def exposed(tmp_path: Path) -> set[str]:
+    """Return the names of all metrics; the hub is a node with everything."""
     readings = hub_readings(lags=lambda: (1.0,), **IN_A_CLUSTER)
     body = Metrics(lambda: readings).answer().body
     assert isinstance(body, bytes)
@@ -90,15 +126,23 @@ def exposed() -> set[str]:
     names = {"rsnotify_hub_refused_total"}
     for family in text_string_to_metric_families(body.decode()):
         names.update(sample.name for sample in family.samples)
+    publisher = Publisher(tmp_path / "source", "http://a.example/", hubs=["http://127.0.0.1:9/"])
+    subscriber = Subscriber("http://a.example/", lambda _: None, state=tmp_path / "state")
+    with publisher:
+        for metrics in (SourceMetrics(publisher), FollowMetrics(subscriber)):
+            names.update(sample.name for family in metrics.collect() for sample in family.samples)
     return names
 
 
 def expressions() -> Iterator[tuple[str, str]]:
     for rule in rules():
         yield rule["alert"], rule["expr"]
-    for panel in json.loads(DASHBOARD.read_text())["panels"]:
-        for target in panel["targets"]:
-            yield panel["title"], target["expr"]
+    for role in ROLES:
+        dashboard = json.loads((ROOT / f"deploy/grafana/rsnotify-{role}.json").read_text())
+        assert "heatmap" in [panel["type"] for panel in dashboard["panels"]]
+        for panel in dashboard["panels"]:
+            for target in panel["targets"]:
+                yield panel["title"], target["expr"]
 
 
 def promtool(*arguments: str | Path) -> str:
@@ -109,8 +153,8 @@ def promtool(*arguments: str | Path) -> str:
     return done.stdout
 
 
-def test_every_metric_of_the_alerts_and_the_dashboard_exists() -> None:
-    exposes = exposed()
+def test_every_metric_of_the_alerts_and_the_dashboards_exists(tmp_path: Path) -> None:
+    exposes = exposed(tmp_path)
     for place, expression in expressions():
         names = set(_NAME.findall(expression))
         assert names or "up{" in expression, place
@@ -129,15 +173,19 @@ def test_every_alert_says_what_happened_and_what_follows() -> None:
 
 
 def test_prometheus_accepts_the_configuration() -> None:
-    assert "SUCCESS" in promtool("check", "config", RULES.with_name("scrape.yml"))
+    assert "SUCCESS" in promtool("check", "config", PROMETHEUS / "scrape.yml")
 
 
-def test_every_alert_fires_when_it_should_and_only_then(tmp_path: Path) -> None:
+@pytest.mark.parametrize("role", ROLES)
+def test_every_alert_fires_when_it_should_and_only_then(tmp_path: Path, role: str) -> None:
+    alerts = [rule["alert"] for rule in rules(role)]
+
     def series(values: dict[str, str]) -> list[dict[str, str]]:
         found = []
         for name, each in values.items():
             base, _, labels = name.partition("{")
-            inside = ",".join(filter(None, [labels.rstrip("}"), 'job="rsnotify-hub",instance="a"']))
+            own = f'job="rsnotify-{role}",instance="a"'
+            inside = ",".join(filter(None, [labels.rstrip("}"), own]))
             found.append({"series": f"{base}{{{inside}}}", "values": each})
         return found
 
@@ -146,20 +194,20 @@ def test_every_alert_fires_when_it_should_and_only_then(tmp_path: Path) -> None:
             {"expr": f'count(ALERTS{{alertname="{each}",alertstate="firing"}}) or vector(0)',
              "eval_time": "55m",
              "exp_samples": [{"labels": "{}", "value": int(each == firing)}]}
-            for each in FIRING
+            for each in alerts
         ]  # fmt: skip
 
     assert set(FIRING) == {rule["alert"] for rule in rules()}
     situations: list[tuple[str | None, dict[str, str]]] = [
         (None, HEALTHY),
-        *((alert, HEALTHY | values) for alert, values in FIRING.items()),
+        *((alert, HEALTHY | FIRING[alert]) for alert in alerts),
     ]
     tests = [
         {"interval": "1m", "input_series": series(values), "promql_expr_test": names(firing)}
         for firing, values in situations
     ]
     file = tmp_path / "tests.yml"
-    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": tests}))
+    file.write_text(yaml.safe_dump({"rule_files": [str(file_of(role))], "tests": tests}))
     assert "SUCCESS" in promtool("test", "rules", file)
 
 

@@ -21,14 +21,10 @@ from msgspec.structs import replace
 
 from rsnotify.format.model import Resource
 from rsnotify.format.reader import read_document
-from rsnotify_publisher.commands.source_run import (
-    HubStatus,
-    SourceReport,
-    SourceStatus,
-    StatusReader,
-    hub_line,
-)
+from rsnotify_publisher.commands.source_run import SourceReport, hub_line
 from rsnotify_publisher.journal import system_clock
+from rsnotify_publisher.source_status import HubStatus, SourceStatus, StatusReader
+from tests.ports import free_port
 from tests.publisher.helpers import (
     BASE,
     PATIENCE,
@@ -66,9 +62,13 @@ def test_the_first_start_loads_the_folder_as_the_baseline(folder: Path, source: 
     (folder / "a.ttl").write_text("<a> <b> <c> .")
     (folder / "deep" / "er").mkdir(parents=True)
     (folder / "deep" / "er" / "b.bin").write_bytes(b"\0\1")
-    process = source(folder, *PORT)
+    status = free_port()
+    process = source(folder, *PORT, "--status-port", str(status))
     url = process.url
     assert process.ready == f"rsnotify source serving {url} (2 resources), listening on {url}"
+    for path, text in (("readyz", b"ready\n"), ("metrics", b"rsnotify_source_resources 2.0\n")):
+        with urllib.request.urlopen(f"http://127.0.0.1:{status}/{path}", timeout=PATIENCE) as one:
+            assert text in one.read()
     resources = listed(process)
     assert set(resources) == {"a.ttl", "deep/er/b.bin"}
     assert resources["a.ttl"].type == "text/turtle"

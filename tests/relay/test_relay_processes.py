@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from rsnotify.format.model import Document, Resource
@@ -108,8 +109,10 @@ async def test_the_resync_client_follows_a_relay(start: Start, tmp_path: Path) -
     (folder / "maps").mkdir(parents=True)
     (folder / "maps/a.ttl").write_text("a")
     source_url = await (await start("source", folder, "--port", 0)).url()
+    status = free_port()
     relay = ("relay", source_url, tmp_path / "copy", "--port", 0, "--poll", 0.2)
-    url = await (await start(*relay, "--config", settings(tmp_path))).url()
+    more = ("--config", settings(tmp_path), "--status-port", status)
+    url = await (await start(*relay, *more)).url()
 
     async def until_relayed() -> None:
         await until_equal(tmp_path / "copy", folder)
@@ -118,6 +121,13 @@ async def test_the_resync_client_follows_a_relay(start: Start, tmp_path: Path) -
         await until_audited(start, url, tmp_path / "copy", "--state", tmp_path / "none")
 
     await until_relayed()
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{status}/metrics") as answer,
+    ):
+        metrics = await answer.text()
+    assert "rsnotify_source_sets_published 1.0" in metrics
+    assert f'rsnotify_follow_resources{{source="{source_url}"}} 1.0' in metrics
     # It ignores the deletion of what was created last before its baseline, by any Source.
     (folder / "later.ttl").write_text("l")
     await until_relayed()

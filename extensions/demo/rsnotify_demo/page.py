@@ -11,27 +11,11 @@ import msgspec
 from aiohttp import web
 
 from rsnotify.runtime.listening import address, listen
-from rsnotify.runtime.serving import serving
+from rsnotify.runtime.serving import PAGE_HEADERS, page_files, serving
 from rsnotify.runtime.tasks import first_completed
 from rsnotify_demo.monitor import DemoMonitor, Frame, LoggedEvent, Point
 
 _STATIC = Path(__file__).with_name("static")
-_CONTENT_TYPES = {
-    ".html": "text/html",
-    ".css": "text/css",
-    ".js": "text/javascript",
-    ".svg": "image/svg+xml",
-}
-#: The page may only load its own files, and no string becomes markup or code.
-_HEADERS = {
-    "Cache-Control": "no-cache",
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
 _LOCAL = ("127.0.0.1", "localhost")
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -61,9 +45,7 @@ async def serve_page(monitor: DemoMonitor, facts: Facts, port: int) -> AsyncIter
     with listen("127.0.0.1", port) as listener:
         ended = asyncio.Event()
         app = web.Application(middlewares=[_only_this_machine])
-        for path in _STATIC.iterdir():
-            name = "" if path.name == "index.html" else path.name
-            app.router.add_get(f"/{name}", _file(path))
+        app.add_routes(page_files(_STATIC))
         app.router.add_get("/events", _events(monitor, facts, ended))
         app.router.add_post("/do/{action}", _action(monitor))
         async with serving(app, listener, shutdown_timeout=1):
@@ -82,15 +64,6 @@ async def _only_this_machine(request: web.Request, handler: _Handler) -> web.Str
     return await handler(request)
 
 
-def _file(path: Path) -> _Handler:
-    content_type = f"{_CONTENT_TYPES[path.suffix]}; charset=utf-8"
-
-    async def answer(request: web.Request) -> web.FileResponse:
-        return web.FileResponse(path, headers={**_HEADERS, "Content-Type": content_type})
-
-    return answer
-
-
 def _action(monitor: DemoMonitor) -> _Handler:
     async def answer(request: web.Request) -> web.Response:
         action = monitor.actions.get(request.match_info["action"])
@@ -106,7 +79,7 @@ def _events(monitor: DemoMonitor, facts: Facts, ended: asyncio.Event) -> _Handle
     """Send frames as Server-Sent Events; a slow page gets fewer of them."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
+        response = web.StreamResponse(headers={**PAGE_HEADERS, "Content-Type": "text/event-stream"})
         await response.prepare(request)
         async with first_completed(_send(monitor, facts, response), ended.wait()):
             return response

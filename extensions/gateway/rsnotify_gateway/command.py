@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rsnotify.runtime.command_line import ForcedShutdown, option, run, with_arguments
+from rsnotify.runtime.command_status import StatusArguments, StatusServer
 from rsnotify.runtime.listening import address, listen
 from rsnotify_publisher.commands.source import PublishingArguments
 
@@ -35,6 +36,7 @@ def gateway(
         Path | None, option(None, "DIR", "Folder for the state.", show_default=_STATE)
     ] = None,
     *,
+    serving: StatusArguments,
     publishing: PublishingArguments,
 ) -> None:
     """Publish origins that have no push as Sources that do.
@@ -55,7 +57,7 @@ def gateway(
         config, **publishing.settings(), data=None if data is None else str(data)
     )
     allow_files(len(settings.origins) * _FILES_OF_AN_ORIGIN + _OTHER_FILES)
-    with listen(settings.host, settings.port) as listening:
+    with listen(settings.host, settings.port) as listening, serving.server() as status:
         at = address(settings.host, listening)
         found = Gateway(
             settings.base_url or at,
@@ -67,15 +69,24 @@ def gateway(
             described_by=settings.described_by,
         )
         leaving = ForcedShutdown(lambda: _FORCED, _SHUTDOWN_TIMEOUT)
-        run(lambda stop: _serve(found, listening, at, stop), leaving)
+        run(lambda stop: _serve(found, listening, at, status, stop), leaving)
 
 
-async def _serve(gateway: Gateway, listening: socket.socket, at: str, stop: asyncio.Event) -> None:
+async def _serve(
+    gateway: Gateway,
+    listening: socket.socket,
+    at: str,
+    status: StatusServer,
+    stop: asyncio.Event,
+) -> None:
     from rsnotify.errors import counted
     from rsnotify.runtime.serving import serving
     from rsnotify.runtime.tasks import first_completed
+    from rsnotify_publisher.commands.source_run import serving_source
 
     async with AsyncExitStack() as stack:
+        publishers = [watch.publisher for watch in gateway.watches]
+        await stack.enter_async_context(serving_source(publishers, status))
 
         async def serve() -> None:
             app = gateway.application()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ import typer
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.command_line import ForcedShutdown, option, run, with_arguments
+from rsnotify.runtime.command_status import StatusArguments, StatusServer
 from rsnotify.runtime.listening import address, listen
 from rsnotify_publisher.commands.source import PublishingArguments
 from rsnotify_subscriber.commands.follow_options import (
@@ -45,6 +47,7 @@ def relay(
         str | None, option(_COPY, "URL", "URL of a document about the copy.")
     ] = None,
     *,
+    serving: StatusArguments,
     publishing: PublishingArguments,
     arguments: FollowArguments,
 ) -> None:
@@ -68,7 +71,11 @@ def relay(
     )
     if settings.sets:
         raise ConfigurationError(f"a relay has one set of resources; {config} names several")
-    with listen(settings.host, settings.port) as listening, arguments.callback_server() as server:
+    with (
+        listen(settings.host, settings.port) as listening,
+        serving.server() as status,
+        arguments.callback_server() as server,
+    ):
         at = address(settings.host, listening)
         relaying = Relay(
             url,
@@ -81,11 +88,34 @@ def relay(
             follow=arguments.options(server.callbacks),
         )
         leaving = ForcedShutdown(lambda: unfinished_work(relaying.subscriber.in_handler))
-        run(lambda stop: _relay(relaying, listening, at, server, stop), leaving)
+        shown = _serving_both(relaying, status)
+        run(lambda stop: _relay(relaying, listening, at, server, shown, stop), leaving)
+
+
+def _serving_both(relaying: Relay, status: StatusServer) -> AbstractAsyncContextManager[None]:
+    """Serve the status, and the metrics of both roles, within the context."""
+    if not status.is_listening:
+        return nullcontext()
+    from rsnotify_publisher.metrics import SourceMetrics
+    from rsnotify_subscriber.commands.follow_status import routes
+    from rsnotify_subscriber.metrics import FollowMetrics, not_ready
+
+    follower = relaying.subscriber
+    both = FollowMetrics(follower), SourceMetrics(relaying.publisher)
+    return status.serving(
+        lambda: chain.from_iterable(one.collect() for one in both),
+        lambda: not_ready(follower),
+        *routes(follower),
+    )
 
 
 async def _relay(
-    relaying: Relay, listening: socket.socket, at: str, server: CallbackServer, stop: asyncio.Event
+    relaying: Relay,
+    listening: socket.socket,
+    at: str,
+    server: CallbackServer,
+    shown: AbstractAsyncContextManager[None],
+    stop: asyncio.Event,
 ) -> None:
     from rsnotify.runtime.serving import serving
     from rsnotify.runtime.tasks import first_completed
@@ -98,6 +128,10 @@ async def _relay(
             base_url = relaying.publisher.source.base_url
             typer.echo(f"rsnotify relay serving {base_url} (listening on {at})")
 
-        async with server.serving(), first_completed(relaying.run(serve), stop.wait()) as tasks:
+        async with (
+            server.serving(),
+            shown,
+            first_completed(relaying.run(serve), stop.wait()) as tasks,
+        ):
             relaying.stop()
             await tasks[0]

@@ -21,16 +21,6 @@ from rsnotify_hub.statistics import Statistics
 
 log = logging.getLogger("rsnotify.hub")
 
-#: Headers of a response unless its handler sets them: browsers neither run, embed nor sniff it,
-#: and its links send no referrer.
-SECURITY_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
-
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -127,9 +117,3 @@ async def without_encoding(request: web.Request, handler: Handler) -> web.Stream
             text="the hub accepts no Content-Encoding\n", headers={"Accept-Encoding": "identity"}
         )
     return await handler(request)
-
-
-async def add_security_headers(request: web.Request, response: web.StreamResponse) -> None:
-    for name, value in SECURITY_HEADERS.items():
-        response.headers.setdefault(name, value)
-    response.headers["Server"] = "rsnotify"

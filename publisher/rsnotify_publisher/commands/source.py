@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.command_line import option, with_arguments
+from rsnotify.runtime.command_status import StatusArguments
 
 # The groups of options in the help.
 _publishing = partial(option, "Publishing")
@@ -198,6 +199,7 @@ def source(
         ),
     ] = False,
     *,
+    serving: StatusArguments,
     arguments: SourceArguments,
 ) -> None:
     """Publish a folder as a Source, and push its changes to hubs.
@@ -214,4 +216,6 @@ def source(
 
     if (folder is None) == (config is None):
         raise ConfigurationError("name either a folder to publish, or a --config file of sets")
-    publish(folder, load_configuration(config, **arguments.settings()))
+    settings = load_configuration(config, **arguments.settings())
+    with serving.server() as status:
+        publish(folder, settings, status)

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, islice, repeat
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Self
 
 from filelock import FileLock
@@ -42,6 +43,7 @@ from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.hashes import SetSum
 from rsnotify.format.model import INLINE_LIMIT, Capability, ChangeType, Resource
 from rsnotify.format.uris import normalize
+from rsnotify.runtime.counters import Durations
 from rsnotify.runtime.state_folders import check_role, later_version, make_durably
 from rsnotify_publisher.changes import Record, as_listed
 from rsnotify_publisher.journal.database import (
@@ -125,6 +127,7 @@ class Journal:
 
     Attributes:
         recorded: The changes that the last transaction recorded.
+        commits: The transactions, and how long their commits took, with the flush.
 
     Raises:
         StorageError: The file cannot be used.
@@ -137,6 +140,7 @@ class Journal:
         self._path = path
         self._clock = clock
         self.recorded: list[RecordedChanges] = []
+        self.commits = Durations()
         self._is_snapshot = False
         check_role(path)
         with self._translated():
@@ -227,7 +231,10 @@ class Journal:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
+                began = perf_counter()
                 self._db.execute("COMMIT")
+                self.commits.seconds += perf_counter() - began
+                self.commits.count += 1
             except BaseException:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")

@@ -16,10 +16,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from rsnotify.errors import StorageError
+from rsnotify_publisher.counters import SourceCounters
 from rsnotify_publisher.journal.database import JournalState, RecordedChanges
 from rsnotify_publisher.journal.journal import USUAL_MEMORY, Journal
 
@@ -69,12 +70,14 @@ class Recorder:
             of the transactions and in the thread that committed; it must not block.
         executor: Commits for callers that cannot.
         memory: Cache of the connection in MiB.
+        counters: Counts changes and transactions.
     """
 
     open_journal: Callable[[], Journal]
     on_recorded: Callable[[Sequence[RecordedChanges]], None]
     executor: _Executor
     memory: float = USUAL_MEMORY
+    counters: SourceCounters = field(default_factory=SourceCounters)
 
     def __post_init__(self) -> None:
         self._journal: Journal
@@ -90,6 +93,7 @@ class Recorder:
         """Open the journal; RsnotifyError if that fails."""
         self._journal = self.open_journal()
         self._journal.expect_writes(self.memory)
+        self._journal.commits = self.counters.commits
 
     def submit(self, operation: Callable[[Journal], T]) -> Future[T]:
         """Run an operation in the next transaction; return a future of its durable result.
@@ -197,6 +201,8 @@ class Recorder:
         # In this order, since the thread that feeds the hubs has more to do than the callers.
         for entry, result in zip(group, results, strict=True):
             entry.settle(result)
+        for each in self._journal.recorded:
+            self.counters.changes += len(each.changes)
         self.on_recorded(self._journal.recorded)
 
     def _commit_alone(self, group: list[_Entry[Any]], error: BaseException) -> None:

@@ -29,8 +29,9 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from time import time
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -41,6 +42,7 @@ from rsnotify.format.hashes import SetDigest, matches
 from rsnotify.format.model import INLINE_LIMIT, Capability, Document, Link, Rel, Resource
 from rsnotify.format.writer import Profile, closing, entry, opening
 from rsnotify.runtime.tasks import settle
+from rsnotify_publisher.counters import HubCounters
 from rsnotify_publisher.journal import Journal, JournalState, RecordedChanges, consecutive
 
 InlineContents = Callable[[Sequence[str]], Mapping[str, bytes]]
@@ -331,6 +333,7 @@ class HubFeed:
         promise: Makes a promise durable, and returns where the journal then ends, and the digest.
         heartbeat: Seconds of quiet before a heartbeat, and between two digests sent with changes.
         batch: How many changes are read at once.
+        counters: Counts what is sent.
     """
 
     stream: Stream
@@ -339,6 +342,7 @@ class HubFeed:
     promise: Callable[[], Awaitable[JournalState]]
     heartbeat: float
     batch: int
+    counters: HubCounters = field(default_factory=HubCounters)
 
     def __post_init__(self) -> None:
         #: After which instant (µs) the next fragment begins.
@@ -346,13 +350,18 @@ class HubFeed:
         #: Through which instant (µs) a hub may have something that is in the journal: where it
         #: ended before this process promised anything, or what was sent since.
         self._published = self.stream.state().reached
+        #: Through which instant (µs) changes were sent.
+        self._changes_sent = 0
         self._is_pinged = False
         self._digest_due = 0.0
         #: The last state whose digest is known, which is sent with the last change before it.
         self._known: JournalState | None = None
 
     def accepted(self, until: Instant) -> None:
-        self.cursor = max(self.cursor, to_microseconds(until))
+        accepted = to_microseconds(until)
+        if self.cursor < accepted <= self._changes_sent:
+            self.counters.lags.add(max(0.0, time() - accepted / 1_000_000))
+        self.cursor = max(self.cursor, accepted)
 
     def pinged(self, hub: str, reason: str) -> None:
         """Log once that a hub is pinged, since it does not accept fragments."""
@@ -417,6 +426,10 @@ class HubFeed:
     def _sending(self, fragment: OutgoingFragment) -> OutgoingFragment:
         self.sent = to_microseconds(fragment.until)
         self._published = max(self._published, self.sent)
+        if not fragment.is_heartbeat:
+            self._changes_sent = self.sent
+        self.counters.fragments += 1
+        self.counters.bytes += len(fragment.body)
         return fragment
 
 

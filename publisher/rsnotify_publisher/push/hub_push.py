@@ -91,6 +91,7 @@ class HubPush:
             self._recorder.promise_with_digest,
             heartbeat=options.heartbeat,
             batch=options.fragment_entries,
+            counters=self._source.counters.hubs[hub.uri],
         )
 
     def _notice_feed(self, hub: Hub) -> HubFeed:
@@ -212,6 +213,7 @@ class ChannelPush:
                 failure = error
             except Exception:  # an error of our own must not end the feeding of a hub for good
                 _log.exception("feeding %s failed; it is tried again", node)
+            feed.counters.failures += 1
             dialer.failed()
             progressed = feed.cursor > before
             rounds = 0 if progressed else nodes.rounds

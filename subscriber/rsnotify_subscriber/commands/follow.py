@@ -9,6 +9,7 @@ import typer
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.runtime.command_line import complain, option, with_arguments
+from rsnotify.runtime.command_status import StatusArguments
 from rsnotify_subscriber.commands.follow_options import (
     FollowArguments,
     Json,
@@ -36,7 +37,17 @@ def follow(
     once: Annotated[bool, typer.Option("--once", help="Catch up, then exit.")] = False,
     state: State = None,
     json: Json = False,
+    status: Annotated[
+        str | None,
+        option(
+            "Status",
+            "PORT|URL",
+            "Show how the copies of another `rsnotify follow` stand, by its --status-port, "
+            "and exit; with 1 unless all are level.",
+        ),
+    ] = None,
     *,
+    serving: StatusArguments,
     arguments: FollowArguments,
 ) -> None:
     """Keep DEST a copy of the Source at URL.
@@ -46,9 +57,10 @@ def follow(
     Examples:
         rsnotify follow https://source.example/ copy
         rsnotify follow https://source.example/ copy --once --only '*.ttl'
-        rsnotify follow --config fleet.toml
+        rsnotify follow --config fleet.toml --status-port 9090
     """
     from rsnotify_subscriber.commands.follow_fleet import follow_all, given_settings
+    from rsnotify_subscriber.commands.follow_status import serving_follower, show_status
     from rsnotify_subscriber.commands.report import (
         SubscriberReport,
         follow_and_show,
@@ -57,12 +69,16 @@ def follow(
     from rsnotify_subscriber.mirror import FolderMirror, default_state
     from rsnotify_subscriber.subscriber import Subscriber
 
+    if status is not None:
+        show_status(status, json=json)
+        return
     if config is not None:
-        follow_all(config, given_settings(context), once=once, json=json)
+        with serving.server() as served:
+            follow_all(config, given_settings(context), once=once, json=json, status=served)
         return
     if url is None or dest is None:
         raise ConfigurationError("name the Source and the folder of its mirror, or --config FILE")
-    with arguments.callback_server() as server:
+    with arguments.callback_server() as server, serving.server() as served:
         subscriber = Subscriber(
             url,
             FolderMirror(dest),
@@ -72,19 +88,21 @@ def follow(
         report = SubscriberReport(json=json)
         failure = None
         try:
-            follow_and_show(subscriber, server, report, once=once)
+            follow_and_show(
+                subscriber, server, report, once=once, serving=serving_follower(subscriber, served)
+            )
         except ConfigurationError:
             raise
         except RsnotifyError as error:
             if not once:
                 raise
             failure = complain(error, 1)
-    status = subscriber.status
+    last = subscriber.status
     if once and json:
-        report.show(status)
+        report.show(last)
     elif once:
-        typer.echo(report.outcome(status))
-    if failure is None and once and (status.foreign or not status.level):
-        failure = complain(not_level(status), 1)
+        typer.echo(report.outcome(last))
+    if failure is None and once and (last.foreign or not last.level):
+        failure = complain(not_level(last), 1)
     if failure is not None:
         raise failure

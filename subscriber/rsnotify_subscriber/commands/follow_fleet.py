@@ -21,7 +21,9 @@ from rich.text import Text
 from rsnotify.errors import ConfigurationError, counted
 from rsnotify.runtime.command_line import complain, given_options, printable, require_files
 from rsnotify.runtime.command_reports import StatusReport
+from rsnotify.runtime.command_status import StatusServer
 from rsnotify_subscriber.commands.follow_options import CallbackServer
+from rsnotify_subscriber.commands.follow_status import serving_follower
 from rsnotify_subscriber.commands.report import LOOKING, follow_and_show, not_level, status_facts
 from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration, load
@@ -137,7 +139,7 @@ def _urgency(one: FollowedSourceStatus) -> tuple[bool, bool, int]:
 _FILES_PER_SOURCE = 16
 _OTHER_FILES = 256
 #: The options that describe how the command works, and not how a Source is followed.
-_OF_THE_COMMAND = ("config", "once", "json")
+_OF_THE_COMMAND = ("config", "once", "json", "status", "status_port", "status_host")
 #: The options that only one Source can have.
 _OF_ONE_SOURCE = ("url", "dest", "state", "login", "bearer", "header")
 _FILES = {"mqtt_ca", "mqtt_certificate", "mqtt_key", "xmpp_ca"}
@@ -157,7 +159,9 @@ def given_settings(context: typer.Context) -> dict[str, Any]:
     return dict(msgspec.to_builtins(found))
 
 
-def follow_all(path: Path, options: Mapping[str, Any], *, once: bool, json: bool) -> None:
+def follow_all(
+    path: Path, options: Mapping[str, Any], *, once: bool, json: bool, status: StatusServer
+) -> None:
     """Follow all Sources in a file; with `once`, end when all are level.
 
     The options override its `[defaults]` and `[websub]`.
@@ -172,7 +176,8 @@ def follow_all(path: Path, options: Mapping[str, Any], *, once: bool, json: bool
         reloader = FleetReloader(fleet, make, configuration)
         with name_sources():
             watch = partial(_watch_files, reloader, read)
-            follow_and_show(fleet, server, report, once=once, beside=None if once else watch)
+            beside, serving = None if once else watch, serving_follower(fleet, status)
+            follow_and_show(fleet, server, report, once=once, serving=serving, beside=beside)
     if once:
         report.show(fleet.status)
         _end(fleet)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -142,11 +143,13 @@ def follow_and_show(
     report: StatusReport[Any],
     *,
     once: bool,
+    serving: AbstractAsyncContextManager[None],
     beside: Callable[[], Coroutine[None, None, None]] | None = None,
 ) -> None:
     """Follow, answer hubs and show the status until stopped; with `once`, until level.
 
-    The coroutine that `beside` returns runs meanwhile.
+    The status is served within the context `serving`. The coroutine that `beside` returns runs
+    meanwhile.
     """
     import asyncio
 
@@ -163,7 +166,7 @@ def follow_and_show(
                 report.show(follower.status)
 
         coroutines = [stop_on_signal(), show()] + ([] if beside is None else [beside()])
-        async with running(*coroutines), server.serving():
+        async with running(*coroutines), server.serving(), serving:
             await (follower.catch_up() if once else follower.run())
 
     shutdown = ForcedShutdown(lambda: unfinished_work(follower.in_handler))

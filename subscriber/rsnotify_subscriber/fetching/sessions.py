@@ -17,6 +17,7 @@ import os
 import re
 import socket
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import lru_cache
@@ -57,6 +58,10 @@ _LARGE_DOCUMENTS = 3
 _SILENCE = 30.0
 
 
+#: The status of a request without a response.
+NO_RESPONSE = 0
+
+
 class NotPublic(RsnotifyError, OSError):
     """An address was not dialled because it is not public."""
 
@@ -89,6 +94,8 @@ class Connections:
 
     Attributes:
         large: Is acquired while a large document is read (`stream_document`).
+        responses: Responses since the start by `2xx`, `3xx`, …; `none` counts requests without one.
+        received: Bytes of their content.
     """
 
     def __init__(
@@ -107,6 +114,8 @@ class Connections:
         self._user_agent = user_agent
         self._host_limits: WeakValueDictionary[URL, asyncio.Semaphore] = WeakValueDictionary()
         self._retry_at: dict[URL, float] = {}
+        self.responses: Counter[str] = Counter()
+        self.received = 0
 
     async def __aenter__(self) -> Connections:
         self._limit = asyncio.Semaphore(self._most)
@@ -151,9 +160,18 @@ class Connections:
         # First, so that requests which wait for a slow host do not count for the others.
         async with self._host_limit(url.origin()), self._limit:
             self.check_retry_after(uri, url)
-            session = self._sessions[anywhere]
-            async with session.request(method, url, allow_redirects=False, **options) as response:
-                yield response
+            session, status = self._sessions[anywhere], NO_RESPONSE
+            try:
+                async with session.request(
+                    method, url, allow_redirects=False, **options
+                ) as response:
+                    status = response.status
+                    try:
+                        yield response
+                    finally:
+                        self.received += response.content.total_bytes
+            finally:
+                self._count(status)
 
     async def get_small(
         self, url: URL, target: str, fields: Mapping[str, str], *, anywhere: bool
@@ -171,7 +189,18 @@ class Connections:
         async with self._host_limit(url), self._limit:
             if self.retry_after(url) > 0:  # as another response said meanwhile
                 return None
-            return await self._small[anywhere].get(origin, opening, fields)
+            try:
+                response = await self._small[anywhere].get(origin, opening, fields)
+            except BaseException:
+                self._count(NO_RESPONSE)
+                raise
+        if response is not None:
+            self._count(response.status)
+            self.received += len(response.body)
+        return response
+
+    def _count(self, status: int) -> None:
+        self.responses[f"{status // 100}xx" if status else "none"] += 1
 
     def _host_limit(self, host: URL) -> asyncio.Semaphore:
         """Return the limit of a host, which exists as long as a request uses it."""
@@ -232,6 +261,9 @@ class Sessions:
         per_host: Connections to one host at a time; with `shared`, requests to all hosts.
         shared: Connections that others use, too, and that their owner opens and closes.
 
+    Attributes:
+        connections: The connections, with the counters of requests.
+
     Raises:
         FetchError: The user gave no http or https URI.
         ConfigurationError: The credentials cannot be sent.
@@ -257,22 +289,22 @@ class Sessions:
         self._allow_private_addresses = allow_private_addresses
         self._most = per_host if shared is not None else MOST_REQUESTS
         self._shared = shared
-        self._connections = shared or Connections(per_host=per_host)
+        self.connections = shared or Connections(per_host=per_host)
 
     async def __aenter__(self) -> Sessions:
         # A part of the connections, if they are shared.
         self._limit = asyncio.Semaphore(self._most)
         if self._shared is None:
-            await self._connections.__aenter__()
+            await self.connections.__aenter__()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
         if self._shared is None:
-            await self._connections.__aexit__(*exception)
+            await self.connections.__aexit__(*exception)
 
     @property
     def large(self) -> asyncio.Semaphore:
-        return self._connections.large
+        return self.connections.large
 
     async def trusts(self, host: str | None, port: int | None = None) -> bool:
         """Return whether a host may be dialled at any address.
@@ -318,11 +350,11 @@ class Sessions:
         if parts is None or url is None:
             return None
         async with self._limit:
-            self._connections.check_retry_after(uri, url)
+            self.connections.check_retry_after(uri, url)
             anywhere = await self.trusts(url.host, url.port)
             fields = self._credentials if url == self._origin else {}
             try:
-                response = await self._connections.get_small(
+                response = await self.connections.get_small(
                     url, parts[2], fields, anywhere=anywhere
                 )
             except TimeoutError as error:
@@ -379,9 +411,9 @@ class Sessions:
             fields = {} if has_crossed else self._fields(url, login)
             if form is not None and uri.startswith("https:") and url.scheme == "http":
                 raise RefusedAddress(uri, "it redirects a form from https to http")
-            self._connections.check_retry_after(uri, url)
+            self.connections.check_retry_after(uri, url)
             anywhere = await self.trusts(url.host, url.port if form is None else None)
-            async with self._connections.request(
+            async with self.connections.request(
                 method,
                 uri,
                 url,
@@ -410,7 +442,7 @@ class Sessions:
     def _note_retry_after(self, url: URL, response: Response) -> None:
         seconds = retry_after(response) if response.status in _BUSY_STATUSES else None
         if seconds is not None:
-            self._connections.set_retry_after(url, seconds)
+            self.connections.set_retry_after(url, seconds)
 
 
 def _authorizes(fields: Mapping[str, str]) -> bool:

@@ -22,6 +22,7 @@ from msgspec import Struct
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.runtime.settings import FileWatch
 from rsnotify.runtime.tasks import first_completed, wait_for_event
+from rsnotify.sync.doubts import CATCHING_UP
 from rsnotify.sync.retry import Retry
 from rsnotify_subscriber.events import PushState, Status
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration, FollowedSource
@@ -47,6 +48,26 @@ class FollowedSourceStatus(Struct, frozen=True):
     phase: Phase
     status: Status
     error: str | None = None
+    url: str = ""
+
+
+class Standing(StrEnum):
+    """Whether a copy is level, catching up without any failure, or may be wrong."""
+
+    LEVEL = "level"
+    BEHIND = "behind"
+    DOUBT = "doubt"
+
+
+def standing(one: FollowedSourceStatus) -> Standing:
+    """Return how a copy stands; changes that are applied within a second do not count."""
+    status = one.status
+    may_be_wrong = status.in_step is False or not CATCHING_UP.issuperset(status.doubt_kinds)
+    if may_be_wrong or one.phase is Phase.FAILED:
+        return Standing.DOUBT
+    if status.behind_since is None:  # a failure then is that of a hub
+        return Standing.LEVEL
+    return Standing.BEHIND if one.error is None else Standing.DOUBT
 
 
 class FleetTotals(Struct, frozen=True):
@@ -123,7 +144,7 @@ class FleetMember:
         error = status.error if failed is None else _message(failed)
         if error is None and status.in_step is False:
             error = status.difference
-        return FollowedSourceStatus(self._phase, status, error)
+        return FollowedSourceStatus(self._phase, status, error, self._subscriber.url)
 
     @property
     def is_in_handler(self) -> bool:
@@ -240,6 +261,8 @@ class Fleet:
         self._start_slots = asyncio.Semaphore(limits.starting)
         self._members: dict[str, FleetMember] = {}
         self._tasks: dict[FleetMember, asyncio.Task[None]] = {}
+        #: The event loop of the last run.
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._run: _Run | None = None
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -336,6 +359,7 @@ class Fleet:
             await self._task
 
     def _begin_all(self, run: _Run) -> None:
+        self.loop = asyncio.get_running_loop()
         self._run = run
         for member in self._members.values():
             self._begin(member, run)

@@ -38,6 +38,7 @@ from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import ChangeType, Document
 from rsnotify.format.offer import Offer
+from rsnotify.runtime.counters import Durations
 from rsnotify.runtime.tasks import Tasks, wait_for_event
 from rsnotify.sync.actions import (
     Action,
@@ -51,7 +52,7 @@ from rsnotify.sync.actions import (
     LogNote,
     Progress,
 )
-from rsnotify.sync.doubts import undated
+from rsnotify.sync.doubts import DoubtKind, undated
 from rsnotify.sync.follower import Follower
 from rsnotify.sync.pull import change_documents, resource_documents
 from rsnotify_subscriber.content.packages import DumpPackages
@@ -211,9 +212,15 @@ class ProgressSaver:
     """
 
     def __init__(
-        self, state: DestinationState, worker: Executor, follower: Follower, handler: object
+        self,
+        state: DestinationState,
+        worker: Executor,
+        follower: Follower,
+        handler: object,
+        flushes: Durations,
     ) -> None:
         self._state = state
+        self._flushes = flushes
         self._worker = worker
         self._follower = follower
         self._saved = self._committing = state.progress()
@@ -267,13 +274,14 @@ class ProgressSaver:
         is_due = is_ending or loop.time() - self._flushed_at >= _FLUSH
         if self._deferred is None or contents.is_flushed or not is_due:
             return
-        last = contents.last
+        last, began = contents.last, loop.time()
         try:
             await asyncio.to_thread(self._deferred.flush)
         except OSError as error:
             raise StorageError(f"{error.filename or 'the copy'}: {error.strerror}") from error
         contents.set_flushed(last)
         self._flushed_at = loop.time()
+        self._flushes.add(self._flushed_at - began)
 
     def _is_due(self, compared: Instant, *, is_ending: bool) -> bool:
         stored = self._stored_compared
@@ -311,7 +319,10 @@ class Following:
             pushed=state.changed_after(progress.confirmed) if progress is not None else (),
             incomparable=incomparable(identity),
         )
-        self._saver = ProgressSaver(state, context.worker, self._follower, context.handler)
+        self._saver = ProgressSaver(
+            *(state, context.worker, self._follower, context.handler),
+            observers.announce.counters.flushes,
+        )
         self.progress_after = self._saver.progress_after
         self._packages = DumpPackages(context.fetcher)
         content = ContentResolver(
@@ -325,7 +336,8 @@ class Following:
         self._applier = Applier(
             content, state, context.handler, self, context.worker, self._tasks, identity.selection
         )
-        self._counters = StatusCounters()
+        self._counters = StatusCounters(observers.announce.counters)
+        state.commit_times = observers.announce.counters.commits
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: float | None = None
         self._push = PushChannels(context, observers, self._follower, self._perform, once=once)
@@ -343,7 +355,8 @@ class Following:
         # Failures of the Source's lists come first, and those of push last.
         listed = follower.error if follower.failures else None
         error = listed or next(iter(self._errors.values()), None) or self._push.changes.error
-        doubts = () if follower.level else follower.doubts
+        doubts = {} if follower.level else follower.doubts_by_kind
+        doubts |= self._other_doubts()
         return Status(
             resources=self._state.resources,
             applied=self._counters.applied,
@@ -355,7 +368,9 @@ class Following:
             way=self._push.changes.hubs,
             unconfirmed=follower.unconfirmed,
             level=self._is_level,
-            doubts=doubts + tuple(self._other_doubts()),
+            doubts=tuple(doubts.values()),
+            doubt_kinds=tuple(doubts),
+            behind_since=self._observers.announce.behind_since,
             limits=tuple(self._limits()),
             damaged=self._copy.damaged,
             verified=self._copy.verified,
@@ -375,18 +390,18 @@ class Following:
     @property
     def _doubt(self) -> str:
         """Why the copy may be wrong for a reason that the follower does not know, or empty."""
-        return next(self._other_doubts(), "")
+        return next((reason for _, reason in self._other_doubts()), "")
 
-    def _other_doubts(self) -> Iterator[str]:
+    def _other_doubts(self) -> Iterator[tuple[DoubtKind, str]]:
         if (self._state.lost or not self._copy.has_compared) and (reason := self._copy.doubt):
-            yield reason
+            yield DoubtKind.FILES, reason
         if self._rediscovery.doubt:
-            yield self._rediscovery.doubt
+            yield DoubtKind.OFFER, self._rediscovery.doubt
             return
         for uri, reason in self._state.doubts.items():
             count = len(self._state.doubts) - 1
             more = f" and {count} more" if count else ""
-            yield f"{without_credentials(uri)}{more}: {reason}"
+            yield DoubtKind.CONTENT, f"{without_credentials(uri)}{more}: {reason}"
             return
 
     def _limits(self) -> Iterator[str]:

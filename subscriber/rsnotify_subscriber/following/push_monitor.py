@@ -107,6 +107,8 @@ class PushMonitor(PushEvents):
 
     def fragment(self, document: bytes) -> Instant | None:
         now = self._loop.time()
+        self.announce.counters.fragments += 1
+        self.announce.counters.fragment_bytes += len(document)
         try:
             read = read_document(document, source="a fragment")
         except DocumentError as error:

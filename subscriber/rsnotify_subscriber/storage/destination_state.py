@@ -31,6 +31,7 @@ from concurrent.futures import Executor
 from contextlib import asynccontextmanager, suppress
 from itertools import islice
 from pathlib import Path
+from time import perf_counter
 
 import msgspec
 from msgspec import Struct
@@ -40,6 +41,7 @@ from rsnotify.format.datetimes import Instant, from_microseconds, to_microsecond
 from rsnotify.format.hashes import SetSum, agree
 from rsnotify.format.model import ChangeType, Link, Rel, Resource
 from rsnotify.format.uris import normalize
+from rsnotify.runtime.counters import Durations
 from rsnotify.selection import Selection
 from rsnotify.sync.actions import MissingResource, Progress
 from rsnotify.sync.list_evidence import KnownLists
@@ -299,6 +301,7 @@ class DestinationState:
         self._missing: tuple[MissingResource, ...] | None = None
         #: The closed lists that were stored last.
         self._closed: KnownLists | None = None
+        self.commit_times = Durations()
         folder = SQLiteFolder(location) if isinstance(location, Path) else location
         self.database = folder.open()
         self.transactions = StateTransactions(self.database)
@@ -575,8 +578,10 @@ class DestinationState:
         `dated` has the announced lengths of resources that were fetched for an entry of a Resource
         List without a hash: if their content has changed, it should have a new date, too.
         """
+        began = perf_counter()
         with self.transactions.writing(ends=True):
             self._write(states, progress, doubts, unflushed, dated)
+        self.commit_times.add(perf_counter() - began)
 
     def delete_flushed(self) -> None:
         """Delete the contents that were flushed since the last commit."""

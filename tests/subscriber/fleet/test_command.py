@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from typer.testing import CliRunner
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.command_line import application
+from tests.ports import free_port
 from tests.subscriber.fleet.conftest import PATIENCE, Many
 from tests.subscriber.processes import outcome, run, running
 from tests.subscriber.source import held_back, path_of, status
@@ -152,10 +154,17 @@ async def test_the_file_is_read_again_when_it_changes(many: Many) -> None:
     await many.start(4)
     defaults = MIRRORED + "poll = 0.2\n"
     file = write(many, defaults, source(many, "s0"), source(many, "s1"))
-    async with running("follow", "--config", file, "--json") as process:
+    port = free_port()
+    arguments = ("follow", "--config", file, "--json", "--status-port", port)
+    async with running(*arguments) as process:
         told = Told(process)
         gets = many.sources["s0"].gets
         await told.until(lambda told: told.in_step() == {"s0", "s1"})
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{port}/status") as answer,
+        ):
+            assert [one["name"] for one in (await answer.json())["sources"]] == ["s0", "s1"]
         asked = gets[OFFER]
 
         write(many, defaults, source(many, "s0"), source(many, "s1", 'only = ["r0"]'))

@@ -11,6 +11,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Capability, Document
 from rsnotify.format.writer import write_document
 from rsnotify.sync.follower import Follower
+from rsnotify_subscriber.events import Announcer
 from rsnotify_subscriber.following.push_monitor import QUIET, RETURN, PushMonitor
 from tests.subscriber.push.virtual import run
 
@@ -44,7 +45,7 @@ def lived(
 
     async def whole() -> None:
         follower = Followed()
-        monitor = PushMonitor(cast(Follower, follower), lambda _: None, lambda _: None)
+        monitor = PushMonitor(cast(Follower, follower), lambda _: None, Announcer(None))
         monitor.up()
         await life(monitor, follower.told)
 

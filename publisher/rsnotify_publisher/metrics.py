@@ -1,0 +1,123 @@
+"""The metrics of a Source in the Prometheus format, for `/metrics` or a registry of one's own.
+
+They are read from the journals on request, and counted where there is no state (`SourceCounters`).
+Only hubs, which the user names, are labels.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.registry import Collector
+
+from rsnotify.errors import counted, without_credentials
+from rsnotify.runtime.counters import Durations, Histogram
+from rsnotify.runtime.status_server import Families
+from rsnotify_publisher import files
+from rsnotify_publisher.counters import HubCounters
+from rsnotify_publisher.publisher import Publisher
+from rsnotify_publisher.source_context import SourceContext
+from rsnotify_publisher.source_status import MOST_COUNTED, HubStatus, StatusReader, hub_name
+
+_named = Families("rsnotify_source_")
+_UNKNOWN = float("nan")
+
+
+def not_ready(publishers: Sequence[Publisher]) -> str:
+    """Return in a sentence why not all documents are published; empty if they are."""
+    missing = sum(not one.is_published for one in publishers)
+    if not missing:
+        return ""
+    return f"the documents of {missing:,} of {counted(len(publishers), 'set')} are not written yet"
+
+
+class SourceMetrics(Collector):
+    """Registers the metrics of Publishers, which are the sets of resources of one Source.
+
+    Args:
+        publishers: What is measured; their figures are added up.
+        registry: Where the metrics are registered, as `prometheus_client.REGISTRY`; one registry
+            can have these metrics once.
+    """
+
+    def __init__(self, *publishers: Publisher, registry: CollectorRegistry | None = None) -> None:
+        self._publishers = publishers
+        self._reader = StatusReader(publishers)
+        self._lock = threading.Lock()
+        if registry is not None:
+            registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        with self._lock:
+            try:
+                status = self._reader.read()
+            finally:
+                self._reader.close()  # a program does not say when it needs no more metrics
+        published = sum(one.is_published for one in self._publishers)
+        yield _named.gauge("sets", "Sets of resources", len(self._publishers))
+        yield _named.gauge("sets_published", "Sets whose documents are all written", published)
+        yield _named.gauge("resources", "Resources of all sets", status.resources)
+        last = status.last_change
+        yield _named.gauge(
+            "last_change_timestamp_seconds",
+            "When the last change was recorded; NaN if there was none",
+            _UNKNOWN if last is None else last.timestamp(),
+        )
+        yield _named.gauge(
+            "journal_bytes", "Size of the journals on the disk", status.journal_bytes
+        )
+        counters = [one.source.counters for one in self._publishers]
+        changes = sum(one.changes for one in counters)
+        yield _named.counter("changes", "Changes that this process recorded", changes)
+        yield _named.durations(
+            "commit_seconds",
+            "Transactions of the journals, and the time of their flushes",
+            sum((one.commits for one in counters), Durations()),
+        )
+        yield _named.durations(
+            "file_flush_seconds",
+            "Documents and other files that were written, and the time of their flushes",
+            files.flushes,
+        )
+        yield from _hubs(status.hubs, [one.source for one in self._publishers])
+
+
+def _hubs(status: Sequence[HubStatus], sources: Sequence[SourceContext]) -> Iterator[Metric]:
+    found = {without_credentials(hub.uri): hub for hub in status}
+    yield _named.gauges(
+        "hub_up",
+        "Whether the hub accepts what it is sent; NaN if not known yet",
+        "hub",
+        {name: _UNKNOWN if one.reached is None else one.reached for name, one in found.items()},
+    )
+    yield _named.gauges(
+        "hub_unsent_changes",
+        f"Changes that the hub lacks, {MOST_COUNTED:,} of a set at most",
+        "hub",
+        {name: one.waiting for name, one in found.items()},
+    )
+    yield _named.gauges(
+        "hub_through_timestamp_seconds",
+        "Up to when the hub has every change",
+        "hub",
+        {name: one.through.timestamp() for name, one in found.items()},
+    )
+    sent: dict[str, list[HubCounters]] = {}
+    for source in sources:
+        for hub in source.hubs:
+            name = without_credentials(hub_name(hub))
+            sent.setdefault(name, []).append(source.counters.hubs[hub.uri])
+    for name, about, count in (
+        ("hub_fragments", "Fragments that were sent, with heartbeats", "fragments"),
+        ("hub_fragment_bytes", "Bytes of these fragments", "bytes"),
+        ("hub_failures", "Connections that failed, and refused fragments", "failures"),
+    ):
+        values = {hub: sum(getattr(one, count) for one in each) for hub, each in sent.items()}
+        yield _named.counters(name, about, "hub", values)
+    yield _named.histogram(
+        "hub_lag_seconds",
+        "From the datetime of a change until a hub had accepted it",
+        sum((one.lags for each in sent.values() for one in each), Histogram()),
+    )

@@ -1,0 +1,151 @@
+"""The status of the sets of a Source and of their hubs, read from the journals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from rsnotify.format.datetimes import Instant, from_microseconds
+from rsnotify.format.hashes import SetSum
+from rsnotify_publisher.hubs import Hub
+from rsnotify_publisher.journal import Journal
+
+if TYPE_CHECKING:
+    from rsnotify_publisher.publisher import Publisher
+
+#: Largest number of changes that are counted for a hub that lacks them.
+MOST_COUNTED = 10_000
+#: A hub that works accepts each heartbeat within this many seconds.
+_LATE = 5.0
+
+
+class HubStatus(Struct, frozen=True):
+    """The status of a hub.
+
+    Args:
+        uri: The hub, by the URIs of its nodes with commas between them.
+        waiting: Number of changes that it lacks, `MOST_COUNTED` at most.
+        through: It has everything up to this instant.
+        reached: Whether it accepts what it is sent; None if not known yet.
+        reached_before: Whether it has accepted anything since the start.
+    """
+
+    uri: str
+    waiting: int
+    through: Instant
+    reached: bool | None
+    reached_before: bool
+
+
+class SourceStatus(Struct, frozen=True):
+    """The status of all sets together.
+
+    Args:
+        resources: Number of resources.
+        changes: Number of changes since the start, of all processes.
+        hubs: The hubs.
+        last_change: When the last change was recorded; None if there was none.
+        journal_bytes: Size of the journals on the disk.
+    """
+
+    resources: int
+    changes: int
+    hubs: tuple[HubStatus, ...]
+    last_change: Instant | None = None
+    journal_bytes: int = 0
+
+
+def hub_name(hub: Hub) -> str:
+    return ", ".join(hub.nodes)
+
+
+class _Set:
+    def __init__(self, publisher: Publisher) -> None:
+        self.publisher = publisher
+        self._source = publisher.source
+        self._journal: Journal | None = None
+        #: The last change that was seen (µs); None before the first reading.
+        self._seen: int | None = None
+        self._started = 0
+        self._first: dict[str, int] = {}
+        self.changes = 0
+        self.resources = 0
+        self.last_change = 0
+
+    @property
+    def journal_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self._source.folder.glob("journal.sqlite3*"))
+
+    def read(self) -> list[HubStatus]:
+        if self._journal is None:
+            self._journal = self._source.open_journal()
+        self._journal.bring_up_to_date()
+        with self._journal.snapshot() as state:
+            if self._seen is None:
+                self._seen, self._started = state.last_change, self._source.clock()
+            self.changes += self._journal.count_changes(self._seen)
+            self._seen = self.last_change = state.last_change
+            self.resources = 0 if state.sum is None else SetSum.parse(state.sum).count
+            return [self._status(self._journal, hub) for hub in self._source.hubs]
+
+    def _status(self, journal: Journal, hub: Hub) -> HubStatus:
+        uri = hub.uri
+        through, now = journal.cursor(uri), self._source.clock()
+        patience = (2 * self._source.options.heartbeat + _LATE) * 1_000_000
+        reached_before = through > self._first.setdefault(uri, through)
+        reached: bool | None = reached_before and now - through <= patience
+        if not reached and now - self._started <= patience:
+            reached = None
+        waiting = journal.count_changes(through, MOST_COUNTED)
+        return HubStatus(
+            hub_name(hub), waiting, from_microseconds(through), reached, reached_before
+        )
+
+    def close(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+
+class StatusReader:
+    """Reads the status of those of the Publishers that run from their journals.
+
+    The journals stay open until `close`.
+    """
+
+    def __init__(self, publishers: Sequence[Publisher]) -> None:
+        self._sets = [_Set(publisher) for publisher in publishers]
+
+    def read(self) -> SourceStatus:
+        hubs: dict[str, HubStatus] = {}
+        for each in filter(lambda one: one.publisher.is_running, self._sets):
+            for hub in each.read():
+                before = hubs.get(hub.uri)
+                hubs[hub.uri] = hub if before is None else _worse(before, hub)
+        resources = sum(each.resources for each in self._sets)
+        changes = sum(each.changes for each in self._sets)
+        last = max((each.last_change for each in self._sets), default=0)
+        return SourceStatus(
+            *(resources, changes, tuple(hubs.values())),
+            last_change=from_microseconds(last) if last else None,
+            journal_bytes=sum(each.journal_bytes for each in self._sets),
+        )
+
+    def close(self) -> None:
+        for each in self._sets:
+            each.close()
+
+
+def _worse(first: HubStatus, second: HubStatus) -> HubStatus:
+    """Return the status of a hub that two sets push to."""
+    states = (first.reached, second.reached)
+    reached = False if False in states else None if None in states else True
+    return HubStatus(
+        first.uri,
+        min(first.waiting + second.waiting, MOST_COUNTED),
+        min(first.through, second.through),
+        reached,
+        first.reached_before and second.reached_before,
+    )

@@ -1,0 +1,165 @@
+"""The status of a Source or a Destination over HTTP: `/metrics`, `/healthz` and `/readyz`."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from time import perf_counter
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    SummaryMetricFamily,
+)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+
+from rsnotify.runtime.counters import Durations, Histogram
+from rsnotify.runtime.serving import add_security_headers, host_in, serving
+
+#: How long a text of metrics is cached, as a multiple of the time to make it.
+CACHE_FACTOR = 10
+
+
+class Families:
+    """Makes metric families whose names begin with a prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    def gauge(self, name: str, about: str, value: float) -> Metric:
+        return GaugeMetricFamily(self._prefix + name, about, value=value)
+
+    def counter(self, name: str, about: str, value: float) -> Metric:
+        return CounterMetricFamily(self._prefix + name, about, value=value)
+
+    def gauges(self, name: str, about: str, label: str, values: Mapping[str, float]) -> Metric:
+        """Return a gauge with a value for each value of a label."""
+        family = GaugeMetricFamily(self._prefix + name, about, labels=[label])
+        for each, value in values.items():
+            family.add_metric([each], value)
+        return family
+
+    def counters(self, name: str, about: str, label: str, values: Mapping[str, float]) -> Metric:
+        family = CounterMetricFamily(self._prefix + name, about, labels=[label])
+        for each, value in values.items():
+            family.add_metric([each], value)
+        return family
+
+    def histogram(self, name: str, about: str, found: Histogram) -> Metric:
+        return HistogramMetricFamily(
+            self._prefix + name, about, buckets=found.buckets(), sum_value=found.sum
+        )
+
+    def durations(self, name: str, about: str, found: Durations) -> Metric:
+        return SummaryMetricFamily(
+            self._prefix + name, about, count_value=found.count, sum_value=found.seconds
+        )
+
+
+class MetricsText(Collector):
+    """The metrics of a role and of its process as text.
+
+    A text is cached for ten times as long as it took to make, so frequent requests cannot occupy
+    the program.
+    """
+
+    def __init__(
+        self,
+        families: Callable[[], Iterable[Metric]],
+        timer: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._families = families
+        self._timer = timer
+        self._body, self._stale = b"", timer()
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families()
+
+    def text(self) -> bytes:
+        begin = self._timer()
+        if begin >= self._stale:
+            self._body = generate_latest(self._registry)
+            end = self._timer()
+            self._stale = end + CACHE_FACTOR * (end - begin)
+        return self._body
+
+    def answer(self) -> web.Response:
+        return metrics_response(self.text())
+
+
+def metrics_response(body: bytes) -> web.Response:
+    return web.Response(
+        body=body,
+        headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4, "Cache-Control": "no-store"},
+    )
+
+
+@asynccontextmanager
+async def serving_status(
+    listener: socket.socket,
+    families: Callable[[], Iterable[Metric]],
+    not_ready: Callable[[], str],
+    *routes: web.RouteDef,
+) -> AsyncIterator[None]:
+    """Serve the status within the context, and close the socket at its end.
+
+    Args:
+        listener: The listening socket.
+        families: Returns the metrics; called in a thread.
+        not_ready: Returns in a sentence why the program is not ready, or "".
+        routes: Further routes.
+    """
+    metrics = MetricsText(families)
+    making = asyncio.Lock()
+
+    async def answer_metrics(request: web.Request) -> web.Response:
+        async with making:  # in a thread, as a fleet may have thousands of Sources
+            return metrics_response(await asyncio.to_thread(metrics.text))
+
+    async def healthz(request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(request: web.Request) -> web.Response:
+        reason = not_ready()
+        return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
+
+    app = web.Application(middlewares=[_own_names(listener)])
+    app.on_response_prepare.append(add_security_headers)
+    app.router.add_get("/metrics", answer_metrics)
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
+    app.add_routes(routes)
+    async with serving(app, listener, shutdown_timeout=1, most=100):
+        yield
+
+
+def _own_names(listener: socket.socket) -> Middleware:
+    """Refuse other names of a server at a loopback address, as of a site that points to it."""
+    is_local = _is_loopback(listener.getsockname()[0])
+
+    @web.middleware
+    async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
+        host = host_in(request.host) or ""
+        if is_local and host != "localhost" and not _is_loopback(host):
+            raise web.HTTPForbidden(text="use the address of this server, or localhost\n")
+        return await handler(request)
+
+    return checked
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,192 @@
+"""The status of followed Sources as JSON at `/status`, as a page at `/`, and in a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, nullcontext
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import typer
+from msgspec import Struct
+
+from rsnotify.errors import ConfigurationError, Unavailable, counted
+from rsnotify.runtime.command_line import printable
+from rsnotify.runtime.command_reports import print_result
+from rsnotify_subscriber.commands.report import status_facts
+from rsnotify_subscriber.fleet.fleet import FollowedSourceStatus, Standing, standing
+
+if TYPE_CHECKING:
+    from aiohttp import web
+    from rich.console import Group
+
+    from rsnotify.runtime.command_status import StatusServer
+    from rsnotify_subscriber.fleet.fleet import Fleet
+    from rsnotify_subscriber.subscriber import Subscriber
+
+_STATIC = Path(__file__).with_name("static")
+_PATH = "status"
+_PATIENCE = 30.0
+_COLORS = {Standing.LEVEL: "green", Standing.BEHIND: "yellow", Standing.DOUBT: "red"}
+
+
+def serving_follower(
+    follower: Subscriber | Fleet, status: StatusServer
+) -> AbstractAsyncContextManager[None]:
+    """Serve the status, the metrics and the page of a follower within the context."""
+    if not status.is_listening:
+        return nullcontext()
+    from rsnotify_subscriber.metrics import FollowMetrics, not_ready
+
+    families = FollowMetrics(follower).collect
+    return status.serving(families, lambda: not_ready(follower), *routes(follower))
+
+
+def routes(follower: Subscriber | Fleet) -> list[web.RouteDef]:
+    """Return the routes of the page and of its data."""
+    from aiohttp import web
+
+    from rsnotify.runtime.serving import page_files
+    from rsnotify_subscriber.metrics import statuses
+
+    async def status(request: web.Request) -> web.Response:
+        rows = [_row(name, one) for name, one in statuses(follower).items()]
+        body = msgspec.json.encode({"at": datetime.now(UTC), "sources": rows})
+        headers = {"Cache-Control": "no-store"}
+        return web.Response(body=body, content_type="application/json", headers=headers)
+
+    return [web.get(f"/{_PATH}", status), *page_files(_STATIC)]
+
+
+def _row(name: str, one: FollowedSourceStatus) -> dict[str, Any]:
+    facts = status_facts(one.status) | {"phase": one.phase, "error": one.error}
+    return {"name": name, "url": one.url, "standing": standing(one)} | facts
+
+
+class StatusRow(Struct, frozen=True):
+    """What a terminal shows of the row of a Source."""
+
+    name: str
+    standing: Standing
+    through: datetime | None = None
+    behind_since: datetime | None = None
+    lag_ms: float | None = None
+    push: str = "off"
+    pending: int = 0
+    doubts: list[str] = []
+    error: str | None = None
+
+    @property
+    def reason(self) -> str:
+        reasons = [self.error] if self.error else self.doubts
+        return "" if self.standing is Standing.LEVEL else printable("; ".join(reasons))
+
+    @property
+    def push_words(self) -> str:
+        if self.through is None and self.push != "up":
+            return ""
+        return {"up": "push", "down": "polling: no hub"}.get(self.push, "polling")
+
+
+class StatusRows(Struct, frozen=True):
+    at: datetime
+    sources: list[StatusRow]
+
+
+def show_status(place: str, *, json: bool) -> None:
+    """Print the status of a follower that runs, by its `--status-port` or URL.
+
+    The exit code is 1 unless all copies are level.
+    """
+    body = _get(_url(place))
+    try:
+        found = msgspec.json.decode(body, type=StatusRows)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise Unavailable(place, "what answers there is no `rsnotify follow`") from None
+    if json:
+        typer.echo(body.decode())
+    elif sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(_table(found))
+    else:
+        print_result(None, _lines(found), json=False)
+    if any(row.standing is not Standing.LEVEL for row in found.sources):
+        raise typer.Exit(1)
+
+
+def _url(place: str) -> str:
+    if place.isdecimal():
+        place = f"http://127.0.0.1:{place}"
+    elif "://" not in place:
+        place = f"http://{place}"
+    if not place.startswith(("http://", "https://")):
+        raise ConfigurationError(f"{place!r} is no status; give its port, or its URL")
+    return f"{place.removesuffix(_PATH).rstrip('/')}/{_PATH}"
+
+
+def _get(url: str) -> bytes:
+    import urllib.error
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(url, timeout=_PATIENCE) as response:
+            return bytes(response.read())
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise Unavailable(url, f"it answered {error.code}, so it is no status") from None
+    except (OSError, ValueError):
+        hint = "start `rsnotify follow` with --status-port, and give that port"
+        raise Unavailable(url, f"nothing answers there; {hint}") from None
+
+
+def _lines(found: StatusRows) -> Iterator[str]:
+    for row in found.sources:
+        why = f": {row.reason}" if row.reason else ""
+        yield f"{row.standing:<6}  {row.name}  synced through {_time(row.through)}{why}"
+    yield _sums(found)
+
+
+def _table(found: StatusRows) -> Group:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None)
+    for title in ("", "Source", "for", "synced through", "lag", "by", "pending"):
+        table.add_column(title, justify="right" if title in ("for", "lag", "pending") else "left")
+    rows = sorted(found.sources, key=lambda row: list(Standing).index(row.standing))
+    for row in rows:
+        table.add_row(
+            Text(row.standing, style=_COLORS[row.standing]),
+            Text(printable(row.name), overflow="fold"),
+            "" if row.behind_since is None else _duration(found.at - row.behind_since),
+            _time(row.through),
+            "" if row.lag_ms is None else f"{row.lag_ms:.1f} ms",
+            row.push_words,
+            f"{row.pending:,}",
+        )
+    reasons = [Text(f"{printable(one.name)}: {one.reason}") for one in rows if one.reason]
+    return Group(table, Text(), *reasons, Text(_sums(found)))
+
+
+def _sums(found: StatusRows) -> str:
+    count = [row.standing for row in found.sources].count
+    others = {"behind": count(Standing.BEHIND), "in doubt": count(Standing.DOUBT)}
+    rest = "".join(f", {number:,} {what}" for what, number in others.items() if number)
+    return f"{count(Standing.LEVEL):,} of {counted(len(found.sources), 'Source')} level{rest}"
+
+
+def _time(moment: datetime | None) -> str:
+    return "never" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}Z"
+
+
+def _duration(past: timedelta) -> str:
+    seconds = int(past.total_seconds())
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
