@@ -451,6 +451,12 @@ class Follower:
         return isinstance(self._catch_up.run, BaselineRun)
 
     @property
+    def share_listed(self) -> float | None:
+        """The part of the lists that a baseline under way has read, as far as it is known."""
+        run = self._catch_up.run
+        return run.baseline.share_read if isinstance(run, BaselineRun) else None
+
+    @property
     def is_comparing(self) -> bool:
         """Whether a comparison is under way, or about to begin for what the copy has lost."""
         return self._catch_up.is_comparing

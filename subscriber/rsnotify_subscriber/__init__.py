@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rsnotify_subscriber.auditing.repair import Repair, repair
     from rsnotify_subscriber.content.patch_functions import Patch
     from rsnotify_subscriber.events import (
+        Activity,
+        ActivityKind,
         Audited,
         BaselineBegun,
         BaselineComplete,
@@ -62,6 +64,8 @@ else:
             "rsnotify.errors": ("PatchError",),
             "rsnotify_subscriber.content.patch_functions": ("Patch",),
             "rsnotify_subscriber.events": (
+                "Activity",
+                "ActivityKind",
                 "Audited",
                 "BaselineBegun",
                 "BaselineComplete",
@@ -93,6 +97,8 @@ else:
     )
 
 __all__ = [
+    "Activity",
+    "ActivityKind",
     "Audit",
     "Audited",
     "BaselineBegun",

@@ -9,6 +9,7 @@ import typer
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.runtime.command_line import complain, option, with_arguments
+from rsnotify.runtime.command_reports import Quiet, print_result
 from rsnotify_subscriber.commands.follow_options import (
     FollowArguments,
     Json,
@@ -36,6 +37,7 @@ def follow(
     once: Annotated[bool, typer.Option("--once", help="Catch up, then exit.")] = False,
     state: State = None,
     json: Json = False,
+    quiet: Quiet = False,
     *,
     arguments: FollowArguments,
 ) -> None:
@@ -58,7 +60,7 @@ def follow(
     from rsnotify_subscriber.subscriber import Subscriber
 
     if config is not None:
-        follow_all(config, given_settings(context), once=once, json=json)
+        follow_all(config, given_settings(context), once=once, json=json, quiet=quiet)
         return
     if url is None or dest is None:
         raise ConfigurationError("name the Source and the folder of its mirror, or --config FILE")
@@ -69,7 +71,7 @@ def follow(
             state=state or default_state(dest),
             options=arguments.options(server.callbacks),
         )
-        report = SubscriberReport(json=json)
+        report = SubscriberReport(json=json, quiet=quiet, transient=once)
         failure = None
         try:
             follow_and_show(subscriber, server, report, once=once)
@@ -80,10 +82,8 @@ def follow(
                 raise
             failure = complain(error, 1)
     status = subscriber.status
-    if once and json:
-        report.show(status)
-    elif once:
-        typer.echo(report.outcome(status))
+    if once:
+        print_result(report.facts(status), [report.outcome(status)], json=json)
     if failure is None and once and (status.foreign or not status.level):
         failure = complain(not_level(status), 1)
     if failure is not None:

@@ -20,9 +20,15 @@ from rich.text import Text
 
 from rsnotify.errors import ConfigurationError, counted
 from rsnotify.runtime.command_line import complain, given_options, printable, require_files
-from rsnotify.runtime.command_reports import StatusReport
+from rsnotify.runtime.command_reports import StatusReport, print_result
 from rsnotify_subscriber.commands.follow_options import CallbackServer
-from rsnotify_subscriber.commands.report import LOOKING, follow_and_show, not_level, status_facts
+from rsnotify_subscriber.commands.report import (
+    LOOKING,
+    follow_and_show,
+    not_level,
+    status_facts,
+    work_of,
+)
 from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration, load
 from rsnotify_subscriber.fleet.fleet import (
@@ -46,8 +52,8 @@ Statuses = Mapping[str, FollowedSourceStatus]
 class FleetReport(StatusReport[Statuses]):
     """Shows the statuses of many Sources. JSON has those that changed; lines, new failures."""
 
-    def __init__(self, *, json: bool = False) -> None:
-        super().__init__(LOOKING, json=json)
+    def __init__(self, *, json: bool = False, quiet: bool = False) -> None:
+        super().__init__(LOOKING, json=json, quiet=quiet)
         self._last: dict[str, FollowedSourceStatus] = {}
         self._failing: tuple[str, ...] = ()
         self._limits: dict[str, tuple[str, ...]] = {}
@@ -124,6 +130,10 @@ class FleetReport(StatusReport[Statuses]):
 def _standing(one: FollowedSourceStatus) -> str:
     if one.phase is not Phase.FOLLOWED:
         return str(one.phase)
+    if (activity := one.status.activity) is not None:
+        work = work_of(activity)
+        share = f", {work.done / work.total:.0%}" if work.total else ""
+        return f"{work.text}{share}"
     if one.status.level:
         return "level"
     return printable("; ".join(one.status.doubts)) or "behind"
@@ -137,7 +147,7 @@ def _urgency(one: FollowedSourceStatus) -> tuple[bool, bool, int]:
 _FILES_PER_SOURCE = 16
 _OTHER_FILES = 256
 #: The options that describe how the command works, and not how a Source is followed.
-_OF_THE_COMMAND = ("config", "once", "json")
+_OF_THE_COMMAND = ("config", "once", "json", "quiet")
 #: The options that only one Source can have.
 _OF_ONE_SOURCE = ("url", "dest", "state", "login", "bearer", "header")
 _FILES = {"mqtt_ca", "mqtt_certificate", "mqtt_key", "xmpp_ca"}
@@ -157,7 +167,9 @@ def given_settings(context: typer.Context) -> dict[str, Any]:
     return dict(msgspec.to_builtins(found))
 
 
-def follow_all(path: Path, options: Mapping[str, Any], *, once: bool, json: bool) -> None:
+def follow_all(
+    path: Path, options: Mapping[str, Any], *, once: bool, json: bool, quiet: bool
+) -> None:
     """Follow all Sources in a file; with `once`, end when all are level.
 
     The options override its `[defaults]` and `[websub]`.
@@ -165,7 +177,7 @@ def follow_all(path: Path, options: Mapping[str, Any], *, once: bool, json: bool
     read = partial(_read, path, options)
     configuration = read()
     websub = configuration.websub
-    report = FleetReport(json=json)
+    report = FleetReport(json=json, quiet=quiet)
     with CallbackServer(websub.url, websub.host, websub.port, websub.terms) as server:
         fleet = Fleet(configuration.limits)
         make = partial(build, shared=fleet.shared, callbacks=server.callbacks)
@@ -174,7 +186,8 @@ def follow_all(path: Path, options: Mapping[str, Any], *, once: bool, json: bool
             watch = partial(_watch_files, reloader, read)
             follow_and_show(fleet, server, report, once=once, beside=None if once else watch)
     if once:
-        report.show(fleet.status)
+        statuses = fleet.status
+        print_result(report.facts(statuses), [report.sentence(statuses)], json=json)
         _end(fleet)
 
 
