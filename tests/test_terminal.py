@@ -109,7 +109,7 @@ def follow(folder: Path) -> tuple[str, ...]:
 
 COMMANDS = [
     pytest.param(source, "recorded since the start", id="source"),
-    pytest.param(follow, "changes applied", id="follow"),
+    pytest.param(follow, "looking for the Source", id="follow"),
 ]
 
 
@@ -132,6 +132,6 @@ def test_a_log_line_appears_above_the_live_display(
 def test_a_log_in_a_file_does_not_appear_in_the_terminal(tmp_path: Path):
     errors = tmp_path / "errors"
     with terminal(*follow(tmp_path), errors=errors) as screen:
-        screen.shows("changes applied", times=5)
+        screen.shows("looking for the Source", times=5)
     assert LOGGED.match(errors.read_text())
     assert not any(LOGGED.search(line) for line in screen.lines())

@@ -233,7 +233,7 @@ class DisplayLine(Struct, frozen=True):
         figures: What is shown, the most important first.
         share: How full the bar is; None for no bar.
         style: The style of the first figure of a line without a bar.
-        below: Sentences under the line, which may be longer than the terminal is wide.
+        below: Sentences under the line; under a bar, only as much of each as there is room for.
     """
 
     text: str
@@ -271,7 +271,11 @@ class DisplayLine(Struct, frozen=True):
             line.highlight_words([self.figures[0]], self.style)
         line.truncate(width, overflow="ellipsis")
         yield line
-        yield from (Text(f"  {printable(sentence)}") for sentence in self.below)
+        for sentence in self.below:
+            text = Text(f"  {printable(sentence)}")
+            if self.share is not None:
+                text.truncate(width, overflow="ellipsis")
+            yield text
 
 
 def can_draw(stream: TextIO) -> bool:

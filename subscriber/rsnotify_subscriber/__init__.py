@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rsnotify_subscriber.auditing.repair import Repair, repair
     from rsnotify_subscriber.content.patch_functions import Patch
     from rsnotify_subscriber.events import (
-        Activity,
         ActivityKind,
         Audited,
         BaselineBegun,
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
         PushState,
         PushUp,
         Status,
+        SyncActivity,
     )
     from rsnotify_subscriber.fetching.credentials import Credentials
     from rsnotify_subscriber.fleet import Fleet, Limits
@@ -64,7 +64,7 @@ else:
             "rsnotify.errors": ("PatchError",),
             "rsnotify_subscriber.content.patch_functions": ("Patch",),
             "rsnotify_subscriber.events": (
-                "Activity",
+                "SyncActivity",
                 "ActivityKind",
                 "Audited",
                 "BaselineBegun",
@@ -97,7 +97,6 @@ else:
     )
 
 __all__ = [
-    "Activity",
     "ActivityKind",
     "Audit",
     "Audited",
@@ -133,6 +132,7 @@ __all__ = [
     "Retry",
     "Status",
     "Subscriber",
+    "SyncActivity",
     "TransactionalHandler",
     "Transport",
     "TransportListener",

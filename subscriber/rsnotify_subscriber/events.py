@@ -47,7 +47,7 @@ class ActivityKind(StrEnum):
     REPAIRING = "repairing"
 
 
-class Activity(Struct):
+class SyncActivity(Struct):
     """Work that may take long, and how much of it is done.
 
     Args:
@@ -128,7 +128,7 @@ class Status(Struct, frozen=True):
     foreign_files: tuple[str, ...] = ()
     error: str | None = None
     received: int = 0
-    activity: Activity | None = None
+    activity: SyncActivity | None = None
 
 
 def foreign_files(count: int, paths: Sequence[str]) -> str:

@@ -23,7 +23,7 @@ from rsnotify.runtime.tasks import wait_for_event
 from rsnotify.selection import push_selection_for
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.discovery import OfferDiscovery, SourceIdentification
-from rsnotify_subscriber.events import Activity, ActivityKind, Announcer, Event, Status
+from rsnotify_subscriber.events import ActivityKind, Announcer, Event, Status, SyncActivity
 from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
@@ -355,5 +355,5 @@ def _status_of(state: DestinationState) -> Status:
         resources=state.resources,
         through=through,
         compared=state.compared(),
-        activity=Activity(ActivityKind.FINDING),
+        activity=SyncActivity(ActivityKind.FINDING),
     )

@@ -49,7 +49,7 @@ from rsnotify_subscriber.content.resolver import contradiction_in
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.discovery import OfferDiscovery, base_of, discover, same_set
 from rsnotify_subscriber.discovery.membership import SetMembership
-from rsnotify_subscriber.events import Activity, ActivityKind
+from rsnotify_subscriber.events import ActivityKind, SyncActivity
 from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials, without_login
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
@@ -428,7 +428,7 @@ async def audit(
     allow_private_addresses: bool = False,
     credentials: Credentials = NO_CREDENTIALS,
     progress: Callable[[int, int], None] | None = None,
-    activity: Activity | None = None,
+    activity: SyncActivity | None = None,
 ) -> Audit:
     """Compare a mirror with its Source, content against hash.
 
@@ -451,7 +451,7 @@ async def audit(
         raise ConfigurationError(f"there is no folder {folder} to compare with the Source")
     place = default_state(folder) if state is None else Path(state)
     known = read_identity(place)
-    activity = activity or Activity(ActivityKind.FINDING)
+    activity = activity or SyncActivity(ActivityKind.FINDING)
     sessions = Sessions(
         url, allow_private_addresses=allow_private_addresses, credentials=credentials
     )
@@ -476,7 +476,8 @@ async def audit(
             for attempt in range(_ATTEMPTS):
                 if attempt:
                     await asyncio.sleep(pause)
-                activity.kind, activity.document = ActivityKind.READING, "Source's documents"
+                activity.kind = ActivityKind.READING
+                activity.document = f"Source's documents{' again' if attempt else ''}"
                 activity.done, activity.total, activity.bytes = 0, None, 0
                 found = await comparison.compare(await expectation.read())
                 if found.in_step:
@@ -517,7 +518,7 @@ class _MirrorComparison:
         tree: MirrorTree,
         identity: Identity,
         state: Path,
-        activity: Activity,
+        activity: SyncActivity,
         progress: Callable[[int, int], None] | None,
     ) -> None:
         self._fetcher = fetcher

@@ -19,7 +19,7 @@ from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import ChangeType
 from rsnotify_subscriber.auditing.auditor import Audit, audit
-from rsnotify_subscriber.events import Activity, ActivityKind
+from rsnotify_subscriber.events import ActivityKind, SyncActivity
 from rsnotify_subscriber.mirror import FolderMirror, MirrorTree, default_state
 from rsnotify_subscriber.options import DEFAULT_OPTIONS, FollowOptions
 from rsnotify_subscriber.storage.destination_state import DestinationState
@@ -64,7 +64,7 @@ async def repair(
     remove_foreign: bool = False,
     pause: float = 1.0,
     progress: Callable[[int, int], None] | None = None,
-    activity: Activity | None = None,
+    activity: SyncActivity | None = None,
 ) -> Repair:
     """Fetch again, or remove, what an audit finds, and audit again.
 
@@ -88,7 +88,7 @@ async def repair(
     """
     folder = Path(folder)
     place = default_state(folder) if state is None else Path(state)
-    activity = activity or Activity(ActivityKind.FINDING)
+    activity = activity or SyncActivity(ActivityKind.FINDING)
     known = await to_thread(read_identity, place)
     if known is None:
         raise ConfigurationError(

@@ -72,7 +72,7 @@ def audit(
     from rsnotify_subscriber.auditing.auditor import audit as audit_mirror
     from rsnotify_subscriber.auditing.repair import repair as repair_mirror
     from rsnotify_subscriber.commands.report import work_of
-    from rsnotify_subscriber.events import Activity, ActivityKind
+    from rsnotify_subscriber.events import ActivityKind, SyncActivity
     from rsnotify_subscriber.options import FollowOptions
 
     if dry_run and not repair:
@@ -84,7 +84,7 @@ def audit(
         credentials=arguments.credentials,
     )
 
-    activity = Activity(ActivityKind.FINDING)
+    activity = SyncActivity(ActivityKind.FINDING)
 
     async def compare() -> Audit | Repair:
         if repair:

@@ -19,7 +19,7 @@ from rsnotify.runtime.command_reports import (
     Work,
     duration,
 )
-from rsnotify_subscriber.events import Activity, ActivityKind, PushState, Status, foreign_files
+from rsnotify_subscriber.events import ActivityKind, PushState, Status, SyncActivity, foreign_files
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -55,7 +55,7 @@ class SubscriberReport(StatusReport[Status]):
         if status.lag_ms is not None:
             lag = status.lag_ms
             after = f"{lag:.0f} ms" if lag < 1_000 else duration(lag / 1_000)
-            self._lag = f", the last after {after}"
+            self._lag = f"the last after {after}"
         super().show(status)
 
     def sentence(self, status: Status) -> str:
@@ -118,14 +118,15 @@ class SubscriberReport(StatusReport[Status]):
             [
                 _standing_in_words(status),
                 _PUSH[status.push],
-                f"{counted(changes, 'change')} since the start{self._lag}",
+                f"{counted(changes, 'change')} since the start",
+                *([self._lag] if self._lag else []),
             ],
             style="green" if is_right else "yellow",
             below=[*doubts, *errors, *limits][:_SENTENCES],
         )
 
 
-def work_of(activity: Activity, compared: str = "resources") -> Work:
+def work_of(activity: SyncActivity, compared: str = "resources") -> Work:
     """Return the work to show; `compared` are what a comparison counts."""
     kind, things = activity.kind, "resources"
     if kind in (ActivityKind.FINDING, ActivityKind.READING, ActivityKind.DOWNLOADING):

@@ -59,12 +59,12 @@ from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.discovery.membership import SetMembership
 from rsnotify_subscriber.events import (
     LATE,
-    Activity,
     ActivityKind,
     EventWatch,
     OfferChanged,
     Status,
     StatusCounters,
+    SyncActivity,
 )
 from rsnotify_subscriber.following.applier import Applier
 from rsnotify_subscriber.following.push_monitor import PushChannels, RunContext, RunObservers
@@ -385,7 +385,7 @@ class Following:
         )
 
     @property
-    def _activity(self) -> Activity | None:
+    def _activity(self) -> SyncActivity | None:
         """What is being done that may take long."""
         follower, untried = self._follower, self._follower.untried
         received = self._context.fetcher.received
@@ -394,22 +394,22 @@ class Following:
             is_long = self._loop.time() - since >= LATE
             if is_long and fetch.package is not None:
                 total, done = fetch.package.length, received - before
-                return Activity(ActivityKind.DOWNLOADING, "", done, total, bytes=received)
+                return SyncActivity(ActivityKind.DOWNLOADING, "", done, total, bytes=received)
             if is_long:
-                return Activity(ActivityKind.READING, str(fetch.kind), bytes=received - before)
+                return SyncActivity(ActivityKind.READING, str(fetch.kind), bytes=received - before)
         is_first = self._is_first and not self._events.was_level
         if follower.baselining or (is_first and untried):
             kind = ActivityKind.COPYING if is_first else ActivityKind.COMPARING
             share = follower.share_listed if follower.baselining else 1.0
             total = None if share is None else round(self._listed / share)
-            done = max(0, self._listed - untried)
-            return Activity(kind, "", done, total, share != 1, received)
+            done = max(0, self._listed - follower.pending)
+            return SyncActivity(kind, "", done, total, share != 1, received)
         if self._copy.verified is not None:
             verified, held = self._copy.verified, self._state.resources
-            return Activity(ActivityKind.VERIFYING, "", verified, held, bytes=received)
+            return SyncActivity(ActivityKind.VERIFYING, "", verified, held, bytes=received)
         if untried and (before_behind := self._events.behind_from) is not None:
             done = self._counters.applied - before_behind
-            return Activity(ActivityKind.CATCHING_UP, "", done, done + untried, bytes=received)
+            return SyncActivity(ActivityKind.CATCHING_UP, "", done, done + untried, bytes=received)
         return None
 
     @property
