@@ -60,6 +60,10 @@ class Terminal:
             )
         assert found, self._written.decode(errors="replace")
 
+    @property
+    def text(self) -> str:
+        return self._written.decode(errors="replace")
+
     def end(self) -> None:
         self._process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -71,8 +75,7 @@ class Terminal:
 
     def lines(self) -> list[str]:
         lines, row, column = [""], 0, 0
-        text = self._written.decode(errors="replace")
-        for part in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", text):
+        for part in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", self.text):
             if part == "\n":
                 row, column = row + 1, 0
                 lines += [""] * (row + 1 - len(lines))

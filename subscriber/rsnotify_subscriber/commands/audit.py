@@ -130,8 +130,9 @@ def _facts(result: Audit | Repair) -> dict[str, Any]:
     return _facts(result.after or result.found) | {"repair": done}
 
 
+_UNKNOWN = "could not tell"
 #: The width of the longest kind.
-_WIDTH = len("could not tell")
+_WIDTH = len(_UNKNOWN)
 
 
 _UNLISTED = "no list names it, and the lists may be incomplete"
@@ -145,16 +146,16 @@ def _lines(result: Audit | Repair, shown: int | None) -> Iterator[str]:
     from rsnotify_subscriber.auditing.repair import Repair
 
     if not isinstance(result, Repair):
-        yield from _audit_lines(result, shown)
+        yield from audit_lines(result, shown)
         return
-    yield from _audit_lines(result.found, shown)
+    yield from audit_lines(result.found, shown)
     is_done = result.after is not None
     yield from _list("fetched" if is_done else "would fetch", result.fetched, shown)
     yield from _list("removed" if is_done else "would remove", result.removed, shown)
     left = [f"{name}: {reason}" for name, reason in result.left.items()]
     yield from _list("left" if is_done else "would leave", left, shown)
     if result.after is not None:
-        yield from _audit_lines(result.after, shown)
+        yield from audit_lines(result.after, shown)
 
 
 def _list(kind: str, names: Sequence[str], shown: int | None) -> Iterator[str]:
@@ -164,7 +165,8 @@ def _list(kind: str, names: Sequence[str], shown: int | None) -> Iterator[str]:
         yield f"{kind:{_WIDTH}}  … and {len(names) - shown:,} more; --all shows all"
 
 
-def _audit_lines(result: Audit, shown: int | None) -> Iterator[str]:
+def audit_lines(result: Audit, shown: int | None = None) -> Iterator[str]:
+    """Yield the differences by kind, at most so many of each, and the verdict."""
     for kind, names in _kinds(result).items():
         yield from _list(kind, names, shown)
     yield from _list("doubt", result.doubts, None)
@@ -184,9 +186,9 @@ def _kinds(result: Audit) -> dict[str, list[str]]:
         "not listed": [_with_reason(name, not_listed.get(name)) for name in files],
         "gone": [_with_reason(name, "its server does not have it any more") for name in gone],
         "unavailable": [
-            _with_reason(name, "its server does not have it") for name in result.absent
+            _with_reason(name, "its server does not have it, either") for name in result.absent
         ],
-        "could not tell": [_with_reason(name, reason) for name, reason in unknown.items()],
+        _UNKNOWN: [_with_reason(name, reason) for name, reason in unknown.items()],
     }
     return {kind: list(names) for kind, names in kinds.items() if names}
 
@@ -200,5 +202,8 @@ def _verdict(result: Audit) -> str:
     if result.in_step:
         return f"in step: {listed}"
     verdict = "could not tell" if result.in_step is None else "not in step"
-    counts = [f"{len(names):,} {kind}" for kind, names in _kinds(result).items()]
+    counts = [
+        f"{len(names):,} {'could not be compared' if kind == _UNKNOWN else kind}"
+        for kind, names in _kinds(result).items()
+    ]
     return f"{verdict}: {listed}, {', '.join([f'{result.equal:,} equal in the copy', *counts])}"

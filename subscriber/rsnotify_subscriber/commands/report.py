@@ -35,9 +35,9 @@ LOOKING = str(ActivityKind.FINDING)
 #: The most doubts, limits and errors that a terminal shows.
 _SENTENCES = 3
 _PUSH = {
-    PushState.UP: "push is up",
-    PushState.DOWN: "push is down, so the Source is polled",
-    PushState.OFF: "the Source is polled",
+    PushState.UP: "push up",
+    PushState.DOWN: "push down: polling",
+    PushState.OFF: "polling",
 }
 
 
@@ -55,7 +55,7 @@ class SubscriberReport(StatusReport[Status]):
         if status.lag_ms is not None:
             lag = status.lag_ms
             after = f"{lag:.0f} ms" if lag < 1_000 else duration(lag / 1_000)
-            self._lag = f"the last after {after}"
+            self._lag = f"lag {after}"
         super().show(status)
 
     def sentence(self, status: Status) -> str:
@@ -118,7 +118,7 @@ class SubscriberReport(StatusReport[Status]):
             [
                 _standing_in_words(status),
                 _PUSH[status.push],
-                f"{counted(changes, 'change')} since the start",
+                counted(changes, "change"),
                 *([self._lag] if self._lag else []),
             ],
             style="green" if is_right else "yellow",
