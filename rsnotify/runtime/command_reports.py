@@ -302,7 +302,7 @@ def _live(first: RenderableType, *, on_stderr: bool = False, transient: bool) ->
 
 
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Show only results and errors, and no progress.")
+    bool, typer.Option("--quiet", help="Show only results and errors, and no progress.")
 ]
 
 #: Seconds between two looks at work, before it is shown in a terminal, and between two lines.
