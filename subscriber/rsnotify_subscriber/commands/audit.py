@@ -60,7 +60,7 @@ def audit(
     *,
     arguments: NetworkArguments,
 ) -> None:
-    """Compare DEST with the resources that the Source at URL lists, and list the differences.
+    """Compare DEST with the resources that the Source at URL lists.
 
     Exit code 0: in step. 1: not in step. 2: unknown.
 

@@ -391,7 +391,8 @@ class Following:
         received = self._context.fetcher.received
         if self._reading is not None and not untried and not self._is_level:
             fetch, since, before = self._reading
-            is_long = self._loop.time() - since >= LATE
+            is_first = follower.baselining and not self._listed
+            is_long = is_first or self._loop.time() - since >= LATE
             if is_long and fetch.package is not None:
                 total, done = fetch.package.length, received - before
                 return SyncActivity(ActivityKind.DOWNLOADING, "", done, total, bytes=received)

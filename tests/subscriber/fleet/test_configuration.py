@@ -290,7 +290,8 @@ def test_only_changed_sources_are_restarted(
 def test_every_setting_of_the_command_is_one_of_the_file() -> None:
     from rsnotify_subscriber.commands.follow import follow
 
-    options = set(follow.__annotations__) - {"context", "url", "config", "once", "json", "return"}
+    of_the_command = {"context", "url", "config", "once", "json", "quiet", "return"}
+    options = set(follow.__annotations__) - of_the_command
     websub = {name for name in options if name.startswith("callback_")}
     assert {name.removeprefix("callback_") for name in websub} == set(
         msgspec.structs.asdict(configuration(f'{SOURCE}dest = "x"').websub)
