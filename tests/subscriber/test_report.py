@@ -149,11 +149,20 @@ def active(kind: ActivityKind, *figures: Any, error: str | None = None) -> Statu
         (
             replace(BEHIND, doubts=("37 resources have changes that are not applied yet",)),
             [
-                "5,000 resources copied · behind by 37 changes, complete up to 30 s ago · push up "
-                "· 12 changes",
+                "5,000 resources copied · behind by 37 changes, 30 s · push up · 12 changes",
                 "  doubt: 37 resources have changes that are not applied yet",
             ],
             "37 pending",
+        ),
+        (
+            replace(BEHIND, pending=0),
+            ["5,000 resources copied · may be behind by 30 s · push up · 12 changes"],
+            "not level",
+        ),
+        (
+            replace(BEHIND, through=None, pending=3),
+            ["5,000 resources copied · not complete, 3 resources to copy · push up · 12 changes"],
+            "3 pending",
         ),
         (
             replace(UP, foreign=1, foreign_files=("mine",), limits=("no dates",)),

@@ -52,8 +52,8 @@ Statuses = Mapping[str, FollowedSourceStatus]
 class FleetReport(StatusReport[Statuses]):
     """Shows the statuses of many Sources. JSON has those that changed; lines, new failures."""
 
-    def __init__(self, *, json: bool = False, quiet: bool = False) -> None:
-        super().__init__(LOOKING, json=json, quiet=quiet)
+    def __init__(self, *, json: bool = False, quiet: bool = False, transient: bool = False) -> None:
+        super().__init__(LOOKING, json=json, quiet=quiet, transient=transient)
         self._last: dict[str, FollowedSourceStatus] = {}
         self._failing: tuple[str, ...] = ()
         self._limits: dict[str, tuple[str, ...]] = {}
@@ -177,7 +177,7 @@ def follow_all(
     read = partial(_read, path, options)
     configuration = read()
     websub = configuration.websub
-    report = FleetReport(json=json, quiet=quiet)
+    report = FleetReport(json=json, quiet=quiet, transient=once)
     with CallbackServer(websub.url, websub.host, websub.port, websub.terms) as server:
         fleet = Fleet(configuration.limits)
         make = partial(build, shared=fleet.shared, callbacks=server.callbacks)

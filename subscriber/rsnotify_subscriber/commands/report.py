@@ -153,10 +153,13 @@ def _standing_in_words(status: Status) -> str:
         return "up to date" if status.push is PushState.UP else "up to date at the last poll"
     through = status.through
     age = 0.0 if through is None else (datetime.now(UTC) - through).total_seconds()
-    behind = f"behind by {counted(status.pending, 'change')}" if status.pending else "may be behind"
     if through is None:
-        return f"{behind}, not complete yet"
-    return f"{behind}, complete up to {duration(max(0.0, age))} ago"
+        missing = f", {counted(status.pending, 'resource')} to copy" if status.pending else ""
+        return f"not complete{missing}"
+    lasting = duration(max(0.0, age))
+    if status.pending:
+        return f"behind by {counted(status.pending, 'change')}, {lasting}"
+    return f"may be behind by {lasting}"
 
 
 def status_facts(status: Status) -> dict[str, Any]:
