@@ -131,6 +131,7 @@ def test_without_a_terminal_long_work_writes_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command_reports, "_LOOK", 0.001)
+    monkeypatch.setattr(command_reports, "_LINE_EVERY", 3_600.0)
     shown_of(20)
     assert capsys.readouterr() == ("", ""), "it was over soon"
     monkeypatch.setattr(command_reports, "_LINE_EVERY", 0.0)

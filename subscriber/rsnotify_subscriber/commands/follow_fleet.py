@@ -20,7 +20,7 @@ from rich.text import Text
 
 from rsnotify.errors import ConfigurationError, counted
 from rsnotify.runtime.command_line import complain, given_options, printable, require_files
-from rsnotify.runtime.command_reports import StatusReport, print_result
+from rsnotify.runtime.command_reports import DisplayLine, StatusReport, print_result
 from rsnotify_subscriber.commands.follow_options import CallbackServer
 from rsnotify_subscriber.commands.report import (
     LOOKING,
@@ -122,9 +122,18 @@ class FleetReport(StatusReport[Statuses]):
                 str(status.push),
                 f"{status.through:%Y-%m-%d %H:%M:%S}" if status.through else "not yet",
             )
-        # A caption would be padded to the width of the terminal: the ^C that a terminal shows would
-        # then begin a new line, and the display could not erase its first line.
-        return Group(table, Text(self.sentence(statuses)))
+        sums = totals(statuses)
+        figures = [
+            f"pushed to by {sums.pushed:,}",
+            f"{sums.pending:,} pending",
+            counted(sums.resources, "resource"),
+            f"{counted(sums.applied, 'change')} applied",
+        ]
+        if sums.wrong:
+            figures.insert(0, f"{sums.wrong} in trouble")
+        # No caption: one would be as wide as the terminal.
+        level = f"{sums.level:,} of {counted(sums.sources, 'Source')} level"
+        return Group(table, DisplayLine(level, figures))
 
 
 def _standing(one: FollowedSourceStatus) -> str:
