@@ -63,7 +63,8 @@ class StatusReport(ABC, Generic[S]):
         self._quiet = quiet
         is_drawn = not (json or quiet) and can_draw(sys.stdout)
         self._live = _live(first, transient=transient) if is_drawn else None
-        self._state: object = None
+        #: What `state` returned for the last line.
+        self.last_state: object = None
         self._counts: object = None
         self._calls = 0
 
@@ -94,9 +95,9 @@ class StatusReport(ABC, Generic[S]):
         print_result(None, self.news(status), json=False)
         state, counts = self.state(status), self.counts(status)
         self._calls += 1
-        if state != self._state or (counts != self._counts and self._calls >= self.line_every):
+        if state != self.last_state or (counts != self._counts and self._calls >= self.line_every):
             typer.echo(self.sentence(status))
-            self._state, self._counts, self._calls = state, counts, 0
+            self.last_state, self._counts, self._calls = state, counts, 0
 
     @abstractmethod
     def sentence(self, status: S) -> str:

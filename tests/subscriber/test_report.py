@@ -204,7 +204,29 @@ def test_a_status_is_one_line_that_a_newcomer_understands(
     with console.capture() as shown:
         console.print(report.display(status))
     assert shown.get().splitlines() == drawn
-    assert written in capsys.readouterr().out
+    assert written in (capsys.readouterr().out or report.sentence(status))
+
+
+def test_only_long_work_is_written_as_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    report = SubscriberReport()
+    for done in range(9):
+        report.show(active(ActivityKind.COPYING, "", done, 100))
+    report.show(active(ActivityKind.COMPARING, "", 5, 100))
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("comparing: 5 of 100 resources")
+    for done in range(9):
+        report.show(active(ActivityKind.COMPARING, "", done, 100))
+    assert capsys.readouterr().out == ""
+    report.show(UP)
+    assert ", level, " in capsys.readouterr().out
+
+
+def test_the_doubts_that_a_terminal_does_not_show_are_counted() -> None:
+    doubted = Status(doubts=tuple("abcd"), error="e")
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(SubscriberReport().display(doubted))
+    assert shown.get().splitlines()[1:] == ["  doubt: a", "  doubt: b", "  and 3 more"]
 
 
 def test_a_quiet_report_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -133,8 +133,6 @@ def _facts(result: Audit | Repair) -> dict[str, Any]:
 _UNKNOWN = "could not tell"
 #: The width of the longest kind.
 _WIDTH = len(_UNKNOWN)
-
-
 _UNLISTED = "no list names it, and the lists may be incomplete"
 
 

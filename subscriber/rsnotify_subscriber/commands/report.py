@@ -90,8 +90,10 @@ class SubscriberReport(StatusReport[Status]):
     def state(self, status: Status) -> object:
         doubts = len(status.doubts)
         standing = status.level, doubts, status.in_step, status.foreign
+        if status.activity is not None and status.activity.kind is ActivityKind.FINDING:
+            return LOOKING, status.error
         if status.activity is not None:
-            return status.activity.kind, status.activity.document
+            return self.last_state  # it may be over soon; `counts` changes if it is not
         return status.push, status.way, status.baseline, *standing
 
     def counts(self, status: Status) -> object:
@@ -122,8 +124,14 @@ class SubscriberReport(StatusReport[Status]):
                 *([self._lag] if self._lag else []),
             ],
             style="green" if is_right else "yellow",
-            below=[*doubts, *errors, *limits][:_SENTENCES],
+            below=_first([*doubts, *errors, *limits]),
         )
+
+
+def _first(sentences: list[str]) -> list[str]:
+    if len(sentences) <= _SENTENCES:
+        return sentences
+    return [*sentences[: _SENTENCES - 1], f"and {len(sentences) - _SENTENCES + 1} more"]
 
 
 def work_of(activity: SyncActivity, compared: str = "resources") -> Work:
