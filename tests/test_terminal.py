@@ -60,6 +60,10 @@ class Terminal:
             )
         assert found, self._written.decode(errors="replace")
 
+    @property
+    def text(self) -> str:
+        return self._written.decode(errors="replace")
+
     def end(self) -> None:
         self._process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -71,8 +75,7 @@ class Terminal:
 
     def lines(self) -> list[str]:
         lines, row, column = [""], 0, 0
-        text = self._written.decode(errors="replace")
-        for part in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", text):
+        for part in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", self.text):
             if part == "\n":
                 row, column = row + 1, 0
                 lines += [""] * (row + 1 - len(lines))
@@ -109,7 +112,7 @@ def follow(folder: Path) -> tuple[str, ...]:
 
 COMMANDS = [
     pytest.param(source, "recorded since the start", id="source"),
-    pytest.param(follow, "changes applied", id="follow"),
+    pytest.param(follow, "looking for the Source", id="follow"),
 ]
 
 
@@ -132,6 +135,6 @@ def test_a_log_line_appears_above_the_live_display(
 def test_a_log_in_a_file_does_not_appear_in_the_terminal(tmp_path: Path):
     errors = tmp_path / "errors"
     with terminal(*follow(tmp_path), errors=errors) as screen:
-        screen.shows("changes applied", times=5)
+        screen.shows("looking for the Source", times=5)
     assert LOGGED.match(errors.read_text())
     assert not any(LOGGED.search(line) for line in screen.lines())

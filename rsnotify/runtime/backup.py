@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.runtime.command_reports import Quiet, Work, progress_of
 from rsnotify.runtime.state_folders import ROLES, flush, make_durably
 
 _NEW = "It must not exist, or be empty."
@@ -24,7 +25,7 @@ _Backup = Annotated[Path, typer.Argument(metavar="BACKUP", help="Folder of the b
 _NewBackup = Annotated[Path, typer.Argument(metavar="BACKUP", help=f"Folder of the backup. {_NEW}")]
 
 
-def backup(state: _State, backup: _NewBackup) -> None:
+def backup(state: _State, backup: _NewBackup, quiet: Quiet = False) -> None:
     """Copy the state of a program, which may be running.
 
     It is that of a Source, hub, Destination, relay or gateway. Once it is reported, the copy
@@ -34,10 +35,10 @@ def backup(state: _State, backup: _NewBackup) -> None:
         rsnotify backup rsnotify-hub hub-backup
         rsnotify backup data.rsnotify source-backup
     """
-    _copy(state, backup, "backed up")
+    _copy(state, backup, "backed up", "backing up", quiet=quiet)
 
 
-def restore(backup: _Backup, state: _NewState) -> None:
+def restore(backup: _Backup, state: _NewState, quiet: Quiet = False) -> None:
     """Restore a state from a backup.
 
     The program that uses the state is started afterwards. A Destination then compares all files.
@@ -46,11 +47,13 @@ def restore(backup: _Backup, state: _NewState) -> None:
         rsnotify restore hub-backup rsnotify-hub
         rsnotify restore source-backup data.rsnotify
     """
-    _copy(backup, state, "restored")
+    _copy(backup, state, "restored", "restoring", quiet=quiet)
 
 
-def _copy(source: Path, target: Path, done: str) -> None:
-    size = copy_state(source, target)
+def _copy(source: Path, target: Path, done: str, doing: str, *, quiet: bool) -> None:
+    amount = CopiedBytes()
+    with progress_of(lambda: Work(doing, done=amount.done, total=amount.total), quiet=quiet):
+        size = copy_state(source, target, amount)
     typer.echo(f"{done} {source} to {target}: {size / 1e6:.1f} MB")
 
 
@@ -62,7 +65,27 @@ _PARTIAL = ".partial"
 _RESTORED = "INSERT OR REPLACE INTO facts VALUES ('restored', CAST('true' AS BLOB))"
 
 
-def copy_state(source: Path, target: Path) -> int:
+class CopiedBytes:
+    """How many bytes were copied, and of how many, while `copy_state` runs in another thread."""
+
+    def __init__(self) -> None:
+        self.total: int | None = None
+        #: The copies that exist, of which SQLite may be writing the last.
+        self.copies: list[Path] = []
+
+    @property
+    def done(self) -> int:
+        return sum(map(_size, self.copies[:]))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def copy_state(source: Path, target: Path, amount: CopiedBytes | None = None) -> int:
     """Copy a state with all states in its folders, durably; return the number of bytes.
 
     A relay is a Destination and a Source: a change is in its journal before T covers it, so the
@@ -75,6 +98,7 @@ def copy_state(source: Path, target: Path) -> int:
     """
     import sqlite3  # which the help of commands does not need
 
+    amount = amount or CopiedBytes()
     databases = [path for name in ROLES for path in sorted(source.rglob(name))]
     if not databases:
         names = ", ".join(ROLES)
@@ -89,10 +113,15 @@ def copy_state(source: Path, target: Path) -> int:
             )
         make_durably(target, mode=0o700)
         copies = [target / path.relative_to(source) for path in databases]
+        amount.total = sum(map(_size, [*databases, *_files(source)]))
         for path, copy in zip(databases, copies, strict=True):
-            _copy_database(path, copy.with_name(copy.name + _PARTIAL))
+            partial = copy.with_name(copy.name + _PARTIAL)
+            amount.copies.append(partial)
+            _copy_database(path, partial)
         for path in _files(source):
-            _copy_file(path, target / path.relative_to(source))
+            copy = target / path.relative_to(source)
+            amount.copies.append(copy)
+            _copy_file(path, copy)
         # Without these, an incomplete copy is no state.
         for copy in copies:
             copy.with_name(copy.name + _PARTIAL).rename(copy)

@@ -1,23 +1,29 @@
-"""What commands print: a status while they run, and a result at their end.
+"""What commands print: a status or progress while they run, and a result at their end.
 
-Rich is imported only for a terminal, as that takes time.
+Rich is imported only for a terminal that can move its cursor, as that takes time; it respects
+`NO_COLOR`. Everything else gets lines.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Generic, Self, TextIO, TypeVar
 
 import msgspec
 import typer
+from msgspec import Struct
 
 from rsnotify.runtime.command_line import printable
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.live import Live
 
 S = TypeVar("S")
@@ -39,15 +45,26 @@ class StatusReport(ABC, Generic[S]):
     manager stores all lines, so a program to which nothing happens writes none.
 
     A subclass describes one kind of status.
+
+    Args:
+        first: What a terminal shows before the first status.
+        json: Whether each status is written as JSON.
+        quiet: Whether nothing is shown.
+        transient: Whether a terminal shows nothing any more at the end, as a result follows.
     """
 
     #: The number of calls of `show` between two lines while only counts change.
     line_every = 10
 
-    def __init__(self, first: str = "", *, json: bool = False) -> None:
+    def __init__(
+        self, first: str = "", *, json: bool = False, quiet: bool = False, transient: bool = False
+    ) -> None:
         self._json = json
-        self._live = _live(first) if not json and sys.stdout.isatty() else None
-        self._state: object = None
+        self._quiet = quiet
+        is_drawn = not (json or quiet) and can_draw(sys.stdout)
+        self._live = _live(first, transient=transient) if is_drawn else None
+        #: What `state` returned for the last line.
+        self.last_state: object = None
         self._counts: object = None
         self._calls = 0
 
@@ -60,7 +77,13 @@ class StatusReport(ABC, Generic[S]):
         if self._live is not None:
             self._live.stop()
 
+    @property
+    def is_live(self) -> bool:
+        return self._live is not None
+
     def show(self, status: S) -> None:
+        if self._quiet:
+            return
         if self._json:
             print_result(self.facts(status), (), json=True)
         elif self._live is not None:
@@ -72,9 +95,9 @@ class StatusReport(ABC, Generic[S]):
         print_result(None, self.news(status), json=False)
         state, counts = self.state(status), self.counts(status)
         self._calls += 1
-        if state != self._state or (counts != self._counts and self._calls >= self.line_every):
+        if state != self.last_state or (counts != self._counts and self._calls >= self.line_every):
             typer.echo(self.sentence(status))
-            self._state, self._counts, self._calls = state, counts, 0
+            self.last_state, self._counts, self._calls = state, counts, 0
 
     @abstractmethod
     def sentence(self, status: S) -> str:
@@ -103,39 +126,225 @@ class StatusReport(ABC, Generic[S]):
         return Text(self.sentence(status))
 
 
-def _live(first: RenderableType) -> Live:
-    """Return a live display; log lines appear above it if they go to the terminal too."""
+class Work(Struct, frozen=True):
+    """Work that may take long, and how much of it is done.
+
+    Args:
+        text: What is done, as "copying".
+        things: The plural of what is counted; empty if `done` and `total` are bytes.
+        is_estimate: Whether `total` is an estimate.
+        bytes: How many bytes were read or received for it, beside what is counted.
+    """
+
+    text: str
+    things: str = ""
+    done: int = 0
+    total: int | None = None
+    is_estimate: bool = False
+    bytes: int = 0
+
+
+#: The seconds from which rates are computed: at most, and at least.
+_WINDOW, _LEAST_WINDOW = 20.0, 2.0
+
+
+class ProgressMeter:
+    """Measures work by its last seconds: how fast it is, and how long it will take."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._work = Work("")
+        #: Times, and what was done and received by then.
+        self._samples: deque[tuple[float, int, int]] = deque()
+
+    def update(self, work: Work) -> None:
+        before, now = self._work, self._clock()
+        if work.text != before.text or work.done < before.done:
+            self._samples.clear()
+        self._work = work
+        self._samples.append((now, work.done, work.bytes))
+        while now - self._samples[0][0] > _WINDOW:
+            self._samples.popleft()
+
+    @property
+    def line(self) -> DisplayLine:
+        """The line of a terminal."""
+        work = self._work
+        share = work.done / work.total if work.total else None
+        return DisplayLine(work.text, self._figures(""), share)
+
+    @property
+    def sentence(self) -> str:
+        return f"{self._work.text}: {', '.join(self._figures(self._work.things))}"
+
+    def _figures(self, things: str) -> list[str]:
+        """Return what is known, the most important first."""
+        work = self._work
+        rate, byte_rate = self._rates()
+        figures = (
+            [_of_all(work) + (f" {things}" if things else "")] if work.done or work.total else []
+        )
+        if rate and work.total is not None and work.total > work.done:
+            figures.append(f"{duration((work.total - work.done) / rate)} left")
+        if not work.things:
+            return figures + ([f"{_size(rate)}/s"] if rate else [])
+        if rate:
+            figures.append(f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s")
+        if work.bytes:
+            figures.append(_size(work.bytes))
+        return figures + ([f"{_size(byte_rate)}/s"] if byte_rate else [])
+
+    def _rates(self) -> tuple[float, float]:
+        """Return how many things, and bytes, a second are done; 0 if that is not known yet."""
+        first, last = self._samples[0], self._samples[-1]
+        seconds = last[0] - first[0]
+        if seconds < _LEAST_WINDOW:
+            return 0.0, 0.0
+        return (last[1] - first[1]) / seconds, (last[2] - first[2]) / seconds
+
+
+def _of_all(work: Work) -> str:
+    shown = "{:,}".format if work.things else _size
+    if work.total is None:
+        return shown(work.done)
+    return f"{shown(work.done)} of {'about ' if work.is_estimate else ''}{shown(work.total)}"
+
+
+def _size(size: float) -> str:
+    from rich.filesize import decimal
+
+    return decimal(int(size))
+
+
+def duration(seconds: float) -> str:
+    minutes, hours = seconds / 60, seconds / 3_600
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{minutes:.0f} min" if minutes < 100 else f"{hours:,.0f} h"
+
+
+#: The widest bar, and the narrowest; the ^C that a terminal shows must not begin a new line.
+_BAR, _LEAST_BAR, _MARGIN = 24, 8, 3
+
+
+class DisplayLine(Struct, frozen=True):
+    """A line of a terminal: a text, a bar, and as many figures as there is room for.
+
+    Args:
+        figures: What is shown, the most important first.
+        share: How full the bar is; None for no bar.
+        style: The style of the first figure of a line without a bar.
+        below: Sentences under the line; under a bar, only as much of each as there is room for.
+    """
+
+    text: str
+    figures: Sequence[str] = ()
+    share: float | None = None
+    style: str = ""
+    below: Sequence[str] = ()
+
+    def parts(self, width: int, *, ascii_only: bool = False) -> tuple[str, str, str]:
+        """Return what is before the bar, the bar, and what is after it."""
+        separator = " | " if ascii_only else " · "
+        figures = list(self.figures)
+        least = len(self.text) + (_LEAST_BAR + 2 if self.share is not None else len(separator))
+        while len(figures) > 1 and least + len(separator.join(figures)) > width:
+            figures.pop()
+        after = separator.join(figures)
+        if self.share is None:
+            return self.text, "", (separator + after if after else "")
+        room = min(_BAR, width - len(self.text) - len(after) - 2)
+        if room < _LEAST_BAR:
+            return self.text, "", " " + after
+        full = int(room * min(1.0, self.share))
+        done, left = "#." if ascii_only else "━─"
+        return self.text + " ", done * full + left * (room - full), " " + after
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        from rich.text import Text
+
+        width = options.max_width - _MARGIN
+        before, bar, after = self.parts(width, ascii_only=options.ascii_only)
+        line = Text.assemble(before, (bar, "cyan"), after)
+        if self.style and self.figures:
+            line.highlight_words([self.figures[0]], self.style)
+        line.truncate(width, overflow="ellipsis")
+        yield line
+        for sentence in self.below:
+            text = Text(f"  {printable(sentence)}")
+            if self.share is not None:
+                text.truncate(width, overflow="ellipsis")
+            yield text
+
+
+def can_draw(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal whose lines can be overwritten."""
+    return stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
+
+
+def _live(first: RenderableType, *, on_stderr: bool = False, transient: bool) -> Live:
+    """Return a live display; log lines appear above it if they go to the terminal too.
+
+    One that is transient is removed at its end.
+    """
+    from rich.console import Console
     from rich.live import Live
 
-    return Live(first, refresh_per_second=4, redirect_stderr=sys.stderr.isatty())
+    return Live(
+        first,
+        console=Console(stderr=on_stderr),
+        refresh_per_second=4,
+        transient=transient,
+        redirect_stdout=sys.stdout.isatty(),
+        redirect_stderr=sys.stderr.isatty(),
+    )
 
 
-class ProgressBar:
-    """A bar for a known number of things, with the time since it was made."""
+Quiet = Annotated[
+    bool, typer.Option("--quiet", help="Show only results and errors, and no progress.")
+]
 
-    def __init__(self, text: str) -> None:
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-        )
-
-        self.text = text
-        self.rendered = Progress(
-            TextColumn(text), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-        )
-        self._task = self.rendered.add_task(text, total=None)
-
-    def show(self, done: int, total: int) -> None:
-        self.rendered.update(self._task, completed=done, total=total)
+#: Seconds between two looks at work, before it is shown in a terminal, and between two lines.
+_LOOK, _SHORT, _LINE_EVERY = 0.25, 0.5, 10.0
 
 
 @contextmanager
-def progress_bar(text: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar until the block ends; call what it yields with the numbers done, and of all."""
-    bar = ProgressBar(text)
-    with _live(bar.rendered) as display:
-        display.transient = True
-        yield bar.show
+def progress_of(measure: Callable[[], Work | None], *, quiet: bool = False) -> Iterator[None]:
+    """Show on stderr, until the block ends, how far work is: live in a terminal, else as lines.
+
+    `measure` is called in a thread. Nothing is shown of work that is over soon.
+    """
+    if quiet:
+        yield
+        return
+    ended = threading.Event()
+    thread = threading.Thread(target=_show_progress, args=(measure, ended), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _show_progress(measure: Callable[[], Work | None], ended: threading.Event) -> None:
+    meter, is_drawn = ProgressMeter(), can_draw(sys.stderr)
+    live: Live | None = None
+    due = monotonic() + (_SHORT if is_drawn else _LINE_EVERY)
+    with ExitStack() as displays:
+        while not ended.wait(_LOOK):
+            work = measure()
+            if work is None:
+                continue
+            meter.update(work)
+            if monotonic() < due:
+                continue
+            if not is_drawn:
+                due = monotonic() + _LINE_EVERY
+                typer.echo(printable(meter.sentence), err=True)
+            elif live is None:
+                live = displays.enter_context(_live(meter.line, on_stderr=True, transient=True))
+            else:
+                live.update(meter.line)

@@ -120,6 +120,9 @@ class Baseline:
         self.is_list_ahead = False
         self._queue = DocumentQueue([root])
         self._queue.pop()
+        self._parts = 0
+        #: The part of the lists below the root that was read, as far as it is known; else None.
+        self.share_read: float | None = None
 
     @property
     def undated_dump(self) -> Document | None:
@@ -183,6 +186,9 @@ class Baseline:
         at = document.at or self._at or self._latest_lastmod(document)
         at = self._plausible(sent if sent is not None and is_ahead(at, sent) else at)
         self._lower_at(at)
+        self._parts += 1
+        is_last = document.link(Rel.NEXT) is None
+        self.share_read = self._parts / (self._parts + len(self._queue)) if is_last else None
         package = self.current.package
         return ListedResources(document.resources, at, package.uri if package else None)
 

@@ -88,6 +88,8 @@ from rsnotify.sync.pending_changes import UNWAITED, announced_at
 from rsnotify.sync.pull import RESOURCE_KINDS
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER
 
+#: Seconds until a warning is repeated whose reason is the same for another resource.
+_WARN_AGAIN = 60.0
 #: How many resources that are not available are stored with the progress. T waits for more.
 _MOST_MISSING = 10_000
 
@@ -456,6 +458,12 @@ class Follower:
         return isinstance(self._catch_up.run, BaselineRun)
 
     @property
+    def share_listed(self) -> float | None:
+        """The part of the lists that a baseline under way has read, as far as it is known."""
+        run = self._catch_up.run
+        return run.baseline.share_read if isinstance(run, BaselineRun) else None
+
+    @property
     def is_comparing(self) -> bool:
         """Whether a comparison is under way, or about to begin for what the copy has lost."""
         return self._catch_up.is_comparing
@@ -541,6 +549,8 @@ class ApplyResults:
         self._missing = missing
         self._passed: Sequence[Change] = ()
         self._only_pushed: frozenset[str] = frozenset()
+        #: The last reason that was warned of, and when.
+        self._warned = ("", 0.0)
         #: By URI, changes of missing resources, and the deletions applied in their place.
         self._removals: dict[str, tuple[Change, Change]] = {}
 
@@ -627,13 +637,23 @@ class ApplyResults:
             self._catch_up.comparisons.expedite()
         elif not is_watched:
             text = f"could not apply, try {attempts}: {error}"
-            state.actions.note(text, warning=attempts == 3)
+            state.actions.note(text, warning=attempts == 3 and self._is_news(error, now))
             if self._is_enough(change, error, attempts):
                 self._give_up(change, error)
         if state.pending.failed_at(change) >= self._catch_up.began:
             # The resource may have changed or been deleted since: then the lists show it.
             delay = state.pace.retry.delay(attempts, state.random)
             state.schedule.catch_up_by(now + delay)
+
+    def _is_news(self, error: RsnotifyError, now: float) -> bool:
+        """Return whether to warn; a server that is away fails for many resources at once."""
+        if not (isinstance(error, Unavailable) and error.is_transient):
+            return True
+        reason, since = self._warned
+        if error.reason == reason and now - since < _WARN_AGAIN:
+            return False
+        self._warned = error.reason, now
+        return True
 
     def _is_enough(self, change: Change, error: RsnotifyError, attempts: int) -> bool:
         """Return whether a change has failed so often, or for so long, that it is given up."""

@@ -124,6 +124,9 @@ class DocumentQueue:
             )
         self.put_first([page])
 
+    def __len__(self) -> int:
+        return len(self._fetches)
+
     def pop(self) -> Fetch | None:
         return self._fetches.popleft() if self._fetches else None
 

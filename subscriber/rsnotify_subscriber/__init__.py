@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rsnotify_subscriber.auditing.repair import Repair, repair
     from rsnotify_subscriber.content.patch_functions import Patch
     from rsnotify_subscriber.events import (
+        ActivityKind,
         Audited,
         BaselineBegun,
         BaselineComplete,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         PushState,
         PushUp,
         Status,
+        SyncActivity,
     )
     from rsnotify_subscriber.fetching.credentials import Credentials
     from rsnotify_subscriber.fleet import Fleet, Limits
@@ -64,6 +66,8 @@ else:
             "rsnotify.errors": ("PatchError",),
             "rsnotify_subscriber.content.patch_functions": ("Patch",),
             "rsnotify_subscriber.events": (
+                "SyncActivity",
+                "ActivityKind",
                 "Audited",
                 "BaselineBegun",
                 "BaselineComplete",
@@ -95,6 +99,7 @@ else:
     )
 
 __all__ = [
+    "ActivityKind",
     "Audit",
     "Audited",
     "BaselineBegun",
@@ -130,6 +135,7 @@ __all__ = [
     "Retry",
     "Status",
     "Subscriber",
+    "SyncActivity",
     "TransactionalHandler",
     "Transport",
     "TransportListener",

@@ -36,6 +36,39 @@ class PushState(StrEnum):
     UP = "up"
 
 
+class ActivityKind(StrEnum):
+    """What may take long; the values can be shown."""
+
+    FINDING = "looking for the Source"
+    READING = "reading"
+    DOWNLOADING = "downloading a package"
+    COPYING = "copying"
+    COMPARING = "comparing"
+    CATCHING_UP = "catching up"
+    VERIFYING = "verifying"
+    REPAIRING = "repairing"
+
+
+class SyncActivity(Struct):
+    """Work that may take long, and how much of it is done.
+
+    Args:
+        kind: What is being done.
+        document: The kind of document that is read, as "Resource List".
+        done: How many resources or files are done; of a download, bytes.
+        total: Of how many, as far as they are known; None if that is not known.
+        is_estimate: Whether `total` is extrapolated from the lists that were read.
+        bytes: How many bytes were received or read since the start.
+    """
+
+    kind: ActivityKind
+    document: str = ""
+    done: int = 0
+    total: int | None = None
+    is_estimate: bool = False
+    bytes: int = 0
+
+
 class Status(Struct, frozen=True):
     """The status of a subscriber at one moment.
 
@@ -73,6 +106,9 @@ class Status(Struct, frozen=True):
         foreign_files: The paths of the first ten of them.
         error: The last failure that has not been made good since, in a sentence; None if there is
             none.
+        received: How many bytes of documents and content were received since the start.
+        activity: What is being done that may take long, and how much of it is done; None if
+            nothing is.
     """
 
     resources: int = 0
@@ -98,6 +134,8 @@ class Status(Struct, frozen=True):
     error: str | None = None
     doubt_kinds: tuple[DoubtKind, ...] = ()
     behind_since: datetime | None = None
+    received: int = 0
+    activity: SyncActivity | None = None
 
 
 def foreign_files(count: int, paths: Sequence[str]) -> str:
@@ -305,8 +343,13 @@ class EventWatch:
     Changes that are applied within `LATE` cause no event, as the copy is not behind meanwhile.
     """
 
-    def __init__(self, announce: Announcer) -> None:
+    def __init__(self, announce: Announcer, counters: StatusCounters) -> None:
         self._announce = announce
+        self._counters = counters
+        #: How many changes were applied when the copy was last found to be behind.
+        self._behind_from = 0
+        #: Whether the copy was level since the start.
+        self.was_level = False
         self._gap = self._baseline = False
         self._level: bool | None = None
         #: When the copy was last found not to be level, and what was known then; None while level.
@@ -333,13 +376,18 @@ class EventWatch:
         if follower.level and not doubt:
             self._mark = self._announce.behind_since = None
             if self._level is not True:
-                self._level = True
+                self._level = self.was_level = True
                 self._announce(LevelReached(_through(follower)))
         elif self._mark is None:
             self._mark = (now, follower.known)
         elif now - self._mark[0] >= LATE:
             self._announce_behind(follower, self._mark[1], doubt)
             self._mark = (now, follower.known)
+
+    @property
+    def behind_from(self) -> int | None:
+        """How many changes were applied when the copy fell behind; None if it is not behind."""
+        return self._behind_from if self._level is False else None
 
     def _announce_behind(self, follower: Follower, known: Instant | None, doubt: str) -> None:
         """Announce `Behind`, unless only changes that came meanwhile are still to be applied."""
@@ -351,6 +399,8 @@ class EventWatch:
         if doubt or not is_underway or not CATCHING_UP.issuperset(follower.doubts_by_kind):
             self._announce.set_behind()
         if self._level is not False and not is_underway:
+            # What was applied before the first event was applied to catch up, too.
+            self._behind_from = 0 if self._level is None else self._counters.applied
             self._level = False
             doubts = follower.doubts + ((doubt,) if doubt else ())
             self._announce(Behind(follower.pending, doubts))

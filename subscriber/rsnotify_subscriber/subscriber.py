@@ -23,7 +23,14 @@ from rsnotify.runtime.tasks import wait_for_event
 from rsnotify.selection import push_selection_for
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.discovery import OfferDiscovery, SourceIdentification
-from rsnotify_subscriber.events import Announcer, Event, FollowCounters, Status
+from rsnotify_subscriber.events import (
+    ActivityKind,
+    Announcer,
+    Event,
+    FollowCounters,
+    Status,
+    SyncActivity,
+)
 from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
@@ -285,7 +292,7 @@ class Subscriber:
                     raise
                 finally:
                     self._open = None
-                    last = self.status
+                    last = replace(self.status, activity=None)
                     self._last = replace(last, level=False, error=failure) if failure else last
                     self._following = None
                     self._wake()
@@ -364,4 +371,9 @@ def _status_of(state: DestinationState) -> Status:
     """Return the status that the state has, before the Source is reached."""
     progress = state.progress()
     through = progress.through if progress is not None else None
-    return Status(resources=state.resources, through=through, compared=state.compared())
+    return Status(
+        resources=state.resources,
+        through=through,
+        compared=state.compared(),
+        activity=SyncActivity(ActivityKind.FINDING),
+    )

@@ -186,3 +186,22 @@ def test_of_very_many_missing_resources_some_are_stored_and_t_waits_for_the_othe
             copy.results.failed(change, MISSING, now)
     assert len(copy.state.pending.watched) == 2
     assert copy.state.pending.low_water() == EARLIEST, "T waits for the third"
+
+
+def test_a_server_that_is_away_is_one_warning_for_all_resources() -> None:
+    """Its log would have one for each of hundreds of requests that were under way."""
+    copy = Copy()
+    off, busy = Unavailable("http://a.example/1", "off"), Unavailable("http://a.example/1", "busy")
+    gone = NotFound("http://a.example/1", "404")
+    warned = []
+    for number, (now, error) in enumerate(
+        [(0, off), (1, off), (2, busy), (3, busy), (50, gone), (51, gone), (63, busy)]
+    ):
+        change = listed(f"http://a.example/{number}")
+        copy.state.pending.add(change)
+        for _ in range(3):
+            copy.state.pending.dispatch(9, now + 1_000)
+            copy.results.failed(change, error, now)
+        warned.append(any(copy.notes()))
+        copy.state.pending.applied(change)
+    assert warned == [True, False, True, False, True, True, True]

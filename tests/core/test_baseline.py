@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from rsnotify.format.coverage import EARLIEST
 from rsnotify.format.model import Capability, Document, Link, Resource
@@ -68,6 +69,19 @@ def test_of_an_undated_dump_in_parts_only_the_first_document_tells_whether_it_is
     baseline.read(part)
     assert baseline.complete
     assert baseline.undated_dump == index
+
+
+def test_the_share_that_was_read_is_known_as_far_as_the_parts_are() -> None:
+    listed = Document(Capability.RESOURCE_LIST)
+    baseline = Baseline(LISTS, EPOCH)
+    parts = tuple(Resource(f"{BASE}{number}.xml") for number in range(4))
+    shares = [baseline.share_read]
+    for document in (replace(listed, resources=parts, index=True), *[listed] * 3, FIRST_PAGE):
+        baseline.read(document)
+        shares.append(baseline.share_read)
+        assert baseline.next() is not None
+    baseline.read(listed)
+    assert [*shares, baseline.share_read] == [None, None, 0.25, 0.5, 0.75, None, 1.0]
 
 
 def test_changes_count_from_the_earliest_of_the_lists_on_whichever_is_read_first() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.runtime import backup as state_copies
-from rsnotify.runtime.backup import copy_state
+from rsnotify.runtime.backup import CopiedBytes, copy_state
 from rsnotify_publisher import Publisher
 from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber, default_state
 from tests.operations.site import Site, contents
@@ -84,6 +84,18 @@ def test_an_incomplete_copy_is_no_state(tmp_path: Path, monkeypatch: pytest.Monk
         copy_state(tmp_path / "state", tmp_path / "backup")
     with pytest.raises(ConfigurationError, match="contains no state"):
         copy_state(tmp_path / "backup", tmp_path / "restored")
+
+
+def test_the_bytes_of_a_backup_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Publisher(tmp_path / "state", BASE) as source:
+        source.wait_published()
+    amount, done = CopiedBytes(), list[int]()
+    monkeypatch.setattr(state_copies, "flush", lambda _: done.append(amount.done))
+    size = copy_state(tmp_path / "state", tmp_path / "backup", amount)
+    copied = done[: len(amount.copies)]
+    assert copied == sorted(copied)
+    assert 0 < copied[0] < copied[-1] == size
+    assert amount.total
 
 
 @pytest.fixture

@@ -126,9 +126,12 @@ async def test_the_progress_of_an_audit_is_reported_and_shown_in_a_terminal(
     assert found.in_step
     assert told == [(3, 3)]
 
+    held, loop = source.hold("/data/resourcelist.xml"), asyncio.get_running_loop()
+
     def show() -> None:
         with terminal("audit", source.url, str(destination.folder), "--verify") as screen:
-            screen.shows("files compared")
+            screen.shows("reading the Source's documents")
+            loop.call_soon_threadsafe(held.set)
             screen.shows("in step: 3 resources at the Source")
 
     await asyncio.to_thread(show)

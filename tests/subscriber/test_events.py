@@ -11,7 +11,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Apply, Progress
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber import Behind, Event, GapSeen, LevelReached
-from rsnotify_subscriber.events import LATE, Announcer, EventWatch
+from rsnotify_subscriber.events import LATE, Announcer, EventWatch, StatusCounters
 from tests.core.test_follower_broken import EPOCH
 from tests.core.wire import Wire
 
@@ -27,7 +27,7 @@ class Watched:
         self.follower: Follower = wire.follower
         self.now = 0.0
         self.events: list[Event] = []
-        self.watch = EventWatch(Announcer(self.events.append))
+        self.watch = EventWatch(Announcer(self.events.append), StatusCounters())
         self.look()
 
     def look(self, after: float = 0.0) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
 from rsnotify.runtime.settings import SettingsFile
-from rsnotify_subscriber import PushState, Status
+from rsnotify_subscriber import ActivityKind, PushState, Status, SyncActivity
 from rsnotify_subscriber.commands.follow_options import FollowArguments
 from rsnotify_subscriber.commands.report import SubscriberReport
 from rsnotify_subscriber.fleet.configuration import parse
@@ -95,17 +96,139 @@ async def test_a_run_that_catches_up_ends_with_how_the_copy_stands(
     assert "capabilitylist.xml: the server says 503" in errors
 
 
-def test_a_terminal_shows_a_progress_bar_while_all_files_are_read() -> None:
-    view = SubscriberReport()
-    status = Status(resources=40, verified=10)
-    console = Console(width=200)
+NOW = datetime.now(UTC)
+UP = Status(resources=5_000, applied=5_012, copied=5_000, level=True, push=PushState.UP)
+BEHIND = replace(UP, level=False, through=NOW - timedelta(seconds=30), pending=37)
+
+
+def active(kind: ActivityKind, *figures: Any, error: str | None = None) -> Status:
+    return Status(activity=SyncActivity(kind, *figures), error=error)
+
+
+@pytest.mark.parametrize(
+    ("status", "drawn", "written"),
+    [
+        (
+            active(ActivityKind.FINDING, error="no\nanswer"),
+            ["looking for the Source", "  error: no\N{REPLACEMENT CHARACTER}answer"],
+            "looking for the Source: no\N{REPLACEMENT CHARACTER}answer",
+        ),
+        (
+            active(ActivityKind.READING, "Resource List", 0, None, False, 2_000_000),
+            ["reading the Resource List · 2.0 MB"],
+            "reading the Resource List: 2.0 MB",
+        ),
+        (
+            active(ActivityKind.DOWNLOADING, "", 5_000_000, 20_000_000),
+            ["downloading a package ━━━━━━────────────────── 5.0 MB of 20.0 MB"],
+            "downloading a package: 5.0 MB of 20.0 MB",
+        ),
+        (
+            active(ActivityKind.COPYING, "", 2_500, 5_000, True, 1_000),
+            ["copying ━━━━━━━━━━━━──────────── 2,500 of about 5,000 · 1.0 kB"],
+            "copying: 2,500 of about 5,000 resources, 1.0 kB",
+        ),
+        (
+            active(ActivityKind.VERIFYING, "", 10, 40, error="x" * 200),
+            ["verifying ━━━━━━────────────────── 10 of 40", f"  error: {'x' * 87}…"],
+            "verifying: 10 of 40 files",
+        ),
+        (
+            replace(UP, lag_ms=4.2),
+            ["5,000 resources copied · up to date · push up · 12 changes · lag 4 ms"],
+            "level",
+        ),
+        (
+            replace(UP, push=PushState.DOWN),
+            [
+                "5,000 resources copied · up to date at the last poll "
+                "· push down: polling · 12 changes"
+            ],
+            "push down",
+        ),
+        (
+            replace(BEHIND, doubts=("37 resources have changes that are not applied yet",)),
+            [
+                "5,000 resources copied · behind by 37 changes, 30 s · push up · 12 changes",
+                "  doubt: 37 resources have changes that are not applied yet",
+            ],
+            "37 pending",
+        ),
+        (
+            replace(BEHIND, pending=0),
+            ["5,000 resources copied · may be behind by 30 s · push up · 12 changes"],
+            "not level",
+        ),
+        (
+            replace(BEHIND, through=None, pending=3),
+            ["5,000 resources copied · not complete, 3 resources to copy · push up · 12 changes"],
+            "3 pending",
+        ),
+        (
+            replace(UP, foreign=1, foreign_files=("mine",), limits=("no dates",)),
+            [
+                "5,000 resources copied · up to date · push up · 12 changes",
+                "  doubt: 1 file here is not part of the copy: mine",
+                "  limit: no dates",
+            ],
+            "but 1 file here is not part of the copy",
+        ),
+        (
+            replace(UP, in_step=False, difference="3, and not 4"),
+            [
+                "5,000 resources copied · differs from the Source · push up · 12 changes",
+                "  doubt: 3, and not 4",
+            ],
+            "other than the Source says",
+        ),
+    ],
+)
+def test_a_status_is_one_line_that_a_newcomer_understands(
+    status: Status,
+    drawn: list[str],
+    written: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Clock(datetime):
+        """A clock that stands still."""
+
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return NOW
+
+    monkeypatch.setattr("rsnotify_subscriber.commands.report.datetime", Clock)
+    report = SubscriberReport()
+    report.show(status)
+    console = Console(width=100)
     with console.capture() as shown:
-        console.print(view.display(status))
-        console.print(view.display(Status(baseline=True, applied=3, pending=5)))
-        console.print(view.display(Status()))
-    verifying, copying, idle = shown.get().splitlines()
-    assert "files verified" in verifying
-    assert "10/40" in verifying
-    assert "baseline" in copying
-    assert "3/8" in copying
-    assert idle.startswith("0 resources")
+        console.print(report.display(status))
+    assert shown.get().splitlines() == drawn
+    assert written in (capsys.readouterr().out or report.sentence(status))
+
+
+def test_only_long_work_is_written_as_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    report = SubscriberReport()
+    for done in range(9):
+        report.show(active(ActivityKind.COPYING, "", done, 100))
+    report.show(active(ActivityKind.COMPARING, "", 5, 100))
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("comparing: 5 of 100 resources")
+    for done in range(9):
+        report.show(active(ActivityKind.COMPARING, "", done, 100))
+    assert capsys.readouterr().out == ""
+    report.show(UP)
+    assert ", level, " in capsys.readouterr().out
+
+
+def test_the_doubts_that_a_terminal_does_not_show_are_counted() -> None:
+    doubted = Status(doubts=tuple("abcd"), error="e")
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(SubscriberReport().display(doubted))
+    assert shown.get().splitlines()[1:] == ["  doubt: a", "  doubt: b", "  and 3 more"]
+
+
+def test_a_quiet_report_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    SubscriberReport(quiet=True).show(UP)
+    assert capsys.readouterr() == ("", "")

@@ -369,29 +369,30 @@ async def test_the_command_repairs_and_says_what_it_did(source: Source, folder: 
     (folder / "mine").write_bytes(b"mine")
     left = "mine: it is not part of this copy; remove it, or move it away"
     found = [
-        f"created  {source.uri('a')}",
-        f"updated  {source.uri('b')}",
-        f"updated  {source.uri('f')}",
-        "deleted  mine: not listed, and not part of this copy",
-        "not in step: 5 resources at the Source, 2 of them equal in the copy, 4 differences",
+        f"missing         {source.uri('a')}",
+        f"different       {source.uri('b')}",
+        f"different       {source.uri('f')}",
+        "not listed      mine: not part of this copy",
+        "not in step: 5 resources at the Source, 2 equal in the copy, 1 missing, 2 different, "
+        "1 not listed",
     ]
     before = files_of(folder)
     code, output, _ = await audit_command(source, folder, "--repair", "--dry-run")
     assert code == 1
     assert output[:5] == found
     assert output[5:] == [
-        *(f"would fetch  {source.uri(name)}" for name in ("a", "b", "f")),
-        f"would leave  {left}",
+        *(f"would fetch     {source.uri(name)}" for name in ("a", "b", "f")),
+        f"would leave     {left}",
     ]
     assert files_of(folder) == before
     code, output, _ = await audit_command(source, folder, "--repair")
     assert code == 1
     assert output[:5] == found
     assert output[5:] == [
-        *(f"fetched  {source.uri(name)}" for name in ("a", "b", "f")),
-        f"left  {left}",
-        "deleted  mine: not listed, and not part of this copy",
-        "not in step: 5 resources at the Source, 5 of them equal in the copy, 1 difference",
+        *(f"fetched         {source.uri(name)}" for name in ("a", "b", "f")),
+        f"left            {left}",
+        "not listed      mine: not part of this copy",
+        "not in step: 5 resources at the Source, 5 equal in the copy, 1 not listed",
     ]
     assert files_of(folder) == source.resources | {"mine": b"mine"}
     (folder / "mine").unlink()
@@ -417,14 +418,14 @@ async def test_a_repair_removes_foreign_files_only_if_asked(
         source, folder, "--repair", "--remove-foreign", "--dry-run"
     )
     assert code == 1
-    assert output[-2:] == ["would remove  link", "would remove  mine/deep/file"]
+    assert output[-2:] == ["would remove    link", "would remove    mine/deep/file"]
     assert (folder / "mine/deep/file").exists()
     code, output, _ = await audit_command(source, folder, "--repair", "--remove-foreign")
     assert code == 0, output
     assert output[-4:] == [
-        f"fetched  {source.uri('a')}",
-        "removed  link",
-        "removed  mine/deep/file",
+        f"fetched         {source.uri('a')}",
+        "removed         link",
+        "removed         mine/deep/file",
         "in step: 5 resources at the Source",
     ]
     assert files_of(folder) == source.resources

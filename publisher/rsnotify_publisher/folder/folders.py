@@ -12,10 +12,9 @@ from pathlib import Path
 import typer
 from filelock import FileLock, Timeout
 from msgspec.structs import replace
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from rsnotify.errors import ConfigurationError, RsnotifyError, counted
+from rsnotify.runtime.command_reports import Work, can_draw, progress_of
 from rsnotify.runtime.tasks import Lane, first_cause, running
 from rsnotify_publisher.config import SourceConfiguration
 from rsnotify_publisher.description import SourceDescription
@@ -152,28 +151,25 @@ def load(folder: PublishedFolder, on_file: Callable[[], None], *, is_alone: bool
     names, publisher = folder.names, folder.publisher
     if not publisher.is_empty():
         return
-    with publisher.source.open_journal() as journal, _progress(is_alone) as progress:
+    is_drawn = is_alone and can_draw(sys.stderr)
+    scanned, total = 0, None
+    with publisher.source.open_journal() as journal:
         scanner = FolderScanner(names, journal)
-        total = None if progress.disable else sum(1 for _ in scanner.files(names.root))
-        task = progress.add_task("scanning", total=total)
+        if is_drawn:
+            total = sum(1 for _ in scanner.files(names.root))
 
         def advance() -> None:
+            nonlocal scanned
             on_file()
-            progress.advance(task)
+            scanned += 1
 
-        count = publisher.load(scanner.baseline(advance))
-    if progress.disable:
+        def work() -> Work:
+            return Work("scanning", "files", scanned, total)
+
+        with progress_of(work, quiet=not is_alone):
+            count = publisher.load(scanner.baseline(advance))
+    if not is_drawn:
         typer.echo(f"rsnotify source scanned {names.root} ({counted(count, 'file')})", err=True)
-
-
-def _progress(is_alone: bool) -> Progress:
-    return Progress(
-        TextColumn("scanning"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        console=Console(stderr=True),
-        disable=not (is_alone and sys.stderr.isatty()),
-    )
 
 
 # Threads that scan folders before the start, and threads that read changed files.

@@ -49,6 +49,7 @@ from rsnotify_subscriber.content.resolver import contradiction_in
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.discovery import OfferDiscovery, base_of, discover, same_set
 from rsnotify_subscriber.discovery.membership import SetMembership
+from rsnotify_subscriber.events import ActivityKind, SyncActivity
 from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials, without_login
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
@@ -427,6 +428,7 @@ async def audit(
     allow_private_addresses: bool = False,
     credentials: Credentials = NO_CREDENTIALS,
     progress: Callable[[int, int], None] | None = None,
+    activity: SyncActivity | None = None,
 ) -> Audit:
     """Compare a mirror with its Source, content against hash.
 
@@ -438,6 +440,7 @@ async def audit(
         allow_private_addresses: Whether documents may name hosts at private addresses.
         credentials: The credentials for the origin of `url`, as of a `Subscriber`.
         progress: Called with the number of files that were compared, and of all.
+        activity: Is changed meanwhile to what is being done, and how much of it is done.
 
     Raises:
         ConfigurationError: There is no such folder.
@@ -448,6 +451,7 @@ async def audit(
         raise ConfigurationError(f"there is no folder {folder} to compare with the Source")
     place = default_state(folder) if state is None else Path(state)
     known = read_identity(place)
+    activity = activity or SyncActivity(ActivityKind.FINDING)
     sessions = Sessions(
         url, allow_private_addresses=allow_private_addresses, credentials=credentials
     )
@@ -468,10 +472,13 @@ async def audit(
                 membership=SetMembership(fetcher, descriptions, url, links),
             )
             tree = MirrorTree(folder, identity.base, probe=False)  # an audit only reads
-            comparison = _MirrorComparison(fetcher, tree, identity, place, progress)
+            comparison = _MirrorComparison(fetcher, tree, identity, place, activity, progress)
             for attempt in range(_ATTEMPTS):
                 if attempt:
                     await asyncio.sleep(pause)
+                activity.kind = ActivityKind.READING
+                activity.document = f"Source's documents{' again' if attempt else ''}"
+                activity.done, activity.total, activity.bytes = 0, None, 0
                 found = await comparison.compare(await expectation.read())
                 if found.in_step:
                     break
@@ -511,11 +518,13 @@ class _MirrorComparison:
         tree: MirrorTree,
         identity: Identity,
         state: Path,
+        activity: SyncActivity,
         progress: Callable[[int, int], None] | None,
     ) -> None:
         self._fetcher = fetcher
         self._tree = tree
         self._state = state
+        self._activity = activity
         self._progress = progress
         self._prefer = identity.prefer
         #: The kinds of difference that matter: a copy may ignore deletions, for example.
@@ -580,15 +589,15 @@ class _MirrorComparison:
     async def _differing(self, resources: dict[str, Resource | None]) -> dict[str, _Difference]:
         differing: dict[str, _Difference] = {}
         items = iter(resources.items())
-        compared = 0
+        activity = self._activity
+        activity.kind, activity.total = ActivityKind.COMPARING, len(resources)
 
         async def work() -> None:
-            nonlocal compared
             while part := list(islice(items, _PART)):
                 differing.update(await self._compare(part))
-                compared += len(part)
+                activity.done += len(part)
                 if self._progress is not None:
-                    self._progress(compared, len(resources))
+                    self._progress(activity.done, len(resources))
 
         await asyncio.gather(*(work() for _ in range(_WORKERS)))
         return differing
@@ -597,6 +606,7 @@ class _MirrorComparison:
         digests = await asyncio.to_thread(
             lambda: [_digest(path, one and self._announced(one)) for path, one in part]
         )
+        self._activity.bytes += sum(one.length for one in digests if one is not None)
         kinds = await asyncio.gather(
             *(self._kind(local, one) for local, (_, one) in zip(digests, part, strict=True))
         )

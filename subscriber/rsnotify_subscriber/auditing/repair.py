@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import os
 from asyncio import to_thread
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
+from rsnotify.format.coverage import Change
 from rsnotify.format.model import ChangeType
 from rsnotify_subscriber.auditing.auditor import Audit, audit
+from rsnotify_subscriber.events import ActivityKind, SyncActivity
 from rsnotify_subscriber.mirror import FolderMirror, MirrorTree, default_state
 from rsnotify_subscriber.options import DEFAULT_OPTIONS, FollowOptions
 from rsnotify_subscriber.storage.destination_state import DestinationState
@@ -62,6 +64,7 @@ async def repair(
     remove_foreign: bool = False,
     pause: float = 1.0,
     progress: Callable[[int, int], None] | None = None,
+    activity: SyncActivity | None = None,
 ) -> Repair:
     """Fetch again, or remove, what an audit finds, and audit again.
 
@@ -77,6 +80,7 @@ async def repair(
         remove_foreign: Whether files are removed, too, that are not part of the copy.
         pause: As for `audit`.
         progress: As for `audit`.
+        activity: As for `audit`.
 
     Raises:
         ConfigurationError: There is no such folder, or no state of it; or it is being followed.
@@ -84,6 +88,7 @@ async def repair(
     """
     folder = Path(folder)
     place = default_state(folder) if state is None else Path(state)
+    activity = activity or SyncActivity(ActivityKind.FINDING)
     known = await to_thread(read_identity, place)
     if known is None:
         raise ConfigurationError(
@@ -102,6 +107,7 @@ async def repair(
             allow_private_addresses=options.allow_private_addresses,
             credentials=options.credentials,
             progress=progress,
+            activity=activity,
         )
 
     found = await audited()
@@ -116,12 +122,19 @@ async def repair(
     mirror = FolderMirror(folder)
     await to_thread(_lose, place, plan.fetched, unknown, lambda: mirror.remove_files(foreign))
     changed: dict[str, ChangeType] = {}
+
+    def repaired(done: Sequence[Change]) -> None:
+        changed.update((one.uri, one.change) for one in done)
+        activity.done = len(changed)
+
+    activity.kind, activity.done = ActivityKind.REPAIRING, 0
+    activity.total = len(plan.fetched)
     subscriber = Subscriber(
         url,
         mirror,
         state=place,
         options=replace(options, via=Via.POLL, selection=known.selection, prefer=known.prefer),
-        on_committed=lambda done: changed.update((one.uri, one.change) for one in done),
+        on_committed=repaired,
     )
     failure = ""
     try:

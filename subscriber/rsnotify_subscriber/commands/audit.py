@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -12,7 +10,7 @@ import typer
 
 from rsnotify.errors import WrongOption, counted
 from rsnotify.runtime.command_line import option, run_until_stopped, with_arguments
-from rsnotify.runtime.command_reports import print_result, progress_bar
+from rsnotify.runtime.command_reports import Quiet, print_result, progress_of
 from rsnotify_subscriber.commands.follow_options import (
     Dest,
     Json,
@@ -24,6 +22,9 @@ from rsnotify_subscriber.commands.follow_options import (
 if TYPE_CHECKING:
     from rsnotify_subscriber.auditing.auditor import Audit
     from rsnotify_subscriber.auditing.repair import Repair
+
+#: How many lines of a kind are printed, unless all are requested.
+_SHOWN = 20
 
 
 @with_arguments
@@ -51,7 +52,11 @@ def audit(
         bool,
         option(None, None, "Compare the hashes of all files; an audit always does.", "--verify"),
     ] = False,
+    everything: Annotated[
+        bool, option(None, None, f"List all differences, not {_SHOWN} of each kind.", "--all")
+    ] = False,
     json: Json = False,
+    quiet: Quiet = False,
     *,
     arguments: NetworkArguments,
 ) -> None:
@@ -66,6 +71,8 @@ def audit(
     """
     from rsnotify_subscriber.auditing.auditor import audit as audit_mirror
     from rsnotify_subscriber.auditing.repair import repair as repair_mirror
+    from rsnotify_subscriber.commands.report import work_of
+    from rsnotify_subscriber.events import ActivityKind, SyncActivity
     from rsnotify_subscriber.options import FollowOptions
 
     if dry_run and not repair:
@@ -77,7 +84,9 @@ def audit(
         credentials=arguments.credentials,
     )
 
-    async def compare(progress: Callable[[int, int], None] | None) -> Audit | Repair:
+    activity = SyncActivity(ActivityKind.FINDING)
+
+    async def compare() -> Audit | Repair:
         if repair:
             return await repair_mirror(
                 url,
@@ -86,7 +95,7 @@ def audit(
                 options=options,
                 dry_run=dry_run,
                 remove_foreign=remove_foreign,
-                progress=progress,
+                activity=activity,
             )
         return await audit_mirror(
             url,
@@ -94,17 +103,14 @@ def audit(
             state=state,
             allow_private_addresses=options.allow_private_addresses,
             credentials=options.credentials,
-            progress=progress,
+            activity=activity,
         )
 
-    with ExitStack() as stack:
-        progress = None
-        if not json and sys.stdout.isatty():
-            progress = stack.enter_context(progress_bar("files compared"))
-        result = run_until_stopped(lambda: compare(progress))
+    with progress_of(lambda: work_of(activity, compared="files"), quiet=quiet):
+        result = run_until_stopped(compare)
     if result is None:
         raise typer.Exit(2)
-    print_result(_facts(result), _lines(result), json=json)
+    print_result(_facts(result), _lines(result, None if everything else _SHOWN), json=json)
     raise typer.Exit({True: 0, False: 1, None: 2}[result.in_step])
 
 
@@ -124,47 +130,78 @@ def _facts(result: Audit | Repair) -> dict[str, Any]:
     return _facts(result.after or result.found) | {"repair": done}
 
 
-def _lines(result: Audit | Repair) -> Iterator[str]:
-    """Yield the audit before, what was done about each difference, or would be, and the last."""
+_UNKNOWN = "could not tell"
+#: The width of the longest kind.
+_WIDTH = len(_UNKNOWN)
+_UNLISTED = "no list names it, and the lists may be incomplete"
+
+
+def _lines(result: Audit | Repair, shown: int | None) -> Iterator[str]:
+    """Yield the audit before, what was done about each difference, or would be, and the last.
+
+    Of each kind, so many lines are `shown`; None for all.
+    """
     from rsnotify_subscriber.auditing.repair import Repair
 
     if not isinstance(result, Repair):
-        yield from _audit_lines(result)
+        yield from audit_lines(result, shown)
         return
-    yield from _audit_lines(result.found)
+    yield from audit_lines(result.found, shown)
     is_done = result.after is not None
-    for name in result.fetched:
-        yield f"{'fetched' if is_done else 'would fetch'}  {name}"
-    for name in result.removed:
-        yield f"{'removed' if is_done else 'would remove'}  {name}"
-    for name, reason in result.left.items():
-        yield f"{'left' if is_done else 'would leave'}  {name}: {reason}"
+    yield from _list("fetched" if is_done else "would fetch", result.fetched, shown)
+    yield from _list("removed" if is_done else "would remove", result.removed, shown)
+    left = [f"{name}: {reason}" for name, reason in result.left.items()]
+    yield from _list("left" if is_done else "would leave", left, shown)
     if result.after is not None:
-        yield from _audit_lines(result.after)
+        yield from audit_lines(result.after, shown)
 
 
-def _audit_lines(result: Audit) -> Iterator[str]:
-    for kind in ("created", "updated", "deleted", "absent", "unknown"):
-        for name in getattr(result, kind):
-            reason = result.reasons.get(name) if kind == "unknown" else None
-            if kind == "deleted" and name in result.foreign:
-                reason = "not listed, and not part of this copy"
-            yield f"{kind}  {name}" + (f": {reason}" if reason else "")
-    for doubt in result.doubts:
-        yield f"doubt  {doubt}"
-    for limit in result.limits:
-        yield f"limit  {limit}"
+def _list(kind: str, names: Sequence[str], shown: int | None) -> Iterator[str]:
+    for name in names[:shown]:
+        yield f"{kind:{_WIDTH}}  {name}"
+    if shown is not None and len(names) > shown:
+        yield f"{kind:{_WIDTH}}  … and {len(names) - shown:,} more; --all shows all"
+
+
+def audit_lines(result: Audit, shown: int | None = None) -> Iterator[str]:
+    """Yield the differences by kind, at most so many of each, and the verdict."""
+    for kind, names in _kinds(result).items():
+        yield from _list(kind, names, shown)
+    yield from _list("doubt", result.doubts, None)
+    yield from _list("limit", result.limits, None)
     yield _verdict(result)
+
+
+def _kinds(result: Audit) -> dict[str, list[str]]:
+    """Return the names of what differs, with reasons, by the kind of difference."""
+    files = [name for name in result.deleted if "://" not in name]
+    gone = [name for name in result.deleted if "://" in name]
+    not_listed = dict.fromkeys(result.foreign, "not part of this copy")
+    unknown = {name: result.reasons.get(name, _UNLISTED) for name in result.unknown}
+    kinds: dict[str, Iterable[str]] = {
+        "missing": result.created,
+        "different": result.updated,
+        "not listed": [_with_reason(name, not_listed.get(name)) for name in files],
+        "gone": [_with_reason(name, "its server does not have it any more") for name in gone],
+        "unavailable": [
+            _with_reason(name, "its server does not have it, either") for name in result.absent
+        ],
+        _UNKNOWN: [_with_reason(name, reason) for name, reason in unknown.items()],
+    }
+    return {kind: list(names) for kind, names in kinds.items() if names}
+
+
+def _with_reason(name: str, reason: str | None) -> str:
+    return f"{name}: {reason}" if reason else name
 
 
 def _verdict(result: Audit) -> str:
     listed = f"{counted(result.resources, 'resource')} at the Source"
     if result.in_step:
         return f"in step: {listed}"
-    counts = [f"{result.equal:,} of them equal in the copy"]
-    if result.differences:
-        counts.append(counted(result.differences, "difference"))
-    if result.unjudged:
-        counts.append(f"{result.unjudged:,} could not be compared")
     verdict = "could not tell" if result.in_step is None else "not in step"
-    return f"{verdict}: {listed}, {', '.join(counts)}"
+    counts = [
+        f"{len(names):,} {'could not be compared' if kind == _UNKNOWN else kind}"
+        for kind, names in _kinds(result).items()
+    ]
+    return f"{verdict}: {listed}, {', '.join([f'{result.equal:,} equal in the copy', *counts])}"

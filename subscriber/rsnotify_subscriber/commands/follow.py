@@ -9,6 +9,7 @@ import typer
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.runtime.command_line import complain, option, with_arguments
+from rsnotify.runtime.command_reports import Quiet, print_result
 from rsnotify.runtime.command_status import StatusArguments
 from rsnotify_subscriber.commands.follow_options import (
     FollowArguments,
@@ -46,6 +47,7 @@ def follow(
             "and exit; with 1 unless all are level.",
         ),
     ] = None,
+    quiet: Quiet = False,
     *,
     serving: StatusArguments,
     arguments: FollowArguments,
@@ -74,7 +76,8 @@ def follow(
         return
     if config is not None:
         with serving.server() as served:
-            follow_all(config, given_settings(context), once=once, json=json, status=served)
+            settings = given_settings(context)
+            follow_all(config, settings, once=once, json=json, quiet=quiet, status=served)
         return
     if url is None or dest is None:
         raise ConfigurationError("name the Source and the folder of its mirror, or --config FILE")
@@ -85,7 +88,7 @@ def follow(
             state=state or default_state(dest),
             options=arguments.options(server.callbacks),
         )
-        report = SubscriberReport(json=json)
+        report = SubscriberReport(json=json, quiet=quiet, transient=once)
         failure = None
         try:
             follow_and_show(
@@ -98,10 +101,8 @@ def follow(
                 raise
             failure = complain(error, 1)
     last = subscriber.status
-    if once and json:
-        report.show(last)
-    elif once:
-        typer.echo(report.outcome(last))
+    if once:
+        print_result(report.facts(last), [report.outcome(last)], json=json)
     if failure is None and once and (last.foreign or not last.level):
         failure = complain(not_level(last), 1)
     if failure is not None:

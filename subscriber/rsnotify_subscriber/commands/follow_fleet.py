@@ -20,11 +20,17 @@ from rich.text import Text
 
 from rsnotify.errors import ConfigurationError, counted
 from rsnotify.runtime.command_line import complain, given_options, printable, require_files
-from rsnotify.runtime.command_reports import StatusReport
+from rsnotify.runtime.command_reports import DisplayLine, StatusReport, print_result
 from rsnotify.runtime.command_status import StatusServer
 from rsnotify_subscriber.commands.follow_options import CallbackServer
 from rsnotify_subscriber.commands.follow_status import serving_follower
-from rsnotify_subscriber.commands.report import LOOKING, follow_and_show, not_level, status_facts
+from rsnotify_subscriber.commands.report import (
+    LOOKING,
+    follow_and_show,
+    not_level,
+    status_facts,
+    work_of,
+)
 from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration, load
 from rsnotify_subscriber.fleet.fleet import (
@@ -48,8 +54,8 @@ Statuses = Mapping[str, FollowedSourceStatus]
 class FleetReport(StatusReport[Statuses]):
     """Shows the statuses of many Sources. JSON has those that changed; lines, new failures."""
 
-    def __init__(self, *, json: bool = False) -> None:
-        super().__init__(LOOKING, json=json)
+    def __init__(self, *, json: bool = False, quiet: bool = False, transient: bool = False) -> None:
+        super().__init__(LOOKING, json=json, quiet=quiet, transient=transient)
         self._last: dict[str, FollowedSourceStatus] = {}
         self._failing: tuple[str, ...] = ()
         self._limits: dict[str, tuple[str, ...]] = {}
@@ -118,14 +124,27 @@ class FleetReport(StatusReport[Statuses]):
                 str(status.push),
                 f"{status.through:%Y-%m-%d %H:%M:%S}" if status.through else "not yet",
             )
-        # A caption would be padded to the width of the terminal: the ^C that a terminal shows would
-        # then begin a new line, and the display could not erase its first line.
-        return Group(table, Text(self.sentence(statuses)))
+        sums = totals(statuses)
+        figures = [
+            f"pushed to by {sums.pushed:,}",
+            f"{sums.pending:,} pending",
+            counted(sums.resources, "resource"),
+            f"{counted(sums.applied, 'change')} applied",
+        ]
+        if sums.wrong:
+            figures.insert(0, f"{sums.wrong} in trouble")
+        # No caption: one would be as wide as the terminal.
+        level = f"{sums.level:,} of {counted(sums.sources, 'Source')} level"
+        return Group(table, DisplayLine(level, figures))
 
 
 def _standing(one: FollowedSourceStatus) -> str:
     if one.phase is not Phase.FOLLOWED:
         return str(one.phase)
+    if (activity := one.status.activity) is not None:
+        work = work_of(activity)
+        share = f", {work.done / work.total:.0%}" if work.total else ""
+        return f"{work.text}{share}"
     if one.status.level:
         return "level"
     return printable("; ".join(one.status.doubts)) or "behind"
@@ -139,7 +158,7 @@ def _urgency(one: FollowedSourceStatus) -> tuple[bool, bool, int]:
 _FILES_PER_SOURCE = 16
 _OTHER_FILES = 256
 #: The options that describe how the command works, and not how a Source is followed.
-_OF_THE_COMMAND = ("config", "once", "json", "status", "status_port", "status_host")
+_OF_THE_COMMAND = ("config", "once", "json", "quiet", "status", "status_port", "status_host")
 #: The options that only one Source can have.
 _OF_ONE_SOURCE = ("url", "dest", "state", "login", "bearer", "header")
 _FILES = {"mqtt_ca", "mqtt_certificate", "mqtt_key", "xmpp_ca"}
@@ -160,7 +179,13 @@ def given_settings(context: typer.Context) -> dict[str, Any]:
 
 
 def follow_all(
-    path: Path, options: Mapping[str, Any], *, once: bool, json: bool, status: StatusServer
+    path: Path,
+    options: Mapping[str, Any],
+    *,
+    once: bool,
+    json: bool,
+    quiet: bool,
+    status: StatusServer,
 ) -> None:
     """Follow all Sources in a file; with `once`, end when all are level.
 
@@ -169,7 +194,7 @@ def follow_all(
     read = partial(_read, path, options)
     configuration = read()
     websub = configuration.websub
-    report = FleetReport(json=json)
+    report = FleetReport(json=json, quiet=quiet, transient=once)
     with CallbackServer(websub.url, websub.host, websub.port, websub.terms) as server:
         fleet = Fleet(configuration.limits)
         make = partial(build, shared=fleet.shared, callbacks=server.callbacks)
@@ -179,7 +204,8 @@ def follow_all(
             beside, serving = None if once else watch, serving_follower(fleet, status)
             follow_and_show(fleet, server, report, once=once, serving=serving, beside=beside)
     if once:
-        report.show(fleet.status)
+        statuses = fleet.status
+        print_result(report.facts(statuses), [report.sentence(statuses)], json=json)
         _end(fleet)
 
 

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from rsnotify.errors import counted
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.runtime.command_line import ForcedShutdown, printable, run
-from rsnotify.runtime.command_reports import ProgressBar, StatusReport
-from rsnotify_subscriber.events import Status, foreign_files
+from rsnotify.runtime.command_reports import (
+    DisplayLine,
+    ProgressMeter,
+    StatusReport,
+    Work,
+    duration,
+)
+from rsnotify_subscriber.events import ActivityKind, PushState, Status, SyncActivity, foreign_files
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,20 +32,39 @@ if TYPE_CHECKING:
 #: The description of a copy without doubts, by the result of the last audit (docs/audit.md).
 _LEVEL = {None: "level", True: "in step", False: "other than the Source says"}
 #: The first line in a terminal.
-LOOKING = "looking for the Source"
+LOOKING = str(ActivityKind.FINDING)
+#: The most doubts, limits and errors that a terminal shows.
+_SENTENCES = 3
+_PUSH = {
+    PushState.UP: "push up",
+    PushState.DOWN: "push down: polling",
+    PushState.OFF: "polling",
+}
 
 
 class SubscriberReport(StatusReport[Status]):
-    """Shows the status of one subscriber.
+    """Shows the status of one subscriber, and the progress of what takes long."""
 
-    A terminal shows a progress bar during a baseline, and while all files are read.
-    """
+    def __init__(self, *, json: bool = False, quiet: bool = False, transient: bool = False) -> None:
+        super().__init__(LOOKING, json=json, quiet=quiet, transient=transient)
+        self._meter = ProgressMeter()
+        self._lag = ""
 
-    def __init__(self, *, json: bool = False) -> None:
-        super().__init__(LOOKING, json=json)
-        self._bar: ProgressBar | None = None
+    def show(self, status: Status) -> None:
+        if status.activity is not None:
+            self._meter.update(work_of(status.activity))
+        if status.lag_ms is not None:
+            lag = status.lag_ms
+            after = f"{lag:.0f} ms" if lag < 1_000 else duration(lag / 1_000)
+            self._lag = f"lag {after}"
+        super().show(status)
 
     def sentence(self, status: Status) -> str:
+        activity = status.activity
+        if activity is not None and activity.kind is ActivityKind.FINDING:
+            return LOOKING + (f": {printable(status.error)}" if status.error else "")
+        if activity is not None:
+            return self._meter.sentence
         lag = "" if status.lag_ms is None else f", lag {status.lag_ms:.1f} ms"
         by = f" by {', '.join(status.way)}" if status.way else ""
         reservations = _doubts(status) if status.doubts else status.limits
@@ -64,25 +91,84 @@ class SubscriberReport(StatusReport[Status]):
     def state(self, status: Status) -> object:
         doubts = len(status.doubts)
         standing = status.level, doubts, status.in_step, status.foreign
+        if status.activity is not None and status.activity.kind is ActivityKind.FINDING:
+            return LOOKING, status.error
+        if status.activity is not None:
+            return self.last_state  # it may be over soon; `counts` changes if it is not
         return status.push, status.way, status.baseline, *standing
 
     def counts(self, status: Status) -> object:
-        return status.resources, status.applied, status.pending
+        done = status.activity and (status.activity.done, status.activity.bytes)
+        return status.resources, status.applied, status.pending, done
 
     def facts(self, status: Status) -> dict[str, Any]:
         return status_facts(status)
 
     def display(self, status: Status) -> RenderableType:
-        if status.baseline:
-            text, done, total = "baseline", status.applied, status.applied + status.pending
-        elif status.verified is not None:
-            text, done, total = "files verified", status.verified, status.resources
-        else:
-            return super().display(status)
-        if self._bar is None or self._bar.text != text:
-            self._bar = ProgressBar(text)
-        self._bar.show(done, total)
-        return self._bar.rendered
+        errors = [f"error: {status.error}"] if status.error else []
+        if status.activity is not None:
+            return replace(self._meter.line, below=errors)
+        doubts = [f"doubt: {doubt}" for doubt in _doubts(status)]
+        if status.in_step is False and status.difference:
+            doubts.append(f"doubt: {status.difference}")
+        limits = [f"limit: {limit}" for limit in status.limits]
+        if any(status.error and status.error in doubt for doubt in doubts):
+            errors = []
+        is_right = status.level and not doubts
+        changes = status.applied - status.copied
+        return DisplayLine(
+            f"{counted(status.resources, 'resource')} copied",
+            [
+                _standing_in_words(status),
+                _PUSH[status.push],
+                counted(changes, "change"),
+                *([self._lag] if self._lag else []),
+            ],
+            style="green" if is_right else "yellow",
+            below=_first([*doubts, *errors, *limits]),
+        )
+
+
+def _first(sentences: list[str]) -> list[str]:
+    if len(sentences) <= _SENTENCES:
+        return sentences
+    return [*sentences[: _SENTENCES - 1], f"and {len(sentences) - _SENTENCES + 1} more"]
+
+
+def work_of(activity: SyncActivity, compared: str = "resources") -> Work:
+    """Return the work to show; `compared` are what a comparison counts."""
+    kind, things = activity.kind, "resources"
+    if kind in (ActivityKind.FINDING, ActivityKind.READING, ActivityKind.DOWNLOADING):
+        things = ""
+    elif kind is ActivityKind.VERIFYING:
+        things = "files"
+    elif kind is ActivityKind.COMPARING:
+        things = compared
+    is_reading = kind is ActivityKind.READING
+    return Work(
+        f"{kind} the {activity.document}" if is_reading and activity.document else str(kind),
+        things,
+        activity.bytes if is_reading else activity.done,
+        activity.total,
+        activity.is_estimate,
+        activity.bytes,
+    )
+
+
+def _standing_in_words(status: Status) -> str:
+    if status.level and status.in_step is False:
+        return "differs from the Source"
+    if status.level:
+        return "up to date" if status.push is PushState.UP else "up to date at the last poll"
+    through = status.through
+    age = 0.0 if through is None else (datetime.now(UTC) - through).total_seconds()
+    if through is None:
+        missing = f", {counted(status.pending, 'resource')} to copy" if status.pending else ""
+        return f"not complete{missing}"
+    lasting = duration(max(0.0, age))
+    if status.pending:
+        return f"behind by {counted(status.pending, 'change')}, {lasting}"
+    return f"may be behind by {lasting}"
 
 
 def status_facts(status: Status) -> dict[str, Any]:
@@ -132,7 +218,8 @@ def _compared(status: Status) -> str:
     return f"compared with the whole set at {status.compared:%Y-%m-%dT%H:%M:%SZ}"
 
 
-_REPORT_EVERY = 1.0
+#: Seconds between two reports, and in a terminal.
+_REPORT_EVERY, _DRAW_EVERY = 1.0, 0.5
 #: How many Sources one sentence names.
 _NAMED = 10
 
@@ -162,13 +249,14 @@ def follow_and_show(
 
         async def show() -> None:
             while True:
-                await asyncio.sleep(_REPORT_EVERY)
+                await asyncio.sleep(every)
                 report.show(follower.status)
 
         coroutines = [stop_on_signal(), show()] + ([] if beside is None else [beside()])
         async with running(*coroutines), server.serving(), serving:
             await (follower.catch_up() if once else follower.run())
 
+    every = _DRAW_EVERY if report.is_live else _REPORT_EVERY
     shutdown = ForcedShutdown(lambda: unfinished_work(follower.in_handler))
     with report:
         run(follow, shutdown)

@@ -306,6 +306,8 @@ class Fetcher:
         self._files = 0
         self.cache = DocumentCache() if cache is None else cache
         self._rate = RequestRate(rate)
+        #: How many bytes of documents and content were received.
+        self.received = 0
 
     async def document(self, uri: str) -> Document:
         """GET a document and read it to its end; raise `DocumentError` if it cannot be read."""
@@ -357,6 +359,7 @@ class Fetcher:
         resources: list[Resource] = []
 
         def feed(piece: bytes) -> None:
+            self.received += len(piece)
             resources.extend(reader.feed(piece))
 
         try:
@@ -444,16 +447,23 @@ class Fetcher:
         if verify:
             check_type(resource, media_type(response))
         most = most or max(self._largest, resource.length or 0)
+        chunks = self._counted(body(uri, response))
         content = await self.collect(
-            resource, body(uri, response), recoded=is_encoded(response), most=most, verify=verify
+            resource, chunks, recoded=is_encoded(response), most=most, verify=verify
         )
         return _dated(content, response, is_proven=resource.hash is not None and verify)
+
+    async def _counted(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for chunk in chunks:
+            self.received += len(chunk)
+            yield chunk
 
     def _receive_small(
         self, resource: Resource, response: SmallResponse, most: int | None
     ) -> Content:
         check_status(resource.uri, response)
         check_type(resource, media_type(response))
+        self.received += len(response.body)
         most = most or max(self._largest, resource.length or 0)
         if len(response.body) > most:
             raise ContentMismatch(resource.uri, f"it has more than {most} bytes")

@@ -58,7 +58,15 @@ from rsnotify.sync.pull import change_documents, resource_documents
 from rsnotify_subscriber.content.packages import DumpPackages
 from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.discovery.membership import SetMembership
-from rsnotify_subscriber.events import EventWatch, OfferChanged, Status, StatusCounters
+from rsnotify_subscriber.events import (
+    LATE,
+    ActivityKind,
+    EventWatch,
+    OfferChanged,
+    Status,
+    StatusCounters,
+    SyncActivity,
+)
 from rsnotify_subscriber.following.applier import Applier
 from rsnotify_subscriber.following.push_monitor import PushChannels, RunContext, RunObservers
 from rsnotify_subscriber.following.recovery import CopyCheck
@@ -303,7 +311,9 @@ class Following:
         self._context = context
         self._state = state = context.state
         self._observers = observers
-        self._events = EventWatch(observers.announce)
+        counters = observers.announce.counters
+        self._counters = StatusCounters(counters)
+        self._events = EventWatch(observers.announce, self._counters)
         self._once = once
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -336,8 +346,13 @@ class Following:
         self._applier = Applier(
             content, state, context.handler, self, context.worker, self._tasks, identity.selection
         )
-        self._counters = StatusCounters(observers.announce.counters)
-        state.commit_times = observers.announce.counters.commits
+        state.commit_times = counters.commits
+        #: The document that is being fetched, since when, and what was received before.
+        self._reading: tuple[Fetch, float, int] | None = None
+        #: Whether there was no copy at the start.
+        self._is_first = progress is None
+        #: How many resources were listed to the last baseline.
+        self._listed = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: float | None = None
         self._push = PushChannels(context, observers, self._follower, self._perform, once=once)
@@ -381,7 +396,38 @@ class Following:
             in_step=follower.in_step,
             difference=follower.difference or None,
             error=None if error is None else str(error),
+            received=self._context.fetcher.received,
+            activity=self._activity,
         )
+
+    @property
+    def _activity(self) -> SyncActivity | None:
+        """What is being done that may take long."""
+        follower, untried = self._follower, self._follower.untried
+        received = self._context.fetcher.received
+        if self._reading is not None and not untried and not self._is_level:
+            fetch, since, before = self._reading
+            is_first = follower.baselining and not self._listed
+            is_long = is_first or self._loop.time() - since >= LATE
+            if is_long and fetch.package is not None:
+                total, done = fetch.package.length, received - before
+                return SyncActivity(ActivityKind.DOWNLOADING, "", done, total, bytes=received)
+            if is_long:
+                return SyncActivity(ActivityKind.READING, str(fetch.kind), bytes=received - before)
+        is_first = self._is_first and not self._events.was_level
+        if follower.baselining or (is_first and untried):
+            kind = ActivityKind.COPYING if is_first else ActivityKind.COMPARING
+            share = follower.share_listed if follower.baselining else 1.0
+            total = None if share is None else round(self._listed / share)
+            done = max(0, self._listed - follower.pending)
+            return SyncActivity(kind, "", done, total, share != 1, received)
+        if self._copy.verified is not None:
+            verified, held = self._copy.verified, self._state.resources
+            return SyncActivity(ActivityKind.VERIFYING, "", verified, held, bytes=received)
+        if untried and (before_behind := self._events.behind_from) is not None:
+            done = self._counters.applied - before_behind
+            return SyncActivity(ActivityKind.CATCHING_UP, "", done, done + untried, bytes=received)
+        return None
 
     @property
     def _is_level(self) -> bool:
@@ -530,9 +576,11 @@ class Following:
                 self._applier.submit(action.changes)
             case Fetch():
                 self._push.pulls.requested(action)
+                self._reading = action, self._loop.time(), self._context.fetcher.received
                 self._tasks.spawn(self._fetch(action))
             case BeginBaseline():
                 self._begin_in_worker(self._state.begin_baseline)
+                self._listed = 0
                 self._copy.request()
             case Compare():
                 self._tasks.spawn(self._compare(action))
@@ -566,6 +614,7 @@ class Following:
                 document = await self._packages.open(fetch.package)
         except RsnotifyError as error:
             failed = error
+        self._reading = None
         if self._ended.done():
             return  # the result was reported already
         if failed is not None:
@@ -593,6 +642,7 @@ class Following:
         )
         if self._ended.done():
             return
+        self._listed += len(selected)
         differing, absent, unproven, checkable = found
         now = self._loop.time()
         self._perform(self._follower.differing(differing, now, absent, unproven, checkable))

@@ -136,17 +136,19 @@ async def test_once_fails_if_it_is_stopped_before_all_are_level(many: Many) -> N
     await many.start(2)
     many.sources["s1"].answers[path_of("r0")] = held_back(asyncio.Event(), status(500))
     file = write(many)
+    doubt = "1 resource has changes that are not applied yet"
     arguments = ("follow", "--config", file, "--once", "--json")
     async with running(*arguments) as process:
         told = Told(process)
-        await told.until(lambda told: told.in_step() == {"s0"})
+        await told.until(
+            lambda told: told.in_step() == {"s0"} and told.sources["s1"]["doubts"] == [doubt]
+        )
         process.terminate()
         code, _, errors = await outcome(process)
     assert code == 1
     assert errors.splitlines() == [
         "rsnotify: 1 of 2 Sources are not level:",
-        "  s1: it was stopped before the copy was level: 1 resource has changes that are not "
-        "applied yet",
+        f"  s1: it was stopped before the copy was level: {doubt}",
     ]
 
 

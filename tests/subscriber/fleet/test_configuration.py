@@ -290,7 +290,7 @@ def test_only_changed_sources_are_restarted(
 def test_every_setting_of_the_command_is_one_of_the_file() -> None:
     from rsnotify_subscriber.commands.follow import follow
 
-    of_the_command = {"context", "url", "config", "once", "json", "return"}
+    of_the_command = {"context", "url", "config", "once", "json", "quiet", "return"}
     of_the_command |= {"status", "status_port", "status_host"}
     options = set(follow.__annotations__) - of_the_command
     websub = {name for name in options if name.startswith("callback_")}

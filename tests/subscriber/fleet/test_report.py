@@ -31,7 +31,7 @@ def test_a_terminal_shows_first_the_sources_that_need_attention() -> None:
     lines = console.export_text().splitlines()
     assert lines[1].split()[:4] == ["wrong", "https://a.example/:", "no", f"answer{UNPRINTABLE}[2J"]
     assert lines[2].split()[:2] == ["[red]behind", "behind"]
-    assert "50 of 52 Sources level, 1 in trouble, pushed to by 50" in lines[-1]
+    assert "50 of 52 Sources level · 1 in trouble · pushed to by 50" in lines[-1]
     assert len(lines) < 25
 
 
