@@ -17,6 +17,8 @@ import typer
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.runtime.state_folders import ROLES, flush, make_durably
 
+ROLE = "operate"
+
 _NEW = "It must not exist, or be empty."
 _State = Annotated[Path, typer.Argument(metavar="STATE", help="Folder of the state.")]
 _NewState = Annotated[Path, typer.Argument(metavar="STATE", help=f"Folder of the state. {_NEW}")]

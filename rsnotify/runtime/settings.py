@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from hashlib import sha256
@@ -46,6 +46,31 @@ def warn_of_former(old: str, new: str) -> None:
         text = "the variable %s may be meant for another command: name it %s"
         text += "; the next release ignores the former name"
     _log.warning(text, old, new)
+
+
+def warn_of_misspelt(variable: str, meant: str) -> None:
+    _log.warning("the variable %s is unknown, and ignored; did you mean %s?", variable, meant)
+
+
+def misspelt_variables(
+    environ: Mapping[str, str], known: Collection[str], others: Collection[str] = ()
+) -> dict[str, str]:
+    """Return variables that have nearly a known name, with that name.
+
+    Args:
+        environ: The environment.
+        known: The names of the variables that are read.
+        others: The names of commands whose variables are of no interest.
+    """
+    names = {name.removeprefix(PREFIX): name for name in known}
+    theirs = tuple(f"{name.upper()}_" for name in others)
+    found = {}
+    for variable in environ:
+        name = variable.removeprefix(PREFIX)
+        if name != variable and name not in names and not name.startswith(theirs):
+            for near in get_close_matches(name, names, 1, _SIMILARITY):
+                found[variable] = names[near]
+    return found
 
 
 #: How often the files are checked, in seconds.
@@ -366,15 +391,10 @@ class Variables:
 
         Others that are no settings may belong to another command.
         """
-        names = [name.upper() for name in self._variables]
-        found = {}
-        for variable in self._environ:
-            prefix = self._prefix if variable.startswith(self._prefix) else PREFIX
-            name = variable.removeprefix(prefix)
-            if name != variable and name not in names:
-                for near in get_close_matches(name, names, 1, _SIMILARITY):
-                    found[variable] = self._prefix + near
-        return found
+        present = [self._prefix + name.upper() for name in self._variables]
+        former = {PREFIX + name.upper(): self._prefix + name.upper() for name in self._variables}
+        found = misspelt_variables(self._environ, [*present, *former])
+        return {variable: former.get(meant, meant) for variable, meant in found.items()}
 
 
 def _decode_value(variable: str, text: str, kind: Any) -> Any:

@@ -132,7 +132,9 @@ app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
 @app.command(cls=Command, context_settings={"help_option_names": ["--help", "-h"]})
 def check(
-    url: Annotated[str, typer.Argument(help="The hub's URL, as topics advertise it.")],
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="The hub's URL, as topics advertise it.")
+    ],
     listen: Annotated[
         str,
         option(

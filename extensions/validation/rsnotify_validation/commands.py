@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from rsnotify_validation.document_check import CheckedDocument, ValidationResult
     from rsnotify_validation.inspection import InspectionFinding
 
+ROLE = "check"
+
 
 @with_arguments
 def validate(

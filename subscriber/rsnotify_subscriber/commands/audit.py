@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from rsnotify_subscriber.auditing.auditor import Audit
     from rsnotify_subscriber.auditing.repair import Repair
 
+ROLE = "check"
+
 
 @with_arguments
 def audit(
