@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.state_folders import ROLES, flush, make_durably
 
 ROLE = "operate"
@@ -103,7 +104,7 @@ def copy_state(source: Path, target: Path) -> int:
             flush(folder)
         return sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
     except (OSError, sqlite3.Error) as error:
-        raise StorageError(f"{source} cannot be copied to {target}: {error}") from error
+        raise StorageError(f"{source} cannot be copied to {target}: {reason_of(error)}") from error
 
 
 def _copy_database(path: Path, copy: Path) -> None:

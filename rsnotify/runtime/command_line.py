@@ -284,9 +284,10 @@ class Command(_Layout, TyperCommand):
         """Parse, and warn of variables with nearly the name of one of this command."""
         rest = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
-            own = ctx.command_path.split()[1:2]  # `hub` of `rsnotify hub status`
+            own = f"{ctx.auto_envvar_prefix}_"  # as RSNOTIFY_HUB_STATUS_ of `rsnotify hub status`
             root: Any = ctx.find_root()
-            others = {*getattr(root.command, "list_commands", lambda _: ())(root)} - {*own}
+            names = getattr(root.command, "list_commands", lambda _: ())(root)
+            others = [name for name in names if not own.startswith(f"{PREFIX}{name.upper()}_")]
             known = [_VERBOSE, *(name for each in self.params for name in _variables(ctx, each))]
             for variable, meant in misspelt_variables(os.environ, known, others).items():
                 warn_of_misspelt(variable, meant)

@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct, inspect
 
 from rsnotify.errors import ConfigurationError, WrongOption, without_credentials
+from rsnotify.runtime.reasons import reason_of
 
 _log = logging.getLogger("rsnotify")
 
@@ -84,7 +85,7 @@ def read_text(path: str | Path) -> str:
     try:
         return Path(path).read_text("utf-8")
     except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+        raise ConfigurationError(f"cannot read {path}: {reason_of(error)}") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"cannot read {path}: it is not UTF-8") from None
 

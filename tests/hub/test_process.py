@@ -112,7 +112,7 @@ async def test_a_stopping_hub_closes_its_websockets(tmp_path: Path):
         (("--config", "/nowhere.toml"), "No such file"),
         (("--host", "192.0.2.1"), "cannot listen on 192.0.2.1"),
         (("--public-url", "hub"), "not an absolute http"),
-        (("--frobnicate",), "No such option"),
+        (("--frobnicate",), "has no option --frobnicate"),
     ],
 )
 async def test_a_wrong_start_is_one_sentence(tmp_path: Path, options: tuple[str, ...], reason: str):

@@ -17,6 +17,7 @@ from rsnotify.format.model import Capability
 from rsnotify.format.writer import Profile
 from rsnotify.runtime.command_line import complain, printable, run_until_stopped, with_arguments
 from rsnotify.runtime.command_reports import print_result
+from rsnotify.runtime.reasons import reason_of
 from rsnotify_subscriber.commands.follow_options import Json, NetworkArguments, Url
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def validate(
     except RsnotifyError as error:
         raise complain(error, 2) from None
     except OSError as error:
-        raise complain(f"{target}: {error.strerror or error}", 2) from None
+        raise complain(f"{target}: {reason_of(error)}", 2) from None
     if result is None:
         raise typer.Exit(2)
     facts = msgspec.structs.asdict(result) | {"valid": result.valid}

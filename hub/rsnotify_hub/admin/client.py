@@ -17,12 +17,12 @@ from rsnotify.errors import (
     RsnotifyError,
     Unavailable,
 )
+from rsnotify.runtime.reasons import reason_of
 from rsnotify_hub.admin.operations import ID, OPERATIONS, PREFIX, Operation
 from rsnotify_hub.admin.schemas import (
     MAX_ROWS,
     Problem,
 )
-from rsnotify_hub.http.topic_requests import reason_of
 from rsnotify_hub.urls import check_url
 
 _TIMEOUT = aiohttp.ClientTimeout(total=30)

@@ -38,6 +38,7 @@ from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import ChangeType, Document
 from rsnotify.format.offer import Offer
+from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.tasks import Tasks, wait_for_event
 from rsnotify.sync.actions import (
     Action,
@@ -271,7 +272,7 @@ class ProgressSaver:
         try:
             await asyncio.to_thread(self._deferred.flush)
         except OSError as error:
-            raise StorageError(f"{error.filename or 'the copy'}: {error.strerror}") from error
+            raise StorageError(f"{error.filename or 'the copy'}: {reason_of(error)}") from error
         contents.set_flushed(last)
         self._flushed_at = loop.time()
 
