@@ -25,6 +25,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
@@ -56,12 +57,12 @@ if TYPE_CHECKING:
 EXIT_CODES = {
     0: "Done. Of a command that answers a question, yes: the copy is level or in step, the "
     "document is valid, the hub meets all requirements.",
-    1: "The answer is no: a copy is not level after `--once`, or not in step; a document is not "
-    "valid; a requirement is not met. Also a forced shutdown.",
+    1: "The answer is no: a copy is not level after `--once`, whatever the reason, or not in step; "
+    "a document is not valid; a requirement is not met. Also a forced shutdown.",
     2: "It could not be done, or the answer is not known: a wrong option, setting or file; a "
     "server that cannot be reached or refuses; a disk that is full. The message says what to do.",
     3: "An error in rsnotify, with its traceback.",
-    130: "Ended by Ctrl-C or SIGTERM before it was done. A program that runs until it is stopped, "
+    130: "Ended by Ctrl-C or SIGTERM before there was a result. A program that runs until then, "
     "such as `rsnotify source`, exits with 0.",
 }
 
@@ -482,13 +483,16 @@ def _reduce_garbage_collection() -> None:
     gc.set_threshold(_GC_THRESHOLD, 20, 20)
 
 
-def run_until_stopped(work: Callable[[], Coroutine[None, None, T]]) -> T | None:
-    """Run a coroutine as `run` does; return None if SIGINT or SIGTERM cancelled it."""
+def run_until_stopped(work: Callable[[], Coroutine[None, None, T]]) -> T:
+    """Run a coroutine as `run` does; exit with 130 if SIGINT or SIGTERM cancelled it."""
     from rsnotify.runtime.tasks import first_completed
 
-    async def main(stop: asyncio.Event) -> T | None:
+    async def main(stop: asyncio.Event) -> T:
         async with first_completed(work(), stop.wait()) as (working, _):
-            return working.result() if working.done() else None
+            result: list[T] = [working.result()] if working.done() else []
+        if not result:
+            raise typer.Exit(130)
+        return result[0]
 
     return run(main)
 
@@ -628,8 +632,27 @@ class _OneLine(logging.Formatter):
 
 
 def main() -> None:
-    """Run the command line. An `RsnotifyError` ends it with one sentence and exit code 2."""
+    run_application(application())
+
+
+def run_application(app: typer.Typer) -> None:
+    """Run a command line, and exit; an error is one sentence with an exit code of `EXIT_CODES`."""
     try:
-        application()()
-    except RsnotifyError as error:
-        sys.exit(complain(error, 2).exit_code)
+        app()
+    except Exception as error:
+        sys.exit(_failed(error).exit_code)
+
+
+def _failed(error: Exception) -> typer.Exit:
+    from rsnotify.runtime.reasons import reason_of
+    from rsnotify.runtime.tasks import first_cause
+
+    cause = first_cause(error)
+    if isinstance(cause, RsnotifyError):
+        return complain(cause, 2)
+    logging.getLogger("rsnotify").debug("", exc_info=error)
+    if isinstance(cause, OSError):
+        place = f"{cause.filename}: " if cause.filename else ""
+        return complain(place + reason_of(cause), 2)
+    traceback.print_exception(error)
+    return complain("this is an error in rsnotify; report it with the lines above", 3)

@@ -79,7 +79,7 @@ _SQLITE = {
     5: "another process uses the database; stop that first",
     6: "another process uses the database; stop that first",
     8: "it cannot be written; check the permissions of the file and its folder",
-    10: "the disk failed to read or write; check it",
+    10: "the disk is full, or failed to read or write; check it",
     11: "the database is damaged; restore a backup",
     13: _FULL,
     14: "it cannot be opened; check the permissions of the file and its folder",
@@ -89,14 +89,16 @@ _SQLITE = {
 _LIBRARIES = {
     "ServerDisconnectedError": "it closed the connection without an answer",
     "ClientPayloadError": "its answer broke off",
+    "PayloadEncodingError": "its answer broke off",
+    "ClientConnectorDNSError": _UNKNOWN_HOST,
     "IncompleteReadError": _CLOSED,
     "ClientResponseError": "it does not answer with HTTP; check the port",
     "BadHttpMessage": "it does not answer with HTTP; check the port",
     "InvalidURL": "its URL cannot be requested",
     "ConnectionClosed": _CLOSED,
     "InvalidStatus": "it refuses a WebSocket",
-    "InvalidMessage": "it does not answer with HTTP; check the port",
-    "InvalidHandshake": "it answers with something else than a WebSocket; check its URL",
+    "InvalidMessage": "it does not answer as a WebSocket; check its URL",
+    "InvalidHandshake": "it does not answer as a WebSocket; check its URL",
 }
 
 
@@ -107,10 +109,13 @@ def reason_of(error: BaseException, otherwise: str | None = None) -> str:
         error: What was raised; the error that caused it explains more, if there is one.
         otherwise: The reason for an error that is not known here.
     """
-    for cause in _causes(error):
+    causes = [*_causes(error)]
+    for cause in causes:
         if (reason := _reason(cause)) is not None:
             return reason
-    return otherwise or f"an unexpected error ({type(error).__name__})"
+    # Without a number it is made by a program, whose text is all there is.
+    made = (each.strerror or str(each) for each in causes if isinstance(each, OSError))
+    return otherwise or next(filter(None, made), f"an unexpected error ({type(error).__name__})")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -133,10 +138,7 @@ def _reason(error: BaseException) -> str | None:
     for name in names:
         if name in _LIBRARIES:
             return _LIBRARIES[name] + _detail(error)
-    if type(error).__module__ == "sqlite3":
-        return _sqlite(error)
-    # Without a number it is made by a program, whose text is all there is.
-    return str(error) or None if isinstance(error, OSError) else None
+    return _sqlite(error) if type(error).__module__ == "sqlite3" else None
 
 
 def _detail(error: Any) -> str:

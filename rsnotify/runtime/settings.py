@@ -327,6 +327,24 @@ def _suggested(name: str, kind: inspect.Type | None) -> str:
     return "".join(f"; did you mean {near}?" for near in get_close_matches(name, known, 1))
 
 
+_BYTE = re.compile(r" \(byte (\d+)\)$")
+_POSITION = re.compile(r" \(at (.+)\)$")
+
+
+def _undecodable(path: str | Path, message: str, text: str) -> str:
+    """Return a sentence for an error of the decoder of TOML or JSON."""
+    kind = "JSON" if str(path).endswith(".json") else "TOML"
+    place = ""
+    if match := _BYTE.search(message):
+        before = text.encode()[: int(match[1])].decode(errors="ignore")
+        place = f", line {before.count(chr(10)) + 1}"
+    elif match := _POSITION.search(message):
+        place = f", {match[1]}"
+    reason = message[: match.start()] if match else message
+    reason = reason.removeprefix("JSON is malformed: ")
+    return f"{path}{place}: this is not valid {kind}: {reason[:1].lower()}{reason[1:]}"
+
+
 class SettingsFile:
     """The settings in a file, and the lines where they stand.
 
@@ -344,7 +362,7 @@ class SettingsFile:
         except RecursionError:
             raise ConfigurationError(f"cannot read {path}: it is nested too deeply") from None
         except ValueError as error:  # also raised for a number with too many digits
-            raise ConfigurationError(f"cannot read {path}: {error}") from None
+            raise ConfigurationError(_undecodable(path, str(error), self._text)) from None
 
     def located(self, wrong: WrongSetting) -> ConfigurationError:
         """Return the error in one sentence: the file and line, the table, the key, the reason."""

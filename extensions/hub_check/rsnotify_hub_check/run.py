@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Annotated
 
@@ -13,7 +12,7 @@ import typer
 
 from rsnotify import __version__
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.command_line import Command, complain, option, printable
+from rsnotify.runtime.command_line import Command, complain, option, printable, run_application
 from rsnotify_hub_check import distribution_checks, subscribing_checks  # noqa: F401 (they register)
 from rsnotify_hub_check.hub_under_test import (
     CHECKS,
@@ -263,4 +262,4 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def main() -> None:
-    sys.exit(app())
+    run_application(app)

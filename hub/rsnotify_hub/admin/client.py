@@ -68,9 +68,6 @@ class AdminClient:
                 ) as response,
             ):
                 return self._decoded(operation, url, response.status, await response.read())
-        except aiohttp.ClientConnectorCertificateError as error:
-            hint = "SSL_CERT_FILE names the file of an authority of your own"
-            raise Unavailable(url, f"{reason_of(error)}; {hint}") from None
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise Unavailable(url, f"{reason_of(error)}; --url names the hub") from None
 

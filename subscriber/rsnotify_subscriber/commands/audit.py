@@ -104,8 +104,6 @@ def audit(
         if not json and sys.stdout.isatty():
             progress = stack.enter_context(progress_bar("files compared"))
         result = run_until_stopped(lambda: compare(progress))
-    if result is None:
-        raise typer.Exit(2)
     print_result(_facts(result), _lines(result), json=json)
     raise typer.Exit({True: 0, False: 1, None: 2}[result.in_step])
 
