@@ -271,7 +271,7 @@ def _one_sentence(ctx: Any) -> Iterator[None]:
     try:
         yield
     except _UsageError as error:
-        from rsnotify.runtime.usage_errors import usage_sentence
+        from rsnotify.runtime.command_errors import usage_sentence
 
         if ctx.resilient_parsing or type(error).__name__ == "NoArgsIsHelpError":
             raise

@@ -342,7 +342,7 @@ def _undecodable(path: str | Path, message: str, text: str) -> str:
         place = f", {match[1]}"
     reason = message[: match.start()] if match else message
     reason = reason.removeprefix("JSON is malformed: ")
-    return f"{path}{place}: this is not valid {kind}: {reason[:1].lower()}{reason[1:]}"
+    return f"cannot read {path}{place}: this is not valid {kind}: {reason[:1].lower()}{reason[1:]}"
 
 
 class SettingsFile:
