@@ -632,13 +632,13 @@ class _OneLine(logging.Formatter):
 
 
 def main() -> None:
-    run_application(application())
+    run_application(application(), "rsnotify")
 
 
-def run_application(app: typer.Typer) -> None:
+def run_application(app: typer.Typer, name: str) -> None:
     """Run a command line, and exit; an error is one sentence with an exit code of `EXIT_CODES`."""
     try:
-        app()
+        app(prog_name=name)
     except Exception as error:
         sys.exit(_failed(error).exit_code)
 

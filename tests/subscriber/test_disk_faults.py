@@ -101,7 +101,10 @@ async def test_following_ends_in_order_while_it_waits_for_the_disk(
 
 @pytest.mark.parametrize(
     ("error", "told", "runs"),
-    [(of_sqlite(sqlite3.SQLITE_CORRUPT), "the database is damaged", True), (FULL, "is full", False)],
+    [
+        (of_sqlite(sqlite3.SQLITE_CORRUPT), "the database is damaged", True),
+        (FULL, "is full", False),
+    ],
     ids=["a damaged state while following", "a full disk while catching up"],
 )
 async def test_a_damaged_state_ends_the_run_at_once_and_a_full_disk_catching_up(
