@@ -149,7 +149,7 @@ async def test_pages_are_joined_to_the_limit(hub: Client, monkeypatch: pytest.Mo
 
 
 async def test_a_hub_that_cannot_be_reached_is_reported():
-    with pytest.raises(Unavailable, match="connection refused; .*--url names the hub"):
+    with pytest.raises(Unavailable, match=r"connection refused; .*--url names the hub"):
         await AdminClient(f"http://127.0.0.1:{free_port()}/", None).call("status")
 
 
