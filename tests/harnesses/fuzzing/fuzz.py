@@ -2,8 +2,8 @@
 
 Without SURFACE, each surface is fuzzed in turn. The program is instrumented once; each surface runs
 in a forked process, within limits for memory and for the time of one input. What it learns stays in
-a folder that git ignores; what ends it is written to `tests/harnesses/fuzzing/found/<surface>/`, where
-the test suite reads it from then on.
+a folder that git ignores; what ends it is written to `tests/harnesses/fuzzing/found/<surface>/`,
+where the test suite reads it from then on.
 """
 
 from __future__ import annotations
