@@ -89,7 +89,7 @@ async def feed_hub(
                 everywhere=answer.status_code == TOO_MANY,
             ) from error
         if isinstance(cause, _NETWORK):
-            raise HubFailure(hub.uri, reason_of(cause)) from error
+            raise HubFailure(hub.uri, reason_of(cause, str(cause))) from error
         raise cause from None
 
 

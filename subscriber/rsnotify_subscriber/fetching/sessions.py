@@ -354,7 +354,7 @@ class Sessions:
         except TimeoutError as error:
             raise Unavailable(uri, "no answer in time") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise Unavailable(uri, reason_of(error)) from error
+            raise Unavailable(uri, reason_of(error, str(error))) from error
 
     @asynccontextmanager
     async def _answer(

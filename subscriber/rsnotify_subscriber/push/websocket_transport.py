@@ -242,4 +242,4 @@ class WebSocketTransport:
             reason = f": {error.rcvd.reason}" if error.rcvd.reason else ""
             raise Unavailable(self.hub, f"it closed the connection{reason}") from error
         except (OSError, ValueError, RecursionError, WebSocketException) as error:
-            raise Unavailable(self.hub, reason_of(error)) from error
+            raise Unavailable(self.hub, reason_of(error, str(error))) from error
