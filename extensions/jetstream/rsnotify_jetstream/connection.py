@@ -131,8 +131,8 @@ class NatsConnection:
         place = self.settings.place
         if isinstance(error, ssl.SSLCertVerificationError):
             return (
-                f"NATS at {place} cannot be trusted: {reason_of(error)}; or name the file with its "
-                "authority"
+                f"NATS at {place} has a certificate that is not trusted: {reason_of(error)}; or "
+                "name the file with its authority"
             )
         if refuses_certificate(error):
             return (
@@ -142,6 +142,7 @@ class NatsConnection:
         if self._refused.is_set():
             return f"NATS at {place} refuses the login: check user and password, or the files"
         shown = reason_of(error, str(error)) if isinstance(error, Exception) else "no answer"
+        shown = shown.partition(";")[0]  # what to do follows
         return f"cannot connect to NATS at {place}: {shown}; start the servers, or correct the URL"
 
     async def _on_error(self, error: Exception) -> None:
