@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime import processes
-from rsnotify.runtime.command_line import application, require_files
+from rsnotify.runtime.command_line import ROLES, application, require_files
 from rsnotify_hub_check.run import app as hub_check
 
 #: What takes long to import, and no help needs.
@@ -30,6 +30,8 @@ HEAVY = {
 }  # fmt: skip
 #: The options that one list of the help may have, besides --help.
 MOST_OPTIONS = 12
+#: The options that the help of one command may show, besides --help and --help-all.
+MOST_SHOWN = 17
 
 
 def commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -147,7 +149,42 @@ def test_help_has_no_list_of_options_that_is_too_long_to_read(name: str):
 
 @each_command
 def test_help_describes_each_command_in_a_complete_sentence(name: str):
-    assert re.findall(r".*\.\.\.$", help_of(name).partition("\nCommands:")[2], re.MULTILINE) == []
+    commands = help_of(name).partition("Show this message and exit.")[2]
+    assert re.findall(r".*\.\.\.$", commands, re.MULTILINE) == []
+
+
+def shown_options(text: str) -> set[str]:
+    return set(re.findall(r"^  (?:-\S, )?(--\S+)", text, re.MULTILINE))
+
+
+@each_command
+def test_help_shows_few_options_and_help_all_every_option(name: str):
+    short, whole = help_of(name), help_of(name, "--help-all")
+    assert len(shown_options(short)) <= MOST_SHOWN
+    assert "env var" not in short
+    command = COMMANDS[name]
+    options = {
+        max(each.opts, key=len)
+        for each in command.get_params(typer.Context(command))
+        if each.param_type_name == "option"
+    }
+    assert shown_options(whole) == options
+    rest = len(options) - len(shown_options(short))
+    assert (f"`{name} --help-all` shows {rest} more options" in short) == (rest > 0)
+    if rest:
+        examples = re.search(r"\nExamples:\n((?:  .*\n)+)", short)
+        assert examples is not None
+        assert len(examples[1].splitlines()) == 3
+
+
+def test_the_help_groups_the_commands_by_their_roles():
+    groups = re.findall(r"^(\w+):\n((?:  \w.*\n)+)", help_of("rsnotify"), re.MULTILINE)
+    found = {title: re.findall(r"^  (\w+)", lines, re.MULTILINE) for title, lines in groups}
+    assert [title for title in found if title.lower() in ROLES] == [*map(str.capitalize, ROLES)]
+    assert "Commands" not in found
+    expected = {"Publish": "source", "Distribute": "hub", "Follow": "follow", "Check": "audit"}
+    for title, command in expected.items():
+        assert command in found[title]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +214,7 @@ def test_a_wrong_value_is_blamed_on_the_environment_variable_that_has_it():
     for arguments, variables, blamed in (
         (follow, {"RSNOTIFY_POLL": "soon"}, "the environment variable RSNOTIFY_POLL: "),
         (follow, {"RSNOTIFY_RATE": "0"}, "the environment variable RSNOTIFY_RATE: "),
-        ([*follow, "--poll", "soon"], {"RSNOTIFY_POLL": "1"}, "'--poll': "),
+        ([*follow, "--poll", "soon"], {"RSNOTIFY_POLL": "1"}, "--poll: "),
         (
             ["hub", "topics"],
             {"RSNOTIFY_HUB_TOPICS_LIMIT": "0"},
@@ -187,7 +224,7 @@ def test_a_wrong_value_is_blamed_on_the_environment_variable_that_has_it():
     ):
         ended = CliRunner().invoke(application(), arguments, env=variables)
         assert ended.exit_code == 2
-        assert f"Invalid value for {blamed}" in ended.output
+        assert f"rsnotify: {blamed}it has to be " in ended.output
 
 
 @pytest.mark.parametrize("command", ["source", "hub"])
@@ -224,7 +261,7 @@ def test_so_is_a_wrong_broker_for_a_single_source(tmp_path: Path):
 def test_a_misspelt_command_is_answered_by_those_that_are_like_it():
     result = CliRunner().invoke(application(), ["hbu"])
     assert result.exit_code == 2
-    assert "No such command 'hbu'. Did you mean 'hub'?" in result.output
+    assert result.output == "rsnotify: `rsnotify` has no command hbu; did you mean hub?\n"
 
 
 def test_too_low_a_limit_of_files_is_reported(

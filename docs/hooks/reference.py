@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from benchmarks import capacity as cluster_capacity
 from docs.hooks.settings import configuration, type_name
-from rsnotify.runtime.command_line import application
+from rsnotify.runtime.command_line import EXIT_CODES, application
 from rsnotify_hub.admin.api import describe
 from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.metrics import metric_families
@@ -74,6 +74,9 @@ def command_line() -> str:
         "# Command line",
         "Each option is an environment variable too. `--json` writes what a program can read.",
         "`rsnotify --install-completion` enables shell completion.\n",
+        "## Exit codes\n",
+        _table(("code", "meaning"), EXIT_CODES.items()),
+        "",
     ]
     for words, text in helps():
         lines += [
@@ -91,7 +94,7 @@ def helps() -> Iterator[tuple[list[str], str]]:
         command = typer.main.get_command(app)
         for words in _tree(command, typer.Context(command), [name]):
             shown = CliRunner().invoke(
-                app, [*words[1:], "--help"], prog_name=name, terminal_width=82
+                app, [*words[1:], "--help-all"], prog_name=name, terminal_width=82
             )
             yield words, shown.output.strip()
 

@@ -10,7 +10,7 @@ import typer
 
 from rsnotify.errors import WrongOption
 from rsnotify.runtime.command_line import Command, given_options, run
-from rsnotify.runtime.settings import warn_of_former
+from rsnotify.runtime.settings import warn_of_former, warn_of_misspelt
 from rsnotify_hub.admin.command import commands as hub
 from rsnotify_hub.transfer.command import export_hub, import_hub
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["hub"]
 
-log = logging.getLogger("rsnotify.hub")
+ROLE = "distribute"
 
 _FORMER_CONFIG = "RSNOTIFY_CONFIG"
 
@@ -99,7 +99,7 @@ def run_hub(
     if config and config == os.environ.get(_FORMER_CONFIG):
         warn_of_former(_FORMER_CONFIG, "RSNOTIFY_HUB_CONFIG")
     for variable, meant in source.misspelt().items():
-        log.warning("the variable %s is no setting of the hub; is it %s?", variable, meant)
+        warn_of_misspelt(variable, meant)
 
     async def main(stop: asyncio.Event) -> None:
         async with serve(configuration, source=source) as url:

@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.counters import Durations
+from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.state_folders import flush, make_durably
 
 #: Seconds. The coarsest resolution of modification times (FAT: 2 s). A file that changed less than
@@ -122,7 +123,7 @@ def check_writable(folder: Path) -> None:
             pass
     except OSError as error:
         taken = isinstance(error, FileExistsError)
-        reason = "is no folder" if taken else f"cannot be written ({error.strerror})"
+        reason = "is no folder" if taken else f"cannot be written: {reason_of(error)}"
         raise ConfigurationError(f"{folder} {reason}; choose another, or repair it") from None
 
 

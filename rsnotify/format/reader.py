@@ -107,7 +107,7 @@ class SitemapReader:
             for start in range(0, len(chunk), _SLICE):
                 self._fast.feed(chunk[start : start + _SLICE])
         except etree.XMLSyntaxError as error:
-            raise MalformedDocument(f"not well-formed XML: {error}") from None
+            raise MalformedDocument(f"not well-formed XML: {error.msg}") from None
         completed = self._target.completed
         self._target.completed = []
         return completed
@@ -132,7 +132,8 @@ class SitemapReader:
                 head = self._parser.close()
                 self._check_namespaces()
         except etree.XMLSyntaxError as error:
-            raise MalformedDocument(f"it ended too early: {error}") from None
+            reason = f"it ended too early: {error.msg}" if self._bytes else "it is empty"
+            raise MalformedDocument(reason) from None
         return head
 
     def _check_namespaces(self) -> None:

@@ -16,7 +16,10 @@ import typer
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.runtime.command_reports import Quiet, Work, progress_of
+from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.state_folders import ROLES, flush, make_durably
+
+ROLE = "operate"
 
 _NEW = "It must not exist, or be empty."
 _State = Annotated[Path, typer.Argument(metavar="STATE", help="Folder of the state.")]
@@ -130,7 +133,7 @@ def copy_state(source: Path, target: Path, amount: CopiedBytes | None = None) ->
             flush(folder)
         return sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
     except (OSError, sqlite3.Error) as error:
-        raise StorageError(f"{source} cannot be copied to {target}: {error}") from error
+        raise StorageError(f"{source} cannot be copied to {target}: {reason_of(error)}") from error
 
 
 def _copy_database(path: Path, copy: Path) -> None:

@@ -9,6 +9,10 @@ Each option of a subcommand is an environment variable too: RSNOTIFY_SOURCE_PORT
 `rsnotify source`. The name of the command is part of that of the variable, so that one environment
 can hold settings of several commands. Names without it are accepted for one release. An option
 that typer may not name itself (`allow_from_autoenv`) has the same variable in every command.
+
+The help shows the options that most users need; `--help-all` shows those stated as `advanced`, too,
+and the variables. The module of a subcommand may state a `ROLE`: the group that has the subcommand
+in the help of `rsnotify`, one of `ROLES`.
 """
 
 from __future__ import annotations
@@ -21,9 +25,12 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
+from difflib import get_close_matches
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar, get_type_hints
@@ -35,17 +42,55 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from rsnotify import __version__
 from rsnotify.errors import ConfigurationError, RsnotifyError, WrongOption
-from rsnotify.runtime.settings import PREFIX, is_former, warn_of_former
+from rsnotify.runtime.settings import (
+    PREFIX,
+    is_former,
+    misspelt_variables,
+    warn_of_former,
+    warn_of_misspelt,
+)
 
 if TYPE_CHECKING:
     import asyncio
 
+#: The meaning of the exit codes of every command.
+EXIT_CODES = {
+    0: "Done. Of a command that answers a question, yes: the copy is level or in step, the "
+    "document is valid, the hub meets all requirements.",
+    1: "The answer is no: a copy is not level after `--once`, whatever the reason, or not in step; "
+    "a document is not valid; a requirement is not met. Also a forced shutdown.",
+    2: "It could not be done, or the answer is not known: a wrong option, setting or file; a "
+    "server that cannot be reached or refuses; a disk that is full. The message says what to do.",
+    3: "An error in rsnotify, with its traceback.",
+    130: "Ended by Ctrl-C or SIGTERM before there was a result. A program that runs until then, "
+    "such as `rsnotify source`, exits with 0.",
+}
+
+#: The groups of the commands in the help of `rsnotify`; commands without one come last.
+ROLES = ("try", "publish", "distribute", "follow", "check", "operate")
+
 _EXAMPLES = "\n\nExamples:\n"
+_HELP_ALL = "--help-all"
+_VERBOSE = f"{PREFIX}VERBOSE"
 
 
-def option(panel: str | None, metavar: str | None, text: str, *flags: str, **settings: Any) -> Any:
-    """Return an option in a group of the help (`panel`)."""
-    return typer.Option(*flags, metavar=metavar, help=text, rich_help_panel=panel, **settings)
+class _Advanced(str):
+    """The title of a group of options, for an option that only `--help-all` shows."""
+
+    __slots__ = ()
+
+
+def option(
+    panel: str | None,
+    metavar: str | None,
+    text: str,
+    *flags: str,
+    advanced: bool = False,
+    **settings: Any,
+) -> Any:
+    """Return an option in a group of the help (`panel`); `--help-all` shows an advanced one."""
+    group = _Advanced(panel or "Options") if advanced else panel
+    return typer.Option(*flags, metavar=metavar, help=text, rich_help_panel=group, **settings)
 
 
 @functools.cache
@@ -99,11 +144,49 @@ def with_arguments(command: Callable[..., None]) -> Callable[..., None]:
     return wrapper
 
 
+def _show_all(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        context.ensure_object(dict)[_HELP_ALL] = True
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+@functools.cache
+def _help_all() -> Any:
+    """Return the option `--help-all`, which each command has."""
+
+    def command(
+        everything: Annotated[
+            bool,
+            typer.Option(
+                _HELP_ALL,
+                is_eager=True,
+                expose_value=False,
+                callback=_show_all,
+                allow_from_autoenv=False,
+                help="Show all options, and their environment variables.",
+            ),
+        ] = False,
+    ) -> None: ...
+
+    app = typer.Typer(add_completion=False)
+    app.command()(command)
+    return typer.main.get_command(app).params[0]
+
+
+def _is_advanced(parameter: Any) -> bool:
+    return isinstance(getattr(parameter, "rich_help_panel", None), _Advanced)
+
+
 class _Layout:
-    """Help with examples and groups of options, and errors that name environment variables."""
+    """Help with examples and groups of options, and errors as one sentence."""
 
     help: str | None
-    get_params: Any
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, with `--help-all` before `--help`."""
+        *own, last = super().get_params(ctx)  # type: ignore[misc]
+        return [*own, _help_all(), last]
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write the docstring; its section `Examples:` keeps its lines."""
@@ -119,52 +202,97 @@ class _Layout:
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write each parameter in its group; those without a group come first."""
+        shows_all = isinstance(ctx.obj, dict) and _HELP_ALL in ctx.obj
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None:
+        parameters = self.get_params(ctx)
+        for parameter in parameters:
+            if shows_all or not _is_advanced(parameter):
                 kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
                 group = getattr(parameter, "rich_help_panel", None) or kind
-                if kind == "Arguments":  # typer adds the type to their names
-                    record = (parameter.metavar or parameter.name.upper(), record[1])
-                default = getattr(parameter, "show_default", None)
-                if isinstance(default, str):  # typer puts it in parentheses
-                    text = record[1].replace(f"default: ({default})", f"default: {default}")
-                    record = (record[0], text)
-                groups.setdefault(group, []).append(record)
+                if (record := _record(parameter, ctx, variables=shows_all)) is not None:
+                    groups.setdefault(str(group), []).append(record)
         for name, records in groups.items():
             if records:
                 with formatter.section(name):
                     formatter.write_dl(records)
+        if not shows_all and (rest := sum(map(_is_advanced, parameters))):
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(
+                    f"`{ctx.command_path} {_HELP_ALL}` shows {rest} more options, and the "
+                    "environment variable of each."
+                )
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse; an error names the environment variable that a wrong value came from."""
-        try:
+        """Parse; an error is one sentence, which names the environment variable of a value."""
+        with _one_sentence(ctx):
             return super().parse_args(ctx, args)  # type: ignore[misc, no-any-return]
-        except typer.BadParameter as error:
-            parameter: Any = error.param
-            if parameter is not None and from_environment(ctx, parameter.name):
-                error.param_hint = f"the environment variable {_variable(ctx, parameter)}"
-            elif parameter is not None and parameter.param_type_name == "option":
-                error.param_hint = [*parameter.opts]  # without its variable
-            raise
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; its errors name the environment variable of a wrong value, too."""
         try:
-            return super().invoke(ctx)  # type: ignore[misc]
+            with _one_sentence(ctx):
+                return super().invoke(ctx)  # type: ignore[misc]
         except WrongOption as error:
             for parameter in self.get_params(ctx):
                 if error.option in parameter.opts and from_environment(ctx, parameter.name):
-                    variable = _variable(ctx, parameter)
+                    variable = environment_variable(ctx, parameter)
                     raise ConfigurationError(
                         f"the environment variable {variable}: {error.reason}"
                     ) from None
             raise
 
 
+def _record(parameter: Any, ctx: Any, *, variables: bool) -> tuple[str, str] | None:
+    """Return the line of a parameter in the help."""
+    shown, parameter.show_envvar = parameter.show_envvar, variables and parameter.show_envvar
+    try:
+        record = parameter.get_help_record(ctx)
+    finally:
+        parameter.show_envvar = shown
+    if record is None:
+        return None
+    name, text = record
+    if parameter.param_type_name == "argument":  # typer adds the type to their names
+        name = parameter.metavar or parameter.name.upper()
+    default = getattr(parameter, "show_default", None)
+    if isinstance(default, str):  # typer puts it in parentheses
+        text = text.replace(f"default: ({default})", f"default: {default}")
+    return name, text
+
+
+#: Of typer, which does not export it.
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+@contextmanager
+def _one_sentence(ctx: Any) -> Iterator[None]:
+    """Return a context that prints an error of typer as one sentence, and exits."""
+    try:
+        yield
+    except _UsageError as error:
+        from rsnotify.runtime.command_errors import usage_sentence
+
+        if ctx.resilient_parsing or type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        raise complain(usage_sentence(error, ctx), 2) from None
+
+
 class Command(_Layout, TyperCommand):
     """A command whose help has examples and groups of options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse, and warn of variables with nearly the name of one of this command."""
+        rest = super().parse_args(ctx, args)
+        if not ctx.resilient_parsing:
+            own = f"{ctx.auto_envvar_prefix}_"  # as RSNOTIFY_HUB_STATUS_ of `rsnotify hub status`
+            root: Any = ctx.find_root()
+            names = getattr(root.command, "list_commands", lambda _: ())(root)
+            others = [name for name in names if not own.startswith(f"{PREFIX}{name.upper()}_")]
+            known = [_VERBOSE, *(name for each in self.params for name in _variables(ctx, each))]
+            for variable, meant in misspelt_variables(os.environ, known, others).items():
+                warn_of_misspelt(variable, meant)
+        return rest
 
 
 class Subcommand(Command):
@@ -195,9 +323,36 @@ class Subcommand(Command):
 
 
 class CommandGroup(_Layout, TyperGroup):
+    """Commands with a help in groups: by `rich_help_panel`, in the order of `ROLES`."""
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {role: [] for role in ROLES}
+        names = self.list_commands(ctx)
+        width = max(map(len, names))  # the same in each group
+        for name in names:
+            command: Any = self.get_command(ctx, name)
+            role = command.rich_help_panel or "commands"
+            text = command.get_short_help_str(_WHOLE)
+            groups.setdefault(role, []).append((name.ljust(width), text))
+        for role, records in groups.items():
+            if records:
+                with formatter.section(role.capitalize()):
+                    formatter.write_dl(records)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return a command and its arguments, or name those that are like it."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
+            near = get_close_matches(name, self.list_commands(ctx), 1)
+            meant = (
+                f"did you mean {near[0]}?" if near else f"`{ctx.command_path} --help` lists them"
+            )
+            raise complain(f"`{ctx.command_path}` has no command {name}; {meant}", 2)
+        return super().resolve_command(ctx, args)
 
 
 def given_options(context: Any, *, variables: bool = True) -> dict[str, Any]:
@@ -215,10 +370,19 @@ def from_environment(context: Any, name: str) -> bool:
     return source is not None and source.name == "ENVIRONMENT"
 
 
-def _variable(ctx: Any, parameter: Any) -> str:
-    named = parameter.envvar or f"{ctx.auto_envvar_prefix}_{parameter.name.upper()}"
-    names = [named] if isinstance(named, str) else list(named)
+def environment_variable(ctx: Any, parameter: Any) -> str:
+    """Return the variable that gives the value of a parameter, or could."""
+    names = _variables(ctx, parameter)
     return next((name for name in names if os.environ.get(name)), names[0])
+
+
+def _variables(ctx: Any, parameter: Any) -> list[str]:
+    if parameter.envvar:
+        return [parameter.envvar] if isinstance(parameter.envvar, str) else list(parameter.envvar)
+    if parameter.param_type_name == "argument" or ctx.auto_envvar_prefix is None:
+        return []
+    prefix = f"{ctx.auto_envvar_prefix}_" if parameter.allow_from_autoenv else PREFIX
+    return [prefix + parameter.name.upper()]
 
 
 #: Seconds that a program has for a graceful shutdown.
@@ -319,13 +483,16 @@ def _reduce_garbage_collection() -> None:
     gc.set_threshold(_GC_THRESHOLD, 20, 20)
 
 
-def run_until_stopped(work: Callable[[], Coroutine[None, None, T]]) -> T | None:
-    """Run a coroutine as `run` does; return None if SIGINT or SIGTERM cancelled it."""
+def run_until_stopped(work: Callable[[], Coroutine[None, None, T]]) -> T:
+    """Run a coroutine as `run` does; exit with 130 if SIGINT or SIGTERM cancelled it."""
     from rsnotify.runtime.tasks import first_completed
 
-    async def main(stop: asyncio.Event) -> T | None:
+    async def main(stop: asyncio.Event) -> T:
         async with first_completed(work(), stop.wait()) as (working, _):
-            return working.result() if working.done() else None
+            result: list[T] = [working.result()] if working.done() else []
+        if not result:
+            raise typer.Exit(130)
+        return result[0]
 
     return run(main)
 
@@ -363,9 +530,13 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
+#: How long the sentence about a command may be.
+_WHOLE = 200
+
 _HELP = """Push-extended ResourceSync: keep copies of web resources in step.
 
 Examples:
+    rsnotify hub
     rsnotify source data --hub http://127.0.0.1:8080/
     rsnotify --verbose follow http://127.0.0.1:8000/ copy
 """
@@ -400,12 +571,6 @@ class _Subcommands(CommandGroup):
             self.commands[cmd_name] = _load(self._points[cmd_name])
         return self.commands.get(cmd_name)
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in self._points:  # typer suggests those that are loaded
-            for name in self._points:
-                self.get_command(ctx, name)
-        return super().resolve_command(ctx, args)
-
 
 def _load(point: EntryPoint) -> Any:
     # Each option is an environment variable too: --port of source is RSNOTIFY_SOURCE_PORT.
@@ -416,7 +581,9 @@ def _load(point: EntryPoint) -> Any:
         app.add_typer(loaded, name=point.name, context_settings=settings)
     else:
         app.command(point.name, cls=Subcommand, context_settings=settings)(loaded)
-    return typer.main.get_group(app).commands[point.name]
+    command: Any = typer.main.get_group(app).commands[point.name]
+    command.rich_help_panel = getattr(import_module(point.module), "ROLE", None)
+    return command
 
 
 def _show_version(wanted: bool) -> None:
@@ -428,9 +595,7 @@ def _show_version(wanted: bool) -> None:
 def _common(
     verbose: Annotated[
         bool,
-        typer.Option(
-            "--verbose", "-v", envvar="RSNOTIFY_VERBOSE", help="Log each step, with its reason."
-        ),
+        typer.Option("--verbose", "-v", envvar=_VERBOSE, help="Log each step, with its reason."),
     ] = False,
     version: Annotated[
         bool,
@@ -467,8 +632,27 @@ class _OneLine(logging.Formatter):
 
 
 def main() -> None:
-    """Run the command line. An `RsnotifyError` ends it with one sentence and exit code 2."""
+    run_application(application(), "rsnotify")
+
+
+def run_application(app: typer.Typer, name: str) -> None:
+    """Run a command line, and exit; an error is one sentence with an exit code of `EXIT_CODES`."""
     try:
-        application()()
-    except RsnotifyError as error:
-        sys.exit(complain(error, 2).exit_code)
+        app(prog_name=name)
+    except Exception as error:
+        sys.exit(_failed(error).exit_code)
+
+
+def _failed(error: Exception) -> typer.Exit:
+    from rsnotify.runtime.reasons import reason_of
+    from rsnotify.runtime.tasks import first_cause
+
+    cause = first_cause(error)
+    if isinstance(cause, RsnotifyError):
+        return complain(cause, 2)
+    logging.getLogger("rsnotify").debug("", exc_info=error)
+    if isinstance(cause, OSError):
+        place = f"{cause.filename}: " if cause.filename else ""
+        return complain(place + reason_of(cause), 2)
+    traceback.print_exception(error)
+    return complain("this is an error in rsnotify; report it with the lines above", 3)

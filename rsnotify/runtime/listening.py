@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.reasons import reason_of
 
 #: How many connections the system queues before they are accepted.
 BACKLOG = 1024
-
-
-def _cannot_listen(host: str, port: int, error: Exception) -> str:
-    """Return a sentence with the reason why a port cannot be listened on."""
-    reason = str(error)
-    if isinstance(error, OSError) and error.errno is not None:
-        # `strerror` may name the address once more; the resolver has numbers of its own below 0.
-        known = os.strerror(error.errno) if error.errno > 0 else error.strerror or reason
-        reason = known.partition(" (while")[0]
-    return f"cannot listen on {host} port {port}: {reason}"
 
 
 def listen(host: str, port: int, options: str = "another --host or --port") -> socket.socket:
@@ -35,8 +25,10 @@ def listen(host: str, port: int, options: str = "another --host or --port") -> s
         )[0]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except (OSError, OverflowError, UnicodeError) as error:
-        said = _cannot_listen(host, port, error)
-        raise ConfigurationError(f"{said}; choose {options}") from None
+        reason = reason_of(error) if isinstance(error, OSError) else "it is not a host and a port"
+        raise ConfigurationError(
+            f"cannot listen on {host} port {port}: {reason}; choose {options}"
+        ) from None
 
 
 def address(host: str, listening: socket.socket) -> str:

@@ -30,6 +30,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.reasons import reason_of
 from rsnotify.selection import PushSelection
 
 #: The prefix of topic names, unless a broker's URL has another.
@@ -199,7 +200,8 @@ class BrokerLogin(Struct, frozen=True, kw_only=True):
                 context.load_cert_chain(self.certificate, self.key, password=_no_passphrase)
             except (OSError, ValueError) as error:
                 where = self.key or self.certificate
-                raise ConfigurationError(f"cannot use the key of {where}: {error}") from None
+                reason = reason_of(error) if isinstance(error, OSError) else error
+                raise ConfigurationError(f"cannot use the key of {where}: {reason}") from None
         return context
 
 
@@ -218,7 +220,9 @@ def trusted_context(ca: str | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca)
     except OSError as error:  # also an ssl.SSLError
-        raise ConfigurationError(f"cannot use the certificates of {ca}: {error}") from None
+        raise ConfigurationError(
+            f"cannot use the certificates of {ca}: {reason_of(error)}"
+        ) from None
 
 
 def _no_passphrase() -> str:

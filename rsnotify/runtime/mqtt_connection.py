@@ -10,7 +10,6 @@ lost connection leaves nothing in doubt here.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -33,6 +32,7 @@ from rsnotify.runtime.mqtt_broker import (
     read_message,
 )
 from rsnotify.runtime.mqtt_streams import ByteStream, Dial, open_byte_stream
+from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.tasks import settle
 
 #: How long a broker may take to answer, in seconds.
@@ -155,11 +155,8 @@ class _Attempt(Struct, frozen=True):
             async with _timeout(self.broker):
                 max_packet = MAXIMUM_PACKET_SIZE + _OVERHEAD
                 return await open_byte_stream(self.broker, tls, self.dial, max_packet=max_packet)
-        except ssl.SSLCertVerificationError as error:
-            reason = f"its certificate is not to be trusted: {error.verify_message}"
-            raise Unavailable(url, reason) from None
         except (OSError, WebSocketException) as error:
-            raise Unavailable(url, f"cannot connect: {error or type(error).__name__}") from error
+            raise Unavailable(url, f"cannot connect: {reason_of(error)}") from error
 
     def _client(self, stream: ByteStream, version: str) -> Client:
         options: dict[str, Any] = {"protocol": MQTTProtocolVersion.MQTTv5}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from hashlib import sha256
@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct, inspect
 
 from rsnotify.errors import ConfigurationError, WrongOption, without_credentials
+from rsnotify.runtime.reasons import reason_of
 
 _log = logging.getLogger("rsnotify")
 
@@ -48,6 +49,31 @@ def warn_of_former(old: str, new: str) -> None:
     _log.warning(text, old, new)
 
 
+def warn_of_misspelt(variable: str, meant: str) -> None:
+    _log.warning("the variable %s is unknown, and ignored; did you mean %s?", variable, meant)
+
+
+def misspelt_variables(
+    environ: Mapping[str, str], known: Collection[str], others: Collection[str] = ()
+) -> dict[str, str]:
+    """Return variables that have nearly a known name, with that name.
+
+    Args:
+        environ: The environment.
+        known: The names of the variables that are read.
+        others: The names of commands whose variables are of no interest.
+    """
+    names = {name.removeprefix(PREFIX): name for name in known}
+    theirs = tuple(f"{name.upper()}_" for name in others)
+    found = {}
+    for variable in environ:
+        name = variable.removeprefix(PREFIX)
+        if name != variable and name not in names and not name.startswith(theirs):
+            for near in get_close_matches(name, names, 1, _SIMILARITY):
+                found[variable] = names[near]
+    return found
+
+
 #: How often the files are checked, in seconds.
 _CHECK_SECONDS = 0.5
 
@@ -59,7 +85,7 @@ def read_text(path: str | Path) -> str:
     try:
         return Path(path).read_text("utf-8")
     except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+        raise ConfigurationError(f"cannot read {path}: {reason_of(error)}") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"cannot read {path}: it is not UTF-8") from None
 
@@ -301,6 +327,24 @@ def _suggested(name: str, kind: inspect.Type | None) -> str:
     return "".join(f"; did you mean {near}?" for near in get_close_matches(name, known, 1))
 
 
+_BYTE = re.compile(r" \(byte (\d+)\)$")
+_POSITION = re.compile(r" \(at (.+)\)$")
+
+
+def _undecodable(path: str | Path, message: str, text: str) -> str:
+    """Return a sentence for an error of the decoder of TOML or JSON."""
+    kind = "JSON" if str(path).endswith(".json") else "TOML"
+    place = ""
+    if match := _BYTE.search(message):
+        before = text.encode()[: int(match[1])].decode(errors="ignore")
+        place = f", line {before.count(chr(10)) + 1}"
+    elif match := _POSITION.search(message):
+        place = f", {match[1]}"
+    reason = message[: match.start()] if match else message
+    reason = reason.removeprefix("JSON is malformed: ")
+    return f"cannot read {path}{place}: this is not valid {kind}: {reason[:1].lower()}{reason[1:]}"
+
+
 class SettingsFile:
     """The settings in a file, and the lines where they stand.
 
@@ -318,7 +362,7 @@ class SettingsFile:
         except RecursionError:
             raise ConfigurationError(f"cannot read {path}: it is nested too deeply") from None
         except ValueError as error:  # also raised for a number with too many digits
-            raise ConfigurationError(f"cannot read {path}: {error}") from None
+            raise ConfigurationError(_undecodable(path, str(error), self._text)) from None
 
     def located(self, wrong: WrongSetting) -> ConfigurationError:
         """Return the error in one sentence: the file and line, the table, the key, the reason."""
@@ -366,15 +410,10 @@ class Variables:
 
         Others that are no settings may belong to another command.
         """
-        names = [name.upper() for name in self._variables]
-        found = {}
-        for variable in self._environ:
-            prefix = self._prefix if variable.startswith(self._prefix) else PREFIX
-            name = variable.removeprefix(prefix)
-            if name != variable and name not in names:
-                for near in get_close_matches(name, names, 1, _SIMILARITY):
-                    found[variable] = self._prefix + near
-        return found
+        present = [self._prefix + name.upper() for name in self._variables]
+        former = {PREFIX + name.upper(): self._prefix + name.upper() for name in self._variables}
+        found = misspelt_variables(self._environ, [*present, *former])
+        return {variable: former.get(meant, meant) for variable, meant in found.items()}
 
 
 def _decode_value(variable: str, text: str, kind: Any) -> Any:

@@ -56,8 +56,8 @@ def test_the_runner_accepts_an_assertion_and_no_other_error() -> None:
     program = Bug(
         name="The program has another name",
         file="rsnotify/runtime/command_line.py",
-        old="        application()()",
-        new="        sys.argv[0] = 'planted'; application()()",
+        old='run_application(application(), "rsnotify")',
+        new='run_application(application(), "planted")',
         tests=["tests/test_command_line.py::test_the_installed_program_has_each_command"],
     )
     with copied_project() as project:

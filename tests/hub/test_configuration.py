@@ -229,7 +229,7 @@ def test_invalid_toml_is_reported_with_its_line(tmp_path: Path, text: str, reaso
 
 
 def test_a_missing_file_is_refused(tmp_path: Path):
-    with pytest.raises(ConfigurationError, match="No such file"):
+    with pytest.raises(ConfigurationError, match="it does not exist"):
         load_configuration(str(tmp_path / "none.toml"))
 
 

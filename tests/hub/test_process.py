@@ -109,10 +109,10 @@ async def test_a_stopping_hub_closes_its_websockets(tmp_path: Path):
     [
         (("--port", "99999"), "port"),
         (("--data", "/dev/null/hub"), "cannot use the folder"),
-        (("--config", "/nowhere.toml"), "No such file"),
+        (("--config", "/nowhere.toml"), "it does not exist"),
         (("--host", "192.0.2.1"), "cannot listen on 192.0.2.1"),
         (("--public-url", "hub"), "not an absolute http"),
-        (("--frobnicate",), "No such option"),
+        (("--frobnicate",), "has no option --frobnicate"),
     ],
 )
 async def test_a_wrong_start_is_one_sentence(tmp_path: Path, options: tuple[str, ...], reason: str):
@@ -135,7 +135,7 @@ async def test_a_suspended_hub_keeps_its_folder_and_continues(tmp_path: Path):
 async def test_a_port_in_use_is_one_sentence(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        said = f"cannot listen on 127.0.0.1 port {port}: Address already in use; choose another"
+        said = f"cannot listen on 127.0.0.1 port {port}: another program uses it; choose another"
         assert said in await refused("--port", port, "--data", str(tmp_path))
 
 

@@ -311,7 +311,7 @@ def test_a_bad_hub_is_refused(folder: Path):
 def test_a_port_in_use_is_refused(folder: Path):
     with socket.create_server(("127.0.0.1", 0)) as occupied:
         port = occupied.getsockname()[1]
-        assert f"port {port}: Address already in use" in refusal(folder, port=port)
+        assert f"port {port}: another program uses it" in refusal(folder, port=port)
 
 
 def test_a_state_inside_the_folder_is_refused(folder: Path):

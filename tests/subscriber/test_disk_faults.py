@@ -95,13 +95,16 @@ async def test_following_ends_in_order_while_it_waits_for_the_disk(
 ) -> None:
     place = FailingFolder(tmp_path, FULL, failures=10**6)
     async with asyncio.timeout(PATIENCE), follow(source, place, held) as subscriber:
-        assert await subscriber.until(lambda status: "No space left" in str(status.error))
+        assert await subscriber.until(lambda status: "the disk is full" in str(status.error))
         assert not subscriber.status.level
 
 
 @pytest.mark.parametrize(
     ("error", "told", "runs"),
-    [(of_sqlite(sqlite3.SQLITE_CORRUPT), "the database says no", True), (FULL, "No space", False)],
+    [
+        (of_sqlite(sqlite3.SQLITE_CORRUPT), "the database is damaged", True),
+        (FULL, "is full", False),
+    ],
     ids=["a damaged state while following", "a full disk while catching up"],
 )
 async def test_a_damaged_state_ends_the_run_at_once_and_a_full_disk_catching_up(

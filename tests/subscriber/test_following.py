@@ -359,7 +359,7 @@ async def test_a_state_that_cannot_be_stored_is_reported_in_one_sentence(
     obstacle = tmp_path / name
     obstacle.parent.mkdir(exist_ok=True)
     obstacle.touch()
-    with pytest.raises(StorageError, match=r"state.*: File exists$"):
+    with pytest.raises(StorageError, match=r"state.*: a file of this name exists$"):
         await destination.catch_up(state=tmp_path / "state")
 
 
@@ -367,7 +367,7 @@ async def test_a_source_that_does_not_answer_is_reported_plainly(
     source: SmallSource, destination: Destination
 ) -> None:
     await source.server.stop()
-    with pytest.raises(Unavailable, match=r"port .*: Connection refused$"):
+    with pytest.raises(Unavailable, match=r"port .*: connection refused; check the port"):
         await destination.catch_up()
 
 

@@ -278,7 +278,7 @@ async def test_an_inspection_that_is_stopped_ends_at_once_and_without_a_word(
         async with asyncio.timeout(SECONDS):
             await asked.wait()
         process.terminate()
-        assert await outcome(process) == (1, "", "")
+        assert await outcome(process) == (130, "", "")
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_the_entries_of_the_mirror_and_of_its_state_are_flushed(
     ("folder", "told"),
     [
         ("", "inside the mirror"),
-        ("file/mirror", r"file/mirror cannot be made: Not a directory"),
+        ("file/mirror", r"file/mirror cannot be made: a part of its path is a file"),
         pytest.param(
             "/proc",
             r"/proc cannot be written: ",

@@ -429,7 +429,7 @@ def test_an_intent_for_which_the_disk_has_no_room_is_an_error_and_hides_none_bef
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
         try:
-            with pytest.raises(StorageError, match=r"applying: No space left on device"):
+            with pytest.raises(StorageError, match=r"applying: the disk is full"):
                 state.store_intent(["a", "bad"], {"bad"})
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -10,6 +10,8 @@ import typer
 
 from rsnotify.runtime.command_line import option, run
 
+ROLE = "try"
+
 
 def demo(
     seconds: Annotated[

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from rsnotify_gateway.gateway import Gateway
 
+ROLE = "publish"
+
 _FORCED = "the gateway has not ended in order, so it is left as it is; what was recorded is kept"
 _SHUTDOWN_TIMEOUT = 60.0
 _STATE = "rsnotify-gateway"
@@ -47,6 +49,7 @@ def gateway(
 
     Examples:
         rsnotify gateway gateway.toml
+        rsnotify gateway gateway.toml --data /var/lib/gateway --port 8001
         rsnotify gateway gateway.toml --base-url https://push.example/ --hub https://hub.example/
     """
     from rsnotify.runtime.processes import allow_files

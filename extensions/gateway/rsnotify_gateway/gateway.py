@@ -18,6 +18,7 @@ from rsnotify import __version__
 from rsnotify.errors import ConfigurationError, without_credentials
 from rsnotify.format.datetimes import format_datetime, from_microseconds
 from rsnotify.runtime.extensions import load_extension
+from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.state_folders import make_durably
 from rsnotify.runtime.tasks import first_cause
 from rsnotify_gateway.adapter import OriginType
@@ -177,7 +178,7 @@ class Gateway:
                 f"another rsnotify gateway uses the state in {self._state}; stop that one first"
             ) from None
         except OSError as error:
-            raise ConfigurationError(f"cannot write {self._state}: {error.strerror}") from None
+            raise ConfigurationError(f"cannot write {self._state}: {reason_of(error)}") from None
 
 
 def _once_ready(route: web.RouteDef, watch: OriginWatch) -> web.RouteDef:

@@ -19,6 +19,7 @@ from multidict import CIMultiDictProxy
 
 from rsnotify.format.links import format_links
 from rsnotify.runtime.listening import address, listen
+from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.serving import serving
 from rsnotify_hub_check.outcomes import (
     CheckSettings,
@@ -313,9 +314,7 @@ class HubUnderTest:
         except TimeoutError:
             raise RequirementBroken(f"no answer within {self.settings.patience:g} s") from None
         except aiohttp.ClientError as error:
-            raise RequirementBroken(
-                getattr(error, "strerror", None) or type(error).__name__
-            ) from None
+            raise RequirementBroken(reason_of(error)) from None
 
     async def request(
         self, mode: str, topic: SimulatedTopic, callback: SimulatedCallback, **fields: str

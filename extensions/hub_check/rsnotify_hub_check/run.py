@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
+from functools import partial
 from typing import Annotated
 
 import aiohttp
@@ -13,7 +13,7 @@ import typer
 
 from rsnotify import __version__
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.command_line import Command, complain, option, printable
+from rsnotify.runtime.command_line import Command, complain, option, printable, run_application
 from rsnotify_hub_check import distribution_checks, subscribing_checks  # noqa: F401 (they register)
 from rsnotify_hub_check.hub_under_test import (
     CHECKS,
@@ -125,14 +125,17 @@ def as_json(hub: str, results: Sequence[CheckResult], *, strict: bool) -> bytes:
 
 #: The groups of options in the help.
 _PUBLISHING = "Publishing"
-_TIMES = "Times"
+
+_times = partial(option, "Times", advanced=True)
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @app.command(cls=Command, context_settings={"help_option_names": ["--help", "-h"]})
 def check(
-    url: Annotated[str, typer.Argument(help="The hub's URL, as topics advertise it.")],
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="The hub's URL, as topics advertise it.")
+    ],
     listen: Annotated[
         str,
         option(
@@ -167,19 +170,17 @@ def check(
         str | None, option(None, "URL", "A topic for which the hub denies subscriptions.")
     ] = None,
     patience: Annotated[
-        float, option(_TIMES, "SECONDS", "Seconds to wait for an expected request.", min=0.1)
+        float, _times("SECONDS", "Seconds to wait for an expected request.", min=0.1)
     ] = 10.0,
     quiet: Annotated[
-        float, option(_TIMES, "SECONDS", "Seconds to wait for an unexpected request.", min=0.1)
+        float, _times("SECONDS", "Seconds to wait for an unexpected request.", min=0.1)
     ] = 2.0,
     settle: Annotated[
         float,
-        option(
-            _TIMES, "SECONDS", "Seconds that the hub may need to process a verification.", min=0.05
-        ),
+        _times("SECONDS", "Seconds that the hub may need to process a verification.", min=0.05),
     ] = 1.0,
     retry: Annotated[
-        float, option(_TIMES, "SECONDS", "Seconds to wait for a repeated delivery.", min=0.1)
+        float, _times("SECONDS", "Seconds to wait for a repeated delivery.", min=0.1)
     ] = 60.0,
     at_once: Annotated[int, option(None, "N", "How many checks run at the same time.", min=1)] = 4,
     only: Annotated[
@@ -196,6 +197,7 @@ def check(
 
     Examples:
         rsnotify-hub-check https://hub.example/
+        rsnotify-hub-check https://hub.example/ --token TOKEN --strict
         rsnotify-hub-check https://hub.example/ --publish content --only signature
     """
     if not url.startswith(("http://", "https://")):
@@ -261,4 +263,4 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def main() -> None:
-    sys.exit(app())
+    run_application(app, "rsnotify-hub-check")

@@ -17,6 +17,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.tasks import cancel
 from rsnotify_jetstream.settings import NatsSettings
 
@@ -130,7 +131,7 @@ class NatsConnection:
         place = self.settings.place
         if isinstance(error, ssl.SSLCertVerificationError):
             return (
-                f"NATS at {place} has a certificate that is not trusted: {error.verify_message}; "
+                f"NATS at {place} has a certificate that is not trusted: {reason_of(error)}; or "
                 "name the file with its authority"
             )
         if refuses_certificate(error):
@@ -140,7 +141,8 @@ class NatsConnection:
             )
         if self._refused.is_set():
             return f"NATS at {place} refuses the login: check user and password, or the files"
-        shown = str(error) or type(error).__name__ if error else "no answer"
+        shown = reason_of(error, str(error)) if isinstance(error, Exception) else "no answer"
+        shown = shown.partition(";")[0]  # what to do follows
         return f"cannot connect to NATS at {place}: {shown}; start the servers, or correct the URL"
 
     async def _on_error(self, error: Exception) -> None:
@@ -286,7 +288,7 @@ def _read(path: Path) -> str:
     try:
         return path.read_text("latin-1")
     except OSError as error:
-        raise ConfigurationError(f"cannot read {path} for NATS: {error.strerror}") from None
+        raise ConfigurationError(f"cannot read {path} for NATS: {reason_of(error)}") from None
 
 
 def _check_credentials(path: Path) -> None:
@@ -318,6 +320,6 @@ def _tls(settings: NatsSettings) -> ssl.SSLContext:
         except (ssl.SSLError, OSError) as error:
             raise ConfigurationError(
                 f"{files.certificate} and {files.key} are not a certificate for NATS and its key: "
-                f"{error}"
+                f"{reason_of(error)}"
             ) from None
     return context

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from rsnotify_relay.relay import Relay
 
+ROLE = "distribute"
+
 #: The group of the options of `PublishingArguments` in the help.
 _COPY = "Publishing"
 
@@ -38,13 +40,18 @@ def relay(
     ],
     config: Annotated[
         Path | None,
-        option(_COPY, "FILE", "A file with settings, .toml or .json, as for `rsnotify source`."),
+        option(
+            _COPY,
+            "FILE",
+            "A file with settings, .toml or .json, as for `rsnotify source`.",
+            advanced=True,
+        ),
     ] = None,
     data: Annotated[
         Path | None, option(None, "DIR", "Folder for the state.", show_default="DIR.rsnotify")
     ] = None,
     described_by: Annotated[
-        str | None, option(_COPY, "URL", "URL of a document about the copy.")
+        str | None, option(_COPY, "URL", "URL of a document about the copy.", advanced=True)
     ] = None,
     *,
     serving: StatusArguments,
@@ -58,6 +65,7 @@ def relay(
     Examples:
         rsnotify relay https://source.example/ copy --base-url https://relay.example/
         rsnotify relay https://source.example/ copy --hub https://hub.example/
+        rsnotify relay https://source.example/ copy --only '*.ttl' --port 8001
     """
     from rsnotify_publisher.config import load_configuration
     from rsnotify_relay.relay import Relay

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from rsnotify.errors import RsnotifyError, counted, without_credentials
+from rsnotify.errors import counted, without_credentials
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Capability
 from rsnotify.format.writer import Profile
-from rsnotify.runtime.command_line import complain, printable, run_until_stopped, with_arguments
+from rsnotify.runtime.command_line import printable, run_until_stopped, with_arguments
 from rsnotify.runtime.command_reports import print_result
 from rsnotify_subscriber.commands.follow_options import Json, NetworkArguments, Url
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from rsnotify_validation.document_check import CheckedDocument, ValidationResult
     from rsnotify_validation.inspection import InspectionFinding
+
+ROLE = "check"
 
 
 @with_arguments
@@ -67,15 +69,8 @@ def validate(
             progress=lambda name: status.update(Text(printable(name))),
         )
 
-    try:
-        with status if sys.stderr.isatty() else nullcontext():
-            result = run_until_stopped(work)
-    except RsnotifyError as error:
-        raise complain(error, 2) from None
-    except OSError as error:
-        raise complain(f"{target}: {error.strerror or error}", 2) from None
-    if result is None:
-        raise typer.Exit(2)
+    with status if sys.stderr.isatty() else nullcontext():
+        result = run_until_stopped(work)
     facts = msgspec.structs.asdict(result) | {"valid": result.valid}
     print_result(facts, validation_lines(result), json=json)
     raise typer.Exit(0 if result.valid else 1)
@@ -130,7 +125,7 @@ _UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 def inspect(url: Url, json: Json = False, *, arguments: NetworkArguments) -> None:
     """Show what the Source at URL offers.
 
-    Exit code 1: it cannot be inspected at all.
+    Exit code 0: shown. 2: it cannot be inspected at all.
 
     Examples:
         rsnotify inspect https://source.example/
@@ -139,18 +134,13 @@ def inspect(url: Url, json: Json = False, *, arguments: NetworkArguments) -> Non
     from rsnotify_validation.inspection import inspect as inspect_source
 
     credentials = arguments.credentials
-    try:
-        found = run_until_stopped(
-            lambda: inspect_source(
-                url,
-                allow_private_addresses=arguments.allow_private_addresses,
-                credentials=credentials,
-            )
+    found = run_until_stopped(
+        lambda: inspect_source(
+            url,
+            allow_private_addresses=arguments.allow_private_addresses,
+            credentials=credentials,
         )
-    except RsnotifyError as error:
-        raise complain(error, 1) from None
-    if found is None:
-        raise typer.Exit(1)
+    )
     now = datetime.now(UTC)
     if sys.stdout.isatty() and not json:
         from rich.console import Console

@@ -17,12 +17,12 @@ from rsnotify.errors import (
     RsnotifyError,
     Unavailable,
 )
+from rsnotify.runtime.reasons import reason_of
 from rsnotify_hub.admin.operations import ID, OPERATIONS, PREFIX, Operation
 from rsnotify_hub.admin.schemas import (
     MAX_ROWS,
     Problem,
 )
-from rsnotify_hub.http.topic_requests import reason_of
 from rsnotify_hub.urls import check_url
 
 _TIMEOUT = aiohttp.ClientTimeout(total=30)
@@ -68,9 +68,6 @@ class AdminClient:
                 ) as response,
             ):
                 return self._decoded(operation, url, response.status, await response.read())
-        except aiohttp.ClientConnectorCertificateError as error:
-            hint = "SSL_CERT_FILE names the file of an authority of your own"
-            raise Unavailable(url, f"{reason_of(error)}; {hint}") from None
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise Unavailable(url, f"{reason_of(error)}; --url names the hub") from None
 

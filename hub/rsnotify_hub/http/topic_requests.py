@@ -7,9 +7,6 @@ private address, and aiohttp does not resolve IP literals.
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import ssl
 from collections.abc import Mapping
 from urllib.parse import urldefrag, urlsplit
 
@@ -19,6 +16,7 @@ from yarl import URL
 
 from rsnotify.errors import Unavailable
 from rsnotify.runtime.dialing import any_socket, open_session, public_sockets
+from rsnotify.runtime.reasons import reason_of
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.urls import check_url
 
@@ -136,19 +134,3 @@ def _target(topic: str, url: str, location: str) -> str:
 def exact_url(url: str) -> URL:
     """Return a URL that is requested as it was written, without normalization."""
     return URL(url, encoded=True)
-
-
-def reason_of(error: Exception) -> str:
-    """Return why a request failed, without its URL, which may contain a secret."""
-    cause: BaseException | None = error
-    while cause is not None:  # aiohttp wraps the error of the socket
-        if isinstance(cause, TimeoutError):
-            return "it takes too long"
-        if isinstance(cause, OSError) and not isinstance(cause, aiohttp.ClientError):
-            if not cause.errno or isinstance(cause, socket.gaierror | ssl.SSLError):
-                return cause.strerror or str(cause)
-            return os.strerror(cause.errno)  # asyncio puts the address in place of the reason
-        cause = cause.__cause__
-    if isinstance(error, aiohttp.InvalidURL):
-        return "its URL cannot be requested"
-    return type(error).__name__

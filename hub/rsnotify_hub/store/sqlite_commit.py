@@ -18,6 +18,7 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from rsnotify.errors import StorageError
+from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.state_folders import later_version
 
 T = TypeVar("T")
@@ -83,7 +84,7 @@ class GroupCommit:
         try:
             return [(result, None) for result in self._transact(operations)]
         except sqlite3.Error as error:
-            failure = StorageError(f"cannot write the hub's data: {error}")
+            failure = StorageError(f"cannot write the hub's data: {reason_of(error)}")
             return [(None, failure)] * len(operations)
         except Exception as error:
             if len(operations) == 1:

@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant
+from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.state_folders import check_role, make_durably
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.store import sqlite_log as sqlite_reading
@@ -67,7 +68,9 @@ class SqliteStore:
         except Timeout:
             raise ConfigurationError(f"another hub is using the folder {folder}") from None
         except OSError as error:
-            raise ConfigurationError(f"cannot use the folder {folder}: {error.strerror}") from None
+            raise ConfigurationError(
+                f"cannot use the folder {folder}: {reason_of(error)}"
+            ) from None
         try:
             self._open(folder / "hub.sqlite")
         except BaseException:
@@ -81,7 +84,9 @@ class SqliteStore:
                 prepare(writer, path)
                 self._reader = connect(path, self._connection)
             except (sqlite3.Error, OSError) as error:
-                raise ConfigurationError(f"cannot use the hub's data in {path}: {error}") from None
+                raise ConfigurationError(
+                    f"cannot use the hub's data in {path}: {reason_of(error)}"
+                ) from None
             stack.pop_all()
         self._writer = GroupCommit(writer)
         self._cursors = CursorWriter(self._writer, SUBSCRIPTION)
@@ -99,7 +104,7 @@ class SqliteStore:
         try:
             return await self._loop.run_in_executor(self._reading, read)
         except sqlite3.Error as error:
-            raise StorageError(f"cannot read the hub's data: {error}") from None
+            raise StorageError(f"cannot read the hub's data: {reason_of(error)}") from None
 
     async def _select(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         return await self._read(lambda database: database.execute(sql, values).fetchall())

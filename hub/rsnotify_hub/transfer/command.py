@@ -140,7 +140,4 @@ def _with_store(
         async with open_store(configuration, lambda: datetime.now(UTC), "") as opened:
             return await work(opened.store)
 
-    done = run_until_stopped(main)
-    if done is None:
-        raise typer.Exit(130)
-    return done
+    return run_until_stopped(main)

@@ -34,6 +34,7 @@ from rsnotify import __version__
 from rsnotify.errors import ConfigurationError, DocumentError
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import DEFAULT_LIMITS, DocumentLimits
+from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.state_folders import flush
 from rsnotify_hub.filtering import selection_of_key
 from rsnotify_hub.fragments import Fragment
@@ -405,4 +406,4 @@ def _lines_of(path: Path) -> Generator[bytes, None, None]:
 
 
 def _unusable(action: str, path: Path, error: OSError) -> ConfigurationError:
-    return ConfigurationError(f"cannot {action} {path}: {error.strerror}")
+    return ConfigurationError(f"cannot {action} {path}: {reason_of(error)}")

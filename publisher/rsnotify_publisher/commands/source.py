@@ -13,12 +13,16 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.command_line import option, with_arguments
 from rsnotify.runtime.command_status import StatusArguments
 
+ROLE = "publish"
+
 # The groups of options in the help.
 _publishing = partial(option, "Publishing")
 _hubs = partial(option, "Hubs")
-_mqtt = partial(option, "MQTT")
-_xmpp = partial(option, "XMPP")
+_rare_hubs = partial(_hubs, advanced=True)
+_mqtt = partial(option, "MQTT", advanced=True)
+_xmpp = partial(option, "XMPP", advanced=True)
 _documents = partial(option, "Documents")
+_rare_documents = partial(_documents, advanced=True)
 
 
 class PublishingArguments(Struct, frozen=True, kw_only=True):
@@ -71,7 +75,7 @@ class SourceArguments(PublishingArguments, frozen=True, kw_only=True):
     ] = None
     advertise: Annotated[
         list[str] | None,
-        _hubs("URL", "URL of the hub for Destinations, if it differs; may be repeated."),
+        _rare_hubs("URL", "URL of the hub for Destinations, if it differs; may be repeated."),
     ] = None
     mqtt_user: Annotated[str | None, _mqtt("NAME", "User at hubs that are MQTT brokers.")] = None
     mqtt_password: Annotated[str | None, _mqtt("PASSWORD", "Password of that user.")] = None
@@ -96,11 +100,11 @@ class SourceArguments(PublishingArguments, frozen=True, kw_only=True):
         str | None, _xmpp("FILE", "Certificates of the authorities that may sign the server's.")
     ] = None
     described_by: Annotated[
-        str | None, _documents("URL", "URL of a document about the Source.")
+        str | None, _rare_documents("URL", "URL of a document about the Source.")
     ] = None
     heartbeat: Annotated[
         float | None,
-        _hubs("SECONDS", "Seconds of quiet before a heartbeat.", min=0.1, show_default="10"),
+        _rare_hubs("SECONDS", "Seconds of quiet before a heartbeat.", min=0.1, show_default="10"),
     ] = None
     resource_list_every: Annotated[
         str | None,
@@ -112,7 +116,7 @@ class SourceArguments(PublishingArguments, frozen=True, kw_only=True):
     ] = None
     rotate: Annotated[
         str | None,
-        _documents(
+        _rare_documents(
             "BOUNDS", "When changes are closed, such as '500 changes or 1 h' or 'cron: 0 3 * * *'."
         ),
     ] = None
@@ -132,38 +136,39 @@ class SourceArguments(PublishingArguments, frozen=True, kw_only=True):
     ] = None
     change_dump: Annotated[
         bool | None,
-        _documents(None, "Offer the content of changes in packages.", "--change-dump"),
+        _rare_documents(None, "Offer the content of changes in packages.", "--change-dump"),
     ] = None
     resource_list_archive: Annotated[
-        bool | None, _documents(None, "Keep former Resource Lists.", "--resource-list-archive")
+        bool | None, _rare_documents(None, "Keep former Resource Lists.", "--resource-list-archive")
     ] = None
     resource_dump_archive: Annotated[
-        bool | None, _documents(None, "Keep former Resource Dumps.", "--resource-dump-archive")
+        bool | None, _rare_documents(None, "Keep former Resource Dumps.", "--resource-dump-archive")
     ] = None
     change_dump_archive: Annotated[
-        bool | None, _documents(None, "Keep older packages of changes.", "--change-dump-archive")
+        bool | None,
+        _rare_documents(None, "Keep older packages of changes.", "--change-dump-archive"),
     ] = None
     views: Annotated[
         list[str] | None,
-        _documents("NAME", "Also write changes in this format (iiif, ldes); may be repeated."),
+        _rare_documents("NAME", "Also write changes in this format (iiif, ldes); may be repeated."),
     ] = None
     no_framework: Annotated[
-        bool | None, _hubs(None, "Do not notify hubs of new documents.", "--no-framework")
+        bool | None, _rare_hubs(None, "Do not notify hubs of new documents.", "--no-framework")
     ] = None
     framework_url: Annotated[
         bool | None,
-        _hubs(
+        _rare_hubs(
             None,
             "Also list the channel of these notices by a <url> in the Source Description.",
             "--framework-url",
         ),
     ] = None
     gzip: Annotated[
-        bool | None, _documents(None, "Keep long documents compressed, as .xml.gz.", "--gzip")
+        bool | None, _rare_documents(None, "Keep long documents compressed, as .xml.gz.", "--gzip")
     ] = None
     profile: Annotated[
         str | None,
-        _documents(
+        _rare_documents(
             "1.1|1.0", "The version of ResourceSync to write, 1.1 or 1.0.", show_default="1.1"
         ),
     ] = None

@@ -22,6 +22,7 @@ from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.media_types import guess_media_type
 from rsnotify.format.model import ChangeType, Resource
+from rsnotify.runtime.reasons import reason_of
 from rsnotify_publisher.changes import Record, check_uri
 from rsnotify_publisher.files import TICK
 from rsnotify_publisher.journal import Journal
@@ -60,7 +61,7 @@ class FileNames:
         try:
             taken = RESERVED.intersection(os.listdir(self.root))
         except OSError as error:
-            raise ConfigurationError(f"{self.root} cannot be read: {error.strerror}") from None
+            raise ConfigurationError(f"{self.root} cannot be read: {reason_of(error)}") from None
         for name in sorted(taken):
             raise ConfigurationError(
                 f"{self.root / name} has the name of a ResourceSync document; move or rename it"
@@ -265,7 +266,7 @@ class FolderScanner:
         return None
 
     def _unreadable(self, error: OSError) -> None:
-        _log.warning("%s cannot be read and is skipped: %s", error.filename, error.strerror)
+        _log.warning("%s cannot be read and is skipped: %s", error.filename, reason_of(error))
 
 
 def _validator_of(status: os.stat_result) -> str:

@@ -44,6 +44,7 @@ from rsnotify.format.hashes import SetSum
 from rsnotify.format.model import INLINE_LIMIT, Capability, ChangeType, Resource
 from rsnotify.format.uris import normalize
 from rsnotify.runtime.counters import Durations
+from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.state_folders import check_role, later_version, make_durably
 from rsnotify_publisher.changes import Record, as_listed
 from rsnotify_publisher.journal.database import (
@@ -260,7 +261,7 @@ class Journal:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            raise StorageError(f"{self._path}: {error}") from error
+            raise StorageError(f"{self._path}: {reason_of(error)}") from error
 
     def state(self) -> JournalState:
         return JournalState(*self._db.execute(_STATE).fetchone())

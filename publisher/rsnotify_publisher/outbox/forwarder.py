@@ -17,6 +17,7 @@ from msgspec import DecodeError, Struct, json
 
 from rsnotify.errors import ConfigurationError, RsnotifyError, StorageError
 from rsnotify.format.model import Resource
+from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.state_folders import make_durably
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher.changes import check_change
@@ -173,7 +174,7 @@ class Forwarder(Startable):
             self._warn_of_waiting()
             return 0
         except OSError as error:
-            raise StorageError(f"{self._lock.lock_file}: {error.strerror}") from error
+            raise StorageError(f"{self._lock.lock_file}: {reason_of(error)}") from error
         self._waiting_since = None
         try:
             return self._queue.forward(BATCH, self._record)

@@ -15,6 +15,7 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.dialing import Dialer
 from rsnotify.runtime.mqtt_broker import is_broker_url
+from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.tasks import first_cause
 from rsnotify.runtime.transports import PushTransport, offered_transport
 from rsnotify_publisher.hubs import Hub, HubFailure
@@ -88,7 +89,7 @@ async def feed_hub(
                 everywhere=answer.status_code == TOO_MANY,
             ) from error
         if isinstance(cause, _NETWORK):
-            raise HubFailure(hub.uri, str(cause) or type(cause).__name__) from error
+            raise HubFailure(hub.uri, reason_of(cause, str(cause))) from error
         raise cause from None
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rsnotify_subscriber.auditing.auditor import Audit
     from rsnotify_subscriber.auditing.repair import Repair
 
+ROLE = "check"
+
 #: How many lines of a kind are printed, unless all are requested.
 _SHOWN = 20
 
@@ -108,8 +110,6 @@ def audit(
 
     with progress_of(lambda: work_of(activity, compared="files"), quiet=quiet):
         result = run_until_stopped(compare)
-    if result is None:
-        raise typer.Exit(2)
     print_result(_facts(result), _lines(result, None if everything else _SHOWN), json=json)
     raise typer.Exit({True: 0, False: 1, None: 2}[result.in_step])
 

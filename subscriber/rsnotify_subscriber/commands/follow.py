@@ -19,6 +19,8 @@ from rsnotify_subscriber.commands.follow_options import (
     State,
 )
 
+ROLE = "follow"
+
 
 @with_arguments
 def follow(

@@ -146,11 +146,13 @@ class CallbackServer:
 
 # The groups of options in the help.
 _selection = partial(option, "What to follow")
-_copy = partial(option, "The copy on disk")
+_rare_selection = partial(_selection, advanced=True)
+_copy = partial(option, "The copy on disk", advanced=True)
 _push = partial(option, "Push and polling")
-_callbacks = partial(option, "WebSub callbacks")
-_mqtt = partial(option, "MQTT")
-_xmpp = partial(option, "XMPP")
+_rare_push = partial(_push, advanced=True)
+_callbacks = partial(option, "WebSub callbacks", advanced=True)
+_mqtt = partial(option, "MQTT", advanced=True)
+_xmpp = partial(option, "XMPP", advanced=True)
 
 
 class FollowArguments(Struct, frozen=True, kw_only=True):
@@ -160,12 +162,12 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
         Via, _push("auto|websocket|mqtt|xmpp|websub|poll", "The transport by which changes arrive.")
     ] = Via.AUTO
     hubs: Annotated[
-        int, _push("N", "Connections to hubs that are kept up at the same time.", min=1)
+        int, _rare_push("N", "Connections to hubs that are kept up at the same time.", min=1)
     ] = 1
     poll: Annotated[float, _push("SECONDS", "Seconds between polls without push.", min=0.1)] = 10
     compare: Annotated[
         float,
-        _push(
+        _rare_push(
             "SECONDS",
             "Time between two comparisons of the whole copy with what the Source lists.",
             min=0,
@@ -185,7 +187,7 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
     ] = False
     patience: Annotated[
         float,
-        _push(
+        _rare_push(
             "SECONDS",
             "How long to retry what a server fails to send before T, or --once, continues without.",
             min=0,
@@ -193,7 +195,7 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
     ] = Pace().patience
     spread: Annotated[
         float | None,
-        _push(
+        _rare_push(
             "SECONDS",
             "Request pushed changes after a random delay of up to this time, not at once.",
             show_default="by the number of subscribers",
@@ -202,7 +204,9 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
     ] = None
     rate: Annotated[
         float | None,
-        _push("N", "Request at most N resources a second.", show_default="unlimited", min=0.001),
+        _rare_push(
+            "N", "Request at most N resources a second.", show_default="unlimited", min=0.001
+        ),
     ] = None
     only: Annotated[
         list[str] | None,
@@ -219,25 +223,28 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
     ] = None
     type: Annotated[
         list[str] | None,
-        _selection("TYPE", "Follow only this media type, as text/turtle or text/*; repeatable."),
+        _rare_selection(
+            "TYPE", "Follow only this media type, as text/turtle or text/*; repeatable."
+        ),
     ] = None
     change: Annotated[
         list[ChangeType] | None,
-        _selection("created|updated|deleted", "Follow only this type of change; repeatable."),
+        _rare_selection("created|updated|deleted", "Follow only this type of change; repeatable."),
     ] = None
     collection: Annotated[
-        list[str] | None, _selection("URI", "Follow only members of this collection; repeatable.")
+        list[str] | None,
+        _rare_selection("URI", "Follow only members of this collection; repeatable."),
     ] = None
     prefer: Annotated[
         list[str] | None,
-        _selection(
+        _rare_selection(
             "TYPE",
             "Copy this media type of a resource where it is offered; repeatable, best first.",
         ),
     ] = None
     exact: Annotated[
         bool,
-        _selection(
+        _rare_selection(
             None, "Fetch the version of each change where the Source keeps versions.", "--exact"
         ),
     ] = False

@@ -35,6 +35,7 @@ from rsnotify.format.hashes import verified_hashes
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Rel, Resource
 from rsnotify.format.reader import read_document
+from rsnotify.runtime.reasons import reason_of
 from rsnotify_subscriber.fetching.fetcher import Content, Fetcher
 
 #: The path of the manifest in a package (core §11.2, §13.2).
@@ -188,7 +189,7 @@ class DumpPackages:
         except Unavailable:
             raise
         except OSError as error:
-            raise StorageError(f"{entry.uri}: {error}") from error
+            raise StorageError(f"{entry.uri}: {reason_of(error)}") from error
         except (FetchError, DocumentError) as error:
             copy = next((link.href for link in entry.links if link.rel == Rel.CONTENTS), None)
             if copy is None:

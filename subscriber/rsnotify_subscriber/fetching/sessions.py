@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import re
 import socket
 import ssl
@@ -32,6 +31,7 @@ from rsnotify.errors import RefusedAddress, RsnotifyError, Unavailable
 from rsnotify.format.links import resolve
 from rsnotify.runtime.dialing import any_socket, look_up, open_session, public_sockets, refusal
 from rsnotify.runtime.http_client import HttpOrigin
+from rsnotify.runtime.reasons import reason_of
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER
 from rsnotify_subscriber.fetching.credentials import (
     NO_CREDENTIALS,
@@ -380,11 +380,13 @@ class Sessions:
         except aiohttp.ClientConnectorError as error:
             if isinstance(error.os_error, NotPublic):
                 raise RefusedAddress(uri, str(error.os_error.strerror)) from None
-            raise Unavailable(uri, _unreachable(error)) from error
+            raise Unavailable(
+                uri, f"cannot connect to {error.host} port {error.port}: {reason_of(error)}"
+            ) from error
         except TimeoutError as error:
             raise Unavailable(uri, "no answer in time") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise Unavailable(uri, str(error) or type(error).__name__) from error
+            raise Unavailable(uri, reason_of(error, str(error))) from error
 
     @asynccontextmanager
     async def _answer(
@@ -456,16 +458,6 @@ async def _is_private(origin: URL) -> bool | None:
     except OSError:
         return None
     return any(refusal(str(address[0])) is not None for *_, address in found)
-
-
-def _unreachable(error: aiohttp.ClientConnectorError) -> str:
-    reason = error.os_error
-    if not reason.errno or not reason.strerror:
-        return str(error)
-    # The resolver and TLS have error numbers of their own; messages of asyncio contain addresses.
-    own = isinstance(reason, (socket.gaierror, ssl.SSLError))
-    why = reason.strerror if own else os.strerror(reason.errno)
-    return f"cannot connect to {error.host} port {error.port}: {why}"
 
 
 @lru_cache(maxsize=256)

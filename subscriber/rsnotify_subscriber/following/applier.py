@@ -34,6 +34,7 @@ from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.hashes import agree
 from rsnotify.format.model import ChangeType
 from rsnotify.representations import WantedRepresentation
+from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.tasks import Tasks
 from rsnotify.selection import Selection
 from rsnotify.sync.actions import Progress
@@ -235,7 +236,7 @@ class Preparation:
         except FetchError as error:
             self.failed(change, error)
         except OSError as error:
-            self.failed(change, StorageError(f"{change.resource.uri}: {error}"))
+            self.failed(change, StorageError(f"{change.resource.uri}: {reason_of(error)}"))
 
     def _prepare(self, change: Change, held: ResourceState | None) -> None:
         wanted = self.content.wanted(change)

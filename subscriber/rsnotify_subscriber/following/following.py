@@ -39,6 +39,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import ChangeType, Document
 from rsnotify.format.offer import Offer
 from rsnotify.runtime.counters import Durations
+from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.tasks import Tasks, wait_for_event
 from rsnotify.sync.actions import (
     Action,
@@ -286,7 +287,7 @@ class ProgressSaver:
         try:
             await asyncio.to_thread(self._deferred.flush)
         except OSError as error:
-            raise StorageError(f"{error.filename or 'the copy'}: {error.strerror}") from error
+            raise StorageError(f"{error.filename or 'the copy'}: {reason_of(error)}") from error
         contents.set_flushed(last)
         self._flushed_at = loop.time()
         self._flushes.add(self._flushed_at - began)

@@ -14,6 +14,7 @@ from threading import Lock
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.runtime.arguments import require
+from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.state_folders import flush, make_durably
 from rsnotify_subscriber.handlers import Received
 from rsnotify_subscriber.mirror.paths import PROBE, MirrorTree
@@ -97,7 +98,7 @@ class FolderMirror:
                 pass
         except OSError as error:
             raise ConfigurationError(
-                f"the mirror {self._root} cannot be {done}: {error.strerror}"
+                f"the mirror {self._root} cannot be {done}: {reason_of(error)}"
             ) from error
 
     @property

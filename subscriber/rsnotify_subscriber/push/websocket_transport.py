@@ -23,6 +23,7 @@ from rsnotify.errors import FetchError, Unavailable
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import MAX_BYTES
 from rsnotify.runtime.dialing import TIMEOUT
+from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.shared_websockets import TOPICS, SharedWebSocket, SharedWebSockets
 from rsnotify.runtime.tasks import settle
 from rsnotify.selection import EVERYTHING, PushSelection
@@ -243,4 +244,4 @@ class WebSocketTransport:
             reason = f": {error.rcvd.reason}" if error.rcvd.reason else ""
             raise Unavailable(self.hub, f"it closed the connection{reason}") from error
         except (OSError, ValueError, RecursionError, WebSocketException) as error:
-            raise Unavailable(self.hub, str(error) or type(error).__name__) from error
+            raise Unavailable(self.hub, reason_of(error, str(error))) from error

@@ -15,6 +15,7 @@ from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document
 from rsnotify.format.offer import Offer
+from rsnotify.runtime.reasons import reason_of
 from rsnotify.selection import Selection
 from rsnotify.sync.pull import resource_documents
 
@@ -125,4 +126,4 @@ def _read(folder: Path, query: str, parameters: Sequence[str] = ()) -> list[tupl
         with closing(connection):
             return connection.execute(query, parameters).fetchall()
     except (OSError, sqlite3.Error) as error:
-        raise StorageError(f"{path}: {error}") from error
+        raise StorageError(f"{path}: {reason_of(error)}") from error

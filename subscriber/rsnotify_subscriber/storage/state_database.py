@@ -25,6 +25,7 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.state_folders import check_role, flush, flush_data, make_durably
 
 Row = tuple[Any, ...]
@@ -156,11 +157,11 @@ class StateTransactions:
         try:
             yield
         except OSError as error:
-            raise StorageError(f"{error.filename or name}: {error.strerror}") from error
+            raise StorageError(f"{error.filename or name}: {reason_of(error)}") from error
         except msgspec.DecodeError as error:
             raise StorageError(f"{name}: {error}") from error
         except self._database.errors as error:
-            raise StorageError(f"{name}: {str(error).strip()}") from error
+            raise StorageError(f"{name}: {reason_of(error, str(error).strip())}") from error
 
     def read_fact(self, name: str, kind: type[T]) -> T | None:
         with self.storage_errors():
@@ -222,13 +223,13 @@ class SQLiteFolder:
                 "stop it first, or choose another folder"
             ) from None
         except OSError as error:
-            raise StorageError(f"{error.filename or self._path}: {error.strerror}") from error
+            raise StorageError(f"{error.filename or self._path}: {reason_of(error)}") from error
         try:
             return SQLiteDatabase(self._path / "state.sqlite", lock)
         except BaseException as error:
             lock.release()
             if isinstance(error, sqlite3.Error):
-                raise StorageError(f"{self._path / 'state.sqlite'}: {error}") from error
+                raise StorageError(f"{self._path / 'state.sqlite'}: {reason_of(error)}") from error
             raise
 
 

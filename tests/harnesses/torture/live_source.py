@@ -1,6 +1,6 @@
 """A Source that changes its resources all the time, and reports each change on standard output.
 
-    python -m tests.harnesses.torture.live_source FOLDER --url URL --port PORT --hub URL
+    python -m tests.harnesses.torture.live_source FOLDER --url URL --port PORT --hub URL \\
         --advertise URL
 
 When it begins, it reports the datetime at which its journal ends. It reports a new state before it

@@ -149,7 +149,7 @@ async def test_pages_are_joined_to_the_limit(hub: Client, monkeypatch: pytest.Mo
 
 
 async def test_a_hub_that_cannot_be_reached_is_reported():
-    with pytest.raises(Unavailable, match="Connection refused; --url names the hub"):
+    with pytest.raises(Unavailable, match=r"connection refused; .*--url names the hub"):
         await AdminClient(f"http://127.0.0.1:{free_port()}/", None).call("status")
 
 
@@ -159,7 +159,7 @@ async def test_an_unknown_authority_is_reported_with_the_variable_for_it(tmp_pat
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=secure)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        with pytest.raises(Unavailable, match=r"certificate verify failed.*SSL_CERT_FILE"):
+        with pytest.raises(Unavailable, match=r"not trusted; SSL_CERT_FILE"):
             await AdminClient(f"https://127.0.0.1:{port}/", None).call("status")
 
 

@@ -183,8 +183,8 @@ async def test_each_wrong_file_gets_one_clear_error_and_changes_nothing(tmp_path
         await hub.accepted(fragment(0, 1))
     await succeeded("export", file, "--data", data)
     assert "exists; name a new file" in await refused("export", file, "--data", data)
-    assert "No such file" in await refused("export", tmp_path / "no/hub.jsonl", "--data", data)
-    assert "No such file" in await refused("import", tmp_path / "none", "--data", new)
+    assert "it does not exist" in await refused("export", tmp_path / "no/hub.jsonl", "--data", data)
+    assert "it does not exist" in await refused("import", tmp_path / "none", "--data", new)
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[:-1]))
     assert await refused("import", file, "--data", new) == (

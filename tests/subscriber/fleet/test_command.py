@@ -233,7 +233,7 @@ async def test_a_path_on_the_command_line_begins_at_the_working_directory(
         (("--config", "FILE", "--type", "text"), "s0: 'text' is no media type"),
         (("--config", "FILE", "--prefer", "x"), "s0: 'x' is no media type"),
         (("--config", "FILE", "--mqtt-user", "u"), "s0: name the MQTT broker"),
-        (("--config", "no such file"), "cannot read no such file: No such file"),
+        (("--config", "no such file"), "cannot read no such file: it does not exist"),
     ],
 )
 async def test_wrong_settings_are_reported_before_any_source_is_followed(

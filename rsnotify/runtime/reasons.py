@@ -1,0 +1,177 @@
+"""Reasons of errors of the system, the network and libraries, as clauses for users.
+
+A clause says what is wrong and, where that helps, what to do; the caller adds the place. The text
+of the library is not repeated: it names internals, and may contain a URL with a secret.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from rsnotify.errors import RsnotifyError
+
+_NO_ROUTE = "the network has no route to it; check the address and the network"
+_NO_ANSWER = "no answer in time; check the address and the network"
+_NO_RIGHTS = "this user may not do that; check the permissions and the owner"
+_FULL = "the disk is full; free some space"
+_CLOSED = "it closed the connection"
+_SYSTEM = {
+    errno.EACCES: _NO_RIGHTS,
+    errno.EPERM: _NO_RIGHTS,
+    errno.ENOENT: "it does not exist",
+    errno.EEXIST: "a file of this name exists",
+    errno.ENOTDIR: "a part of its path is a file, and not a folder",
+    errno.EISDIR: "it is a folder, and not a file",
+    errno.ENAMETOOLONG: "its name is too long",
+    errno.ELOOP: "its symbolic links form a circle",
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: "the disk quota of this user is used up; free some space",
+    errno.EFBIG: "the file would exceed the largest size allowed; raise that (ulimit -f)",
+    errno.EROFS: "the file system is read-only; mount it so that it can be written",
+    errno.EIO: "the disk failed to read or write; check it",
+    errno.EMFILE: "too many files are open in this process; raise the limit (ulimit -n)",
+    errno.ENFILE: "too many files are open in this system",
+    errno.EADDRINUSE: "another program uses it",
+    errno.EADDRNOTAVAIL: "this machine does not have that address",
+    errno.ECONNREFUSED: "connection refused; check the port, and that the server runs",
+    errno.ECONNRESET: _CLOSED,
+    errno.ECONNABORTED: _CLOSED,
+    errno.EPIPE: _CLOSED,
+    errno.ETIMEDOUT: _NO_ANSWER,
+    errno.EHOSTUNREACH: _NO_ROUTE,
+    errno.ENETUNREACH: _NO_ROUTE,
+}
+_UNKNOWN_HOST = "unknown host name; check its spelling"
+
+_AUTHORITY = "SSL_CERT_FILE names the file of an authority of your own"
+#: By the code of OpenSSL for the result of a verification.
+_CERTIFICATES = {
+    9: "its certificate is not valid yet; check the clock of both machines",
+    10: "its certificate has expired; renew it",
+    18: f"its certificate is self-signed; {_AUTHORITY}",
+    19: f"its certificate is of an authority that is not trusted; {_AUTHORITY}",
+    20: f"its certificate is of an authority that is not trusted; {_AUTHORITY}",
+    21: f"its certificate is of an authority that is not trusted; {_AUTHORITY}",
+    23: "its certificate is revoked; renew it",
+    62: "its certificate is for another host name; use a name that the certificate has",
+    64: "its certificate is for another address; use a name that the certificate has",
+}
+_NO_TLS = "it does not answer with TLS; check the port, or use the scheme without TLS"
+#: By the name of an error in OpenSSL.
+_TLS = {
+    "WRONG_VERSION_NUMBER": _NO_TLS,
+    "RECORD_LAYER_FAILURE": _NO_TLS,
+    "PACKET_LENGTH_TOO_LONG": _NO_TLS,
+    "HTTP_REQUEST": _NO_TLS,
+    "UNEXPECTED_EOF_WHILE_READING": "it closed the connection during the TLS handshake",
+    "KEY_VALUES_MISMATCH": "the key is not that of the certificate",
+    "NO_CERTIFICATE_OR_CRL_FOUND": "it has no certificate in PEM format",
+    "UNSUPPORTED_PROTOCOL": "it has no version of TLS that is still secure; update it",
+    "NO_SHARED_CIPHER": "it has no cipher that is still secure; update it",
+}
+#: By the primary code of SQLite.
+_SQLITE = {
+    3: _NO_RIGHTS,
+    5: "another process uses the database; stop that first",
+    6: "another process uses the database; stop that first",
+    8: "it cannot be written; check the permissions of the file and its folder",
+    10: "the disk is full, or failed to read or write; check it",
+    11: "the database is damaged; restore a backup",
+    13: _FULL,
+    14: "it cannot be opened; check the permissions of the file and its folder",
+    26: "it is not a database, or is damaged; restore a backup",
+}
+#: By the names of classes in libraries, which take long to import.
+_LIBRARIES = {
+    "ServerDisconnectedError": "it closed the connection without an answer",
+    "ClientPayloadError": "its answer broke off",
+    "PayloadEncodingError": "its answer broke off",
+    "ClientConnectorDNSError": _UNKNOWN_HOST,
+    "IncompleteReadError": _CLOSED,
+    "ClientResponseError": "it does not answer with HTTP; check the port",
+    "BadHttpMessage": "it does not answer with HTTP; check the port",
+    "InvalidURL": "its URL cannot be requested",
+    "ConnectionClosed": _CLOSED,
+    "InvalidStatus": "it refuses a WebSocket",
+    "InvalidMessage": "it does not answer as a WebSocket; check its URL",
+    "InvalidHandshake": "it does not answer as a WebSocket; check its URL",
+}
+
+
+def reason_of(error: BaseException, otherwise: str | None = None) -> str:
+    """Return why something failed, as a clause without the place.
+
+    Args:
+        error: What was raised; the error that caused it explains more, if there is one.
+        otherwise: The reason for an error that is not known here.
+    """
+    causes = [*_causes(error)]
+    for cause in causes:
+        if (reason := _reason(cause)) is not None:
+            return reason
+    # Without a number it is made by a program, whose text is all there is.
+    made = (each.strerror or str(each) for each in causes if isinstance(each, OSError))
+    return otherwise or next(filter(None, made), f"an unexpected error ({type(error).__name__})")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the innermost error first: libraries wrap the error of the socket."""
+    if error.__cause__ is not None:
+        yield from _causes(error.__cause__)
+    yield error
+
+
+def _reason(error: BaseException) -> str | None:
+    if isinstance(error, RsnotifyError):
+        return str(getattr(error, "strerror", None) or error)
+    if isinstance(error, TimeoutError) and not error.errno:
+        return _NO_ANSWER
+    names = [each.__name__ for each in type(error).__mro__]
+    if isinstance(error, OSError) and "SSLError" in names:
+        return _tls(error)
+    if isinstance(error, OSError) and error.errno:
+        return _system(error)
+    for name in names:
+        if name in _LIBRARIES:
+            return _LIBRARIES[name] + _detail(error)
+    return _sqlite(error) if type(error).__module__ == "sqlite3" else None
+
+
+def _detail(error: Any) -> str:
+    """Return what the other side says about the end of a WebSocket, or its refusal."""
+    closed = getattr(getattr(error, "rcvd", None), "reason", None)
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return f": {closed}" if closed else f" (status {status})" if status else ""
+
+
+def _system(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        is_down = error.errno == socket.EAI_AGAIN
+        return "the name server does not answer; check the network" if is_down else _UNKNOWN_HOST
+    # `strerror` may name the address, or the reason in the words of asyncio.
+    number = error.errno or 0
+    return _SYSTEM.get(number) or f"the system reports: {os.strerror(number).lower()}"
+
+
+def _tls(error: OSError) -> str:
+    code = getattr(error, "verify_code", None)
+    if code is not None:
+        return _CERTIFICATES.get(code) or f"its certificate cannot be trusted (reason {code})"
+    name = getattr(error, "reason", None) or ""
+    if "ALERT" in name:
+        is_certificate = "CERT" in name or "_CA" in name
+        what = "the certificate of this client, or requires one" if is_certificate else "TLS"
+        return f"it refuses {what}"
+    if not name and "PEM" in str(error):
+        return "it has no certificate, or no key, in PEM format"
+    return _TLS.get(name) or "the TLS connection failed" + (f" ({name.lower()})" if name else "")
+
+
+def _sqlite(error: BaseException) -> str:
+    code = getattr(error, "sqlite_errorcode", None)
+    reason = None if code is None else _SQLITE.get(code & 0xFF)
+    return reason or f"the database reports: {error}"
