@@ -68,6 +68,8 @@ class Status(Struct, frozen=True):
         foreign_files: The paths of the first ten of them.
         error: The last failure that has not been made good since, in a sentence; None if there is
             none.
+        source: The Capability List of the set that is followed, or the document if there is no
+            such list; None while it is not known.
     """
 
     resources: int = 0
@@ -91,6 +93,7 @@ class Status(Struct, frozen=True):
     foreign: int = 0
     foreign_files: tuple[str, ...] = ()
     error: str | None = None
+    source: str | None = None
 
 
 def foreign_files(count: int, paths: Sequence[str]) -> str:

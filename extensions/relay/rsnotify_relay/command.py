@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.command_line import ForcedShutdown, option, run, with_arguments
+from rsnotify.runtime.command_line import ForcedShutdown, option, printable, run, with_arguments
 from rsnotify.runtime.listening import address, listen
 from rsnotify_publisher.commands.source import PublishingArguments
 from rsnotify_subscriber.commands.follow_options import (
@@ -88,7 +88,12 @@ async def _relay(
     relaying: Relay, listening: socket.socket, at: str, server: CallbackServer, stop: asyncio.Event
 ) -> None:
     from rsnotify.runtime.serving import serving
-    from rsnotify.runtime.tasks import first_completed
+    from rsnotify.runtime.tasks import first_completed, running
+
+    async def name_source() -> None:
+        subscriber = relaying.subscriber
+        if await subscriber.until(lambda status: status.source is not None):
+            typer.echo(f"rsnotify relay following {printable(str(subscriber.status.source))}")
 
     async with AsyncExitStack() as stack:
 
@@ -98,6 +103,10 @@ async def _relay(
             base_url = relaying.publisher.source.base_url
             typer.echo(f"rsnotify relay serving {base_url} (listening on {at})")
 
-        async with server.serving(), first_completed(relaying.run(serve), stop.wait()) as tasks:
+        async with (
+            server.serving(),
+            running(name_source()),
+            first_completed(relaying.run(serve), stop.wait()) as tasks,
+        ):
             relaying.stop()
             await tasks[0]

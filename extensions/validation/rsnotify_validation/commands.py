@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 import typer
@@ -20,8 +21,6 @@ from rsnotify.runtime.command_reports import print_result
 from rsnotify_subscriber.commands.follow_options import Json, NetworkArguments, Url
 
 if TYPE_CHECKING:
-    from rich.tree import Tree
-
     from rsnotify_validation.document_check import CheckedDocument, ValidationResult
     from rsnotify_validation.inspection import InspectionFinding
 
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
 @with_arguments
 def validate(
     target: Annotated[
-        str, typer.Argument(metavar="FILE|URL", help="A document, or a package of a dump.")
+        str,
+        typer.Argument(metavar="FILE|URL", help="A document, a package of a dump, or a site."),
     ],
     deep: Annotated[
         bool, typer.Option("--deep", help="Validate the documents it leads to, and compare.")
@@ -84,6 +84,8 @@ def validate(
 def validation_lines(result: ValidationResult) -> Iterator[str]:
     from rsnotify_validation import Severity
 
+    if result.found is not None:
+        yield f"validating {result.found}, to which {result.target} leads"
     for document in result.documents:
         yield from _lines(document)
     counts = (
@@ -128,7 +130,7 @@ _UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 @with_arguments
 def inspect(url: Url, json: Json = False, *, arguments: NetworkArguments) -> None:
-    """Show what the Source at URL offers.
+    """Show the tree of documents of the Source at URL.
 
     Exit code 1: it cannot be inspected at all.
 
@@ -151,36 +153,48 @@ def inspect(url: Url, json: Json = False, *, arguments: NetworkArguments) -> Non
         raise complain(error, 1) from None
     if found is None:
         raise typer.Exit(1)
-    now = datetime.now(UTC)
-    if sys.stdout.isatty() and not json:
-        from rich.console import Console
+    if json:
+        print_result(found, (), json=True)
+        return
+    for line in inspection_lines(found, datetime.now(UTC), _guides()):
+        # Without color in a file or a pipe, which typer sees itself.
+        typer.echo(line, color=False if os.environ.get("NO_COLOR") else None)
 
-        Console().print(_tree(found, now))
-    else:
-        print_result(found, inspection_lines(found, now), json=json)
+
+class Guides(NamedTuple):
+    """What leads to a document below another, and past it to the next one."""
+
+    branch: str = "├─ "
+    trunk: str = "│  "
+    last: str = "└─ "
+    nothing: str = "   "
 
 
-def inspection_lines(found: InspectionFinding, now: Instant, depth: int = 0) -> Iterator[str]:
-    indent = "  " * depth
-    yield f"{indent}{_title(found)}  {found.uri}"
-    for line in _details(found, now):
-        yield f"{indent}    {line}"
+ASCII_GUIDES = Guides("|- ", "|  ", "`- ")
+
+
+def _guides() -> Guides:
+    try:
+        "".join(Guides()).encode(sys.stdout.encoding)
+    except UnicodeError:
+        return ASCII_GUIDES
+    return Guides()
+
+
+def inspection_lines(
+    found: InspectionFinding, now: Instant, guides: Guides, first: str = "", rest: str = ""
+) -> Iterator[str]:
+    """Yield a tree of documents, styled for a terminal; `first` and `rest` lead to its lines."""
+    uri = typer.style(printable(found.uri), fg="cyan")
+    yield f"{first}{typer.style(_title(found), bold=True)}  {uri}"
+    beside = rest + (guides.trunk if found.parts else guides.nothing)
+    for line in map(printable, _details(found, now)):
+        is_wrong = line.startswith("!")
+        yield f"{beside} {typer.style(line, fg='red' if is_wrong else None, dim=not is_wrong)}"
     for part in found.parts:
-        yield from inspection_lines(part, now, depth + 1)
-
-
-def _tree(found: InspectionFinding, now: Instant) -> Tree:
-    from rich.text import Text
-    from rich.tree import Tree
-
-    label = Text.assemble((_title(found), "bold"), "  ", (printable(found.uri), "cyan"))
-    for line in _details(found, now):
-        wrong = line.startswith("!")
-        label.append("\n" + printable(line), style="red" if wrong else "dim")
-    tree = Tree(label)
-    for part in found.parts:
-        tree.add(_tree(part, now))
-    return tree
+        is_last = part is found.parts[-1]
+        lead = (guides.last, guides.nothing) if is_last else (guides.branch, guides.trunk)
+        yield from inspection_lines(part, now, guides, rest + lead[0], rest + lead[1])
 
 
 def _words(found: InspectionFinding) -> tuple[str, str, str]:
@@ -199,8 +213,7 @@ def _details(found: InspectionFinding, now: Instant) -> Iterator[str]:
         yield f"! {warning}"
     if found.entries is not None:
         yield ", ".join(_counts(found))
-        if interval := ", ".join(_interval(found, now)):
-            yield interval
+        yield from _interval(found, now)
     if found.reaches is not None:
         yield _reach(found, *found.reaches, now)
     for link in found.links:
@@ -219,7 +232,8 @@ def _counts(found: InspectionFinding) -> Iterator[str]:
         yield " ".join(f"{number:,} {change}" for change, number in found.changes.items())
     if found.listed_bytes:
         yield f"{decimal(found.listed_bytes)} in all"
-    yield f"document of {decimal(found.bytes)}"
+    if found.bytes:
+        yield f"document of {decimal(found.bytes)}"
     if found.profile:
         yield f"format {found.profile}"
     if found.granularity:
@@ -237,9 +251,8 @@ def _interval(found: InspectionFinding, now: Instant) -> Iterator[str]:
     }
     for word, instant in instants.items():
         if instant is not None:
-            yield f"{word} {_with_age(instant, now)}"
-    if found.from_ is not None and found.until is None:
-        yield "open"
+            is_open = word == "from" and found.until is None
+            yield f"{word} {_with_age(instant, now)}{', open' if is_open else ''}"
 
 
 def _reach(found: InspectionFinding, earliest: Instant, latest: Instant, now: Instant) -> str:

@@ -104,7 +104,7 @@ def audit(
         result = run_until_stopped(lambda: compare(progress))
     if result is None:
         raise typer.Exit(2)
-    print_result(_facts(result), _lines(result), json=json)
+    print_result(_facts(result), _lines(result, url), json=json)
     raise typer.Exit({True: 0, False: 1, None: 2}[result.in_step])
 
 
@@ -124,10 +124,13 @@ def _facts(result: Audit | Repair) -> dict[str, Any]:
     return _facts(result.after or result.found) | {"repair": done}
 
 
-def _lines(result: Audit | Repair) -> Iterator[str]:
+def _lines(result: Audit | Repair, url: str) -> Iterator[str]:
     """Yield the audit before, what was done about each difference, or would be, and the last."""
     from rsnotify_subscriber.auditing.repair import Repair
 
+    source = result.found.source if isinstance(result, Repair) else result.source
+    if source not in (None, url):
+        yield f"the Source was found at {source}"
     if not isinstance(result, Repair):
         yield from _audit_lines(result)
         return

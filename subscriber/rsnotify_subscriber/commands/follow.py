@@ -69,7 +69,7 @@ def follow(
             state=state or default_state(dest),
             options=arguments.options(server.callbacks),
         )
-        report = SubscriberReport(json=json)
+        report = SubscriberReport(url, json=json)
         failure = None
         try:
             follow_and_show(subscriber, server, report, once=once)
@@ -83,6 +83,7 @@ def follow(
     if once and json:
         report.show(status)
     elif once:
+        report.name_source(status)
         typer.echo(report.outcome(status))
     if failure is None and once and (status.foreign or not status.level):
         failure = complain(not_level(status), 1)

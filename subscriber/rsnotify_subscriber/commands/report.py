@@ -10,7 +10,7 @@ import msgspec
 from rsnotify.errors import counted
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.runtime.command_line import ForcedShutdown, printable, run
-from rsnotify.runtime.command_reports import ProgressBar, StatusReport
+from rsnotify.runtime.command_reports import ProgressBar, StatusReport, print_result
 from rsnotify_subscriber.events import Status, foreign_files
 
 if TYPE_CHECKING:
@@ -32,9 +32,20 @@ class SubscriberReport(StatusReport[Status]):
     A terminal shows a progress bar during a baseline, and while all files are read.
     """
 
-    def __init__(self, *, json: bool = False) -> None:
+    def __init__(self, url: str = "", *, json: bool = False) -> None:
         super().__init__(LOOKING, json=json)
+        self._source = url
         self._bar: ProgressBar | None = None
+
+    def show(self, status: Status) -> None:
+        self.name_source(status)
+        super().show(status)
+
+    def name_source(self, status: Status) -> None:
+        """Print the URL of what is followed once, unless the user gave that one."""
+        if status.source is not None and status.source != self._source and not self._json:
+            self._source = status.source
+            print_result(None, [f"the Source was found at {self._source}"], json=False)
 
     def sentence(self, status: Status) -> str:
         lag = "" if status.lag_ms is None else f", lag {status.lag_ms:.1f} ms"

@@ -366,6 +366,7 @@ class Following:
             in_step=follower.in_step,
             difference=follower.difference or None,
             error=None if error is None else str(error),
+            source=self._rediscovery.identity.offer.uri,
         )
 
     @property
