@@ -1,4 +1,4 @@
-"""The commands `rsnotify validate` and `rsnotify inspect`."""
+"""The commands `rsnotify validate`, `rsnotify inspect` and `rsnotify doctor`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
@@ -16,9 +17,15 @@ from rsnotify.errors import RsnotifyError, counted, without_credentials
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Capability
 from rsnotify.format.writer import Profile
-from rsnotify.runtime.command_line import complain, printable, run_until_stopped, with_arguments
+from rsnotify.runtime.command_line import (
+    complain,
+    option,
+    printable,
+    run_until_stopped,
+    with_arguments,
+)
 from rsnotify.runtime.command_reports import print_result
-from rsnotify_subscriber.commands.follow_options import Json, NetworkArguments, Url
+from rsnotify_subscriber.commands.follow_options import Json, MaybeUrl, NetworkArguments, Url
 
 if TYPE_CHECKING:
     from rsnotify_validation.document_check import CheckedDocument, ValidationResult
@@ -157,8 +164,12 @@ def inspect(url: Url, json: Json = False, *, arguments: NetworkArguments) -> Non
         print_result(found, (), json=True)
         return
     for line in inspection_lines(found, datetime.now(UTC), _guides()):
-        # Without color in a file or a pipe, which typer sees itself.
-        typer.echo(line, color=False if os.environ.get("NO_COLOR") else None)
+        _echo(line)
+
+
+def _echo(styled: str) -> None:
+    # Typer leaves out styles itself where the output is no terminal.
+    typer.echo(styled, color=False if os.environ.get("NO_COLOR") else None)
 
 
 class Guides(NamedTuple):
@@ -274,3 +285,70 @@ def age(instant: Instant, now: Instant) -> str:
             span = counted(count, unit)
             return f"{span} ago" if seconds > 0 else f"in {span}"
     return "just now"
+
+
+@with_arguments
+def doctor(
+    url: MaybeUrl = None,
+    folder: Annotated[
+        Path,
+        option(None, "DIR", "The folder whose disk is checked.", exists=True, file_okay=False),
+    ] = Path(),
+    port: Annotated[
+        list[int] | None,
+        option(
+            None,
+            "PORT",
+            "A port that must be free; repeatable.",
+            show_default="8080 and 8000, of a hub and a Source",
+            min=1,
+            max=65535,
+        ),
+    ] = None,
+    json: Json = False,
+    *,
+    arguments: NetworkArguments,
+) -> None:
+    """Check this machine, and a Source or a hub, and say what to repair.
+
+    Exit code 1: a check failed.
+
+    Examples:
+        rsnotify doctor
+        rsnotify doctor https://source.example/
+        rsnotify doctor https://hub.example/ --folder . --json
+    """
+    from rsnotify_validation.doctor import Check, Level, examine, machine_checks
+
+    colors = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILED: "red"}
+    checks: list[Check] = []
+
+    def report(check: Check) -> None:
+        checks.append(check)
+        if not json:
+            advice = f"; {check.remedy}" if check.remedy else ""
+            line = " ".join(f"{check.found}{advice}".split())  # an error may have several lines
+            level = typer.style(f"{check.level:7}", fg=colors[check.level])
+            _echo(f"{level}  {check.name:9}  {printable(line)}")
+
+    for check in machine_checks(folder, port):
+        report(check)
+    if url is not None:
+        source, credentials = url, arguments.credentials
+
+        def work() -> Coroutine[None, None, bool]:
+            return examine(
+                source,
+                report,
+                allow_private_addresses=arguments.allow_private_addresses,
+                credentials=credentials,
+            )
+
+        if run_until_stopped(work) is None:
+            raise typer.Exit(1)
+    counts = {level: sum(check.level is level for check in checks) for level in Level}
+    summary = ", ".join(f"{count} {level}" for level, count in counts.items() if count)
+    passed = not counts[Level.FAILED]
+    facts = {"checks": checks, "passed": passed}
+    print_result(facts, [f"{counted(len(checks), 'check')}: {summary}"], json=json)
+    raise typer.Exit(0 if passed else 1)
