@@ -351,6 +351,7 @@ class Following:
             pending=follower.pending,
             through=progress.through if progress else None,
             lag_ms=self._counters.lag_ms(),
+            lag_p99_ms=self._counters.lag_p99_ms(),
             push=self._push.state,
             way=self._push.changes.hubs,
             unconfirmed=follower.unconfirmed,
