@@ -1,7 +1,9 @@
-"""A server that sends without end is left before its bytes fill the memory."""
+"""A server that sends without end is left; a connection that is given up leaves nothing open."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from pathlib import Path
 
 import pytest
@@ -29,3 +31,19 @@ async def test_a_subscriber_leaves_a_server_that_sends_without_end(
             await transport.receive(None, Heard())
         await server.closed.wait()
         assert server.accepted < BOUNDED
+
+
+async def test_a_connection_that_is_given_up_at_any_step_of_its_start_leaves_nothing_open(
+    tmp_path: Path,
+) -> None:
+    async with hostile_server(tmp_path, "text", "encryption") as server:
+        transport = XmppTransport(PLACE, "https://a.example/c", server.login("reader"))
+        for steps in range(40):  # at the last ones the handshake of TLS has begun
+            receiving = asyncio.create_task(transport.receive(None, Heard()))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            receiving.cancel()
+            await asyncio.wait([receiving])
+        with pytest.raises(FetchError, match="it sends"):  # all were accepted before this one
+            await transport.receive(None, Heard())
+    gc.collect()  # pytest reports what is still open

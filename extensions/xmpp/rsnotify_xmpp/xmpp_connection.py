@@ -429,6 +429,12 @@ def _client(login: XmppLogin) -> ClientXMPP:
             else:
                 super().data_received(data)
 
+        async def start_tls(self) -> bool:
+            # A handshake on a closed transport does not end.
+            if self.transport is None or self.transport.is_closing():
+                return False
+            return await super().start_tls()
+
     # Its lines may contain what is secret; its errors are raised here.
     logging.getLogger("slixmpp").setLevel(logging.CRITICAL)
     client = CheckedClient(
