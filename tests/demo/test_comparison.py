@@ -80,14 +80,8 @@ async def test_a_flood_is_one_change_of_each_station(
 def test_the_lags_of_all_seconds_are_summed_up_and_drawn() -> None:
     history = LagHistory()
     assert (history.typical(), history.sparkline("0123")) == (None, "")
-    for half, most in (
-        (700.0, 700.0),
-        (0.5, 2.0),
-        (9.0, 20.0),
-        (11.0, 30.0),
-        (99_999.0, 99_999.0),
-        (None, None),
-    ):
+    seconds = [(700, 700), (0.5, 2), (9, 20), (11, 30), (99_999, 99_999), (None, None)]
+    for half, most in seconds:
         history.add(DestinationStatus(lag_ms=half, lag_p99_ms=most))
     assert history.typical() == (10.0, 25.0)  # without the first second
     assert history.sparkline("0123") == "0013"  # a bar for each decade of milliseconds

@@ -113,15 +113,15 @@ async def _keep_changing(observations: Observations, rate: float) -> None:
 
 
 #: What a copy that polls would have: a change waits for the next poll.
-_POLLING = "every 10 s: half within 5,000 ms, 99 % within 9,900 ms"
+_POLLING = "half within 5,000 ms, 99 % within 9,900 ms"
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_MEANINGS = f"""\
+_MEANINGS = """\
 changes    files that the Source has written or deleted since the start
 copy       how many of them the files of the Destination show; the others are on their way
 push       up: changes come from the hub at once; else the Destination polls the Source
 flush      the time of one flush to this disk, which the Source makes before it sends a change
 lag        from a change at the Source to the file in the copy, in the last second
-polling    what the lag would be if the copy only polled: {_POLLING}
+polling    the lag of a copy that only polls, every 10 s
 """
 
 
@@ -175,7 +175,9 @@ class _DemoReport(StatusReport[DestinationStatus]):
         return (
             None
             if typical is None
-            else (f"Lag in a typical second: {_lag(*typical)}\nIf the copy only polled, {_POLLING}")
+            else (
+                f"Lag in a typical second: {_lag(*typical)}\nIf the copy only polled, every 10 s: {_POLLING}"
+            )
         )
 
     def _facts(self, status: DestinationStatus) -> dict[str, str]:
