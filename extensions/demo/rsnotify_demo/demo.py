@@ -172,13 +172,10 @@ class _DemoReport(StatusReport[DestinationStatus]):
     def outcome(self) -> str | None:
         """Return the lag of the run, if any change was measured."""
         typical = None if self.monitor is None else self.monitor.lags.typical()
-        return (
-            None
-            if typical is None
-            else (
-                f"Lag in a typical second: {_lag(*typical)}\nIf the copy only polled, every 10 s: {_POLLING}"
-            )
-        )
+        if typical is None:
+            return None
+        polling = f"If the copy only polled, every 10 s: {_POLLING}"
+        return f"Lag in a typical second: {_lag(*typical)}\n{polling}"
 
     def _facts(self, status: DestinationStatus) -> dict[str, str]:
         assert self.monitor is not None
