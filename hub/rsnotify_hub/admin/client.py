@@ -87,7 +87,10 @@ class AdminClient:
             raise NotFound(self._url, f"none of the {kind} has an id that begins with {first}")
         if len(found) == 1 and page.next is None:
             return str(found[0].id)
-        names = "".join(f"\n  {row.id}  {row.topic}" for row in found[:_MOST_LISTED])
+        # A connection has several topics, and one address.
+        facts = [getattr(row, "topic", None) or row.address for row in found]
+        listed = list(zip(found, facts, strict=True))[:_MOST_LISTED]
+        names = "".join(f"\n  {row.id}  {fact}" for row, fact in listed)
         more = f"\n  and {len(found) - _MOST_LISTED:,} more" if len(found) > _MOST_LISTED else ""
         raise ConfigurationError(
             f"{first} is the beginning of several ids of {kind}; give more digits:{names}{more}"
