@@ -17,7 +17,7 @@ PURE = ("rsnotify.format", "rsnotify.sync", "rsnotify.selection", "rsnotify.repr
 #: The modules of the extension `validation` that read files and URLs, or the clock.
 VALIDATION_SHELL = {
     f"rsnotify_validation.{name}"
-    for name in ("commands", "document_check", "inspection", "validation_walk")
+    for name in ("commands", "doctor", "document_check", "inspection", "validation_walk")
 }
 EXTENSIONS = sorted(set(PACKAGES) - set(CORES))
 #: Imports between modules that close a cycle of folders.

@@ -61,6 +61,16 @@ class Offer(Struct, frozen=True):
         found = {kind: getattr(self, field) for kind, field in FIELDS.items()}
         return {kind: uri for kind, uri in found.items() if uri is not None}
 
+    @property
+    def uri(self) -> str | None:
+        """The URI of the set: that of its Capability List, or else of its first document."""
+        return self.capability_list or next(iter(self.documents.values()), None)
+
+    @property
+    def top(self) -> str | None:
+        """The URI of the topmost document that leads to the set."""
+        return self.source_description if self.listed else self.uri
+
 
 def read_offer(capability_list: Document, uri: str) -> Offer:
     """Return what a Capability List offers, without the capabilities that rsnotify does not know.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from rsnotify.errors import ConfigurationError
 
@@ -87,3 +89,12 @@ def later_version(file: Path) -> ConfigurationError:
         f"{file} was written by a later version of rsnotify; use that version, or restore a backup "
         "that was made before the upgrade"
     )
+
+
+def flush_milliseconds(folder: Path) -> float:
+    """Return how long one flush of a small file in a folder takes; the file is removed."""
+    with TemporaryFile(dir=folder, buffering=0) as file:
+        file.write(b"\0" * 4096)
+        began = time.perf_counter()
+        os.fsync(file.fileno())
+        return (time.perf_counter() - began) * 1_000

@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from math import ceil
 from statistics import median
 
 from msgspec import Struct, field
@@ -80,6 +81,7 @@ class Status(Struct, frozen=True):
         through: T: every change up to here is applied; None before the first baseline.
         lag_ms: The median age at which changes were applied within the last second, in
             milliseconds; None if there were none.
+        lag_p99_ms: The 99th percentile of these ages.
         push: Whether changes arrive by push.
         way: The hubs from which they arrive now, the best first; the scheme of each URI is that
             of the transport.
@@ -109,6 +111,8 @@ class Status(Struct, frozen=True):
         received: How many bytes of documents and content were received since the start.
         activity: What is being done that may take long, and how much of it is done; None if
             nothing is.
+        source: The Capability List of the set that is followed, or the document if there is no
+            such list; None while it is not known.
     """
 
     resources: int = 0
@@ -117,6 +121,7 @@ class Status(Struct, frozen=True):
     pending: int = 0
     through: Instant | None = None
     lag_ms: float | None = None
+    lag_p99_ms: float | None = None
     push: PushState = PushState.OFF
     way: tuple[str, ...] = ()
     level: bool = False
@@ -136,6 +141,7 @@ class Status(Struct, frozen=True):
     behind_since: datetime | None = None
     received: int = 0
     activity: SyncActivity | None = None
+    source: str | None = None
 
 
 def foreign_files(count: int, paths: Sequence[str]) -> str:
@@ -198,6 +204,11 @@ class StatusCounters:
         """Return the median lag of the last second, in milliseconds."""
         self._drop_old(datetime.now(UTC))
         return round(median(lag for _, lag in self._lags), 3) if self._lags else None
+
+    def lag_p99_ms(self) -> float | None:
+        self._drop_old(datetime.now(UTC))
+        ordered = sorted(lag for _, lag in self._lags)
+        return round(ordered[ceil(0.99 * len(ordered)) - 1], 3) if ordered else None
 
     def _drop_old(self, now: datetime) -> None:
         while self._lags and now - self._lags[0][0] > _WINDOW:

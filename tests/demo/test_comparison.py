@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify_demo.monitor import SENSORS, STATIONS, Comparison, Observations
+from rsnotify_demo.demo_processes import DestinationStatus
+from rsnotify_demo.monitor import (
+    SENSORS,
+    STATIONS,
+    Comparison,
+    LagHistory,
+    Observations,
+)
 
 
 @pytest.fixture
@@ -39,10 +46,11 @@ def test_each_change_that_the_copy_lacks_counts(
     for number in range(1, 500):
         observations.change()
         assert observations.changes == number
-    assert comparison.compare().behind == 499
+    difference = comparison.compare()
+    assert (difference.changes, difference.behind) == (499, 499)
     copy(tmp_path)
     difference = comparison.compare()
-    assert (difference.behind, difference.differing) == (0, 0)
+    assert (difference.changes, difference.behind, difference.differing) == (499, 0, 0)
     assert set(difference.states) == {"s", "n"}
 
 
@@ -67,3 +75,13 @@ async def test_a_flood_is_one_change_of_each_station(
     await observations.flood()
     assert comparison.compare().states == "s" * SENSORS + "m" * STATIONS
     assert observations.changes == comparison.compare().behind == STATIONS
+
+
+def test_the_lags_of_all_seconds_are_summed_up_and_drawn() -> None:
+    history = LagHistory()
+    assert (history.typical(), history.sparkline("0123")) == (None, "")
+    seconds = [(700, 700), (0.5, 2), (9, 20), (11, 30), (99_999, 99_999), (None, None)]
+    for half, most in seconds:
+        history.add(DestinationStatus(lag_ms=half, lag_p99_ms=most))
+    assert history.typical() == (10.0, 25.0)  # without the first second
+    assert history.sparkline("0123") == "0013"  # a bar for each decade of milliseconds

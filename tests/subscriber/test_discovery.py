@@ -13,7 +13,7 @@ from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
-from rsnotify_subscriber.discovery.discovery import OfferDiscovery, base_of, discover
+from rsnotify_subscriber.discovery.discovery import OfferDiscovery, base_of, discover, find_top
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.storage.identity import DescriptionMemory
@@ -129,7 +129,9 @@ async def test_several_sets_of_resources_are_listed_so_that_one_can_be_named(
     source.describe(*sets)
     with pytest.raises(ConfigurationError) as caught:
         await discover(fetcher, source.site)
-    assert all(uri in str(caught.value) for uri in sets)
+    assert all(f"\n  {uri}" in str(caught.value) for uri in sets)
+    assert "give the URL of one of them instead" in str(caught.value)
+    assert await find_top(fetcher, source.site) == source.site + WELL_KNOWN[1:]
 
 
 async def test_a_site_without_resourcesync_is_told_what_was_tried(

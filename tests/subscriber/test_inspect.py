@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,8 +14,14 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.writer import write_document
 from rsnotify_validation import inspection as walk
-from rsnotify_validation.commands import age, inspection_lines
-from rsnotify_validation.inspection import Granularity, InspectionFinding, granularity_of, inspect
+from rsnotify_validation.commands import ASCII_GUIDES, Guides, age, inspection_lines
+from rsnotify_validation.inspection import (
+    Granularity,
+    InspectionFinding,
+    NamedLink,
+    granularity_of,
+    inspect,
+)
 from tests.subscriber.processes import SECONDS, outcome, running
 from tests.subscriber.source import SmallSource, body, page, status
 
@@ -32,7 +39,9 @@ def of(found: InspectionFinding, capability: str | None) -> InspectionFinding:
 
 
 def text_of(found: InspectionFinding, now: datetime = NOW) -> str:
-    return "\n".join(inspection_lines(found, now))
+    """Return the tree as text, without colors and lines."""
+    text = "\n".join(inspection_lines(found, now, Guides()))
+    return re.sub(r"\x1b\[[\d;]*m|^[ │├└─]+", "", text, flags=re.MULTILINE)
 
 
 def offer(source: SmallSource, *entries: Resource) -> None:
@@ -70,6 +79,28 @@ async def test_whatever_leads_to_a_source_leads_to_its_whole_tree(
     assert not any(one.problem or one.warnings for one in below(found))
 
 
+def test_the_tree_is_drawn_with_what_each_document_has() -> None:
+    at = "2026-01-01T12:00:00.000000Z (just now)"
+    change_list = InspectionFinding("http://a/2", "changelist", entries=1, from_=NOW, bytes=9)
+    hub = (NamedLink("hub", "ws://b/ws"),)
+    channel = InspectionFinding("http://a/3", "change-notification", links=hub)
+    found = InspectionFinding("http://a/1", "capabilitylist", parts=[change_list, channel])
+    for guides, drawn in (
+        (Guides(), ("├─ ", "│  ", "└─ ")),
+        (ASCII_GUIDES, ("|- ", "|  ", "`- ")),
+    ):
+        text = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(inspection_lines(found, NOW, guides)))
+        branch, trunk, last = drawn
+        assert text.splitlines() == [
+            "Capability List  http://a/1",
+            f"{branch}Change List  http://a/2",
+            f"{trunk}    1 change, document of 9 bytes",
+            f"{trunk}    from {at}, open",
+            f"{last}channel  http://a/3",
+            "       hub ws://b/ws",
+        ]
+
+
 async def test_every_set_of_a_source_is_shown_with_what_describes_it(source: SmallSource) -> None:
     one = Link(Rel.DESCRIBED_BY, "/about-one.html")
     listed = tuple(
@@ -105,8 +136,8 @@ async def test_what_cannot_be_read_stands_in_the_tree_as_that(source: SmallSourc
         b'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"><url/></urlset>'
     )
     text = text_of(await inspect(source.url))
-    assert f"Resource List  {source.base}resourcelist.xml\n        ! the server says 404" in text
-    assert f"Change List  {source.base}changelist.xml\n        ! it ended too early" in text
+    assert f"Resource List  {source.base}resourcelist.xml\n! the server says 404" in text
+    assert f"Change List  {source.base}changelist.xml\n! it ended too early" in text
     assert "! entry 1: it has no loc (core §7)" in text
 
 
@@ -236,14 +267,14 @@ async def test_a_plain_sitemap_and_a_robots_txt_with_several_are_shown(source: S
     found = await inspect(source.site)
     assert found.uri == source.site + "robots.txt"
     assert [one.entries for one in found.parts] == [1, None]
-    assert "Sitemap  " + source.base + "sitemap1.xml\n      1 resource" in text_of(found)
+    assert "Sitemap  " + source.base + "sitemap1.xml\n1 resource" in text_of(found)
 
 
 async def test_a_capability_nobody_knows_is_shown_by_its_name(source: SmallSource) -> None:
     unknown = source.publish("future.xml", Document("timelist\x9b", (Resource("http://a/1"),)))
     offer(source, Resource(unknown, capability="timelist\x9b"))
     text = text_of(await inspect(source.url))
-    assert f"timelist\ufffd  {unknown}\n      1 entry" in text
+    assert f"timelist\ufffd  {unknown}\n1 entry" in text
 
 
 async def test_what_leads_nowhere_cannot_be_inspected(source: SmallSource) -> None:

@@ -34,7 +34,9 @@ async def test_follow_once_catches_up_and_audit_says_in_step(
     assert done[0] == 0, done
     assert destination.equals_source()
     audited = await run("audit", source.site, destination.folder)
-    assert audited == (0, "in step: 30 resources at the Source\n", "")
+    where = f"the Source was found at {source.url}"
+    assert where in done[1]
+    assert audited == (0, f"{where}\nin step: 30 resources at the Source\n", "")
 
 
 async def test_follow_once_ends_with_the_status(

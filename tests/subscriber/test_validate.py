@@ -36,7 +36,10 @@ async def tree() -> AsyncIterator[Tree]:
     """A valid Source that is served."""
 
     async def answer(request: web.Request) -> web.Response:
-        found = tree.files().get(request.path[1:])
+        name = request.path[1:]
+        if name in tree.pages:
+            return web.Response(body=tree.pages[name], content_type="text/html")
+        found = tree.files().get(name)
         return web.Response(status=404) if found is None else web.Response(body=found)
 
     application = web.Application()
@@ -70,6 +73,33 @@ async def test_a_tree_in_which_everything_agrees_is_valid(tree: Tree) -> None:
 @pytest.mark.parametrize("name", ["capabilitylist.xml", "changelist.xml", "dump.zip"])
 async def test_any_part_of_the_tree_is_valid_by_itself(tree: Tree, name: str) -> None:
     assert await found_in(tree, name) == []
+
+
+async def test_a_site_or_page_leads_to_the_topmost_document_and_a_missing_one_does_not(
+    tree: Tree,
+) -> None:
+    top = tree.base + DESCRIPTION
+    for name, answer, validated in (
+        ("", None, top),  # 404
+        ("folder/", None, top),
+        ("about", b"<html>about us</html>", top),
+        ("about.xml", b"<html>an error of a proxy</html>", None),  # named as a document
+        ("gone.xml", None, NotFound),
+        ("gone", None, NotFound),
+    ):
+        tree.pages = {} if answer is None else {name: answer}
+        if validated is NotFound:
+            with pytest.raises(NotFound):
+                await validate(tree.base + name)
+            continue
+        result = await validate(tree.base + name)
+        assert result.found == validated, name
+        assert [one.name for one in result.documents] == [validated or tree.base + name]
+        assert result.valid == (validated is not None)
+    del tree.documents[DESCRIPTION]
+    tree.pages = {"about": b"<html>about us</html>"}
+    result = await validate(tree.base + "about")  # leads to no Source, so it is at fault itself
+    assert (result.found, result.valid) == (None, False)
 
 
 async def test_an_archive_is_no_part_of_the_index_that_leads_to_it(tree: Tree) -> None:

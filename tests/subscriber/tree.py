@@ -93,6 +93,8 @@ def package(members: dict[str, bytes]) -> bytes:
 class Tree:
     """The Source at a base URL; change `documents` or `members`, or set `instead` of a package.
 
+    Its `pages` are served as HTML, in place of documents.
+
     Args:
         base: Ends in a slash.
     """
@@ -102,6 +104,7 @@ class Tree:
         self.documents = {**DOCUMENTS, "dump.zip!manifest.xml": DOCUMENTS["manifest.xml"]}
         self.members = {name: dict(members) for name, members in MEMBERS.items()}
         self.instead: dict[str, bytes] = {}
+        self.pages: dict[str, bytes] = {}
 
     def edit(self, name: str, old: str, new: str) -> None:
         assert old in self.documents[name]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 import typer
 
-from rsnotify.errors import counted
 from rsnotify.runtime.command_reports import StatusReport
 from rsnotify.runtime.processes import Process, ProcessError
 from rsnotify.runtime.tasks import wait_for_event
@@ -17,6 +18,14 @@ from rsnotify_demo.demo_processes import DemoDestination, DestinationStatus, ope
 from rsnotify_demo.monitor import SENSORS, DemoMonitor, FlushTimer, Observations
 from rsnotify_demo.page import Facts, serve_page
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_NEXT = """
+Next, with files of your own, in three terminals:
+  rsnotify hub
+  rsnotify source FOLDER --hub http://127.0.0.1:8080/
+  rsnotify follow http://127.0.0.1:8000/ copy"""
 #: Seconds that the Destination has at the end to catch up.
 _CATCH_UP_SECONDS = 60
 
@@ -36,7 +45,7 @@ async def run_demo(
             _serving("source", str(root / "source"), *options, log=root / "source.log")
         )
         flush_timer = FlushTimer(root)
-        report = _DemoReport(observations, flush_timer)
+        report = _DemoReport()
         destination = DemoDestination(source, root / "destination", report.show)
         monitor = DemoMonitor(observations, link, destination, flush_timer, hub=hub, rate=rate)
         facts = Facts(source=source, hub=hub, copy=str(destination.folder), rate=rate)
@@ -45,12 +54,18 @@ async def run_demo(
         typer.echo(f"hub          {hub}  <- its dashboard")
         typer.echo(f"Destination  {destination.folder}")
         typer.echo(f"page         {page}  <- all three, with buttons to break something")
+        typer.echo()
+        report.monitor = monitor
         with report:
             await enter(_running(destination, monitor, flush_timer))
             await _change_until(stop, seconds, rate, observations)
+        if (outcome := report.outcome()) is not None:
+            typer.echo(outcome)
         typer.echo("The Source has stopped changing. Audit of the Destination against it:")
         await _catch_up(monitor)
-        return await _audit(source, destination.folder)
+        code = await _audit(source, destination.folder)
+    typer.echo(_NEXT)
+    return code
 
 
 @asynccontextmanager
@@ -97,47 +112,92 @@ async def _keep_changing(observations: Observations, rate: float) -> None:
         await asyncio.sleep(max(0.0, due - loop.time()))
 
 
+#: What a copy that polls would have: a change waits for the next poll.
+_POLLING = "half within 5,000 ms, 99 % within 9,900 ms"
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_MEANINGS = """\
+changes    files that the Source has written or deleted since the start
+copy       how many of them the files of the Destination show; the others are on their way
+push       up: changes come from the hub at once; else the Destination polls the Source
+flush      the time of one flush to this disk, which the Source makes before it sends a change
+lag        from a change at the Source to the file in the copy, in the last second
+polling    the lag of a copy that only polls, every 10 s
+"""
+
+
 class _DemoReport(StatusReport[DestinationStatus]):
     """Shows each status until the report is closed: in a terminal live, else as lines."""
 
-    def __init__(self, observations: Observations, flush_timer: FlushTimer) -> None:
-        super().__init__()
-        self._observations = observations
-        self._flush_timer = flush_timer
+    def __init__(self) -> None:
+        super().__init__("The Destination starts")
+        #: Is set before the first status.
+        self.monitor: DemoMonitor | None = None
         self._started = asyncio.get_running_loop().time()
         self._closed = False
+        self._blocks = _BLOCKS
+        try:
+            _BLOCKS.encode(sys.stdout.encoding)
+        except UnicodeError:
+            self._blocks = "12345678"
+
+    def __enter__(self) -> Self:
+        typer.echo(_MEANINGS)
+        return super().__enter__()
 
     def __exit__(self, *_: object) -> None:
         self._closed = True
         super().__exit__()
 
     def show(self, status: DestinationStatus) -> None:
-        if not self._closed:
+        if self.monitor is not None and not self._closed:
+            self.monitor.lags.add(status)
             super().show(status)
 
     def state(self, status: DestinationStatus) -> object:
         return self._passed()
 
     def sentence(self, status: DestinationStatus) -> str:
-        lag = "-" if status.lag_ms is None else f"{status.lag_ms:.1f} ms"
-        flush_ms = self._flush_timer.flush_ms
-        flush = "" if flush_ms is None else f" (one flush {flush_ms:.1f} ms)"
-        # The resources of the baseline synchronization are no changes.
-        return (
-            f"{self._passed():5.0f} s   Source: {counted(self._observations.changes, 'change')}   "
-            f"Destination: {status.applied - status.copied:,} applied, {_progress(status)}, "
-            f"lag {lag}{flush}, push {status.push or 'away'}"
-        )
+        facts = "   ".join(f"{name} {fact}" for name, fact in self._facts(status).items())
+        return f"{self._passed():5.0f} s   {facts}"
+
+    def display(self, status: DestinationStatus) -> RenderableType:
+        from rich.text import Text
+
+        assert self.monitor is not None
+        bars = self.monitor.lags.sparkline(self._blocks)
+        rows = {"time": f"{self._passed():.0f} s"} | self._facts(status)
+        rows |= {"by second": f"{bars} (low is 1 ms, high 10 s)", "polling": _POLLING}
+        return Text("\n".join(f"{name:9}  {row}" for name, row in rows.items()))
+
+    def outcome(self) -> str | None:
+        """Return the lag of the run, if any change was measured."""
+        typical = None if self.monitor is None else self.monitor.lags.typical()
+        if typical is None:
+            return None
+        polling = f"If the copy only polled, every 10 s: {_POLLING}"
+        return f"Lag in a typical second: {_lag(*typical)}\n{polling}"
+
+    def _facts(self, status: DestinationStatus) -> dict[str, str]:
+        assert self.monitor is not None
+        frame, flush_ms = self.monitor.frame, self.monitor.flush_ms
+        # Both figures are of one comparison of the files, so that they do not contradict.
+        changes, behind = (0, 0) if frame is None else (frame.changes, frame.copy.behind)
+        return {
+            "changes": f"{changes:,}",
+            "copy": "none yet" if status.through is None else f"{max(0, changes - behind):,}",
+            "push": status.push or "away",
+            "flush": "-" if flush_ms is None else f"{flush_ms:.1f} ms",
+            "lag": _lag(status.lag_ms, status.lag_p99_ms),
+        }
 
     def _passed(self) -> float:
         return asyncio.get_running_loop().time() - self._started
 
 
-def _progress(status: DestinationStatus) -> str:
-    if not status.level:
-        return f"{status.pending:,} on the way"
-    # Without push, a Destination only knows the state of the Source at its last poll.
-    return "level" if status.push == "up" else "level at its last poll"
+def _lag(half: float | None, most: float | None) -> str:
+    if half is None or most is None:
+        return "- (no change came)"
+    return f"half within {half:,.1f} ms, 99 % within {most:,.1f} ms"
 
 
 async def _catch_up(monitor: DemoMonitor) -> None:

@@ -39,6 +39,7 @@ class DestinationStatus(msgspec.Struct):
     pending: int = 0
     through: Instant | None = None
     lag_ms: float | None = None
+    lag_p99_ms: float | None = None
     push: str | None = None
     level: bool = False
 

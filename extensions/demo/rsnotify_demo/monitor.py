@@ -8,15 +8,15 @@ duration of one flush to the disk is measured, since each change waits for at le
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from math import log10
 from pathlib import Path
 from random import Random
+from statistics import median
 
 import aiohttp
 import msgspec
@@ -24,6 +24,7 @@ from msgspec import Struct, field
 
 from rsnotify.errors import counted
 from rsnotify.format.datetimes import Instant
+from rsnotify.runtime.state_folders import flush_milliseconds
 from rsnotify_demo.demo_processes import DemoDestination, DestinationStatus, ProcessState, PushLink
 
 #: How many sensors report all the time.
@@ -147,9 +148,17 @@ class CopyState(StrEnum):
 
 
 class CopyDifference(Struct, frozen=True):
-    """The state of each resource, how many changes the copy lacks, and how many differ."""
+    """How the copy differs from the Source, at one moment.
+
+    Args:
+        states: The state of each resource.
+        changes: The changes of the Source since its start.
+        behind: How many of them the copy lacks.
+        differing: How many resources differ.
+    """
 
     states: str
+    changes: int
     behind: int
     differing: int
 
@@ -162,9 +171,10 @@ class Comparison:
         self._held = [0] * len(resources)
 
     def compare(self) -> CopyDifference:
-        states, behind = [], 0
+        states, changes, behind = [], -SENSORS, 0  # which the Source has from the start
         for number, resource in enumerate(self._resources):
             version, content = resource.version, resource.content
+            changes += version
             state, held = self._state(resource.name, content)
             if state in (CopyState.SAME, CopyState.NONE):
                 self._held[number] = version
@@ -173,7 +183,7 @@ class Comparison:
                 behind += max(1, version - self._held[number])
             states.append(state)
         differing = sum(state not in (CopyState.SAME, CopyState.NONE) for state in states)
-        return CopyDifference("".join(states), behind, differing)
+        return CopyDifference("".join(states), changes, behind, differing)
 
     def _state(self, name: str, content: bytes | None) -> tuple[CopyState, int | None]:
         try:
@@ -295,28 +305,54 @@ class EventLog:
 
 
 _INTERVAL = 5.0
-#: A page of a file system.
-_BLOCK = b"\0" * 4096
+#: The seconds, and the decades from 1 ms, of a sparkline.
+_SHOWN_SECONDS = 40
+_DECADES = 4
 
 
 class FlushTimer:
     """Measures flushes to the disk of a folder; `flush_ms` is None until the first one."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = folder / "flush"
+        self._folder = folder
         self.flush_ms: float | None = None
 
     async def run(self) -> None:
         while True:
-            self.flush_ms = await asyncio.to_thread(self.measure)
+            self.flush_ms = await asyncio.to_thread(flush_milliseconds, self._folder)
             await asyncio.sleep(_INTERVAL)
 
-    def measure(self) -> float:
-        with self._file.open("wb", buffering=0) as file:
-            file.write(_BLOCK)
-            began = time.perf_counter()
-            os.fsync(file.fileno())
-            return (time.perf_counter() - began) * 1_000
+
+class LagHistory:
+    """The lags of each second: half of the changes, and 99 of 100, are in the copy after these.
+
+    The first second is left out, as its changes waited for the Destination to start.
+    """
+
+    def __init__(self) -> None:
+        self._has_started = False
+        self._seconds: list[tuple[float, float]] = []
+
+    def add(self, status: DestinationStatus) -> None:
+        if status.lag_ms is not None and status.lag_p99_ms is not None:
+            if self._has_started:
+                self._seconds.append((status.lag_ms, status.lag_p99_ms))
+            self._has_started = True
+
+    def typical(self) -> tuple[float, float] | None:
+        """Return the median and the 99th percentile of a typical second, in milliseconds."""
+        if not self._seconds:
+            return None
+        halves, most = zip(*self._seconds, strict=True)
+        return median(halves), median(most)
+
+    def sparkline(self, blocks: str) -> str:
+        """Return a bar for the median of each of the last seconds: 1 ms is low, 10 s is high."""
+        bars = ""
+        for half, _ in self._seconds[-_SHOWN_SECONDS:]:
+            height = log10(max(1.0, half)) / _DECADES
+            bars += blocks[min(len(blocks) - 1, int(height * len(blocks)))]
+        return bars
 
 
 #: Seconds between two frames.
@@ -386,6 +422,7 @@ class DemoMonitor:
         self.frame: Frame | None = None
         self.past: deque[Point] = deque(maxlen=_PAST)
         self.log = EventLog(rate)
+        self.lags = LagHistory()
         self.actions: dict[str, Callable[[], None]] = {
             "cut": self.cut,
             "restore": self.restore,
@@ -432,6 +469,10 @@ class DemoMonitor:
 
     # Observation
 
+    @property
+    def flush_ms(self) -> float | None:
+        return self._flush_timer.flush_ms
+
     async def run(self) -> None:
         timeout = aiohttp.ClientTimeout(total=_HUB_SECONDS)
         async with aiohttp.ClientSession(timeout=timeout) as session:
@@ -466,7 +507,7 @@ class DemoMonitor:
         through = status.through
         return Frame(
             at=now,
-            changes=self._observations.changes,
+            changes=difference.changes,
             per_second=self._observations.per_second(asyncio.get_running_loop().time()),
             flooding=self._observations.flooding,
             connected=self._link.connected,

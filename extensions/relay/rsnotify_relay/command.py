@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.command_line import ForcedShutdown, option, run, with_arguments
+from rsnotify.runtime.command_line import ForcedShutdown, option, printable, run, with_arguments
 from rsnotify.runtime.command_status import StatusArguments, StatusServer
 from rsnotify.runtime.listening import address, listen
 from rsnotify_publisher.commands.source import PublishingArguments
@@ -126,7 +126,12 @@ async def _relay(
     stop: asyncio.Event,
 ) -> None:
     from rsnotify.runtime.serving import serving
-    from rsnotify.runtime.tasks import first_completed
+    from rsnotify.runtime.tasks import first_completed, running
+
+    async def name_source() -> None:
+        subscriber = relaying.subscriber
+        if await subscriber.until(lambda status: status.source is not None):
+            typer.echo(f"rsnotify relay following {printable(str(subscriber.status.source))}")
 
     async with AsyncExitStack() as stack:
 
@@ -139,6 +144,7 @@ async def _relay(
         async with (
             server.serving(),
             shown,
+            running(name_source()),
             first_completed(relaying.run(serve), stop.wait()) as tasks,
         ):
             relaying.stop()

@@ -1,12 +1,14 @@
-"""The commands `rsnotify validate` and `rsnotify inspect`."""
+"""The commands `rsnotify validate`, `rsnotify inspect` and `rsnotify doctor`."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 import typer
@@ -15,13 +17,16 @@ from rsnotify.errors import counted, without_credentials
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Capability
 from rsnotify.format.writer import Profile
-from rsnotify.runtime.command_line import printable, run_until_stopped, with_arguments
+from rsnotify.runtime.command_line import (
+    option,
+    printable,
+    run_until_stopped,
+    with_arguments,
+)
 from rsnotify.runtime.command_reports import print_result
-from rsnotify_subscriber.commands.follow_options import Json, NetworkArguments, Url
+from rsnotify_subscriber.commands.follow_options import Json, MaybeUrl, NetworkArguments, Url
 
 if TYPE_CHECKING:
-    from rich.tree import Tree
-
     from rsnotify_validation.document_check import CheckedDocument, ValidationResult
     from rsnotify_validation.inspection import InspectionFinding
 
@@ -31,7 +36,8 @@ ROLE = "check"
 @with_arguments
 def validate(
     target: Annotated[
-        str, typer.Argument(metavar="FILE|URL", help="A document, or a package of a dump.")
+        str,
+        typer.Argument(metavar="FILE|URL", help="A document, a package of a dump, or a site."),
     ],
     deep: Annotated[
         bool, typer.Option("--deep", help="Validate the documents it leads to, and compare.")
@@ -79,6 +85,8 @@ def validate(
 def validation_lines(result: ValidationResult) -> Iterator[str]:
     from rsnotify_validation import Severity
 
+    if result.found is not None:
+        yield f"validating {result.found}, to which {result.target} leads"
     for document in result.documents:
         yield from _lines(document)
     counts = (
@@ -123,7 +131,7 @@ _UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 @with_arguments
 def inspect(url: Url, json: Json = False, *, arguments: NetworkArguments) -> None:
-    """Show what the Source at URL offers.
+    """Show the tree of documents of the Source at URL.
 
     Exit code 0: shown. 2: it cannot be inspected at all.
 
@@ -141,36 +149,52 @@ def inspect(url: Url, json: Json = False, *, arguments: NetworkArguments) -> Non
             credentials=credentials,
         )
     )
-    now = datetime.now(UTC)
-    if sys.stdout.isatty() and not json:
-        from rich.console import Console
-
-        Console().print(_tree(found, now))
-    else:
-        print_result(found, inspection_lines(found, now), json=json)
+    if json:
+        print_result(found, (), json=True)
+        return
+    for line in inspection_lines(found, datetime.now(UTC), _guides()):
+        _echo(line)
 
 
-def inspection_lines(found: InspectionFinding, now: Instant, depth: int = 0) -> Iterator[str]:
-    indent = "  " * depth
-    yield f"{indent}{_title(found)}  {found.uri}"
-    for line in _details(found, now):
-        yield f"{indent}    {line}"
+def _echo(styled: str) -> None:
+    # Typer leaves out styles itself where the output is no terminal.
+    typer.echo(styled, color=False if os.environ.get("NO_COLOR") else None)
+
+
+class Guides(NamedTuple):
+    """What leads to a document below another, and past it to the next one."""
+
+    branch: str = "├─ "
+    trunk: str = "│  "
+    last: str = "└─ "
+    nothing: str = "   "
+
+
+ASCII_GUIDES = Guides("|- ", "|  ", "`- ")
+
+
+def _guides() -> Guides:
+    try:
+        "".join(Guides()).encode(sys.stdout.encoding)
+    except UnicodeError:
+        return ASCII_GUIDES
+    return Guides()
+
+
+def inspection_lines(
+    found: InspectionFinding, now: Instant, guides: Guides, first: str = "", rest: str = ""
+) -> Iterator[str]:
+    """Yield a tree of documents, styled for a terminal; `first` and `rest` lead to its lines."""
+    uri = typer.style(printable(found.uri), fg="cyan")
+    yield f"{first}{typer.style(_title(found), bold=True)}  {uri}"
+    beside = rest + (guides.trunk if found.parts else guides.nothing)
+    for line in map(printable, _details(found, now)):
+        is_wrong = line.startswith("!")
+        yield f"{beside} {typer.style(line, fg='red' if is_wrong else None, dim=not is_wrong)}"
     for part in found.parts:
-        yield from inspection_lines(part, now, depth + 1)
-
-
-def _tree(found: InspectionFinding, now: Instant) -> Tree:
-    from rich.text import Text
-    from rich.tree import Tree
-
-    label = Text.assemble((_title(found), "bold"), "  ", (printable(found.uri), "cyan"))
-    for line in _details(found, now):
-        wrong = line.startswith("!")
-        label.append("\n" + printable(line), style="red" if wrong else "dim")
-    tree = Tree(label)
-    for part in found.parts:
-        tree.add(_tree(part, now))
-    return tree
+        is_last = part is found.parts[-1]
+        lead = (guides.last, guides.nothing) if is_last else (guides.branch, guides.trunk)
+        yield from inspection_lines(part, now, guides, rest + lead[0], rest + lead[1])
 
 
 def _words(found: InspectionFinding) -> tuple[str, str, str]:
@@ -189,8 +213,7 @@ def _details(found: InspectionFinding, now: Instant) -> Iterator[str]:
         yield f"! {warning}"
     if found.entries is not None:
         yield ", ".join(_counts(found))
-        if interval := ", ".join(_interval(found, now)):
-            yield interval
+        yield from _interval(found, now)
     if found.reaches is not None:
         yield _reach(found, *found.reaches, now)
     for link in found.links:
@@ -209,7 +232,8 @@ def _counts(found: InspectionFinding) -> Iterator[str]:
         yield " ".join(f"{number:,} {change}" for change, number in found.changes.items())
     if found.listed_bytes:
         yield f"{decimal(found.listed_bytes)} in all"
-    yield f"document of {decimal(found.bytes)}"
+    if found.bytes:
+        yield f"document of {decimal(found.bytes)}"
     if found.profile:
         yield f"format {found.profile}"
     if found.granularity:
@@ -227,9 +251,8 @@ def _interval(found: InspectionFinding, now: Instant) -> Iterator[str]:
     }
     for word, instant in instants.items():
         if instant is not None:
-            yield f"{word} {_with_age(instant, now)}"
-    if found.from_ is not None and found.until is None:
-        yield "open"
+            is_open = word == "from" and found.until is None
+            yield f"{word} {_with_age(instant, now)}{', open' if is_open else ''}"
 
 
 def _reach(found: InspectionFinding, earliest: Instant, latest: Instant, now: Instant) -> str:
@@ -251,3 +274,70 @@ def age(instant: Instant, now: Instant) -> str:
             span = counted(count, unit)
             return f"{span} ago" if seconds > 0 else f"in {span}"
     return "just now"
+
+
+@with_arguments
+def doctor(
+    url: MaybeUrl = None,
+    folder: Annotated[
+        Path,
+        option(None, "DIR", "The folder whose disk is checked.", exists=True, file_okay=False),
+    ] = Path(),
+    port: Annotated[
+        list[int] | None,
+        option(
+            None,
+            "PORT",
+            "A port that must be free; repeatable.",
+            show_default="8080 and 8000, of a hub and a Source",
+            min=1,
+            max=65535,
+        ),
+    ] = None,
+    json: Json = False,
+    *,
+    arguments: NetworkArguments,
+) -> None:
+    """Check this machine, and a Source or a hub, and say what to repair.
+
+    Exit code 1: a check failed.
+
+    Examples:
+        rsnotify doctor
+        rsnotify doctor https://source.example/
+        rsnotify doctor https://hub.example/ --folder . --json
+    """
+    from rsnotify_validation.doctor import Check, Level, examine, machine_checks
+
+    colors = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILED: "red"}
+    checks: list[Check] = []
+
+    def report(check: Check) -> None:
+        checks.append(check)
+        if not json:
+            advice = f"; {check.remedy}" if check.remedy else ""
+            line = " ".join(f"{check.found}{advice}".split())  # an error may have several lines
+            level = typer.style(f"{check.level:7}", fg=colors[check.level])
+            _echo(f"{level}  {check.name:9}  {printable(line)}")
+
+    for check in machine_checks(folder, port):
+        report(check)
+    if url is not None:
+        source, credentials = url, arguments.credentials
+
+        def work() -> Coroutine[None, None, bool]:
+            return examine(
+                source,
+                report,
+                allow_private_addresses=arguments.allow_private_addresses,
+                credentials=credentials,
+            )
+
+        if run_until_stopped(work) is None:
+            raise typer.Exit(1)
+    counts = {level: sum(check.level is level for check in checks) for level in Level}
+    summary = ", ".join(f"{count} {level}" for level, count in counts.items() if count)
+    passed = not counts[Level.FAILED]
+    facts = {"checks": checks, "passed": passed}
+    print_result(facts, [f"{counted(len(checks), 'check')}: {summary}"], json=json)
+    raise typer.Exit(0 if passed else 1)

@@ -13,7 +13,13 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from rsnotify.errors import ContentMismatch, FetchError, MalformedDocument, RsnotifyError
+from rsnotify.errors import (
+    ContentMismatch,
+    FetchError,
+    MalformedDocument,
+    RsnotifyError,
+    WrongDocument,
+)
 from rsnotify.format.hashes import Digester, agree
 from rsnotify.format.model import Resource
 from rsnotify.format.writer import Profile
@@ -139,6 +145,8 @@ class ValidationResult(Struct):
     target: str
     spec: str
     documents: list[CheckedDocument] = []
+    #: The document of a Source that was validated, as `target` is no document but leads to it.
+    found: str | None = None
 
     def count(self, severity: Severity) -> int:
         return sum(document.count(severity) for document in self.documents)
@@ -152,6 +160,10 @@ class ValidationResult(Struct):
 _MOST_PACKAGE_BYTES = 4 * 2**30
 _PIECE = 131_072
 _ZIP = b"PK\x03\x04"
+#: The media types under which servers send documents.
+_DOCUMENT_TYPES = frozenset(
+    {"application/xml", "text/xml", "text/plain", "application/octet-stream", "application/gzip"}
+)
 
 
 class PackageReceived(RsnotifyError):
@@ -194,19 +206,26 @@ class DocumentChecker:
         self._begin(CheckedDocument(name))
         return await self._package(_linked(path, self._folder), name, "")
 
-    async def fetch(self, uri: str) -> TreePosition:
-        """GET and check a document, or a package; FetchError if that fails."""
+    async def fetch(self, uri: str, *, may_be_page: bool = False) -> TreePosition:
+        """GET and check a document, or a package.
+
+        Raises:
+            FetchError: That fails.
+            WrongDocument: It may be a page or a resource, and is one by its type and its content.
+        """
         try:
-            outline, checked = await self._get(uri)
+            outline, checked, media_type = await self._get(uri)
         except PackageReceived:
             return await self.fetch_package(Reference(uri, 1))
+        if may_be_page and outline.kind is None and media_type not in _DOCUMENT_TYPES:
+            raise WrongDocument(f"it is no ResourceSync document but {media_type}", source=uri)
         self._begin(checked)
         return _placed(uri, uri, outline)
 
     async def peek(self, uri: str) -> TreePosition | None:
         """GET and read a document without adding findings about it; None if that fails."""
         try:
-            outline, _ = await self._get(uri)
+            outline, *_ = await self._get(uri)
         except (FetchError, PackageReceived):
             return None
         return TreePosition(uri, uri, outline)
@@ -226,10 +245,11 @@ class DocumentChecker:
         self._progress(checked.name)
         return checked
 
-    async def _get(self, uri: str) -> tuple[Outline, CheckedDocument]:
+    async def _get(self, uri: str) -> tuple[Outline, CheckedDocument, str]:
         async with self._sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
             check_status(uri, response)
-            return await self._read(uri, inflated_if_gzip(body(uri, response)))
+            outline, checked = await self._read(uri, inflated_if_gzip(body(uri, response)))
+            return outline, checked, response.content_type
 
     async def _read(
         self, name: str, chunks: AsyncIterator[bytes]

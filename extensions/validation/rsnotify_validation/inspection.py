@@ -257,7 +257,7 @@ async def inspect(
                 if found.problem is not None:
                     raise
                 return found
-            below = offer.capability_list or offer.resource_list or offer.change_list or url
+            below = offer.uri or url
             root = await walk.finding(offer.source_description or below)
             if below not in walk.read:  # the Source Description does not lead to it
                 root.parts.append(await walk.finding(below))

@@ -10,18 +10,21 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from rsnotify.errors import FetchError, RefusedAddress
+from rsnotify.errors import FetchError, RefusedAddress, RsnotifyError, SeveralSets, WrongDocument
 from rsnotify.format.links import resolve
 from rsnotify.format.model import WELL_KNOWN_PATH, Capability, Rel
 from rsnotify.format.writer import Profile
+from rsnotify_subscriber.discovery.discovery import find_top, was_answered
 from rsnotify_subscriber.fetching.credentials import (
     NO_CREDENTIALS,
     Credentials,
     without_login,
 )
+from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_validation import Finding
 from rsnotify_validation.document_check import DocumentChecker, ValidationResult
@@ -43,6 +46,8 @@ from rsnotify_validation.tree import (
     wrong_up,
 )
 
+#: How the names of documents and packages end.
+_DOCUMENT_NAMES = (".xml", ".gz", ".zip", "/.well-known/resourcesync")
 #: The most documents and packages that are fetched.
 _MOST_FETCHED = 1_000
 
@@ -59,7 +64,8 @@ async def validate(
     """Validate a document, or the tree that it leads to.
 
     Args:
-        target: The path of a file, or an http(s) URI: a document, or a ZIP package of a dump.
+        target: The path of a file, or an http(s) URI: a document, a ZIP package of a dump, or a
+            site, page or resource of a Source, whose topmost document is validated then.
         deep: Whether to validate the documents it leads to, and to compare them.
         spec: The version of the specification.
         allow_private_addresses: Whether documents may name hosts at private addresses.
@@ -68,6 +74,7 @@ async def validate(
 
     Raises:
         FetchError: The document could not be fetched.
+        SeveralSets: The URI leads to several Sitemaps.
         OSError: The file could not be read.
     """
     named = target if _is_uri(target) else ""
@@ -79,12 +86,40 @@ async def validate(
     with TemporaryDirectory(prefix="rsnotify-validate-") as temporary:
         async with sessions:
             checker = DocumentChecker(sessions, Path(temporary), result, spec, progress)
-            root = await (checker.fetch(uri) if uri else checker.file(Path(target)))
+            if uri:
+                root = await _root(checker, Fetcher(sessions, Path(temporary)), uri)
+                result.found = root.uri if root.uri != uri else None
+            else:
+                root = await checker.file(Path(target))
             if deep:
                 await _Walk(checker, root).down()
     for document in result.documents:
         document.findings.sort(key=lambda finding: finding.line or 0)
     return result
+
+
+async def _root(checker: DocumentChecker, fetcher: Fetcher, uri: str) -> TreePosition:
+    """Check the document at a URI or, if there is a site or page, the one that it leads to.
+
+    Only a URI without the name of a document may stand for another: a missing list is an error.
+    """
+    path = urlsplit(uri).path.lower()
+    if path.endswith(_DOCUMENT_NAMES):
+        return await checker.fetch(uri)
+    try:
+        return await checker.fetch(uri, may_be_page=True)
+    except WrongDocument:
+        try:
+            found = await find_top(fetcher, uri)
+        except SeveralSets:
+            raise
+        except RsnotifyError:
+            return await checker.fetch(uri)  # for the findings
+    except FetchError as error:
+        if not (path == "" or path.endswith("/")) or not was_answered(error):
+            raise
+        found = await find_top(fetcher, uri)
+    return await checker.fetch(found)
 
 
 def _is_uri(target: str) -> bool:

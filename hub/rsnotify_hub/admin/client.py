@@ -19,14 +19,14 @@ from rsnotify.errors import (
 )
 from rsnotify.runtime.reasons import reason_of
 from rsnotify_hub.admin.operations import ID, OPERATIONS, PREFIX, Operation
-from rsnotify_hub.admin.schemas import (
-    MAX_ROWS,
-    Problem,
-)
+from rsnotify_hub.admin.schemas import FIRST_DIGITS, MAX_ROWS, Problem
 from rsnotify_hub.urls import check_url
 
 _TIMEOUT = aiohttp.ClientTimeout(total=30)
 _OPERATIONS = {operation.name: operation for operation in OPERATIONS}
+#: How many rows a search for an id reads, and how many ids a message lists.
+_MOST_FOUND = 10_000
+_MOST_LISTED = 10
 _WITHOUT_TOKEN = "; set RSNOTIFY_ADMIN_TOKEN, or --token"
 _WITH_TOKEN = (
     "; the token in RSNOTIFY_ADMIN_TOKEN or --token is not an admin's there; send no token to a "
@@ -45,15 +45,15 @@ class AdminClient:
     async def call(self, name: str, id: str = "", body: Struct | None = None, **query: Any) -> Any:
         """Execute one operation by its name, and return an instance of its `answer`.
 
-        A parameter of the query that is None is left out.
+        The first digits of an id stand for it. A parameter of the query that is None is left out.
 
         Raises:
-            ConfigurationError: The id is invalid.
+            ConfigurationError: The id is invalid, or several begin with these digits.
             FetchError: The hub refuses, or cannot be reached.
         """
         operation = _OPERATIONS[name]
         if "{id}" in operation.path and not re.fullmatch(ID, id):
-            raise ConfigurationError(f"{id!r} is no id: those are 32 hexadecimal digits")
+            id = await self._whole_id(operation.path.split("/")[1], id)
         url = self._url + operation.path.replace("{id}", id)
         params = {key: str(value) for key, value in query.items() if value is not None}
         try:
@@ -70,6 +70,28 @@ class AdminClient:
                 return self._decoded(operation, url, response.status, await response.read())
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise Unavailable(url, f"{reason_of(error)}; --url names the hub") from None
+
+    async def _whole_id(self, kind: str, first: str) -> str:
+        """Return the one id that begins with these digits, of the rows that an operation lists."""
+        if not re.fullmatch(FIRST_DIGITS, first):
+            raise ConfigurationError(
+                f"{first!r} is no id: give its 32 hexadecimal digits, or at least the first 4"
+            )
+        page = await self.call_paged(kind, limit=_MOST_FOUND, search=first)
+        rows = getattr(page, page.__struct_fields__[0])
+        found = [row for row in rows if row.id.startswith(first)]
+        if not found and page.next is None:
+            raise NotFound(self._url, f"none of the {kind} has an id that begins with {first}")
+        if len(found) == 1 and page.next is None:
+            return str(found[0].id)
+        # A connection has several topics, and one address.
+        facts = [getattr(row, "topic", None) or row.address for row in found]
+        listed = list(zip(found, facts, strict=True))[:_MOST_LISTED]
+        names = "".join(f"\n  {row.id}  {fact}" for row, fact in listed)
+        more = f"\n  and {len(found) - _MOST_LISTED:,} more" if len(found) > _MOST_LISTED else ""
+        raise ConfigurationError(
+            f"{first} is the beginning of several ids of {kind}; give more digits:{names}{more}"
+        )
 
     async def call_paged(self, name: str, *, limit: int, **query: Any) -> Any:
         """Execute an operation that answers with pages, and join the pages up to `limit` rows."""

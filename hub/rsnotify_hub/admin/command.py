@@ -40,7 +40,10 @@ _Json = Annotated[
     bool, typer.Option("--json", envvar="RSNOTIFY_JSON", help="Print JSON, for programs.")
 ]
 _Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="The number of rows.")]
-_Id = Annotated[str, typer.Argument(metavar="ID", help="A subscription, by its id.")]
+_Id = Annotated[
+    str,
+    typer.Argument(metavar="ID", help="A subscription, by its id or the first digits of that."),
+]
 
 
 def _client(url: str, token: str | None) -> AdminClient:
@@ -207,7 +210,7 @@ def subscription(
 
     Examples:
         rsnotify hub subscription 6c1b5a0f7e3d4c2b9a8f7e6d5c4b3a29
-        rsnotify hub subscription 6c1b5a0f7e3d4c2b9a8f7e6d5c4b3a29 --json
+        rsnotify hub subscription 6c1b5a --json
     """
     _show(_client(url, token).call("subscription", id), tables.details, json)
 
@@ -255,8 +258,8 @@ def redeliver(
     With --since: deliver everything after that datetime again.
 
     Examples:
-        rsnotify hub redeliver 0123456789abcdef0123456789abcdef
-        rsnotify hub redeliver 0123456789abcdef0123456789abcdef --since 2026-03-01T00:00:00Z
+        rsnotify hub redeliver 6c1b5a
+        rsnotify hub redeliver 6c1b5a --since 2026-03-01T00:00:00Z
     """
     body = schemas.Redelivery(since=since)
     _show(_client(url, token).call("redeliver", id, body), tables.subscription, json)
@@ -267,8 +270,8 @@ def suspend(id: _Id, url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json
     """Suspend the deliveries of a subscription until `resume`.
 
     Examples:
-        rsnotify hub suspend 0123456789abcdef0123456789abcdef
-        rsnotify hub suspend 0123456789abcdef0123456789abcdef --url https://hub.example/
+        rsnotify hub suspend 6c1b5a
+        rsnotify hub suspend 6c1b5a0f7e3d4c2b9a8f7e6d5c4b3a29 --url https://hub.example/
     """
     _show(_client(url, token).call("suspend", id), tables.subscription, json)
 
@@ -278,8 +281,8 @@ def resume(id: _Id, url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json 
     """Continue the deliveries of a suspended subscription.
 
     Examples:
-        rsnotify hub resume 0123456789abcdef0123456789abcdef
-        rsnotify hub resume 0123456789abcdef0123456789abcdef --url https://hub.example/
+        rsnotify hub resume 6c1b5a
+        rsnotify hub resume 6c1b5a0f7e3d4c2b9a8f7e6d5c4b3a29 --url https://hub.example/
     """
     _show(_client(url, token).call("resume", id), tables.subscription, json)
 
@@ -297,8 +300,8 @@ def drop(
     """End a subscription, and send its callback the reason.
 
     Examples:
-        rsnotify hub drop 0123456789abcdef0123456789abcdef
-        rsnotify hub drop 0123456789abcdef0123456789abcdef --topic
+        rsnotify hub drop 6c1b5a
+        rsnotify hub drop 6c1b5a0f7e3d4c2b9a8f7e6d5c4b3a29 --topic
     """
     _show(_client(url, token).call("dropTopic" if topic else "drop", id), lambda _: (), False)
 

@@ -7,6 +7,7 @@ others.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -327,11 +328,15 @@ class Reports:
             state = self.logs.state(query.topic)
             return [] if state is None else [state]
         states, text = self.logs.states(), query.search.lower()
+        is_id = re.fullmatch(schemas.FIRST_DIGITS, text) is not None
         silent = self._silent(states) if query.silent else {}
         return [
             state
             for state in states
-            if text in state.topic.lower()
+            if (
+                text in state.topic.lower()
+                or (is_id and views.topic_id(state.topic).startswith(text))
+            )
             and (not query.silent or views.source_of(state.topic) in silent)
         ]
 

@@ -40,6 +40,10 @@ class NoParameters(Struct, frozen=True, forbid_unknown_fields=True):
     """No parameters."""
 
 
+#: The pattern of the first digits of an id; fewer would often be those of several.
+FIRST_DIGITS = "[0-9a-f]{4,32}"
+
+
 class TopicOrder(StrEnum):
     """The order of topics: by URI, or the last changed first."""
 
@@ -74,7 +78,7 @@ class TopicQuery(PageQuery, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     Args:
         topic: Only this topic.
-        search: Only topics that contain this text, in any case.
+        search: Only topics whose URI contains this text, in any case, or whose id begins with it.
         silent: Only topics of silent Sources.
         sort: The order: by URI, or `received` for the last changed first.
     """

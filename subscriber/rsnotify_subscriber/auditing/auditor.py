@@ -385,6 +385,7 @@ class Audit(Struct, frozen=True):
         reasons: By URI, why one could not be compared.
         doubts: Why the Source's lists may be incomplete.
         limits: What the lists cannot show, in sentences, so that it was compared with the server.
+        source: The Capability List of the set, or the document if there is no such list.
     """
 
     resources: int
@@ -398,6 +399,7 @@ class Audit(Struct, frozen=True):
     reasons: dict[str, str] = {}
     doubts: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
+    source: str | None = None
 
     @property
     def in_step(self) -> bool | None:
@@ -482,7 +484,7 @@ async def audit(
                 found = await comparison.compare(await expectation.read())
                 if found.in_step:
                     break
-            return found
+            return msgspec.structs.replace(found, source=offer.uri)
 
 
 async def _identified(

@@ -110,7 +110,8 @@ def audit(
 
     with progress_of(lambda: work_of(activity, compared="files"), quiet=quiet):
         result = run_until_stopped(compare)
-    print_result(_facts(result), _lines(result, None if everything else _SHOWN), json=json)
+    lines = _lines(result, url, None if everything else _SHOWN)
+    print_result(_facts(result), lines, json=json)
     raise typer.Exit({True: 0, False: 1, None: 2}[result.in_step])
 
 
@@ -136,13 +137,16 @@ _WIDTH = len(_UNKNOWN)
 _UNLISTED = "no list names it, and the lists may be incomplete"
 
 
-def _lines(result: Audit | Repair, shown: int | None) -> Iterator[str]:
+def _lines(result: Audit | Repair, url: str, shown: int | None) -> Iterator[str]:
     """Yield the audit before, what was done about each difference, or would be, and the last.
 
     Of each kind, so many lines are `shown`; None for all.
     """
     from rsnotify_subscriber.auditing.repair import Repair
 
+    source = result.found.source if isinstance(result, Repair) else result.source
+    if source not in (None, url):
+        yield f"the Source was found at {source}"
     if not isinstance(result, Repair):
         yield from audit_lines(result, shown)
         return

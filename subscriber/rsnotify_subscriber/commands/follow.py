@@ -90,7 +90,7 @@ def follow(
             state=state or default_state(dest),
             options=arguments.options(server.callbacks),
         )
-        report = SubscriberReport(json=json, quiet=quiet, transient=once)
+        report = SubscriberReport(url, json=json, quiet=quiet, transient=once)
         failure = None
         try:
             follow_and_show(
@@ -104,6 +104,7 @@ def follow(
             failure = complain(error, 1)
     last = subscriber.status
     if once:
+        report.name_source(last)
         print_result(report.facts(last), [report.outcome(last)], json=json)
     if failure is None and once and (last.foreign or not last.level):
         failure = complain(not_level(last), 1)

@@ -19,6 +19,7 @@ from rsnotify.runtime.command_reports import (
     StatusReport,
     Work,
     duration,
+    print_result,
 )
 from rsnotify_subscriber.events import ActivityKind, PushState, Status, SyncActivity, foreign_files
 
@@ -45,12 +46,17 @@ _PUSH = {
 class SubscriberReport(StatusReport[Status]):
     """Shows the status of one subscriber, and the progress of what takes long."""
 
-    def __init__(self, *, json: bool = False, quiet: bool = False, transient: bool = False) -> None:
+    def __init__(
+        self, url: str = "", *, json: bool = False, quiet: bool = False, transient: bool = False
+    ) -> None:
         super().__init__(LOOKING, json=json, quiet=quiet, transient=transient)
+        self._source = url
         self._meter = ProgressMeter()
         self._lag = ""
 
     def show(self, status: Status) -> None:
+        if not self._quiet:
+            self.name_source(status)
         if status.activity is not None:
             self._meter.update(work_of(status.activity))
         if status.lag_ms is not None:
@@ -58,6 +64,12 @@ class SubscriberReport(StatusReport[Status]):
             after = f"{lag:.0f} ms" if lag < 1_000 else duration(lag / 1_000)
             self._lag = f"lag {after}"
         super().show(status)
+
+    def name_source(self, status: Status) -> None:
+        """Print the URL of what is followed once, unless the user gave that one."""
+        if status.source is not None and status.source != self._source and not self._json:
+            self._source = status.source
+            print_result(None, [f"the Source was found at {self._source}"], json=False)
 
     def sentence(self, status: Status) -> str:
         activity = status.activity

@@ -96,7 +96,7 @@ class SourceSearch:
         try:
             page, origin = await self.descriptions.page(self.uri)
         except FetchError as error:
-            if isinstance(error, NotFound) or (self._is_site and _was_answered(error)):
+            if isinstance(error, NotFound) or (self._is_site and was_answered(error)):
                 return await self._from_site(error)
             raise
         if page.document is not None:
@@ -229,7 +229,7 @@ class SourceSearch:
             return None
 
 
-def _was_answered(error: FetchError) -> bool:
+def was_answered(error: FetchError) -> bool:
     """Return whether a host answered, so that it may answer for another URI, too."""
     return not isinstance(error, Unavailable) or error.status is not None
 
@@ -243,7 +243,7 @@ def _may_pass(reason: FetchError | DocumentError | str) -> bool:
 
 def _several(uri: str, what: str, where: str, found: list[str]) -> SeveralSets:
     names = "".join(f"\n  {one}" for one in found)
-    message = f"{uri} leads to several {what}; name one of them:{names}"
+    message = f"{uri} leads to several {what}; give the URL of one of them instead:{names}"
     return SeveralSets(message, where, tuple(found))
 
 
@@ -286,6 +286,20 @@ async def discover(fetcher: Fetcher, uri: str) -> Offer:
 async def find_offer(fetcher: Fetcher, uri: str) -> Offer:
     """Return the offer of the one set that a URI leads to, even if none of it can be followed."""
     return await SourceSearch(DescriptionReader(fetcher), uri).run()
+
+
+async def find_top(fetcher: Fetcher, uri: str) -> str:
+    """Return the URI of the topmost document of the Source that a URI leads to.
+
+    That may be a Source Description of several sets. The errors are those of `discover`.
+    """
+    try:
+        offer = await find_offer(fetcher, uri)
+    except SeveralSets as several:
+        if several.where.endswith(ROBOTS_PATH):
+            raise
+        return several.where
+    return offer.top or uri
 
 
 def base_of(offer: Offer) -> str:

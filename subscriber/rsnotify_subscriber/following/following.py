@@ -380,6 +380,7 @@ class Following:
             pending=follower.pending,
             through=progress.through if progress else None,
             lag_ms=self._counters.lag_ms(),
+            lag_p99_ms=self._counters.lag_p99_ms(),
             push=self._push.state,
             way=self._push.changes.hubs,
             unconfirmed=follower.unconfirmed,
@@ -399,6 +400,7 @@ class Following:
             error=None if error is None else str(error),
             received=self._context.fetcher.received,
             activity=self._activity,
+            source=self._rediscovery.identity.offer.uri,
         )
 
     @property

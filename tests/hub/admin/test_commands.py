@@ -8,6 +8,7 @@ import json
 import os
 import ssl
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from rsnotify.errors import FetchError, RsnotifyError, Unavailable
 from rsnotify_hub.admin import client as admin_client
 from rsnotify_hub.admin import schemas, tables
 from rsnotify_hub.admin.client import AdminClient
+from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.command import hub as commands
 from rsnotify_hub.subscriptions import subscription_id
 from tests.certificates import Authority
@@ -74,14 +76,34 @@ async def test_a_subscription_is_suspended_delivered_again_and_dropped(
     await admin.level()
     id = subscription_id(TOPIC, callback.url)
     assert "suspended" in await printed(hub, "suspend", id)
-    assert "active" in await printed(hub, "resume", id)
-    await printed(hub, "redeliver", id, "--since", "2026-01-01T00:00:00Z")
+    assert "active" in await printed(hub, "resume", id[:6])
+    await printed(hub, "redeliver", id[:4], "--since", "2026-01-01T00:00:00Z")
     assert seconds_of((await callback.delivery())[1]) == [1, 2]
     assert await printed(hub, "drop", id) == ""
     assert (await admin.get("subscriptions"))["total"] == 0
     (topic,) = (await admin.get("topics"))["topics"]
     assert await printed(hub, "drop", "--topic", topic["id"]) == ""
     assert (await admin.get("topics"))["total"] == 0
+
+
+async def test_the_first_digits_of_an_id_do_if_they_are_those_of_one_only(hub: Client):
+    seen: dict[str, str] = {}
+    for topic in map(f"{TOPIC}/{{}}".format, count()):
+        if (other := seen.setdefault(topic_id(topic)[:4], topic)) != topic:
+            break
+    for each in (topic, other):
+        await hub.accepted(fragment(0, 1), topic=each)
+    ids = [topic_id(topic), topic_id(other)]
+    for given, reasons in (
+        (ids[0][:4], ("the beginning of several ids", *ids, topic, other)),
+        (ids[0][:3], ("at least the first 4",)),
+        ("f" * 31, ("none of the topics has an id that begins with",)),
+    ):
+        result = await command(hub, "drop", "--topic", given)
+        assert isinstance(result.exception, RsnotifyError), given
+        assert all(reason in str(result.exception) for reason in reasons), given
+    assert await printed(hub, "drop", "--topic", ids[0][:12]) == ""
+    assert ids[1] in await printed(hub, "topics")
 
 
 async def test_an_error_is_one_sentence(run_hub: RunHub):

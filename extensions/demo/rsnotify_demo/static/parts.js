@@ -47,15 +47,15 @@ function showPush({ whole, life, status, carried }) {
   setButton(find("button", wire), whole ? ["cut", "Cut the link"] : ["restore", "Restore it"]);
 }
 
-function showDestination({ life, status, gap }) {
+function showDestination({ life, status, gap, changes, copy }) {
   const part = find("#destination");
   const running = life === "running";
   setData(part, "state", !running ? "stopped" : gap ? "behind" : "level");
   const text = !running ? life : gap ? "catching up" : "level";
   setText(find(".figure", part), text);
-  setText(find(".note", part), `${count(status.resources, "resource")} held, ${
-    number(status.applied - status.copied)} ${
-    status.applied - status.copied === 1 ? "change" : "changes"} applied`);
+  // Both numbers are of one comparison of the files, so that they do not contradict.
+  setText(find(".note", part), `${count(status.resources, "resource")} held, with ${
+    number(Math.max(0, changes - copy.behind))} of ${count(changes, "change")}`);
   const stopped = life === "stopped" || life === "stopping";
   setButton(find("button", part), stopped ? ["start", "Start"] : ["stop", "Stop"]);
 }
@@ -65,8 +65,9 @@ function showGap({ copy, status, age, gap, flush_ms }) {
   setText(find("#behind"), number(copy.behind));
   setText(find("#through"), status.through === null ? "not yet" : precise(status.through));
   setText(find("#age"), age === null ? "-" : `${decimal(age)} s ago`);
-  setText(find("#lag"), status.lag_ms === null ? "-" : `${decimal(status.lag_ms)} ms`);
-  setText(find("#flush"), flush_ms === null ? "-" : `${decimal(flush_ms)} ms`);
+  setText(find("#lag"), milliseconds(status.lag_ms));
+  setText(find("#lag99"), milliseconds(status.lag_p99_ms));
+  setText(find("#flush"), milliseconds(flush_ms));
 }
 
 /** Highlight the link to the documents for a moment after a pull. */
@@ -76,6 +77,7 @@ function showPull({ pulled }) {
   setData(find("#pull"), "live", performance.now() - showPull.at < PULL_SHOWS ? "" : null);
 }
 
+const milliseconds = value => value === null ? "-" : `${decimal(value)} ms`;
 const precise = instant => `${clock(instant)}${instant.slice(19, 23)}`;
 
 function setButton(button, [action, text]) {
