@@ -30,7 +30,7 @@ HEAVY = {
 }  # fmt: skip
 #: The options that one list of the help may have, besides --help.
 MOST_OPTIONS = 12
-#: The options that the help of one command may show, besides --help and --help-all.
+#: The options that the help of one command may show, with --help and --help-all.
 MOST_SHOWN = 17
 
 

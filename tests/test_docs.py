@@ -65,7 +65,7 @@ OPTIONS_OF_OTHERS = {
     *("--cluster", "--routes"),
     *("--bind", "--no-access-log", "--preload", "--threads", "--workers"),
     *("--delta", "--history", "--kill-ways", "--tables"),
-    "--help",
+    *("--help", "--help-all"),
 }
 #: What pages call a database of their reader's.
 DATABASE = "postgresql://localhost/example"

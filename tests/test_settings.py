@@ -135,7 +135,7 @@ def test_a_source_has_the_same_order(
     monkeypatch.setattr(
         rsnotify_publisher.commands.source_run,
         "publish",
-        lambda _, settings: found.append(settings),
+        lambda _, settings, __: found.append(settings),
     )
     ended = CliRunner().invoke(
         application(),

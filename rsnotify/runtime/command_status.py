@@ -30,7 +30,9 @@ class StatusArguments(Struct, frozen=True, kw_only=True):
             "0 for a free one.",
         ),
     ] = None
-    status_host: Annotated[str, _status("HOST", "Address to serve them on.")] = "127.0.0.1"
+    status_host: Annotated[str, _status("HOST", "Address to serve them on.", advanced=True)] = (
+        "127.0.0.1"
+    )
 
     def server(self) -> StatusServer:
         return StatusServer(self.status_host, self.status_port)
