@@ -78,6 +78,10 @@ def caused(error: Exception, cause: Exception) -> Exception:
         (caused(ValueError("https://user:secret@host/"), certificate_error(10)), "has expired"),
         (ValueError("https://user:secret@host/"), "an unexpected error (ValueError)"),
         (StorageError("journal: it cannot be read"), "journal: it cannot be read"),
+        (
+            caused(StorageError(""), PermissionError("its address is refused")),
+            "its address is refused",
+        ),
     ],
 )
 def test_the_reason_of_an_error_is_a_clause_for_users(error: Exception, words: str):

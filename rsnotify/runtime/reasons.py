@@ -127,7 +127,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def _reason(error: BaseException) -> str | None:
     if isinstance(error, RsnotifyError):
-        return str(getattr(error, "strerror", None) or error)
+        return str(getattr(error, "strerror", None) or error) or None
     if isinstance(error, TimeoutError) and not error.errno:
         return _NO_ANSWER
     names = [each.__name__ for each in type(error).__mro__]

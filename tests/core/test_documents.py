@@ -163,7 +163,7 @@ def test_any_encoding_that_a_document_declares_is_read() -> None:
 @pytest.mark.parametrize(
     ("data", "error", "reason"),
     [
-        (b"", MalformedDocument, "ended too early"),
+        (b"", MalformedDocument, "it is empty"),
         (b"no xml", MalformedDocument, "Start tag expected"),
         (urlset("<url>")[:-9], MalformedDocument, "ended too early"),
         (urlset("<url></loc></url>"), MalformedDocument, "not well-formed"),

@@ -29,13 +29,13 @@ def url(tmp_path: Path) -> Iterator[str]:
     process.end()
 
 
-def test_a_source_is_shown_as_indented_lines(url: str):
+def test_a_source_is_shown_as_a_tree(url: str):
     done = subprocess.run([*INSPECT, url], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == f"Source Description  {url}.well-known/resourcesync"
-    assert f"    Resource List  {url}resourcelist.xml" in lines
-    assert any(line.startswith("        3 resources, 39 bytes in all") for line in lines)
+    assert any(line.endswith(f"─ Resource List  {url}resourcelist.xml") for line in lines)
+    assert any("    3 resources, 39 bytes in all" in line for line in lines)
     assert "! " not in done.stdout
 
 
@@ -50,18 +50,18 @@ def test_a_source_is_shown_as_json(url: str):
     assert counts["changelist"] == 0
 
 
-def test_in_a_terminal_a_source_is_shown_as_a_tree(url: str):
+def test_the_tree_has_colors_in_a_terminal(url: str):
     outside, inside = pty.openpty()
     done = subprocess.run([*INSPECT, url], stdout=inside, timeout=60)
     os.close(inside)
     assert done.returncode == 0
-    assert "└── " in os.read(outside, 65_536).decode()
+    assert "└─ \x1b[1m" in os.read(outside, 65_536).decode()
     os.close(outside)
 
 
-def test_where_there_is_no_source_inspect_says_so_and_exits_1():
+def test_where_there_is_no_source_inspect_says_so_and_exits_2():
     there = f"http://127.0.0.1:{free_port()}/"
     done = subprocess.run([*INSPECT, there], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"rsnotify: {there}: ")
     assert len(done.stderr.splitlines()) == 1

@@ -78,7 +78,7 @@ def test_a_port_in_use_is_only_a_failure_if_it_was_named(tmp_path: Path) -> None
         shown = CliRunner().invoke(application(), arguments)
         facts = json.loads(CliRunner().invoke(application(), [*arguments, "--json"]).stdout)
     assert shown.exit_code == 1
-    assert f"port {port}: Address already in use; stop what uses it" in shown.stdout
+    assert f"port {port}: another program uses it; stop what uses it" in shown.stdout
     assert facts["passed"] is False
     assert [check["level"] for check in facts["checks"] if check["name"] == "port"] == ["failed"]
     assert list(tmp_path.iterdir()) == []
@@ -105,7 +105,7 @@ async def test_a_source_is_checked_down_to_its_hubs(source: SmallSource) -> None
     checks = await examined(source.site)
     assert (checks["hub"].level, checks["WebSocket"].level) == (OK, FAILED)
     assert "answers 405; it is not a hub of rsnotify" in checks["hub"].found
-    assert "HTTP 404" in checks["WebSocket"].found
+    assert "(status 404)" in checks["WebSocket"].found
     assert checks["mqtt"].level is FAILED
     assert all("--hub" in checks[name].remedy for name in ("WebSocket", "mqtt"))
     source.answers["/.well-known/rsnotify-hub"] = body(b'{"websub": "http://h/"}')

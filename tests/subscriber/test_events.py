@@ -27,7 +27,8 @@ class Watched:
         self.follower: Follower = wire.follower
         self.now = 0.0
         self.events: list[Event] = []
-        self.watch = EventWatch(Announcer(self.events.append), StatusCounters())
+        announce = Announcer(self.events.append)
+        self.watch = EventWatch(announce, StatusCounters(announce.counters))
         self.look()
 
     def look(self, after: float = 0.0) -> None:

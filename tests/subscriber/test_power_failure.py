@@ -378,7 +378,7 @@ def test_a_disk_fault_while_contents_are_put_in_place_again_can_be_retried(tmp_p
     with copy() as one:
         one.apply({"a": b"1"})
         one.disk.flushes_to_fail = 1
-        with one.reopened() as state, pytest.raises(StorageError, match="Input/output"):
+        with one.reopened() as state, pytest.raises(StorageError, match="the disk failed"):
             one.put_in_place_again(state)
         with one.reopened() as state:
             assert state.contents.unfinished == {BASE + "a": b"1"}

@@ -214,7 +214,7 @@ WRONG = {
         "line 2: [limits]: requests: "),
     "a number that is too long": (f"[limits]\nworkers = {'9' * 5000}", "cannot read"),
     "what is too deep": (f"source = {'[' * 5000}", "it is nested too deeply"),
-    "no TOML": ("[[source]\nurl = 3", "cannot read /etc/rsnotify/fleet.toml: "),
+    "no TOML": ("[[source]\nurl = 3", "cannot read /etc/rsnotify/fleet.toml, line 1, column 9: "),
 }  # fmt: skip
 
 
