@@ -197,9 +197,9 @@ def source(
     ] = None,
     allow_private_addresses: Annotated[
         bool,
-        _hubs(
+        _rare_hubs(
             None,
-            "Connect to any address. Hubs named here may have any address even without.",
+            "Without effect: a hub that is named here may have any address.",
             "--allow-private-addresses",
         ),
     ] = False,

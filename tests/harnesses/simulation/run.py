@@ -1,4 +1,4 @@
-"""Run seeds: `python -m tests.harnesses.simulation.run SEED...`, or `--seeds 1-2000`."""
+"""Run seeds: `python -m tests.harnesses.simulation.run SEED...` or `1-2000`."""
 
 from __future__ import annotations
 
