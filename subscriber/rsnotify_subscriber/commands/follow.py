@@ -45,8 +45,8 @@ def follow(
         option(
             "Status",
             "PORT|URL",
-            "Show how the copies of another `rsnotify follow` stand, by its --status-port, "
-            "and exit; with 1 unless all are level.",
+            "Show the status of another `rsnotify follow`, by its --status-port, and exit; "
+            "with 1 unless all copies are level.",
         ),
     ] = None,
     quiet: Quiet = False,
