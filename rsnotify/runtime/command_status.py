@@ -26,8 +26,8 @@ class StatusArguments(Struct, frozen=True, kw_only=True):
         int | None,
         _status(
             "PORT",
-            "Serve /metrics, /healthz and /readyz, and of followed Sources a page, on this port; "
-            "0 for a free one.",
+            "Serve /metrics, /healthz and /readyz on this port, and a page about followed Sources; "
+            "0 for a free port.",
         ),
     ] = None
     status_host: Annotated[str, _status("HOST", "Address to serve them on.", advanced=True)] = (
