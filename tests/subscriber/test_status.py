@@ -37,7 +37,7 @@ def followed(
 ) -> FollowedSourceStatus:
     kinds = tuple(status.pop("kinds", ()))
     doubts = tuple(f"doubt about {kind}" for kind in kinds)
-    found = Status(doubt_kinds=kinds, doubts=doubts, through=AT, **status)
+    found = Status(doubt_kinds=kinds, doubts=doubts, **{"through": AT} | status)
     return FollowedSourceStatus(phase, found, error, "http://source.example/")
 
 
@@ -228,6 +228,11 @@ async def test_the_page_shows_how_each_copy_stands_and_the_details_on_a_click(
             {"maps": LEVEL},
             ["level   maps  synced through 2026-01-02 03:04:05Z", "1 of 1 Source level"],
             0,
+        ),
+        (
+            {"new": followed(error="no answer in time", through=None)},
+            ["doubt   new  not synced yet: no answer in time", "0 of 1 Source level, 1 in doubt"],
+            1,
         ),
     ],
 )

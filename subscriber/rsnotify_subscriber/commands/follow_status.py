@@ -146,7 +146,9 @@ def _get(url: str) -> bytes:
 def _lines(found: StatusRows) -> Iterator[str]:
     for row in found.sources:
         why = f": {row.reason}" if row.reason else ""
-        yield f"{row.standing:<6}  {row.name}  synced through {_time(row.through)}{why}"
+        is_new = row.through is None
+        synced = "not synced yet" if is_new else f"synced through {_time(row.through)}"
+        yield f"{row.standing:<6}  {row.name}  {synced}{why}"
     yield _sums(found)
 
 

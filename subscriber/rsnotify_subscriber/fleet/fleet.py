@@ -65,7 +65,8 @@ def standing(one: FollowedSourceStatus) -> Standing:
     may_be_wrong = status.in_step is False or not CATCHING_UP.issuperset(status.doubt_kinds)
     if may_be_wrong or one.phase is Phase.FAILED:
         return Standing.DOUBT
-    if status.behind_since is None:  # a failure then is that of a hub
+    is_copied = status.level or status.through is not None
+    if is_copied and status.behind_since is None:  # a failure then is that of a hub
         return Standing.LEVEL
     return Standing.BEHIND if one.error is None else Standing.DOUBT
 
