@@ -30,11 +30,9 @@ def is_forked(pid: int) -> bool:
 
 
 @contextmanager
-def few_files() -> Iterator[None]:
-    gc.collect()  # sockets of the tests before, which stay open until then
+def at_most_files(number: int) -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(map(int, os.listdir("/proc/self/fd")))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(highest + 100, before[0] - 1), before[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number, before[1]))
     try:
         yield
     finally:
@@ -64,8 +62,10 @@ def outcome(process: subprocess.Popen[str]) -> tuple[Any, Any, int | None, str]:
 )
 def test_it_sees_the_same(asked: dict[str, Any], words: list[str]):
     seen = []
+    gc.collect()  # sockets of the tests before, which stay open until then
+    few = max(map(int, os.listdir("/proc/self/fd"))) + 100
     for how in (nullcontext(), fork_server.own_interpreter()):
-        with how, few_files():
+        with how, at_most_files(few):
             pipe = subprocess.PIPE
             command = [*STARTED, *words]
             seen.append(
