@@ -301,7 +301,7 @@ def _serve(channel: socket.socket) -> tuple[_Request, list[int]]:
 
 
 def _become(request: _Request, files: list[int]) -> None:
-    """Become the requested process for the system, and notify the test process."""
+    """Make this process the requested one for the system, and notify the test process."""
     for limit, *values in request.limits:
         if resource.getrlimit(limit) != tuple(values):
             resource.setrlimit(limit, tuple(values))

@@ -137,7 +137,9 @@ def _flush(folder: Path) -> Check:
             times.append(flush_milliseconds(folder))
     except OSError as error:
         reason = f"{folder} cannot be written: {reason_of(error)}"
-        return Check("disk", Level.FAILED, reason, "choose another folder, or its permissions")
+        return Check(
+            "disk", Level.FAILED, reason, "choose another folder, or correct its permissions"
+        )
     return flush_verdict(folder, median(times))
 
 
@@ -156,7 +158,6 @@ def flush_verdict(folder: Path, milliseconds: float) -> Check:
 
 
 def check_space(folder: Path, free: int) -> Check:
-
     found = f"{decimal(free)} free in {folder.resolve()}"
     if free >= _FEW_BYTES:
         return Check("space", Level.OK, found)
@@ -236,7 +237,6 @@ class _RemoteChecks:
         return True
 
     async def _source(self) -> None:
-
         try:
             offer = await discover(self._fetcher, self._url)
         except SeveralSets as several:
@@ -311,7 +311,6 @@ class _RemoteChecks:
             return None
 
     async def _websocket(self, uri: str) -> None:
-
         sock = await self._dialed(uri)
         headers = self._sessions.credentials_for(uri)
         try:
@@ -326,7 +325,6 @@ class _RemoteChecks:
         (await self._dialed(uri)).close()
 
     async def _dialed(self, uri: str) -> socket.socket:
-
         parts = urlsplit(uri)
         port = parts.port or _PORTS.get(parts.scheme, 0)
         try:

@@ -86,7 +86,7 @@ class ConnectionTable:
         self.nodes.serve(DISCONNECT, self._end_here)
 
     async def page(self, query: ConnectionQuery) -> ConnectionList:
-        # A node that does not answer closes no other's connections: its own are left out.
+        # The connections of a node that does not answer are left out.
         others = await self.nodes.ask_others(CONNECTION_PART, query)
         parts = [await self._part(query), *others]
         page = merged_page(parts, ORDERS[query.sort], query.limit)

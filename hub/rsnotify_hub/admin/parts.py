@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
 from msgspec.structs import replace
+from rich.filesize import decimal
 
 from rsnotify.errors import counted
 from rsnotify.format.datetimes import Instant
@@ -42,16 +43,12 @@ _WORST = (_BAD, _WATCH, _GOOD)
 def with_parts(status: StatusInfo, readings: HubReadings) -> StatusInfo:
     """Return the status of the hub with its parts, and the number of all that is in trouble."""
     parts = sorted(_parts(status, readings), key=lambda each: _WORST.index(each.state))
-    failing = _failing(status)
+    failing = troubled(status.states)
     counted_above = {"callbacks"} if failing else set()
     if status.slow:
         counted_above.add("connections")
     others = sum(each.state is not _GOOD and each.name not in counted_above for each in parts)
     return replace(status, parts=parts, troubled=failing + status.slow + others)
-
-
-def _failing(status: StatusInfo) -> int:
-    return troubled(status.states)
 
 
 def _parts(status: StatusInfo, readings: HubReadings) -> Iterator[PartInfo]:
@@ -94,7 +91,7 @@ def _callbacks(status: StatusInfo) -> PartInfo:
     total = status.subscriptions
     given_up = status.states.get(DeliveryState.GIVEN_UP, 0)
     suspended = status.states.get(DeliveryState.SUSPENDED, 0)
-    failing, wanted = _failing(status), total - suspended
+    failing, wanted = troubled(status.states), total - suspended
     lags = status.lag_seconds > _BEHIND_SECONDS
     waits = status.delivery_queue
     texts = []
@@ -157,7 +154,7 @@ def _store(status: StatusInfo, nodes: NodeList | None) -> PartInfo:
 def _disk(disk: DiskInfo) -> PartInfo:
     part = disk.free / disk.size if disk.size else 0.0
     state = _BAD if part < _LITTLE_DISK else _WATCH if part < _LESS_DISK else _GOOD
-    return PartInfo("disk", state, f"{_size(disk.free)} of {_size(disk.size)} free")
+    return PartInfo("disk", state, f"{decimal(disk.free)} of {decimal(disk.size)} free")
 
 
 def _nodes(status: StatusInfo, nodes: NodeList) -> PartInfo:
@@ -192,10 +189,3 @@ def lasting(span: timedelta | float) -> str:
     seconds = max(0.0, seconds)
     size, unit = max(each for each in _UNITS if each[0] == 1.0 or seconds >= 2 * each[0])
     return f"{seconds:.1f} {unit}" if seconds < 9.95 else f"{seconds / size:.0f} {unit}"
-
-
-def _size(number: int) -> str:
-    size, units = float(number), ["B", "kB", "MB", "GB", "TB"]
-    while size >= 999.5 and len(units) > 1:
-        size, units = size / 1000, units[1:]
-    return f"{size:.0f} {units[0]}"

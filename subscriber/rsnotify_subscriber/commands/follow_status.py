@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError, Unavailable, counted
 from rsnotify.runtime.command_line import printable
-from rsnotify.runtime.command_reports import print_result
+from rsnotify.runtime.command_reports import duration, print_result
 from rsnotify_subscriber.commands.report import status_facts
 from rsnotify_subscriber.fleet.fleet import FollowedSourceStatus, Standing, standing
 
@@ -165,7 +165,9 @@ def _table(found: StatusRows) -> Group:
         table.add_row(
             Text(row.standing, style=_COLORS[row.standing]),
             Text(printable(row.name), overflow="fold"),
-            "" if row.behind_since is None else _duration(found.at - row.behind_since),
+            ""
+            if row.behind_since is None
+            else duration((found.at - row.behind_since).total_seconds()),
             _time(row.through),
             "" if row.lag_ms is None else f"{row.lag_ms:.1f} ms",
             row.push_words,
@@ -184,11 +186,3 @@ def _sums(found: StatusRows) -> str:
 
 def _time(moment: datetime | None) -> str:
     return "never" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}Z"
-
-
-def _duration(past: timedelta) -> str:
-    seconds = int(past.total_seconds())
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
