@@ -13,6 +13,9 @@ SEEDS ?= 1-2000
 TRIPLES ?= 500
 DIST ?= dist
 BUILD ?= build
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Dependency groups need pip 25.1; Python 3.11 comes with an older one.
+GROUP := $(PIP) "pip>=25.1" && $(PIP) --group
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
@@ -87,7 +90,7 @@ simulate-scale: $(VENV)/ready-dev ## how shards move among 1,000 hub nodes, in v
 	$(BIN)/python -m benchmarks.simulate_scale $(ARGS)
 
 mutants: $(VENV)/ready-dev ## which small bugs in rsnotify/sync and format no test finds: make mutants MODULE=sync/pull
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[mutants]"
+	$(GROUP) mutants
 	nice $(BIN)/python tests/harnesses/mutants.py $(MODULE)
 
 containers: $(VENV)/ready-dev sbom ## the image and docker-compose.yml in a container engine: needs docker with docker compose
@@ -101,7 +104,7 @@ screenshots: $(VENV)/ready-dev ## pictures of the demo and the dashboard, in bui
 
 dist: $(VENV)/ready-release ## the sdist and the wheel, checked
 	rm -rf $(DIST)
-	$(BIN)/python -m build --outdir $(DIST) .
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --outdir $(DIST) .
 	$(BIN)/twine check --strict $(DIST)/*
 	$(BIN)/check-wheel-contents $(DIST)
 
@@ -109,7 +112,7 @@ sbom: dist ## what the image installs, as CycloneDX in build/rsnotify.cdx.json, 
 	rm -rf $(BUILD)/image
 	$(BIN)/python -m venv --without-pip $(BUILD)/image
 	$(BIN)/python -m pip --python $(BUILD)/image/bin/python install --quiet --disable-pip-version-check \
-	  -c constraints.txt "rsnotify[nats,uvloop,xmpp] @ file://$$(realpath $(DIST)/*.whl)"
+	  -c constraints.txt "rsnotify[hub,nats,patching,xmpp] @ file://$$(realpath $(DIST)/*.whl)"
 	$(BIN)/cyclonedx-py environment --output-reproducible -o $(BUILD)/rsnotify.cdx.json $(BUILD)/image
 
 docs: $(VENV)/ready-docs ## the documentation site, in build/site
@@ -125,23 +128,23 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/ready: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[uvloop]"
+	$(PIP) -e ".[uvloop]"
 	touch $@
 
 $(VENV)/ready-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(GROUP) dev -e .
 	touch $@ $(VENV)/ready
 
 $(VENV)/ready-release: $(VENV)/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[release]"
+	$(GROUP) release
 	touch $@
 
 # Only for `make docs`.
 $(VENV)/ready-docs: $(VENV)/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(GROUP) docs
 	touch $@
 
 # Only for `make fuzz`, and only for some versions of Python.
 $(VENV)/ready-fuzz: $(VENV)/ready-dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt atheris
+	$(PIP) atheris
 	touch $@
