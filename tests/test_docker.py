@@ -52,8 +52,8 @@ FRAGMENT = (
 SETTINGS = EXAMPLE | {name: secrets.token_hex(32) for name in SECRETS}
 
 
-#: What pip installs in the image, beside what it downloads.
-EXTRAS = r'"\.(\[[\w,]+\])"'
+#: The extras that pip installs in the image, unless the build names others.
+(EXTRAS,) = [one.text.partition("=")[2] for one in INSTRUCTIONS if one.name == "ARG"]
 
 
 class Installed:
@@ -72,6 +72,7 @@ class Installed:
         places = {
             "/opt/rsnotify": f"{folder}/opt/rsnotify",
             "/data": f"{folder}/data",
+            "/usr/local": f"{folder}/usr/local",
             "/src": f"{folder}/src",
             "/srv/docs": f"{folder}/docs",
             "0.0.0.0": "127.0.0.1",
@@ -83,11 +84,10 @@ class Installed:
         }
         self.machine = Machine(folder, places)
         if not downloads:
-            (extras,) = re.findall(EXTRAS, (ROOT / "hub/Dockerfile").read_text())
             variables = {"base": f"{folder}/opt/rsnotify"}
             packages = Path(sysconfig.get_path("purelib", "venv", vars=variables))
             packages.mkdir(parents=True)
-            provide(packages, f"rsnotify{extras}")
+            provide(packages, f"rsnotify[{EXTRAS}]")
         self.machine.build(INSTRUCTIONS)
         shutil.copytree(ROOT / "docs", folder / "docs")
 
