@@ -77,6 +77,7 @@ class Installed:
             "/src": f"{folder}/src",
             "/srv/docs": f"{folder}/docs",
             "0.0.0.0": "127.0.0.1",
+            "10.0.0.0": "10.0.0.0",
             "//hub:8080": f"//127.0.0.1:{self.hub}",
             "//mosquitto:1883": f"//127.0.0.1:{self.mosquitto}",
             "//source:8000": f"//127.0.0.1:{self.source}",
