@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from rsnotify.runtime.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from rsnotify.errors import PatchError
+    from rsnotify.errors import PatchError, StoreUnavailable
     from rsnotify.runtime.mqtt_broker import BrokerLogin
     from rsnotify.sync.pace import Pace
     from rsnotify.sync.retry import Retry
@@ -63,7 +63,7 @@ else:
             "rsnotify_subscriber.metrics": ("FollowMetrics",),
             "rsnotify_subscriber.mirror": ("FolderMirror", "default_state"),
             "rsnotify_subscriber.options": ("FollowOptions",),
-            "rsnotify.errors": ("PatchError",),
+            "rsnotify.errors": ("PatchError", "StoreUnavailable"),
             "rsnotify_subscriber.content.patch_functions": ("Patch",),
             "rsnotify_subscriber.events": (
                 "SyncActivity",
@@ -134,6 +134,7 @@ __all__ = [
     "Repair",
     "Retry",
     "Status",
+    "StoreUnavailable",
     "Subscriber",
     "SyncActivity",
     "TransactionalHandler",

@@ -67,8 +67,9 @@ class Handler(Protocol):
     def apply(self, changes: Sequence[Received]) -> Awaitable[None] | None:
         """Apply changes, at most one of each resource, durably.
 
-        Changes come at least once: after a crash the last ones come again. If this raises, it is
-        called with each change alone, and a change that still fails is retried later.
+        Changes come at least once: after a crash the last ones come again. If this raises
+        `StoreUnavailable`, it is called again later with the same changes. If it raises anything
+        else, it is called with each change alone, and a change that still fails is retried later.
         """
 
 
