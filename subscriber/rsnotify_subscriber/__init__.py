@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from rsnotify_subscriber.fleet import Fleet, Limits
     from rsnotify_subscriber.handlers import (
         BlockingHandler,
+        CheckedHandler,
         Handler,
+        HeldResource,
         PerChangeHandler,
         ReadableHandler,
         Received,
@@ -88,6 +90,8 @@ else:
             "rsnotify_subscriber.push.websub_callbacks": ("Callbacks", "listening"),
             "rsnotify_subscriber.handlers": (
                 "BlockingHandler",
+                "CheckedHandler",
+                "HeldResource",
                 "PerChangeHandler",
                 "Handler",
                 "ReadableHandler",
@@ -108,6 +112,7 @@ __all__ = [
     "BlockingHandler",
     "BrokerLogin",
     "Callbacks",
+    "CheckedHandler",
     "Credentials",
     "Event",
     "Fleet",
@@ -116,6 +121,7 @@ __all__ = [
     "FollowOptions",
     "GapSeen",
     "Handler",
+    "HeldResource",
     "LevelReached",
     "Limits",
     "MqttOptions",
