@@ -152,15 +152,19 @@ def running_mariadb(folder: Path) -> Iterator[Path]:
     socket, data = folder / "mariadb.sock", folder / "mariadb"
     with (folder / "mariadb.log").open("ab") as log:
         subprocess.run(
-            ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--user=root"]
-            + ["--auth-root-authentication-method=normal", "--skip-test-db"],
+            [
+                *("mariadb-install-db", "--no-defaults", f"--datadir={data}", "--user=root"),
+                *("--auth-root-authentication-method=normal", "--skip-test-db"),
+            ],
             stdout=log,
             stderr=log,
             check=True,
         )
         server = subprocess.Popen(
-            ["mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={socket}"]
-            + ["--skip-networking", "--user=root", "--innodb-buffer-pool-size=16M"],
+            [
+                *("mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={socket}"),
+                *("--skip-networking", "--user=root", "--innodb-buffer-pool-size=16M"),
+            ],
             stdout=log,
             stderr=log,
         )
