@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from rsnotify.runtime.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from rsnotify.errors import PatchError
+    from rsnotify.errors import PatchError, StoreUnavailable
     from rsnotify.runtime.mqtt_broker import BrokerLogin
     from rsnotify.sync.pace import Pace
     from rsnotify.sync.retry import Retry
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from rsnotify_subscriber.fleet import Fleet, Limits
     from rsnotify_subscriber.handlers import (
         BlockingHandler,
+        CheckedHandler,
         Handler,
+        HeldResource,
         PerChangeHandler,
         ReadableHandler,
         Received,
@@ -63,7 +65,7 @@ else:
             "rsnotify_subscriber.metrics": ("FollowMetrics",),
             "rsnotify_subscriber.mirror": ("FolderMirror", "default_state"),
             "rsnotify_subscriber.options": ("FollowOptions",),
-            "rsnotify.errors": ("PatchError",),
+            "rsnotify.errors": ("PatchError", "StoreUnavailable"),
             "rsnotify_subscriber.content.patch_functions": ("Patch",),
             "rsnotify_subscriber.events": (
                 "SyncActivity",
@@ -88,6 +90,8 @@ else:
             "rsnotify_subscriber.push.websub_callbacks": ("Callbacks", "listening"),
             "rsnotify_subscriber.handlers": (
                 "BlockingHandler",
+                "CheckedHandler",
+                "HeldResource",
                 "PerChangeHandler",
                 "Handler",
                 "ReadableHandler",
@@ -108,6 +112,7 @@ __all__ = [
     "BlockingHandler",
     "BrokerLogin",
     "Callbacks",
+    "CheckedHandler",
     "Credentials",
     "Event",
     "Fleet",
@@ -116,6 +121,7 @@ __all__ = [
     "FollowOptions",
     "GapSeen",
     "Handler",
+    "HeldResource",
     "LevelReached",
     "Limits",
     "MqttOptions",
@@ -134,6 +140,7 @@ __all__ = [
     "Repair",
     "Retry",
     "Status",
+    "StoreUnavailable",
     "Subscriber",
     "SyncActivity",
     "TransactionalHandler",

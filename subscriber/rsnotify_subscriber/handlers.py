@@ -8,8 +8,8 @@ There are two kinds of handler:
 - A transactional one, with `apply_within` (`TransactionalHandler`): it receives the connection of
   the state, and its effect is committed together with T.
 
-Either may also have `prepare`, `held_content`, or all that a `LocatedHandler` has. The interface of
-a `DeferredHandler` is private to `FolderMirror`.
+Either may also have `prepare`, `held_content`, `find_lost`, or all that a `LocatedHandler` has. The
+interface of a `DeferredHandler` is private to `FolderMirror`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -67,8 +67,9 @@ class Handler(Protocol):
     def apply(self, changes: Sequence[Received]) -> Awaitable[None] | None:
         """Apply changes, at most one of each resource, durably.
 
-        Changes come at least once: after a crash the last ones come again. If this raises, it is
-        called with each change alone, and a change that still fails is retried later.
+        Changes come at least once: after a crash the last ones come again. If this raises
+        `StoreUnavailable`, it is called again later with the same changes. If it raises anything
+        else, it is called with each change alone, and a change that still fails is retried later.
         """
 
 
@@ -144,6 +145,34 @@ class ReadableHandler(Protocol):
         """Return a file with the content of a resource as it was last applied, if there is one.
 
         The file is only read. Its hash is compared before a patch is applied to it.
+        """
+
+
+class HeldResource(Struct, frozen=True):
+    """What the store should hold of a resource.
+
+    Args:
+        hash: The digests of the content, as `Received.hash` had them; None while it is unknown.
+        length: The length of the content in bytes.
+    """
+
+    hash: str | None
+    length: int | None
+
+
+@runtime_checkable
+class CheckedHandler(Protocol):
+    """A handler that compares its store with what it should hold.
+
+    The copy is not level before it has: at each start, after each comparison with the whole set,
+    and as often as `FollowOptions.check_files` says.
+    """
+
+    def find_lost(self, held: Mapping[str, HeldResource]) -> Iterable[str]:
+        """Return the URIs of resources whose content the store lacks; they are fetched again.
+
+        What the store has and `held` has not may be removed here. It is called in a thread, and
+        `apply` is not called meanwhile. If it raises, the check is repeated later.
         """
 
 
@@ -247,7 +276,7 @@ def as_handler(handler: AnyHandler) -> Handler | TransactionalHandler:
     name = getattr(handler, "__name__", None) or type(handler).__name__
     if isinstance(handler, type):
         raise ConfigurationError(f"the handler {name} is a class; give an instance of it")
-    for method in ("apply_within", "apply_blocking"):
+    for method in ("apply_within", "apply_blocking", "find_lost"):
         if inspect.iscoroutinefunction(getattr(handler, method, None)):
             raise ConfigurationError(
                 f"{name}.{method} is called in a thread and not awaited; write it `def`"

@@ -59,7 +59,8 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
         per_host: Connections to one host at a time; of a subscriber in a fleet, its requests.
         check_files: The seconds between two comparisons of the sizes and modification times of a
             mirror's files with what was written. They are also compared at the start and when
-            everything is compared with the Source; with 0, only then.
+            everything is compared with the Source; with 0, only then. A `CheckedHandler` compares
+            its store as often.
         verify: Whether all files of a mirror are read at the start, and compared by hash.
 
     Raises:

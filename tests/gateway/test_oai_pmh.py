@@ -106,7 +106,9 @@ async def test_two_changes_on_a_day_are_both_seen_with_the_granularity_of_days(s
     assert checking.watch.adapter.terms().granularity == "day"
 
 
-@pytest.mark.parametrize(("make", "deleted"), [(oai_repo, "no"), (pyoai, "transient")])
+@pytest.mark.parametrize(
+    ("make", "deleted"), [(oai_repo, "no"), (pyoai, "transient"), (pyoai, "persistent")]
+)
 async def test_a_comparison_finds_deletions_that_the_repository_does_not_show(
     start: Start, make: Any, deleted: str
 ):
@@ -118,6 +120,15 @@ async def test_a_comparison_finds_deletions_that_the_repository_does_not_show(
     server.items.purge("h")
     assert await checking.check() == {uri("b"): "deleted", uri("h"): "deleted"}
     assert "every" in checking.limits
+
+
+async def test_a_comparison_finds_a_record_that_became_visible_later_than_it_states(start: Start):
+    server, checking = await start(**ALWAYS)
+    server.items.put("a")
+    await checking.check()
+    server.items.now = datetime(2020, 1, 1)
+    server.items.put("b")
+    assert await checking.check() == {uri("b"): "created"}
 
 
 async def test_a_record_that_a_list_only_skips_is_not_deleted(start: Start):
@@ -242,6 +253,12 @@ async def test_what_deletions_a_repository_shows_is_stated(start: Start):
     _, persistent = await start()
     await persistent.check()
     assert persistent.limits == "Each deletion is seen."
+    _, compared = await start(compare=3600, set="maps")
+    await compared.check()
+    assert compared.limits.startswith("A deletion is seen while the repository keeps it, or else ")
+    assert compared.limits.endswith(
+        "the set maps is seen at a comparison with the whole list, every 3600 seconds."
+    )
 
 
 def page(names: str, token: str, date: str = "") -> web.Response:

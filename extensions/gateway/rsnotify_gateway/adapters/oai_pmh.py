@@ -7,9 +7,11 @@ identifier. Records are listed with their metadata, which is hashed and not kept
   of the one before, minus an overlap, since a datestamp may be older than the instant at which the
   record becomes visible. So two changes within the granularity, a second or a day, are both seen.
 - Deletions depend on the repository (OAI-PMH §2.5.1). With `persistent`, each is seen. With
-  `transient` and `no`, the whole list is compared from time to time (`compare`), and a record that
-  it lacks is deleted only if `GetRecord` confirms that, since lists shift while they are read.
-- A record that leaves the harvested set without a deletion is seen by such a comparison only.
+  `transient` and `no`, or if `compare` is set, the whole list is compared from time to time, and a
+  record that it lacks is deleted only if `GetRecord` confirms that, since lists shift while they
+  are read.
+- A record that leaves the harvested set without a deletion, or becomes visible later after its
+  datestamp than `overlap`, is seen by such a comparison only.
 - A resumption token that has expired makes the harvest begin again where it began. A list that
   comes back to a token, or has the same pages or more of them without end, fails the check.
 """
@@ -282,6 +284,7 @@ _DAYS = "YYYY-MM-DD"
 _MOST_PAGES, _MOST_REPEATED, _MOST_KNOWN = 1_000_000, 1_000, 200_000
 #: OAI-PMH is of 2001. A clock may be in another time zone than it states.
 _FIRST_DATE, _MOST_AHEAD = datetime(2001, 1, 1, tzinfo=UTC), timedelta(days=1)
+_WEEK = 7 * 86_400.0
 _NO_RECORDS = {"noRecordsMatch"}
 _BAD_TOKEN = {"badResumptionToken"}
 #: The answers that a record is not there any more, in this format.
@@ -313,14 +316,15 @@ class OaiHarvest(Struct, frozen=True, kw_only=True):
         prefix: The metadata format.
         set: The set; None for all records.
         overlap: Seconds by which harvests overlap.
-        compare: Seconds between two comparisons with the whole list.
+        compare: Seconds between two comparisons with the whole list. None is a week, or never if
+            the repository declares that it keeps all deletions.
         uri: A template for the URIs of resources, with `{identifier}`; None for `GetRecord`.
     """
 
     prefix: str = "oai_dc"
     set: str | None = None
     overlap: float = 60.0
-    compare: float = 7 * 86_400.0
+    compare: float | None = None
     uri: str | None = None
 
 
@@ -359,19 +363,27 @@ class OaiAdapter:
         return _SECONDS if self._identity.get("granularity") == _SECONDS else _DAYS
 
     @property
-    def _shows_deletions(self) -> bool:
-        return self._identity.get("deletedRecord") == "persistent"
+    def _every(self) -> float:
+        """Seconds between two comparisons."""
+        return _WEEK if self._harvest.compare is None else self._harvest.compare
+
+    @property
+    def _is_compared(self) -> bool:
+        is_set = self._harvest.compare is not None
+        return is_set or self._identity.get("deletedRecord") != "persistent"
 
     def terms(self) -> OriginTerms:
         """Return what the repository shows, by its answer to `Identify`."""
         policy = self._identity.get("deletedRecord", "unknown")
-        every = f"at a comparison with the whole list, every {self._harvest.compare:g} seconds"
+        every = f"at a comparison with the whole list, every {self._every:g} seconds"
         deletions = {
             "persistent": "Each deletion is seen.",
             "transient": "A deletion is seen while the repository keeps it, or else " + every,
         }
+        if self._is_compared:
+            deletions["persistent"] = deletions["transient"]
         limits = []
-        if self._harvest.set is not None and not self._shows_deletions:
+        if self._harvest.set is not None and self._is_compared:
             limits.append(f"A record that leaves the set {self._harvest.set} is seen {every}.")
         elif self._harvest.set is not None:
             limits.append(
@@ -391,10 +403,10 @@ class OaiAdapter:
         """Harvest what changed; if it is time, compare the whole list."""
         state = OaiCursor() if cursor is None else _decode(cursor)
         began = time.time()
-        due = state.compared is None or began >= state.compared + self._harvest.compare
+        due = state.compared is None or began >= state.compared + self._every
         if due or not self._identity:
             await self._identify()
-        compares = state.since is not None and due and not self._shows_deletions
+        compares = state.since is not None and due and self._is_compared
         if compares:
             state = OaiCursor(state.since, compared=state.compared)
         seen: set[str] | None = set() if compares else None
