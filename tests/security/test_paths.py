@@ -241,7 +241,7 @@ async def sites(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
         published = PublishedFolder(FileNames(folder, base), publisher)
         published.ready.set()
         documents = web.Application()
-        documents.add_routes(routes(publisher, "/data/"))
+        documents.add_routes(routes(publisher))
         async with AsyncExitStack() as stack:
             enter = stack.enter_async_context
             yield {

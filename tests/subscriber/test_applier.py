@@ -155,3 +155,35 @@ async def test_a_handler_that_blocks_is_called_in_another_thread(
     assert handler.applied == {source.base + name: name.encode() for name in ("good", "bad")}
     assert handler.failures == 0
     assert threading.get_ident() not in handler.threads
+
+
+async def test_an_error_of_a_handler_is_logged_once_with_its_traceback(
+    source: SmallSource, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b"):
+        source.put(name, b"x")
+    failures = iter(range(5))
+
+    def index(change: Received) -> None:
+        if next(failures, None) is not None:
+            raise KeyError("title")
+
+    options = FollowOptions(pace=PACE)
+    await Subscriber(source.url, index, state=tmp_path / "state", options=options).catch_up()
+    (logged,) = (record for record in caplog.records if record.exc_info)
+    assert logged.exc_info is not None
+    assert isinstance(logged.exc_info[1], KeyError)
+    assert next(failures, None) is None
+
+
+async def test_what_a_handler_could_not_apply_is_named_with_the_type_of_its_error(
+    source: SmallSource, tmp_path: Path
+) -> None:
+    source.put("a", b"x")
+
+    async def index(change: Received) -> None:
+        raise KeyError("title")
+
+    options = FollowOptions(pace=PACE)
+    with pytest.raises(RsnotifyError, match="could not be applied: KeyError: 'title'"):
+        await Subscriber(source.url, index, state=tmp_path / "state", options=options).catch_up()
