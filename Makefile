@@ -32,10 +32,11 @@ slow: $(VENV)/ready-dev ## the slow tests, and the longest property tests with t
 fuzz: $(VENV)/ready-fuzz ## look for input that no surface expects, guided by coverage: make fuzz SURFACE=form SECONDS=120
 	$(BIN)/python -m tests.harnesses.fuzzing.fuzz --surface "$(SURFACE)" --seconds $(SECONDS)
 
-check: $(VENV)/ready-dev ## lint and types
+check: $(VENV)/ready-dev ## lint, and types, also those of the programs in the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.snippets $(BUILD)/snippets
 
 format: $(VENV)/ready-dev
 	$(BIN)/ruff check --fix .
