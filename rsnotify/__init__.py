@@ -8,7 +8,6 @@ has the I/O that they share.
 
 from typing import TYPE_CHECKING
 
-from rsnotify.runtime import moved_modules
 from rsnotify.runtime.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
@@ -20,7 +19,9 @@ if TYPE_CHECKING:
         Gone,
         InvalidDocument,
         MalformedDocument,
+        NotCopied,
         NotFound,
+        PatchError,
         RefusedAddress,
         RsnotifyError,
         StorageError,
@@ -42,7 +43,9 @@ else:
                 "Gone",
                 "InvalidDocument",
                 "MalformedDocument",
+                "NotCopied",
                 "NotFound",
+                "PatchError",
                 "RefusedAddress",
                 "RsnotifyError",
                 "StorageError",
@@ -66,7 +69,9 @@ __all__ = [
     "InvalidDocument",
     "Link",
     "MalformedDocument",
+    "NotCopied",
     "NotFound",
+    "PatchError",
     "RefusedAddress",
     "Rel",
     "Resource",
@@ -79,5 +84,3 @@ __all__ = [
 ]
 
 __version__ = "0.2.0"
-
-moved_modules.install()
