@@ -39,10 +39,11 @@ recipes: $(VENV)/ready-dev ## try the recipes with the systems that are installe
 fuzz: $(VENV)/ready-fuzz ## look for input that no surface expects, guided by coverage: make fuzz SURFACE=form SECONDS=120
 	$(BIN)/python -m tests.harnesses.fuzzing.fuzz --surface "$(SURFACE)" --seconds $(SECONDS)
 
-check: $(VENV)/ready-dev ## lint and types
+check: $(VENV)/ready-dev ## lint, and types, also those of the programs in the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.snippets $(BUILD)/snippets
 
 format: $(VENV)/ready-dev
 	$(BIN)/ruff check --fix .

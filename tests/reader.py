@@ -101,6 +101,12 @@ def stories(page: str) -> list[Story]:
     return [story for story in found if story.commands]
 
 
+def section(page: str, heading: str) -> Story:
+    """Return what can be done in one section of a page, which begins in an empty folder."""
+    _, _, rest = (ROOT / page).read_text().partition(f"\n## {heading}\n")
+    return Story(page, heading, rest.partition("\n## ")[0])
+
+
 def with_secrets(text: str) -> str:
     """Put a secret of one's own where a page has an example, as its reader has to."""
     return re.sub(r'(?<=token_sha256 = ")[^"]*', sha256(TOKEN.encode()).hexdigest(), text)

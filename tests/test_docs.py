@@ -23,7 +23,7 @@ from docs.hooks import reference
 from rsnotify.runtime.command_line import application
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub_check.run import app as hub_check
-from tests.reader import ROOT, Reader, fences_of, goes_on, lines_of, with_secrets
+from tests.reader import NAMED, ROOT, Reader, fences_of, goes_on, lines_of, with_secrets
 
 PAGES = [
     f"{package}/README.md"
@@ -42,6 +42,7 @@ ALL_PAGES = sorted(
 )
 #: What programs say that do not end by themselves.
 SAY = {
+    "subscriber/README.md: An index in one file": re.compile(r"updated \S+one\.ttl"),
     "subscriber/README.md: In a program": re.compile(r"updated \S+one\.ttl 14"),
     "subscriber/README.md: What an aggregator has lost": re.compile(r"1 to be fetched again"),
 }
@@ -77,9 +78,19 @@ def blocks(page: str, language: str) -> list[str]:
     return [body for name, body in fences_of((ROOT / page).read_text()) if name == language]
 
 
+def sections(page: str) -> list[str]:
+    """Return the sections of a page but those that a reader follows, in tests/test_roles.py."""
+    found = re.split(r"^##+ ", (ROOT / page).read_text(), flags=re.MULTILINE)
+    return [
+        section
+        for section in found
+        if not any(name == "python" and NAMED.match(body) for name, body in fences_of(section))
+    ]
+
+
 def programs() -> Iterator[tuple[str, str]]:
     for page in PAGES:
-        for section in re.split(r"^#+ ", (ROOT / page).read_text(), flags=re.MULTILINE)[1:]:
+        for section in sections(page):
             parts = [body for name, body in fences_of(section) if name == "python"]
             if parts:
                 yield f"{page}: {section.splitlines()[0]}", "\n".join(parts)
@@ -89,9 +100,10 @@ def commands() -> list[tuple[str, str]]:
     return [
         (page, line)
         for page in PAGES
-        for block in blocks(page, "sh")
+        for section in sections(page)
+        for language, block in fences_of(section)
         for line in lines_of(block)
-        if line.startswith("rsnotify")
+        if language == "sh" and line.startswith("rsnotify")
     ]
 
 

@@ -58,8 +58,7 @@ MODULES: dict[str, dict[str, list[str] | None]] = {
         "rsnotify.runtime.mqtt_broker": ["BrokerLogin"],
         "rsnotify_xmpp": ["XmppLogin"],
         "rsnotify.errors": [
-            *("NotCopied", "NotPermitted", "ConnectionRefused", "WrongOption", "SeveralSets"),
-            "PatchError",
+            *("NotPermitted", "ConnectionRefused", "WrongOption", "SeveralSets"),
         ],
     },
 }

@@ -12,7 +12,7 @@ import pytest
 from rsnotify_gateway.config import load_gateway
 from tests.reader import ROOT, fences_of
 
-PAGES = sorted((ROOT / "docs/recipes").glob("*.md")) + [ROOT / "docs/from-oai-pmh.md"]
+PAGES = [*sorted((ROOT / "docs/recipes").glob("*.md")), ROOT / "docs/from-oai-pmh.md"]
 
 
 def blocks(language: str) -> list[object]:
