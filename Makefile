@@ -104,8 +104,8 @@ containers: $(VENV)/ready-dev sbom ## the image and docker-compose.yml in a cont
 sabotage: $(VENV)/ready-dev ## plant bugs in copies of the project, and see which tests find them: make sabotage ARGS="lease --jobs 4"
 	$(BIN)/python -m tests.harnesses.sabotage $(ARGS)
 
-screenshots: $(VENV)/ready-dev ## pictures of the demo and the dashboard, in build/screenshots
-	$(BIN)/python -m tests.screenshots $(BUILD)/screenshots
+screenshots: $(VENV)/ready-dev ## the pictures of the documentation whose pages have changed: make screenshots ARGS=demo
+	$(BIN)/python -m tests.screenshots docs/images $(ARGS)
 
 dist: $(VENV)/ready-release ## the sdist and the wheel, checked
 	rm -rf $(DIST)
