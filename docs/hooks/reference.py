@@ -11,14 +11,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, get_type_hints
 
-import typer
 from msgspec.structs import fields
 from prometheus_client import Metric
-from typer.testing import CliRunner
 
 from benchmarks import capacity as cluster_capacity
+from docs.hooks.commands import command_line
 from docs.hooks.settings import configuration, type_name
-from rsnotify.runtime.command_line import EXIT_CODES, application
 from rsnotify_hub.admin.api import describe
 from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.metrics import metric_families
@@ -32,7 +30,6 @@ from rsnotify_hub.transfer.files import (
     ExportEnd,
     ExportHeader,
 )
-from rsnotify_hub_check.run import app as hub_check
 from rsnotify_publisher import SourceMetrics
 from rsnotify_subscriber import Fleet, FollowMetrics
 from rsnotify_validation import RULES, Rule
@@ -63,46 +60,6 @@ MODULES: dict[str, dict[str, list[str] | None]] = {
         ],
     },
 }
-
-
-# The command line
-
-
-def command_line() -> str:
-    """Return the help of every command."""
-    lines = [
-        "# Command line",
-        "Each option is an environment variable too. `--json` writes what a program can read.",
-        "`rsnotify --install-completion` enables shell completion.\n",
-        "## Exit codes\n",
-        _table(("code", "meaning"), EXIT_CODES.items()),
-        "",
-    ]
-    for words, text in helps():
-        lines += [
-            f"{'###' if len(words) > 2 else '##'} {' '.join(words)}\n",
-            "```text",
-            text,
-            "```",
-        ]
-    return "\n".join(lines)
-
-
-def helps() -> Iterator[tuple[list[str], str]]:
-    """Yield the words of each command, with its help."""
-    for name, app in (("rsnotify", application()), ("rsnotify-hub-check", hub_check)):
-        command = typer.main.get_command(app)
-        for words in _tree(command, typer.Context(command), [name]):
-            shown = CliRunner().invoke(
-                app, [*words[1:], "--help-all"], prog_name=name, terminal_width=82
-            )
-            yield words, shown.output.strip()
-
-
-def _tree(command: Any, context: Any, words: list[str]) -> Iterator[list[str]]:
-    yield words
-    for name in command.list_commands(context) if hasattr(command, "list_commands") else ():
-        yield from _tree(command.get_command(context, name), context, [*words, name])
 
 
 # Python
