@@ -9,13 +9,15 @@ site shows it in light or dark if `make screenshots` has written it, and nothing
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
+from mkdocs.structure import StructureItem
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from mkdocs.utils import get_relative_url
 
 from docs.hooks.reference import PAGES as GENERATED
 
@@ -70,11 +72,26 @@ def _destination(path: str) -> str:
 
 
 def on_post_page(output: str, page: Page, **_: object) -> str:
-    """Return the page with the colours of the system; raise an error if it needs another host."""
+    """Return the page with the colours of the system.
+
+    Raises:
+        PluginError: The page needs another host, or has no link to another page of its section.
+    """
     if elsewhere := _ELSEWHERE.search(output):
         raise PluginError(f"{page.file.src_uri} would load {elsewhere[0]}")
+    for other in _pages_in(page.ancestors[-1:]):
+        link = get_relative_url(other.url, page.url)
+        if other is not page and f'href="{link}"' not in output:
+            raise PluginError(f"{page.file.src_uri} has no link to {other.file.src_uri}")
     output = output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
     return output.replace("</head>", f"<script>{_COLOURS}</script></head>", 1)
+
+
+def _pages_in(items: Sequence[StructureItem]) -> Iterator[Page]:
+    for item in items:
+        if isinstance(item, Page):
+            yield item
+        yield from _pages_in(item.children or [])
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
