@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import itertools
 import re
 import subprocess
 import tomllib
@@ -20,10 +21,11 @@ import typer
 import yaml
 
 from docs.hooks import reference
+from docs.hooks.blocks import runs_until_stopped, split
 from rsnotify.runtime.command_line import application
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub_check.run import app as hub_check
-from tests.reader import ROOT, Reader, fences_of, goes_on, lines_of, with_secrets
+from tests.reader import ROOT, Reader, fences_of, lines_of, with_secrets
 
 PAGES = [
     f"{package}/README.md"
@@ -152,9 +154,9 @@ def test_every_command_of_the_packages_pages_runs(reader: Reader, page: str, com
         (reader.folder / one["folder"]).mkdir()
     if words[1] == "audit":
         reader.do_once(f"rsnotify follow {words[2]} {words[3]} --once")
-    if words[1] == "hub" and not goes_on(command):
+    if words[1] == "hub" and not runs_until_stopped(command):
         reader.start("rsnotify hub")
-    if goes_on(command):
+    if runs_until_stopped(command):
         reader.start(command)
     else:
         reader.do_once(command)
@@ -271,6 +273,47 @@ def test_every_page_is_in_the_navigation_of_the_site():
     # The first page of the decisions lists them.
     pages = [page for page in ALL_PAGES if not page.startswith("docs/decisions/0")]
     assert sorted(shown) == sorted([*pages, *reference.PAGES])
+
+
+def test_each_role_has_a_path_of_at_most_five_pages_to_production():
+    first = ROOT / "docs/what-is-rsnotify.md"
+    roles = re.findall(r"^\| [a-z ]+ \| (\[.*) \|$", first.read_text(), re.MULTILINE)
+    assert len(roles) == 4
+    for role in roles:
+        links = re.findall(r"\]\(([^)]+)\)", role)
+        path = [first, *((first.parent / link).resolve() for link in links)]
+        assert len(path) <= 5
+        for page, following in itertools.pairwise(path):
+            _, _, end = page.read_text().rpartition("\nNext: ")
+            linked = [(page.parent / one).resolve() for one in re.findall(r"\]\(([^)#]+)", end)]
+            assert following in linked, f"{page} ends without a link to {following}"
+
+
+#: What is not read as words: blocks of code, comments, and where links lead.
+NO_WORDS = re.compile(
+    r"^```.*?^```|^    [^\n]*|<!--.*?-->|(?<=\])\([^)]*\)", re.DOTALL | re.MULTILINE
+)
+
+
+def words_of(page: str) -> int:
+    text = NO_WORDS.sub("", (ROOT / page).read_text())
+    return sum(re.search(r"\w", word) is not None for word in text.split())
+
+
+def test_the_documentation_has_at_most_35_000_words():
+    apart = ("docs/recipes/", "docs/decisions/", "CHANGELOG.md")
+    counted = {page: words_of(page) for page in ALL_PAGES if not page.startswith(apart)}
+    longest = sorted(counted.items(), key=lambda one: one[1], reverse=True)
+    assert sum(counted.values()) <= 35_000, f"{sum(counted.values())} words: {longest}"
+
+
+@pytest.mark.parametrize("page", ALL_PAGES)
+def test_every_block_that_is_copied_from_the_site_runs_to_its_end(page: str):
+    """A command that runs until Ctrl-C is alone in its block, which says so."""
+    text = split((ROOT / page).read_text())
+    for first, body in re.findall(r"^```(sh|\{ \.sh [^\n]*)\n(.*?)^```", text, re.DOTALL | re.M):
+        runs = [runs_until_stopped(command) for command in lines_of(body)]
+        assert runs == [True] if "Ctrl-C" in first else not any(runs), body
 
 
 @pytest.mark.parametrize("page", ALL_PAGES)

@@ -44,6 +44,8 @@ def test_every_command_is_there_with_its_options():
             continue  # its options are those of its subcommands, too
         for option in options(command):
             assert option in section, words
+    anchors = re.findall(r"\{ #(\S+) \}", page)
+    assert len(anchors) == len(set(anchors)) > 200
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,8 @@ def _section(command: Any, context: Any, words: list[str]) -> Iterator[str]:
     text, _, examples = inspect.cleandoc(command.help or "").partition("\n\nExamples:\n")
     yield f"{_prose(text)}\n"
     if examples:
-        yield f"```sh\n{inspect.cleandoc(examples)}\n```\n"
+        # They are alternatives, of other hosts: nothing to copy.
+        yield f"```{{ .sh .no-copy }}\n{inspect.cleandoc(examples)}\n```\n"
     yield from _options(command, context, words)
 
 

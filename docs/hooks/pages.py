@@ -19,6 +19,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from mkdocs.utils import get_relative_url
 
+from docs.hooks.blocks import split
 from docs.hooks.reference import PAGES as GENERATED
 
 ROOT = Path(__file__).parents[2]
@@ -95,7 +96,10 @@ def _pages_in(items: Sequence[StructureItem]) -> Iterator[Page]:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Return the text as Python-Markdown reads it, with the screenshots that exist."""
+    """Return the text as Python-Markdown reads it, with the screenshots that exist.
+
+    Each command that runs until Ctrl-C has a block of its own.
+    """
 
     def pictures(found: re.Match[str]) -> str:
         name, description = found.groups()
@@ -110,6 +114,6 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
             for file, form in zip(files, _FORMS, strict=True)
         )
 
-    markdown = _SCREENSHOT.sub(pictures, markdown)
+    markdown = split(_SCREENSHOT.sub(pictures, markdown))
     # It needs four spaces below an item.
     return re.sub(r"^ {2}(?=[-*] )", "    ", markdown, flags=re.MULTILINE)
