@@ -42,6 +42,8 @@ ALL_PAGES = sorted(
     )
     for path in ROOT.glob(pattern)
 )
+#: The pages on Python that are not generated.
+REFERENCE = [page for page in ALL_PAGES if page.startswith("docs/reference/")]
 #: What programs say that do not end by themselves.
 SAY = {
     "subscriber/README.md: In a program": re.compile(r"updated \S+one\.ttl 14"),
@@ -78,8 +80,8 @@ def blocks(page: str, language: str) -> list[str]:
     return [body for name, body in fences_of((ROOT / page).read_text()) if name == language]
 
 
-def programs() -> Iterator[tuple[str, str]]:
-    for page in PAGES:
+def programs(pages: list[str]) -> Iterator[tuple[str, str]]:
+    for page in pages:
         for section in re.split(r"^#+ ", (ROOT / page).read_text(), flags=re.MULTILINE)[1:]:
             parts = [body for name, body in fences_of(section) if name == "python"]
             if parts:
@@ -121,7 +123,7 @@ def reader(tmp_path: Path, others: Reader) -> Iterator[Reader]:
         yield reader
 
 
-@pytest.mark.parametrize(("place", "program"), list(programs()), ids=lambda value: value[:60])
+@pytest.mark.parametrize(("place", "program"), list(programs(PAGES)), ids=lambda value: value[:60])
 def test_every_program_in_the_documentation_runs(
     reader: Reader, place: str, program: str, request: pytest.FixtureRequest
 ):
@@ -137,8 +139,27 @@ def test_every_program_in_the_documentation_runs(
     reader.end()
 
 
+@pytest.mark.parametrize(("place", "program"), list(programs(REFERENCE)), ids=lambda one: one[:60])
+def test_every_example_of_the_reference_runs(
+    reader: Reader,
+    place: str,
+    program: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    """In this process, to take less time. The comment after a `print` is what it prints."""
+    if DATABASE in program:
+        program = program.replace(DATABASE, request.getfixturevalue("postgresql"))
+    program = reader.adapt(program)
+    monkeypatch.chdir(reader.folder)
+    exec(compile(program, place, "exec"), {"__name__": "__main__"})
+    expected = re.findall(r"^ *print\(.*\)  # (.+)$", program, re.MULTILINE)
+    assert capsys.readouterr().out.splitlines() == expected
+
+
 def test_expected_results_belong_to_existing_programs():
-    assert {*SAY, *BRING} <= {place for place, _ in programs()}
+    assert {*SAY, *BRING} <= {place for place, _ in programs(PAGES)}
 
 
 @pytest.mark.parametrize(("page", "command"), commands())

@@ -1,11 +1,10 @@
-"""The pages of the reference, generated from commands, settings, docstrings, rules and figures.
+"""The pages of the reference that are generated from commands, settings, rules and figures.
 
 `PAGES` has a function for each page, which returns its Markdown.
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,59 +33,6 @@ from rsnotify_publisher import SourceMetrics
 from rsnotify_subscriber import Fleet, FollowMetrics
 from rsnotify_validation import RULES, Rule
 from rsnotify_validation.rules import DOCUMENT_RULES, TREE_RULES, VALUE_RULES
-
-#: The public names that no package exports by itself, because they need an extra, or are shared.
-MODULES: dict[str, dict[str, list[str] | None]] = {
-    "publisher": {
-        "rsnotify_publisher": None,
-        "rsnotify_publisher.outbox": None,
-        "rsnotify_publisher.outbox.postgresql": ["PostgreSQLQueue"],
-        "rsnotify_publisher.outbox.sqlalchemy": ["SQLAlchemyOutbox", "SQLAlchemyQueue"],
-    },
-    "subscriber": {
-        "rsnotify_subscriber": None,
-        "rsnotify_subscriber.events": None,
-        "rsnotify_subscriber.storage.postgresql": ["PostgreSQLState"],
-    },
-    "relay-gateway": {"rsnotify_relay": None, "rsnotify_gateway": None},
-    "common": {
-        "rsnotify": None,
-        "rsnotify.sync.pace": ["Pace"],
-        "rsnotify.runtime.mqtt_broker": ["BrokerLogin"],
-        "rsnotify_xmpp": ["XmppLogin"],
-        "rsnotify.errors": [
-            *("NotCopied", "NotPermitted", "ConnectionRefused", "WrongOption", "SeveralSets"),
-            "PatchError",
-        ],
-    },
-}
-
-
-# Python
-
-
-def exported(module: str, names: list[str] | None) -> list[str]:
-    """Return the public names of a module; without `__all__`, those of the classes it defines."""
-    if names is not None:
-        return names
-    found = importlib.import_module(module)
-    classes = [name for name, value in vars(found).items() if inspect.isclass(value)]
-    own = [name for name in classes if getattr(found, name).__module__ == module]
-    return list(getattr(found, "__all__", [name for name in own if not name.startswith("_")]))
-
-
-def python(page: str) -> Callable[[], str]:
-    """Return the function of a page with what modules export."""
-
-    def text() -> str:
-        parts = [f"# Python: {page.replace('-', ' and ')}"]
-        for module, names in MODULES[page].items():
-            parts.append(f"Import from `{module}`:")
-            parts += [f"::: {module}.{name}" for name in exported(module, names)]
-        return "\n\n".join(parts)
-
-    return text
-
 
 # The admin API
 
@@ -325,7 +271,6 @@ def capacity() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/command-line.md": command_line,
     "docs/reference/configuration.md": configuration,
-    **{f"docs/reference/{page}.md": python(page) for page in MODULES},
     "docs/reference/admin-api.md": admin_api,
     "docs/reference/metrics.md": metrics,
     "docs/reference/export.md": export_format,
