@@ -12,6 +12,7 @@ import itertools
 import re
 import subprocess
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -310,9 +311,9 @@ def test_each_role_has_a_path_of_at_most_five_pages_to_production():
             assert following in linked, f"{page} ends without a link to {following}"
 
 
-#: What is not read as words: blocks of code, comments, and where links lead.
+#: What is not read as words: blocks of code, comments, directives, and where links lead.
 NO_WORDS = re.compile(
-    r"^```.*?^```|^    [^\n]*|<!--.*?-->|(?<=\])\([^)]*\)", re.DOTALL | re.MULTILINE
+    r"^```.*?^```|^(?:    |::: )[^\n]*|<!--.*?-->|(?<=\])\([^)]*\)", re.DOTALL | re.MULTILINE
 )
 
 
@@ -371,6 +372,11 @@ def test_every_name_that_a_page_imports_is_public(page: str) -> None:
     found = re.findall(
         r"^ *from (rsnotify[\w.]*) import (?:\(([^)]*)\)|(.*))$", (ROOT / page).read_text(), re.M
     )
+    described: dict[str, set[str]] = defaultdict(set)
+    for reference_page in REFERENCE:
+        text = (ROOT / reference_page).read_text()
+        for package, name in re.findall(r"^::: (\S+)\.(\w+)$", text, re.MULTILINE):
+            described[package].add(name)
     for package, several, names in found:
-        public = set(importlib.import_module(package).__all__)
+        public = {*getattr(importlib.import_module(package), "__all__", ()), *described[package]}
         assert set(re.findall(r"\w+", several or names)) <= public, package
