@@ -27,10 +27,14 @@ from rsnotify.runtime.command_line import application
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub_check.run import app as hub_check
 from tests.reader import ROOT, Reader, fences_of, lines_of, with_secrets
+from tests.test_roles import PAGES as ROLES
 
 PAGES = [
     f"{package}/README.md"
-    for package in ("publisher", "subscriber", "hub", "extensions/relay", "extensions/gateway")
+    for package in (
+        *("publisher", "subscriber", "hub"),
+        *("extensions/relay", "extensions/gateway", "extensions/views"),
+    )
 ]
 ALL_PAGES = sorted(
     str(path.relative_to(ROOT))
@@ -71,6 +75,31 @@ OPTIONS_OF_OTHERS = {
     *("--bind", "--no-access-log", "--preload", "--threads", "--workers"),
     *("--delta", "--history", "--kill-ways", "--tables"),
     *("--help", "--help-all"),
+}
+#: The tests that execute the blocks of a page, but those here and in test_roles.py.
+EXECUTED_BY = {
+    "deploy/kubernetes/README.md": "tests/test_kubernetes.py",
+    "deploy/systemd/README.md": "tests/operations/test_systemd.py",
+    "docs/aggregator-postgresql.md": "tests/test_guides.py",
+    "docs/application-servers.md": "tests/test_application_servers.py",
+    "docs/audit.md": "tests/core/test_digest.py",
+    "docs/browser.md": "tests/hub/test_browser_page.py",
+    "docs/django.md": "tests/test_guides.py",
+    "docs/extending.md": "tests/extensions/test_extending.py",
+    "docs/hub-behind-nginx.md": "tests/test_guides.py",
+    "docs/mqtt.md": "tests/end_to_end/test_mqtt.py",
+    "docs/scaling.md": "tests/test_scaling_page.py",
+    "docs/xmpp.md": "tests/end_to_end/test_xmpp.py",
+}
+#: Pages whose blocks another page has too, at more length, or that other tests do without reading
+#: the page.
+EXECUTED_ELSEWHERE = {
+    "README.md": "tests/demo",
+    "extensions/demo/README.md": "tests/demo",
+    "extensions/hub_check/README.md": "docs/implementing.md",
+    "extensions/jetstream/README.md": "docs/scaling.md",
+    "extensions/validation/README.md": "docs/implementing.md",
+    "extensions/xmpp/README.md": "docs/xmpp.md",
 }
 #: What pages call a database of their reader's.
 DATABASE = "postgresql://localhost/example"
@@ -157,6 +186,18 @@ def test_every_example_of_the_reference_runs(
     exec(compile(program, place, "exec"), {"__name__": "__main__"})
     expected = re.findall(r"^ *print\(.*\)  # (.+)$", program, re.MULTILINE)
     assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_every_block_is_executed_by_a_test():
+    for page in ALL_PAGES:
+        languages = {language for language, _ in fences_of((ROOT / page).read_text())}
+        if languages & {"sh", "python"} and page not in (*PAGES, *REFERENCE, *ROLES):
+            assert page in {**EXECUTED_BY, **EXECUTED_ELSEWHERE}, f"no test executes {page}"
+    for page, test in EXECUTED_BY.items():
+        folder, _, name = page.rpartition("/")
+        assert name in (text := (ROOT / test).read_text()), test
+        assert folder in text, test
+    assert all((ROOT / place).exists() for place in EXECUTED_ELSEWHERE.values())
 
 
 def test_expected_results_belong_to_existing_programs():

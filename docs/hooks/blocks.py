@@ -23,8 +23,10 @@ def runs_until_stopped(command: str) -> bool:
         return False
     if words[0] == "python":
         return not command.startswith(_ENDS)
+    if words[:2] in (["make", "demo"], ["make", "gateway-demo"], ["rsnotify", "demo"]):
+        return "--seconds" not in command
     if words[0] != "rsnotify":
-        return False
+        return words[:2] == ["make", "docs-serve"]
     if words[1] == "hub":
         return len(words) == 2 or words[2].startswith("-")
     return words[1] in ("source", "relay", "gateway") or (
