@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
@@ -35,6 +36,17 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => loca
 _ASSETS = ("docs/images/*", "build/screenshots/*.png")
 _SCREENSHOT = re.compile(r"<!-- screenshot (\w+): ([^\]]+?) -->")
 _FORMS = ("light", "dark")
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Add the recipes to the navigation, their index first."""
+    recipes = sorted(ROOT.glob("docs/recipes/*.md"), key=lambda path: (path.stem != "README", path))
+    if recipes:
+        pages: list[Any] = [str(path.relative_to(ROOT)) for path in recipes]
+        pages[0] = {"All systems": pages[0]}
+        navigation: list[Any] = config.nav or []
+        place = next(n for n, item in enumerate(navigation) if "Implement" in item)
+        navigation.insert(place, {"Recipes": pages})
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
