@@ -43,7 +43,7 @@ ALL_PAGES = sorted(
 #: What programs say that do not end by themselves.
 SAY = {
     "subscriber/README.md: In a program": re.compile(r"updated \S+one\.ttl 14"),
-    "subscriber/README.md: What an aggregator has lost": re.compile(r"1 to be fetched again"),
+    "subscriber/README.md: When your store has lost data": re.compile(r"1 to be fetched again"),
 }
 #: The results of other such programs.
 BRING = {
