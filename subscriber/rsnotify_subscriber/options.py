@@ -48,11 +48,11 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
             may share it.
         terms: What a relay requests of hubs over WebSub if it makes its own `callbacks`.
         mqtt: How to connect to MQTT brokers.
-        xmpp: The account by which XMPP PubSub services are used, an `XmppLogin`; without one, none
-            is.
+        xmpp: The account by which XMPP PubSub services are used, an `XmppLogin`; without one, XMPP
+            is not used.
         logins: The logins of transports that other packages offer, by the scheme of their URLs.
-        credentials: What is sent to the origin of the Source, and to no other; by default the
-            entry of the netrc file for its host.
+        credentials: The credentials for the origin of the Source; by default the entry of the netrc
+            file for its host.
         allow_private_addresses: Whether documents may name hosts at loopback and private
             addresses. The host of the Source's URL may always have one: documents are read at
             the port of that URL, and a hub may be at any port.

@@ -432,7 +432,7 @@ async def audit(
     progress: Callable[[int, int], None] | None = None,
     activity: SyncActivity | None = None,
 ) -> Audit:
-    """Compare a mirror with its Source, content against hash.
+    """Compare the files of a mirror with what its Source lists.
 
     Args:
         url: The Source, as it is followed.
