@@ -167,6 +167,26 @@ def test_the_wheel_has_the_packages_with_types_commands_and_licences(built: Path
     assert {name: dict(points[name]) for name in points.sections()} == groups
 
 
+#: From a Source to its hubs, and from pushed changes to a copy.
+SUITES = ("tests/publisher/test_push.py", "tests/subscriber/test_following.py")
+
+
+def test_the_oldest_packages_that_are_allowed_do(tmp_path: Path):
+    uv = Path(sys.prefix, "bin/uv")
+    python = tmp_path / "venv/bin/python"
+    run(uv, "venv", "--quiet", "--python", sys.executable, tmp_path / "venv")
+    install = (uv, "pip", "install", "--quiet", "--python", python)
+    project = ("-r", ROOT / "pyproject.toml", "--all-extras")
+    run(*install, "--resolution", "lowest-direct", *project)
+    oldest = tmp_path / "oldest.txt"
+    oldest.write_text(run(uv, "pip", "freeze", "--python", python))
+    tools = ("hypothesis", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "pyyaml")
+    run(*install, "-c", oldest, *tools, "django", "uvicorn")
+    run(*install, "--no-deps", "-e", ROOT)
+    options = ("-p", "no:xdist", "-p", "no:cacheprovider", "-m", "not slow", "--timeout", "60")
+    assert " passed" in run(python, "-m", "pytest", "-q", *options, *SUITES)
+
+
 # Every way to install
 
 
