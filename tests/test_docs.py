@@ -189,7 +189,10 @@ def test_every_example_of_the_reference_runs(
 
 
 def test_every_block_is_executed_by_a_test():
+    """Those of the recipes are by tests/recipes, which need the software."""
     for page in ALL_PAGES:
+        if page.startswith("docs/recipes/"):
+            continue
         languages = {language for language, _ in fences_of((ROOT / page).read_text())}
         if languages & {"sh", "python"} and page not in (*PAGES, *REFERENCE, *ROLES):
             assert page in {**EXECUTED_BY, **EXECUTED_ELSEWHERE}, f"no test executes {page}"
