@@ -42,7 +42,7 @@ PORTS = ("8000", "8001", "8010", "8080")
 #: The default port of each command.
 DEFAULT_PORTS = {"hub": "8080", "source": "8000", "relay": "8000", "gateway": "8000"}
 #: What the pages use of a checkout.
-CHECKOUT = (".env.example", "publisher", "subscriber")
+CHECKOUT = (".env.example", "deploy/new-env.sh", "publisher", "subscriber")
 #: What a shell does not leave as it is.
 MEANS_SOMETHING = re.compile(r"[$`\\*?\[\]~<>|&;(){}!#\n]")
 #: Nothing is known but the ports.
@@ -98,6 +98,12 @@ def stories(page: str) -> list[Story]:
             last = found.pop()
             found.append(Story(page, last.heading, f"{last.text}## {part}"))
     return [story for story in found if story.commands]
+
+
+def section(page: str, heading: str) -> Story:
+    """Return what can be done in one section of a page, which begins in an empty folder."""
+    _, _, rest = (ROOT / page).read_text().partition(f"\n## {heading}\n")
+    return Story(page, heading, rest.partition("\n## ")[0])
 
 
 def with_secrets(text: str) -> str:
@@ -172,6 +178,7 @@ class Reader:
         """
         if "checkout" in story.text:
             for path in CHECKOUT:
+                (self.folder / path).parent.mkdir(exist_ok=True)
                 (self.folder / path).symlink_to(ROOT / path)
         steps = story.steps
         for (language, body), (following, output) in zip(

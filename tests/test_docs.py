@@ -26,7 +26,7 @@ from docs.hooks.blocks import runs_until_stopped, split
 from rsnotify.runtime.command_line import application
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub_check.run import app as hub_check
-from tests.reader import ROOT, Reader, fences_of, lines_of, with_secrets
+from tests.reader import NAMED, ROOT, Reader, fences_of, lines_of, with_secrets
 from tests.test_roles import PAGES as ROLES
 
 PAGES = [
@@ -51,6 +51,7 @@ ALL_PAGES = sorted(
 REFERENCE = [page for page in ALL_PAGES if page.startswith("docs/reference/")]
 #: What programs say that do not end by themselves.
 SAY = {
+    "subscriber/README.md: An index in one file": re.compile(r"updated \S+one\.ttl"),
     "subscriber/README.md: In a program": re.compile(r"updated \S+one\.ttl 14"),
     "subscriber/README.md: What an aggregator has lost": re.compile(r"1 to be fetched again"),
 }
@@ -62,8 +63,8 @@ BRING = {
     "extensions/relay/README.md: In a program": "copy/one.ttl",
     "extensions/gateway/README.md: In a program": "state/site/documents/capabilitylist.xml",
 }
-#: Options of curl, docker, systemctl, kubectl, NATS, uvicorn, gunicorn, mypy, the examples, `make`,
-#: the matrix, and one that every command has.
+#: Options of curl, docker, systemctl, kubectl, NATS, uvicorn, gunicorn, mypy, MediaWiki, the
+#: examples, `make`, the matrix, and one that every command has.
 OPTIONS_OF_OTHERS = {
     *("--fail", "--data-binary", "--data-urlencode", "--no-buffer"),
     *("--detach", "--profile"),
@@ -73,6 +74,7 @@ OPTIONS_OF_OTHERS = {
     *("--from-file", "--kustomize", "--namespace"),
     *("--cluster", "--routes"),
     *("--bind", "--no-access-log", "--preload", "--threads", "--workers"),
+    *("--fspath", "--identifier", "--server", "--skip-redirects", "--urlpath"),
     *("--delta", "--history", "--kill-ways", "--tables"),
     *("--help", "--help-all"),
 }
@@ -110,9 +112,19 @@ def blocks(page: str, language: str) -> list[str]:
     return [body for name, body in fences_of((ROOT / page).read_text()) if name == language]
 
 
+def sections(page: str) -> list[str]:
+    """Return the sections of a page but those that a reader follows, in tests/test_roles.py."""
+    found = re.split(r"^#+ ", (ROOT / page).read_text(), flags=re.MULTILINE)[1:]
+    return [
+        section
+        for section in found
+        if not any(name == "python" and NAMED.match(body) for name, body in fences_of(section))
+    ]
+
+
 def programs(pages: list[str]) -> Iterator[tuple[str, str]]:
     for page in pages:
-        for section in re.split(r"^#+ ", (ROOT / page).read_text(), flags=re.MULTILINE)[1:]:
+        for section in sections(page):
             parts = [body for name, body in fences_of(section) if name == "python"]
             if parts:
                 yield f"{page}: {section.splitlines()[0]}", "\n".join(parts)
@@ -122,9 +134,10 @@ def commands() -> list[tuple[str, str]]:
     return [
         (page, line)
         for page in PAGES
-        for block in blocks(page, "sh")
+        for section in sections(page)
+        for language, block in fences_of(section)
         for line in lines_of(block)
-        if line.startswith("rsnotify")
+        if language == "sh" and line.startswith("rsnotify")
     ]
 
 

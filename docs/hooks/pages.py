@@ -1,9 +1,6 @@
 """Collects the pages of the site: those of the repository, what they link to, and the reference.
 
 Every file keeps its path in the repository, so that relative links are the same in both.
-
-A page marks the place of a screenshot by a comment, `<!-- screenshot NAME: description -->`. The
-site shows it in light or dark if `make screenshots` has written it, and nothing otherwise.
 """
 
 from __future__ import annotations
@@ -11,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from posixpath import dirname, join, normpath
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
@@ -33,20 +30,8 @@ Object.keys(localStorage).filter(key => key.endsWith("__palette")).forEach(
     key => localStorage.removeItem(key));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => location.reload());
 """
-_ASSETS = ("docs/images/*", "build/screenshots/*.png")
-_SCREENSHOT = re.compile(r"<!-- screenshot (\w+): ([^\]]+?) -->")
-_FORMS = ("light", "dark")
-
-
-def on_config(config: MkDocsConfig) -> None:
-    """Add the recipes to the navigation, their index first."""
-    recipes = sorted(ROOT.glob("docs/recipes/*.md"), key=lambda path: (path.stem != "README", path))
-    if recipes:
-        pages: list[Any] = [str(path.relative_to(ROOT)) for path in recipes]
-        pages[0] = {"All systems": pages[0]}
-        navigation: list[Any] = config.nav or []
-        place = next(n for n, item in enumerate(navigation) if "Implement" in item)
-        navigation.insert(place, {"Recipes": pages})
+#: A picture in light or dark, whose address MkDocs leaves as it is.
+_PICTURE = re.compile(r"(<(?:img|source) [^>]*?\bsrc(?:set)?=\")(?!https?:)([^\"]+)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -55,8 +40,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     paths = dict.fromkeys(pages)
     for page in pages:
         paths |= dict.fromkeys(_targets(page))
-    for pattern in _ASSETS:
-        paths |= dict.fromkeys(ROOT.glob(pattern))
+    paths |= dict.fromkeys(ROOT.glob("docs/images/*"))
     found = [_file(str(path.relative_to(ROOT)), config) for path in paths]
     for path, text in GENERATED.items():
         found.append(File.generated(config, path, content=text()))
@@ -108,24 +92,15 @@ def _pages_in(items: Sequence[StructureItem]) -> Iterator[Page]:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Return the text as Python-Markdown reads it, with the screenshots that exist.
+    """Return the text as Python-Markdown reads it, with pictures at their places in the site.
 
     Each command that runs until Ctrl-C has a block of its own.
     """
+    folder = dirname(page.file.src_uri)
 
-    def pictures(found: re.Match[str]) -> str:
-        name, description = found.groups()
-        files = [f"build/screenshots/{name}-{form}.png" for form in _FORMS]
-        if not all((ROOT / file).is_file() for file in files):
-            return ""
-        up = "../" * page.file.src_uri.count("/")
-        words = " ".join(description.split())
-        # The theme shows the one that has the colours of the page.
-        return "\n".join(
-            f"![{words}]({up}{file}#only-{form}){{ loading=lazy }}"
-            for file, form in zip(files, _FORMS, strict=True)
-        )
+    def place(found: re.Match[str]) -> str:
+        return found[1] + get_relative_url(normpath(join(folder, found[2])), page.url)
 
-    markdown = split(_SCREENSHOT.sub(pictures, markdown))
+    markdown = split(_PICTURE.sub(place, markdown))
     # It needs four spaces below an item.
     return re.sub(r"^ {2}(?=[-*] )", "    ", markdown, flags=re.MULTILINE)
