@@ -107,7 +107,7 @@ class WrongDocument(DocumentError):
 
 
 class InvalidDocument(DocumentError):
-    """A ResourceSync document that breaks a rule it cannot be used without."""
+    """A ResourceSync document that breaks a rule without which it cannot be used."""
 
 
 class TooLarge(InvalidDocument):

@@ -53,7 +53,7 @@ REFERENCE = [page for page in ALL_PAGES if page.startswith("docs/reference/")]
 SAY = {
     "subscriber/README.md: An index in one file": re.compile(r"updated \S+one\.ttl"),
     "subscriber/README.md: In a program": re.compile(r"updated \S+one\.ttl 14"),
-    "subscriber/README.md: What an aggregator has lost": re.compile(r"1 to be fetched again"),
+    "subscriber/README.md: When your store has lost data": re.compile(r"1 to be fetched again"),
 }
 #: The results of other such programs.
 BRING = {

@@ -25,8 +25,9 @@ class Hub(Struct, frozen=True):
     """One hub, which may be a cluster of several nodes.
 
     Args:
-        uri: Where fragments go, at the first node: `http(s)` is POSTed to, `ws(s)` is a WebSocket,
-            the schemes of MQTT name a broker, and others what installed packages offer.
+        uri: Where fragments are sent, at the first node: by POST to `http(s)`, over a WebSocket to
+            `ws(s)`, to a broker with the schemes of MQTT, and to others as installed packages
+            offer.
         advertised: The URLs for Destinations, WebSub first.
         token: The bearer token that this hub requires from a Source.
         login: The login at a broker, of the type that its transport has.

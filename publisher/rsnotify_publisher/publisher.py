@@ -226,15 +226,15 @@ class Publisher(Startable):
         running.add(self)
 
     def stop(self) -> None:
-        """Begin to end, so that several end at the same time; `close` waits for it."""
+        """Begin to stop, so that several can stop at the same time; `close` waits for the end."""
         with self._lock:
             if self.is_running:
                 self._election.stop()
 
     def close(self) -> None:
-        """Send the hubs what is left for `Options.grace` seconds, and end.
+        """Send the remaining changes to the hubs for at most `Options.grace` seconds, and stop.
 
-        What they did not get stays in the journal.
+        Changes that the hubs did not accept stay in the journal.
         """
         with self._lock:
             if self.is_running:

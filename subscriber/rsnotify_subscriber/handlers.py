@@ -110,9 +110,9 @@ class DeferredHandler(Protocol):
 
 @runtime_checkable
 class TransactionalHandler(Protocol):
-    """A handler whose effect is committed in one transaction with T, and so comes exactly once.
+    """A handler whose effect is committed in one transaction with T, so it happens exactly once.
 
-    It needs no `apply`. Effects outside of the database may still come again.
+    It needs no `apply`. Effects outside the database may be repeated.
     """
 
     def apply_within(self, connection: Any, changes: Sequence[Received]) -> None:

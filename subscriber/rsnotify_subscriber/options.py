@@ -50,8 +50,8 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
         mqtt: How to connect to MQTT brokers.
         logins: The logins of other transports, by the scheme of their URLs: an `XmppLogin` as
             `xmpp`, without which no PubSub service is used.
-        credentials: What is sent to the origin of the Source, and to no other; by default the
-            entry of the netrc file for its host.
+        credentials: The credentials for the origin of the Source; by default the entry of the netrc
+            file for its host.
         allow_private_addresses: Whether documents may name hosts at loopback and private
             addresses. The host of the Source's URL may always have one: documents are read at
             the port of that URL, and a hub may be at any port.

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from rsnotify import StoreUnavailable
 from rsnotify.errors import RsnotifyError, Unavailable
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import ChangeType, Link, Rel, Resource
@@ -26,7 +27,6 @@ from rsnotify_subscriber import (
     FolderMirror,
     FollowOptions,
     Received,
-    StoreUnavailable,
     Subscriber,
 )
 from rsnotify_subscriber.content.resolver import ContentResolver

@@ -229,7 +229,7 @@ class Republisher:
         return records
 
     def differing(self, state: DestinationState) -> list[str]:
-        """Return the resources that the state has otherwise than they are published."""
+        """Return the resources whose state differs from the published one."""
         assert self._naming is not None, "prepare is called first"
         with self._publisher.source.open_journal() as journal:
             hashes = {self._naming.at_source(one.uri): one.hash for one in journal.resources()}

@@ -159,7 +159,7 @@ LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended('rsnotify ' || '{table
 
 
 class Outbox(OutboxRecorder[Any, Any]):
-    """Writes by a `psycopg.Connection`, a `psycopg.AsyncConnection`, or Django's connection.
+    """Writes changes by a connection of psycopg, also an `AsyncConnection`, or of Django.
 
     Args:
         table: Its name.

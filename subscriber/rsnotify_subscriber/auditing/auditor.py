@@ -431,7 +431,7 @@ async def audit(
     pause: float = 1.0,
     activity: SyncActivity | None = None,
 ) -> Audit:
-    """Compare a mirror with its Source, content against hash.
+    """Compare the files of a mirror with what its Source lists.
 
     Args:
         url: The Source, as it is followed.

@@ -67,7 +67,7 @@ async def repair(
 ) -> Repair:
     """Fetch again, or remove, what an audit finds, and audit again.
 
-    What the Source has changed meanwhile is applied, too.
+    Changes that the Source has made meanwhile are applied, too.
 
     Args:
         url: The Source, as it is followed.
