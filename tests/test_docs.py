@@ -63,15 +63,17 @@ BRING = {
     "extensions/relay/README.md: In a program": "copy/one.ttl",
     "extensions/gateway/README.md: In a program": "state/site/documents/capabilitylist.xml",
 }
-#: Options of curl, docker, systemctl, kubectl, NATS, uvicorn, gunicorn, mypy, MediaWiki, the
-#: examples, `make`, the matrix, and one that every command has.
+#: Options of curl, docker, systemctl, kubectl, Helm, pip, NATS, uvicorn, gunicorn, mypy, MediaWiki,
+#: the examples, `make`, the matrix, and one that every command has.
 OPTIONS_OF_OTHERS = {
     *("--fail", "--data-binary", "--data-urlencode", "--no-buffer"),
-    *("--detach", "--profile"),
+    *("--detach", "--entrypoint", "--no-deps", "--profile"),
     "--now",
     "--strict",
     *("--hypothesis-seed", "--minutes", "--rounds", "--seed"),
     *("--from-file", "--kustomize", "--namespace"),
+    *("--filename", "--for", "--replicas", "--set", "--stdin"),
+    *("--dest", "--find-links", "--no-index", "--repository", "--rm", "--upgrade", "--yes"),
     *("--cluster", "--routes"),
     *("--bind", "--no-access-log", "--preload", "--threads", "--workers"),
     *("--fspath", "--identifier", "--server", "--skip-redirects", "--urlpath"),
@@ -88,6 +90,8 @@ EXECUTED_BY = {
     "docs/browser.md": "tests/hub/test_browser_page.py",
     "docs/django.md": "tests/test_guides.py",
     "docs/extending.md": "tests/extensions/test_extending.py",
+    "docs/from-oai-pmh.md": "tests/recipes/test_pages.py",
+    "docs/installing.md": "tests/test_distribution.py",
     "docs/hub-behind-nginx.md": "tests/test_guides.py",
     "docs/mqtt.md": "tests/end_to_end/test_mqtt.py",
     "docs/scaling.md": "tests/test_scaling_page.py",
@@ -349,9 +353,8 @@ def pages_in(navigation: Any) -> Iterator[str]:
 
 def test_every_page_is_in_the_navigation_of_the_site():
     shown = list(pages_in(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
-    # The first page of the decisions lists them, and the site adds the recipes by itself.
-    apart = ("docs/decisions/0", "docs/recipes/")
-    pages = [page for page in ALL_PAGES if not page.startswith(apart)]
+    # The first page of the decisions lists them.
+    pages = [page for page in ALL_PAGES if not page.startswith("docs/decisions/0")]
     assert sorted(shown) == sorted([*pages, *reference.PAGES])
 
 
