@@ -126,7 +126,7 @@ manifests: ## deploy/kubernetes/*.yaml, from the chart: needs helm
 	  && $(CHART) --set serviceMonitor.enabled=true -s templates/servicemonitor.yaml >servicemonitor.yaml
 
 docs: $(VENV)/ready-docs ## the documentation site, in build/site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict $(ARGS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
 docs-serve: $(VENV)/ready-docs ## the same at http://127.0.0.1:8100/, built again when a page changes
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8100 $(ARGS)
