@@ -6,16 +6,18 @@ Every file keeps its path in the repository, so that relative links are the same
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from posixpath import dirname, join, normpath
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
+from mkdocs.structure import StructureItem
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from mkdocs.utils import get_relative_url
 
+from docs.hooks.blocks import split
 from docs.hooks.reference import PAGES as GENERATED
 
 ROOT = Path(__file__).parents[2]
@@ -67,20 +69,38 @@ def _destination(path: str) -> str:
 
 
 def on_post_page(output: str, page: Page, **_: object) -> str:
-    """Return the page with the colours of the system; raise an error if it needs another host."""
+    """Return the page with the colours of the system.
+
+    Raises:
+        PluginError: The page needs another host, or has no link to another page of its section.
+    """
     if elsewhere := _ELSEWHERE.search(output):
         raise PluginError(f"{page.file.src_uri} would load {elsewhere[0]}")
+    for other in _pages_in(page.ancestors[-1:]):
+        link = get_relative_url(other.url, page.url)
+        if other is not page and f'href="{link}"' not in output:
+            raise PluginError(f"{page.file.src_uri} has no link to {other.file.src_uri}")
     output = output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
     return output.replace("</head>", f"<script>{_COLOURS}</script></head>", 1)
 
 
+def _pages_in(items: Sequence[StructureItem]) -> Iterator[Page]:
+    for item in items:
+        if isinstance(item, Page):
+            yield item
+        yield from _pages_in(item.children or [])
+
+
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Return the text as Python-Markdown reads it, with pictures at their places in the site."""
+    """Return the text as Python-Markdown reads it, with pictures at their places in the site.
+
+    Each command that runs until Ctrl-C has a block of its own.
+    """
     folder = dirname(page.file.src_uri)
 
     def place(found: re.Match[str]) -> str:
         return found[1] + get_relative_url(normpath(join(folder, found[2])), page.url)
 
-    markdown = _PICTURE.sub(place, markdown)
+    markdown = split(_PICTURE.sub(place, markdown))
     # It needs four spaces below an item.
     return re.sub(r"^ {2}(?=[-*] )", "    ", markdown, flags=re.MULTILINE)
