@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.browser import Browser
 
-SHOWS = ("extensions/demo/rsnotify_demo/demo.py", "rsnotify/runtime/command_reports.py")
+SHOWS = ("extensions/demo/rsnotify_demo/demo.py",)
 
 _COMMAND = "rsnotify demo --seconds 20"
 _COLUMNS, _ROWS = 96, 60
