@@ -47,6 +47,8 @@ ALL_PAGES = sorted(
     )
     for path in ROOT.glob(pattern)
 )
+#: Those that tests/recipes/test_pages.py checks.
+RECIPES = [page for page in ALL_PAGES if page.startswith("docs/recipes/")]
 #: The pages on Python that are not generated.
 REFERENCE = [page for page in ALL_PAGES if page.startswith("docs/reference/")]
 #: What programs say that do not end by themselves.
@@ -88,7 +90,9 @@ EXECUTED_BY = {
     "docs/browser.md": "tests/hub/test_browser_page.py",
     "docs/django.md": "tests/test_guides.py",
     "docs/extending.md": "tests/extensions/test_extending.py",
+    "docs/from-oai-pmh.md": "tests/recipes/test_pages.py",
     "docs/hub-behind-nginx.md": "tests/test_guides.py",
+    "docs/installing.md": "tests/test_distribution.py",
     "docs/mqtt.md": "tests/end_to_end/test_mqtt.py",
     "docs/scaling.md": "tests/test_scaling_page.py",
     "docs/xmpp.md": "tests/end_to_end/test_xmpp.py",
@@ -204,7 +208,7 @@ def test_every_example_of_the_reference_runs(
 def test_every_block_is_executed_by_a_test():
     for page in ALL_PAGES:
         languages = {language for language, _ in fences_of((ROOT / page).read_text())}
-        if languages & {"sh", "python"} and page not in (*PAGES, *REFERENCE, *ROLES):
+        if languages & {"sh", "python"} and page not in (*PAGES, *REFERENCE, *ROLES, *RECIPES):
             assert page in {**EXECUTED_BY, **EXECUTED_ELSEWHERE}, f"no test executes {page}"
     for page, test in EXECUTED_BY.items():
         folder, _, name = page.rpartition("/")
