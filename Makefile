@@ -20,10 +20,13 @@ GROUP := $(PIP) "pip>=25.1" && $(PIP) --group
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
-.PHONY: demo gateway-demo test check format fuzz bench fleet publishing slow recipes replay returning killing cluster-killing torture soak containers simulate matrix simulate-scale mutants power-cuts sabotage screenshots dist sbom manifests docs docs-serve clean
+.PHONY: demo help gateway-demo test check format fuzz bench fleet publishing slow recipes replay returning killing cluster-killing torture soak containers simulate matrix simulate-scale mutants power-cuts sabotage screenshots dist sbom manifests docs docs-serve clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
 
 test: $(VENV)/ready-dev ## all tests but the slow ones: make test ARGS="-k hub"
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --timeout 400 -m "not slow" $(ARGS)
