@@ -105,7 +105,7 @@ screenshots: $(VENV)/ready-dev ## pictures of the demo and the dashboard, in bui
 
 dist: $(VENV)/ready-release ## the sdist and the wheel, checked
 	rm -rf $(DIST)
-	$(BIN)/python -m build --outdir $(DIST) .
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --outdir $(DIST) .
 	$(BIN)/twine check --strict $(DIST)/*
 	$(BIN)/check-wheel-contents $(DIST)
 

@@ -78,6 +78,6 @@ __all__ = [
     "WrongDocument",
 ]
 
-__version__ = "0.2.0"
+__version__ = "1.0.0rc1"
 
 moved_modules.install()

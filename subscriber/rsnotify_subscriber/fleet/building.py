@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
+from rsnotify.runtime.extensions import missing_package
 from rsnotify.runtime.mqtt_broker import login_of
 from rsnotify.runtime.transports import login_of_settings
 from rsnotify.selection import Selection
@@ -183,9 +184,7 @@ def _location(source: FollowedSource) -> Path | StateLocation:
         try:
             from rsnotify_subscriber.storage.postgresql import PostgreSQLState
         except ImportError:
-            raise ConfigurationError(
-                'a state in PostgreSQL needs psycopg: pip install "rsnotify[postgresql]"'
-            ) from None
+            raise missing_package("a state in PostgreSQL", "postgresql") from None
         return PostgreSQLState(source.postgresql, schema=source.schema or _SCHEMA)
     if source.state is not None:
         return Path(source.state)
