@@ -24,7 +24,7 @@ GROUP := $(PIP) "pip>=25.1" && $(PIP) --group
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
-.PHONY: demo gateway-demo test check format fuzz bench fleet publishing slow replay returning killing cluster-killing torture soak containers simulate matrix simulate-scale mutants power-cuts sabotage screenshots dist sbom image-sbom manifests docs docs-serve clean
+.PHONY: demo gateway-demo test check format fuzz bench fleet publishing slow recipes replay returning killing cluster-killing torture soak containers simulate matrix simulate-scale mutants power-cuts sabotage screenshots dist sbom image-sbom manifests docs docs-serve clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -37,13 +37,17 @@ slow: $(VENV)/ready-dev ## the slow tests, and the longest property tests with t
 	RSNOTIFY_EXAMPLES=10 $(BIN)/pytest -n auto --dist worksteal tests/core/test_selection.py \
 	  tests/core/test_follower_properties.py $(ARGS)
 
+recipes: $(VENV)/ready-dev ## try the recipes with the systems that are installed: make recipes ARGS="-k wordpress"
+	$(BIN)/pytest -m "slow or not slow" -rs tests/recipes $(ARGS)
+
 fuzz: $(VENV)/ready-fuzz ## look for input that no surface expects, guided by coverage: make fuzz SURFACE=form SECONDS=120
 	$(BIN)/python -m tests.harnesses.fuzzing.fuzz --surface "$(SURFACE)" --seconds $(SECONDS)
 
-check: $(VENV)/ready-dev ## lint and types
+check: $(VENV)/ready-dev ## lint, and types, also those of the programs in the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.snippets $(BUILD)/snippets
 
 format: $(VENV)/ready-dev
 	$(BIN)/ruff check --fix .
@@ -104,8 +108,8 @@ containers: $(VENV)/ready-dev sbom ## the image and docker-compose.yml in a cont
 sabotage: $(VENV)/ready-dev ## plant bugs in copies of the project, and see which tests find them: make sabotage ARGS="lease --jobs 4"
 	$(BIN)/python -m tests.harnesses.sabotage $(ARGS)
 
-screenshots: $(VENV)/ready-dev ## pictures of the demo and the dashboard, in build/screenshots
-	$(BIN)/python -m tests.screenshots $(BUILD)/screenshots
+screenshots: $(VENV)/ready-dev ## the pictures of the documentation whose pages have changed: make screenshots ARGS=demo
+	$(BIN)/python -m tests.screenshots docs/images $(ARGS)
 
 dist: $(VENV)/ready-release ## the sdist and the wheel, checked
 	rm -rf $(DIST)

@@ -23,6 +23,7 @@
     │   ├── MissingExtension         an extension is not installed (runtime.extensions)
     │   └── SeveralSets              a URI leads to several sets; the user has to name one
     ├── StorageError             the journal, log or state cannot be read or written
+    │   └── StoreUnavailable         a handler cannot reach its store; it is called again later
     ├── Unreachable              no connection could be opened (runtime.http_client)
     ├── NoReply                  a host does not answer with valid HTTP (runtime.http_client)
     │   └── StaleConnection          a kept connection had ended (runtime.http_client)
@@ -60,11 +61,14 @@ def _shortened(reason: str) -> str:
 
 
 class RsnotifyError(Exception):
-    """The base of every error that rsnotify raises."""
+    """The base of every error that rsnotify raises.
 
-    #: Seconds that the other side asked to wait before the next attempt, if it did.
+    Attributes:
+        retry_after: Seconds that the other side asked to wait before the next attempt, if it did.
+        remedy: What the user has to change, as a clause, where waiting does not help.
+    """
+
     retry_after: float | None = None
-    #: What the user has to change, as a clause, where waiting does not help.
     remedy: str | None = None
 
 
@@ -103,7 +107,7 @@ class WrongDocument(DocumentError):
 
 
 class InvalidDocument(DocumentError):
-    """A ResourceSync document that breaks a rule it cannot be used without."""
+    """A ResourceSync document that breaks a rule without which it cannot be used."""
 
 
 class TooLarge(InvalidDocument):
@@ -245,6 +249,19 @@ class SeveralSets(ConfigurationError):
 
 class StorageError(RsnotifyError):
     """A journal, log or state file cannot be read or written."""
+
+
+class StoreUnavailable(StorageError):
+    """Raised by a handler that cannot reach its store; it is called again later.
+
+    Args:
+        reason: What is unavailable, and why.
+        retry_after: Seconds that the store asked to wait, if it did.
+    """
+
+    def __init__(self, reason: str, retry_after: float | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
 
 
 def counted(number: int, thing: str, things: str = "") -> str:

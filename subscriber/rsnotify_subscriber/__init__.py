@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from rsnotify.runtime.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from rsnotify.errors import PatchError
     from rsnotify.runtime.mqtt_broker import BrokerLogin
     from rsnotify.sync.pace import Pace
     from rsnotify.sync.retry import Retry
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
     from rsnotify_subscriber.fetching.credentials import Credentials
     from rsnotify_subscriber.fleet import Fleet, Limits
     from rsnotify_subscriber.handlers import (
-        BlockingHandler,
+        CheckedHandler,
         Handler,
-        PerChangeHandler,
+        HeldResource,
         ReadableHandler,
         Received,
         TransactionalHandler,
@@ -63,7 +62,6 @@ else:
             "rsnotify_subscriber.metrics": ("FollowMetrics",),
             "rsnotify_subscriber.mirror": ("FolderMirror", "default_state"),
             "rsnotify_subscriber.options": ("FollowOptions",),
-            "rsnotify.errors": ("PatchError",),
             "rsnotify_subscriber.content.patch_functions": ("Patch",),
             "rsnotify_subscriber.events": (
                 "SyncActivity",
@@ -87,9 +85,9 @@ else:
             "rsnotify_subscriber.terms": ("Via", "WebSubTerms"),
             "rsnotify_subscriber.push.websub_callbacks": ("Callbacks", "listening"),
             "rsnotify_subscriber.handlers": (
-                "BlockingHandler",
-                "PerChangeHandler",
+                "CheckedHandler",
                 "Handler",
+                "HeldResource",
                 "ReadableHandler",
                 "Received",
                 "TransactionalHandler",
@@ -105,9 +103,9 @@ __all__ = [
     "BaselineBegun",
     "BaselineComplete",
     "Behind",
-    "BlockingHandler",
     "BrokerLogin",
     "Callbacks",
+    "CheckedHandler",
     "Credentials",
     "Event",
     "Fleet",
@@ -116,14 +114,13 @@ __all__ = [
     "FollowOptions",
     "GapSeen",
     "Handler",
+    "HeldResource",
     "LevelReached",
     "Limits",
     "MqttOptions",
     "OfferChanged",
     "Pace",
     "Patch",
-    "PatchError",
-    "PerChangeHandler",
     "PostgreSQLState",
     "Pulling",
     "PushDown",

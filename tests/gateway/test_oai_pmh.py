@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument, TooLarge, Unavailable
 from rsnotify_gateway.adapters import oai_pmh
-from rsnotify_gateway.adapters.oai_pmh import OaiError, OaiParser, OaiRecord, parse_response
+from rsnotify_gateway.adapters.oai_pmh import (
+    OaiAdapter,
+    OaiError,
+    OaiHarvest,
+    OaiParser,
+    OaiRecord,
+    parse_response,
+)
 from tests.gateway.checking import Checking, origin
 from tests.gateway.repositories import Items, RepositoryServer, oai_repo, pyoai
 
@@ -73,6 +80,60 @@ async def test_records_are_named_by_the_request_that_returns_them(start: Start):
     )
 
 
+LOCAL = {"uri": "https://repository.example/records/{local}/"}
+HARVEST_LOCAL = OaiHarvest(**LOCAL, **ALWAYS)
+
+
+async def test_records_are_named_by_the_local_part_of_their_identifiers(start: Start):
+    server, checking = await start(**LOCAL)
+    server.items.put("archive.example:1721.1/4: x")
+    server.items.put("plain")
+    assert await checking.check() == {
+        "https://repository.example/records/1721.1/4:%20x/": "created",
+        "https://repository.example/records/oai:plain/": "created",
+    }
+
+
+async def test_deletions_are_confirmed_by_the_whole_identifier(start: Start):
+    server, checking = await start(pyoai, "no", **ALWAYS, **LOCAL)
+    for name in ("one.example:a", "one.example:b", "two.example:c", "two.example:d", "e", "f"):
+        server.items.put(name)
+    await checking.check()
+    requested = []
+
+    def hide(arguments: dict[str, str]) -> None:
+        if arguments["verb"] == "GetRecord":
+            requested.append(arguments["identifier"])
+            server.items.items.update(hidden)
+
+    hidden = {"oai:one.example:b": server.items.items.pop("oai:one.example:b")}
+    for gone in ("two.example:d", "f"):
+        server.items.purge(gone)
+    server.before = hide
+    assert await checking.check() == {
+        "https://repository.example/records/d/": "deleted",
+        "https://repository.example/records/oai:f/": "deleted",
+    }
+    assert {"oai:one.example:d", "oai:two.example:d", "oai:f"} <= {*requested}
+
+
+async def test_identifiers_are_formed_as_before_by_another_process(start: Start):
+    server, checking = await start(pyoai, "no", **ALWAYS, **LOCAL)
+    server.items.put("one.example:a")
+    server.items.put("two.example:b")
+    await checking.check()
+    hidden = server.items.items.pop("oai:one.example:a")
+
+    def show(arguments: dict[str, str]) -> None:
+        if arguments["verb"] == "GetRecord":
+            server.items.items["oai:one.example:a"] = hidden
+
+    server.before = show
+    checking.watch.adapter = OaiAdapter(server.url, *checking.gateway._clients, HARVEST_LOCAL)
+    assert await checking.check() == {}
+    assert "https://repository.example/records/a/" in checking.resources()
+
+
 @pytest.mark.parametrize("make", [pyoai, oai_repo])
 async def test_an_empty_repository_has_no_changes(start: Start, make: Any):
     _, checking = await start(make)
@@ -106,7 +167,9 @@ async def test_two_changes_on_a_day_are_both_seen_with_the_granularity_of_days(s
     assert checking.watch.adapter.terms().granularity == "day"
 
 
-@pytest.mark.parametrize(("make", "deleted"), [(oai_repo, "no"), (pyoai, "transient")])
+@pytest.mark.parametrize(
+    ("make", "deleted"), [(oai_repo, "no"), (pyoai, "transient"), (pyoai, "persistent")]
+)
 async def test_a_comparison_finds_deletions_that_the_repository_does_not_show(
     start: Start, make: Any, deleted: str
 ):
@@ -118,6 +181,15 @@ async def test_a_comparison_finds_deletions_that_the_repository_does_not_show(
     server.items.purge("h")
     assert await checking.check() == {uri("b"): "deleted", uri("h"): "deleted"}
     assert "every" in checking.limits
+
+
+async def test_a_comparison_finds_a_record_that_became_visible_later_than_it_states(start: Start):
+    server, checking = await start(**ALWAYS)
+    server.items.put("a")
+    await checking.check()
+    server.items.now = datetime(2020, 1, 1)
+    server.items.put("b")
+    assert await checking.check() == {uri("b"): "created"}
 
 
 async def test_a_record_that_a_list_only_skips_is_not_deleted(start: Start):
@@ -242,6 +314,12 @@ async def test_what_deletions_a_repository_shows_is_stated(start: Start):
     _, persistent = await start()
     await persistent.check()
     assert persistent.limits == "Each deletion is seen."
+    _, compared = await start(compare=3600, set="maps")
+    await compared.check()
+    assert compared.limits.startswith("A deletion is seen while the repository keeps it, or else ")
+    assert compared.limits.endswith(
+        "the set maps is seen at a comparison with the whole list, every 3600 seconds."
+    )
 
 
 def page(names: str, token: str, date: str = "") -> web.Response:

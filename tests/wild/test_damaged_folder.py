@@ -10,16 +10,20 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Event
+from typing import cast
 
 import pytest
 
+from rsnotify import StoreUnavailable
+from rsnotify.errors import StorageError
 from rsnotify_subscriber import (
     Fleet,
     FolderMirror,
     FollowOptions,
+    HeldResource,
     Received,
     Repair,
     default_state,
@@ -30,7 +34,7 @@ from rsnotify_subscriber.storage.destination_state import DestinationState
 from tests.subscriber.destination import PACE, PATIENCE, files_of
 from tests.subscriber.processes import outcome as process_outcome
 from tests.subscriber.processes import rsnotify
-from tests.wild.documents import entry, md, package, resource_list, urlset
+from tests.wild.documents import entry, md, package, resource_list, sha256, urlset
 from tests.wild.running import (
     Folder,
     Recorder,
@@ -574,6 +578,82 @@ async def test_an_aggregator_reports_what_it_has_lost(source: Source, tmp_path: 
         assert await one.verify() == len(NAMES)
         assert not one.status.level
         await until_right(one, copy, source)
+
+
+class Checked(Recorder):
+    """A copy in memory that is compared with what it should hold."""
+
+    #: How often the store cannot be read.
+    failures = 0
+
+    def find_lost(self, held: Mapping[str, HeldResource]) -> list[str]:
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailable("http://store.example/ does not answer")
+        for name in [name for name in self.held if self.base + name not in held]:
+            del self.held[name]
+        hashes = {self.base + name: sha256(content) for name, content in self.held.items()}
+        return [uri for uri, one in held.items() if one.hash != hashes.get(uri)]
+
+
+class PlainChecked(Checked):
+    """The same, called in a thread."""
+
+    def apply(self, changes: Sequence[Received]) -> Awaitable[None]:
+        asyncio.run(super().apply(changes))
+        return cast(Awaitable[None], None)
+
+
+@pytest.fixture(params=[Checked, PlainChecked])
+def checked(request: pytest.FixtureRequest, source: Source, tmp_path: Path) -> Checked:
+    return request.param(source.base, tmp_path / "state")
+
+
+async def test_a_store_is_compared_with_what_it_should_hold(source: Source, checked: Checked):
+    Shape(source, "resourcelist+changelist", "hashes")
+    await run_right(source, checked)
+    source.forget()
+    checked.held |= {"b": b"damaged", "foreign": b""}
+    del checked.held["a"]
+    outcome = await run_right(source, checked)
+    assert outcome.status.damaged == 2
+    assert checked.files() == source.resources
+    assert [len(source.requests(name)) for name in NAMES] == [1, 1, 0, 0, 0]
+    async with following(source, checked, check_files=0.05) as one:
+        await until_right(one, checked, source)
+        checked.held["b"] = b"damaged"
+        await until(one, lambda status: status.damaged == 1)
+        await until_right(one, checked, source)
+
+
+async def test_a_store_whose_state_is_lost_is_not_emptied_before_the_baseline(
+    source: Source, checked: Checked
+):
+    Shape(source, "resourcelist", "hashes")
+    checked.held |= {"a": b"old", "foreign": b""}
+    source.put("resourcelist.xml", b"", status=503)
+    async with following(source, checked) as one:
+        await until(one, lambda status: status.error is not None)
+        assert set(checked.held) == {"a", "foreign"}
+    Shape(source, "resourcelist", "hashes")
+    await run_right(source, checked)
+    assert checked.files() == source.resources
+
+
+async def test_a_copy_is_not_level_while_its_store_cannot_be_compared(
+    source: Source, checked: Checked
+):
+    Shape(source, "resourcelist+changelist", "hashes")
+    checked.failures = 1
+    with pytest.raises(StorageError, match="cannot be compared"):
+        await subscriber(source, checked).catch_up()
+    checked.failures = 1_000_000
+    async with following(source, checked) as one:
+        await until(one, lambda status: status.through is not None and bool(status.doubts))
+        await until(one, lambda status: "does not answer" in status.doubts[0])
+        assert not one.status.level
+        checked.failures = 0
+        await until_right(one, checked, source)
 
 
 async def test_an_aggregator_in_a_fleet_reports_what_it_has_lost(source: Source, tmp_path: Path):

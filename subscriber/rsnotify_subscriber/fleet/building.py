@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.runtime.extensions import missing_package
 from rsnotify.runtime.mqtt_broker import login_of
-from rsnotify.runtime.transports import login_of_settings
+from rsnotify.runtime.transports import logins_of_settings
 from rsnotify.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines
@@ -163,7 +163,7 @@ def follow_options(
             session=settings.mqtt_session,
             version=settings.mqtt_version,
         ),
-        xmpp=login_of_settings("xmpp", settings),
+        logins=logins_of_settings("xmpp", settings),
     )
 
 

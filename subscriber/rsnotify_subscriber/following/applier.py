@@ -9,7 +9,8 @@ make up the next batch. So a single change waits for nothing but its own flushes
 them.
 
 A batch is one call of the handler and one commit. If the handler fails, it is called with each
-change alone, and those that fail again are reported.
+change alone, and those that fail again are reported. While its store is unavailable, the batch is
+kept with its content, so that neither the store nor the Source gets a request for each change.
 """
 
 from __future__ import annotations
@@ -22,22 +23,25 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from time import time_ns
+from traceback import extract_tb
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.errors import FetchError, NotFound, RsnotifyError, StorageError
+from rsnotify.errors import FetchError, NotFound, RsnotifyError, StorageError, StoreUnavailable
 from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.hashes import agree
 from rsnotify.format.model import ChangeType
 from rsnotify.representations import WantedRepresentation
 from rsnotify.runtime.reasons import reason_of
-from rsnotify.runtime.tasks import Tasks
+from rsnotify.runtime.tasks import Tasks, wait_for_event
 from rsnotify.selection import Selection
 from rsnotify.sync.actions import Progress
+from rsnotify.sync.retry import Retry
 from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.fetcher import Content, Unchanged
 from rsnotify_subscriber.handlers import (
@@ -355,6 +359,7 @@ class Applier:
         outcome: Receives the results.
         worker: Runs calls that block on the disk; one thread, so that commits keep their order.
         selection: The resources to be followed; others are removed from the copy.
+        retry: How long to wait for a store that is unavailable.
     """
 
     def __init__(
@@ -366,6 +371,7 @@ class Applier:
         worker: Executor,
         tasks: Tasks,
         selection: Selection,
+        retry: Retry,
     ) -> None:
         self._state = state
         self._preparation = Preparation(content, state, tasks, selection, self._put, outcome.failed)
@@ -387,12 +393,17 @@ class Applier:
         self._ready: list[PreparedChange] = []
         #: Resources of changes that the handler failed to apply, and may have applied in part.
         self._refused: set[str] = set()
+        #: The errors of the handler whose traceback was logged: the type and place of each.
+        self._logged: set[object] = set()
         self._wake = asyncio.Event()
         #: Whether `run` waits for changes, so that the worker is idle.
         self._is_waiting = False
         #: The batch that the worker has begun while `run` was waiting.
         self._begun: tuple[list[PreparedChange], asyncio.Future[bool]] | None = None
-        self._stopping = False
+        self._stopping = asyncio.Event()
+        self._retry = retry
+        #: Why the handler's store is unavailable, and since when; None if it is not.
+        self.unavailable: tuple[StoreUnavailable, float] | None = None
         self.idle = True
         #: Whether changes are being applied, to be committed with the progress after them.
         self.is_applying = False
@@ -418,12 +429,12 @@ class Applier:
 
     def stop(self) -> None:
         """Make `run` return once it has committed the current batch."""
-        self._stopping = True
+        self._stopping.set()
         self._wake.set()
 
     async def run(self) -> None:
         """Commit the changes that are ready, batch by batch, until a commit fails."""
-        while not self._stopping:
+        while not self._stopping.is_set():
             self._is_waiting = True
             try:
                 await self._wake.wait()
@@ -442,16 +453,51 @@ class Applier:
         self, batch: list[PreparedChange], begun: asyncio.Future[bool] | None = None
     ) -> None:
         new = _changing(batch)
-        failed: dict[str, RsnotifyError] = {}
-        if not await (begun or self._apply_together(batch, new)):
-            failed = await self._apply_alone(new)
-            done = [ready for ready in batch if ready.change.uri not in failed]
-            self._refused.update(failed)
-            await self._in_worker(self._store_intent, new)
-            # A change that was applied alone was flushed with all before it.
-            unflushed = None if len(failed) < len(new) else ()
-            await self._in_worker(self._commit, done, *self._to_store(done), unflushed)
+        failures = 0
+        while True:
+            try:
+                failed = await self._apply_once(batch, new, begun)
+            except StoreUnavailable as error:
+                begun = None
+                failures += 1
+                if await self._stopped_while_away(error, failures):
+                    return
+            else:
+                break
+        if self.unavailable is not None:
+            self.unavailable = None
+            logger.info("the store is available again")
         self._report(batch, failed)
+
+    async def _stopped_while_away(self, error: StoreUnavailable, failures: int) -> bool:
+        """Wait until the handler may be called again; return whether to stop instead."""
+        since = asyncio.get_running_loop().time()
+        if self.unavailable is None:
+            logger.warning("waiting for the store: %s", error)
+        else:
+            since = self.unavailable[1]
+        self.unavailable = error, since
+        at_least = error.retry_after or 0.0
+        delay = self._retry.delay(failures, Random(), at_least=at_least)
+        return await wait_for_event(self._stopping, delay)
+
+    async def _apply_once(
+        self,
+        batch: list[PreparedChange],
+        new: list[PreparedChange],
+        begun: asyncio.Future[bool] | None,
+    ) -> dict[str, RsnotifyError]:
+        """Apply a batch, and commit it; return, by URI, why any change could not be applied."""
+        if await (begun or self._apply_together(batch, new)):
+            return {}
+        failed = await self._apply_alone(new)
+        done = [ready for ready in batch if ready.change.uri not in failed]
+        self._refused.update(failed)
+        await self._in_worker(self._store_intent, new)
+        # A change that was applied alone was flushed with all before it.
+        unflushed = None if len(failed) < len(new) else ()
+        await self._in_worker(self._commit, done, *self._to_store(done), unflushed)
+        return failed
 
     def _report(self, batch: list[PreparedChange], failed: Mapping[str, RsnotifyError]) -> None:
         done = [ready for ready in batch if ready.change.uri not in failed]
@@ -502,11 +548,24 @@ class Applier:
                 applied = self._handler.apply([ready.received() for ready in batch])
                 assert applied is not None, "an `apply` that is no coroutine is called in a thread"
                 await applied
+        except StoreUnavailable:
+            raise
         except (Exception, asyncio.CancelledError) as error:
             if _is_cancelled():
                 raise
-            return _reason(error)
+            return self._failure(error)
         return None
+
+    def _failure(self, error: BaseException) -> str:
+        """Return why the handler failed; log the traceback of each new kind of error."""
+        # The handler is not ours: whatever it raises, following must continue.
+        places = [(frame.filename, frame.lineno) for frame in extract_tb(error.__traceback__)[-1:]]
+        kind = type(error), *places
+        is_known = kind in self._logged or isinstance(error, RsnotifyError | OSError)
+        level = logging.DEBUG if is_known else logging.WARNING
+        logger.log(level, "the handler failed, and is called again later", exc_info=error)
+        self._logged.add(kind)
+        return _reason(error)
 
     def _apply_within(self, received: Sequence[Received]) -> None:
         within = self._within
@@ -560,8 +619,10 @@ class Applier:
                 applied = apply([ready.received() for ready in batch])
                 if applied is not None:
                     refuse_awaitable(applied)
+        except StoreUnavailable:
+            raise
         except (Exception, asyncio.CancelledError) as error:
-            return _reason(error)
+            return self._failure(error)
         return None
 
     @contextmanager
@@ -605,6 +666,6 @@ def _is_cancelled() -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    # The handler is not ours: whatever it raises, following must continue.
-    logger.debug("the handler failed", exc_info=error)
-    return str(error) or type(error).__name__
+    if isinstance(error, RsnotifyError | OSError):
+        return str(error) or type(error).__name__
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

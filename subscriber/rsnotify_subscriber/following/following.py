@@ -345,7 +345,9 @@ class Following:
             holding=context.handler if isinstance(context.handler, ReadableHandler) else None,
         )
         self._applier = Applier(
-            content, state, context.handler, self, context.worker, self._tasks, identity.selection
+            *(content, state, context.handler, self, context.worker, self._tasks),
+            identity.selection,
+            options.pace.retry,
         )
         state.commit_times = counters.commits
         #: The document that is being fetched, since when, and what was received before.
@@ -370,7 +372,9 @@ class Following:
         follower, progress = self._follower, self._follower.progress
         # Failures of the Source's lists come first, and those of push last.
         listed = follower.error if follower.failures else None
-        error = listed or next(iter(self._errors.values()), None) or self._push.changes.error
+        away, _ = self._applier.unavailable or (None, 0.0)
+        failed = away or next(iter(self._errors.values()), None)
+        error = listed or failed or self._push.changes.error
         doubts = {} if follower.level else follower.doubts_by_kind
         doubts |= self._other_doubts()
         return Status(
@@ -676,7 +680,13 @@ class Following:
         self._perform(self._follower.failed(change, error, self._loop.time()))
 
     def _end_if_caught_up(self) -> None:
-        if not self._once or not self._applier.idle or self._rediscovery.is_reading:
+        if not self._once:
+            return
+        if (away := self._applier.unavailable) is not None:
+            error, since = away
+            if self._loop.time() - since >= self._context.options.pace.patience:
+                self._end(error)
+        if not self._applier.idle or self._rediscovery.is_reading:
             return
         if not (self._copy.has_ended or self._follower.failures):
             return

@@ -4,6 +4,7 @@
                (`apply_unfinished`); a folder without the copy is refused (`check_folder`)
     meanwhile  the folder has to stay the same (`PresenceCheck`), and the files are compared with
                the state (`CopyCheck`): now, at each comparison with the whole set, and at intervals
+               (for a store, its `CheckedHandler` does that)
 
 The state has the size and modification time of each file. A file with another time is read: if its
 content is the same, as after a copy to a new disk, only the new time is stored. All others are
@@ -26,6 +27,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import cache
 from itertools import islice, takewhile
 from pathlib import Path
+from random import Random
 from threading import Event
 from time import monotonic
 from typing import Any, TypeVar
@@ -47,7 +49,12 @@ from rsnotify.sync.actions import Action
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.events import foreign_files
 from rsnotify_subscriber.following.push_monitor import RunContext
-from rsnotify_subscriber.handlers import LocatedHandler, Received, deferred_handler
+from rsnotify_subscriber.handlers import (
+    CheckedHandler,
+    LocatedHandler,
+    Received,
+    deferred_handler,
+)
 from rsnotify_subscriber.storage.destination_state import DestinationState, HeldFile
 from rsnotify_subscriber.storage.identity import Identity
 from rsnotify_subscriber.storage.resource_state import LOST
@@ -277,6 +284,9 @@ class CopyCheck:
     ) -> None:
         handler, options = context.handler, context.options
         self._handler = handler if isinstance(handler, LocatedHandler) else None
+        self._store = handler if isinstance(handler, CheckedHandler) else None
+        self._once, self._failed = once, ""
+        self._retry = options.pace.retry
         self._state, self._worker = context.state, context.worker
         self._can_accept = not context.identity.prefer
         self._batch = options.pace.in_flight
@@ -288,7 +298,7 @@ class CopyCheck:
         self._lost = asyncio.Event()
         self._checked_at = -_NEW
         self._scan: FileScan | None = None
-        self.has_compared = self._handler is None
+        self.has_compared = self._handler is None and self._store is None
         self._has_tried_all = False
         #: How many resources were found changed or removed since the start.
         self.damaged = 0
@@ -304,6 +314,8 @@ class CopyCheck:
     @property
     def doubt(self) -> str:
         """Why the copy may be wrong, in a sentence, or empty."""
+        if not self.has_compared and self._store is not None:
+            return self._failed or "the store has not been compared with the state of the copy yet"
         if not self.has_compared:
             return "the files of the copy have not been compared with its state yet"
         if self._state.lost:
@@ -319,7 +331,8 @@ class CopyCheck:
 
     def request(self) -> None:
         """Compare the files, as everything is compared with the Source; unless they just were."""
-        if self._handler is not None and monotonic() - self._checked_at > _NEW:
+        has_files = self._handler is not None or self._store is not None
+        if has_files and monotonic() - self._checked_at > _NEW:
             self._due.set()
 
     def find_lost(self) -> None:
@@ -335,18 +348,59 @@ class CopyCheck:
     async def run(self) -> None:
         """Compare the files now, and whenever that is due."""
         self.find_lost()
-        if self._handler is None:
-            return
+        if self._store is not None:
+            # An empty state would make all that the store has superfluous.
+            while self._follower.progress is None:  # noqa: ASYNC110 - as for the place
+                await asyncio.sleep(_FIRST_WAIT)
         verify = self._verify
         while True:
             self._due.clear()
-            await self._compare(self._handler, verify=verify)
+            if self._store is not None:
+                await self._compare_store(self._store)
+            if self._handler is not None:
+                await self._compare(self._handler, verify=verify)
+            elif self._store is None:
+                return
             verify = False
             try:
                 async with asyncio.timeout(self._every or None):
                     await self._due.wait()
             except TimeoutError:
                 pass
+
+    async def _compare_store(self, store: CheckedHandler) -> None:
+        """Compare the store, and try again until that is possible; with `once`, only once."""
+
+        def find_lost() -> int:
+            before = self._state.lost
+            return self._state.lose(list(store.find_lost(self._state.held()))) - before
+
+        failures = 0
+        while True:
+            self._checked_at = monotonic()
+            try:
+                lost = await self._in_worker(find_lost)
+                break
+            except Exception as error:  # the handler is not ours
+                reason = str(error) or type(error).__name__
+                self._failed = f"the store cannot be compared with the state of the copy: {reason}"
+                if self._once:
+                    raise StorageError(self._failed) from error
+                failures += 1
+                self.has_compared = False
+                logger.log(logging.INFO if failures > 1 else logging.WARNING, "%s", self._failed)
+                self._perform(())
+                at_least = getattr(error, "retry_after", None) or 0.0
+                await asyncio.sleep(self._retry.delay(failures, Random(), at_least=at_least))
+        if lost:
+            self.damaged += lost
+            logger.warning(
+                "%s changed or removed in the store: fetched again",
+                counted(lost, "resource was", "resources were"),
+            )
+        self.has_compared, self._failed = True, ""
+        self.find_lost()
+        self._perform(())
 
     async def _compare(self, handler: LocatedHandler, *, verify: bool) -> None:
         scan = self._scan = FileScan(handler, self._state, verify=verify)

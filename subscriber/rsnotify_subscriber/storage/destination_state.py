@@ -45,6 +45,7 @@ from rsnotify.runtime.counters import Durations
 from rsnotify.selection import Selection
 from rsnotify.sync.actions import MissingResource, Progress
 from rsnotify.sync.list_evidence import KnownLists
+from rsnotify_subscriber.handlers import HeldResource
 from rsnotify_subscriber.storage.baseline_tables import BaselineTables, EntryCounts, same_resource
 from rsnotify_subscriber.storage.identity import Identity, KnownLinks, has_moved
 from rsnotify_subscriber.storage.resource_state import (
@@ -453,6 +454,15 @@ class DestinationState:
         """Return resources in the order of their URIs; may be called in any thread."""
         with self.transactions.storage_errors():
             return [HeldFile(*row) for row in self.database.read(_HELD_FILES, (after, limit))]
+
+    def held(self) -> dict[str, HeldResource]:
+        """Return what the copy should hold, with what may be applied and is not committed."""
+        held = dict.fromkeys(self.applying(), HeldResource(None, None))
+        after = ""
+        while page := self.held_files(after, _PAGE):
+            held |= {file.uri: HeldResource(file.hash, file.length) for file in page}
+            after = page[-1].uri
+        return held
 
     def note_files(self, touched: Iterable[tuple[HeldFile, int]], lost: Iterable[HeldFile]) -> int:
         """Store new modification times of files, and which are lost, unless they changed since.

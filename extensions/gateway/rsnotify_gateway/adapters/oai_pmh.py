@@ -7,9 +7,11 @@ identifier. Records are listed with their metadata, which is hashed and not kept
   of the one before, minus an overlap, since a datestamp may be older than the instant at which the
   record becomes visible. So two changes within the granularity, a second or a day, are both seen.
 - Deletions depend on the repository (OAI-PMH §2.5.1). With `persistent`, each is seen. With
-  `transient` and `no`, the whole list is compared from time to time (`compare`), and a record that
-  it lacks is deleted only if `GetRecord` confirms that, since lists shift while they are read.
-- A record that leaves the harvested set without a deletion is seen by such a comparison only.
+  `transient` and `no`, or if `compare` is set, the whole list is compared from time to time, and a
+  record that it lacks is deleted only if `GetRecord` confirms that, since lists shift while they
+  are read.
+- A record that leaves the harvested set without a deletion, or becomes visible later after its
+  datestamp than `overlap`, is seen by such a comparison only.
 - A resumption token that has expired makes the harvest begin again where it began. A list that
   comes back to a token, or has the same pages or more of them without end, fails the check.
 """
@@ -274,7 +276,7 @@ def _instant(text: str, element: str) -> Instant:
 
 #: How often a harvest begins again because its resumption token was refused.
 _MOST_RESTARTS = 3
-_IDENTIFIER = "{identifier}"
+_IDENTIFIER, _LOCAL = "{identifier}", "{local}"
 _SECONDS = "YYYY-MM-DDThh:mm:ssZ"
 _DAYS = "YYYY-MM-DD"
 #: The most pages of a harvest, the most that are equal to an earlier one, and the most hashes by
@@ -282,6 +284,7 @@ _DAYS = "YYYY-MM-DD"
 _MOST_PAGES, _MOST_REPEATED, _MOST_KNOWN = 1_000_000, 1_000, 200_000
 #: OAI-PMH is of 2001. A clock may be in another time zone than it states.
 _FIRST_DATE, _MOST_AHEAD = datetime(2001, 1, 1, tzinfo=UTC), timedelta(days=1)
+_WEEK = 7 * 86_400.0
 _NO_RECORDS = {"noRecordsMatch"}
 _BAD_TOKEN = {"badResumptionToken"}
 #: The answers that a record is not there any more, in this format.
@@ -297,6 +300,7 @@ class OaiCursor(Struct, omit_defaults=True):
         token: The resumption token of the harvest that is under way.
         compared: When the whole list was last compared, in seconds since 1970.
         pages: The number of pages that were read of the harvest that is under way.
+        namespaces: What precedes the local parts of identifiers, if URIs are made of those.
     """
 
     since: str | None = None
@@ -304,6 +308,7 @@ class OaiCursor(Struct, omit_defaults=True):
     token: str | None = None
     compared: float | None = None
     pages: int = 0
+    namespaces: tuple[str, ...] = ()
 
 
 class OaiHarvest(Struct, frozen=True, kw_only=True):
@@ -313,14 +318,16 @@ class OaiHarvest(Struct, frozen=True, kw_only=True):
         prefix: The metadata format.
         set: The set; None for all records.
         overlap: Seconds by which harvests overlap.
-        compare: Seconds between two comparisons with the whole list.
-        uri: A template for the URIs of resources, with `{identifier}`; None for `GetRecord`.
+        compare: Seconds between two comparisons with the whole list. None is a week, or never if
+            the repository declares that it keeps all deletions.
+        uri: A template for the URIs of resources, with `{identifier}`, or with `{local}`, which is
+            `123` of `oai:repository.example:123`; None for `GetRecord`.
     """
 
     prefix: str = "oai_dc"
     set: str | None = None
     overlap: float = 60.0
-    compare: float = 7 * 86_400.0
+    compare: float | None = None
     uri: str | None = None
 
 
@@ -349,6 +356,8 @@ class OaiAdapter:
         self._harvest = harvest or OaiHarvest()
         #: The template of the URIs of records.
         self._template = None if self._harvest.uri is None else without_login(self._harvest.uri)
+        #: What precedes the local parts of the identifiers that were ever listed.
+        self._namespaces: set[str] = set()
         #: The response to `Identify`, read once per process and again before each comparison.
         self._identity: dict[str, str] = {}
 
@@ -359,19 +368,27 @@ class OaiAdapter:
         return _SECONDS if self._identity.get("granularity") == _SECONDS else _DAYS
 
     @property
-    def _shows_deletions(self) -> bool:
-        return self._identity.get("deletedRecord") == "persistent"
+    def _every(self) -> float:
+        """Seconds between two comparisons."""
+        return _WEEK if self._harvest.compare is None else self._harvest.compare
+
+    @property
+    def _is_compared(self) -> bool:
+        is_set = self._harvest.compare is not None
+        return is_set or self._identity.get("deletedRecord") != "persistent"
 
     def terms(self) -> OriginTerms:
         """Return what the repository shows, by its answer to `Identify`."""
         policy = self._identity.get("deletedRecord", "unknown")
-        every = f"at a comparison with the whole list, every {self._harvest.compare:g} seconds"
+        every = f"at a comparison with the whole list, every {self._every:g} seconds"
         deletions = {
             "persistent": "Each deletion is seen.",
             "transient": "A deletion is seen while the repository keeps it, or else " + every,
         }
+        if self._is_compared:
+            deletions["persistent"] = deletions["transient"]
         limits = []
-        if self._harvest.set is not None and not self._shows_deletions:
+        if self._harvest.set is not None and self._is_compared:
             limits.append(f"A record that leaves the set {self._harvest.set} is seen {every}.")
         elif self._harvest.set is not None:
             limits.append(
@@ -390,11 +407,12 @@ class OaiAdapter:
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
         """Harvest what changed; if it is time, compare the whole list."""
         state = OaiCursor() if cursor is None else _decode(cursor)
+        self._namespaces.update(state.namespaces)
         began = time.time()
-        due = state.compared is None or began >= state.compared + self._harvest.compare
+        due = state.compared is None or began >= state.compared + self._every
         if due or not self._identity:
             await self._identify()
-        compares = state.since is not None and due and not self._shows_deletions
+        compares = state.since is not None and due and self._is_compared
         if compares:
             state = OaiCursor(state.since, compared=state.compared)
         seen: set[str] | None = set() if compares else None
@@ -414,7 +432,12 @@ class OaiAdapter:
             missing = await self._missing(seen, known)
         compared = began if seen is not None or state.compared is None else state.compared
         done = OaiCursor(state.next_since or state.since, compared=compared)
-        yield OriginBatch(tuple(missing), _encode(done))
+        yield OriginBatch(tuple(missing), self._encode(done))
+
+    def _encode(self, cursor: OaiCursor) -> str:
+        if _LOCAL in (self._template or ""):
+            cursor.namespaces = tuple(sorted(self._namespaces))
+        return msgspec.json.encode(cursor).decode()
 
     async def _identify(self) -> None:
         response = await self._request({"verb": "Identify"})
@@ -437,11 +460,11 @@ class OaiAdapter:
             if token is not None and (problem := walk.problem(state, response, token)) is not None:
                 # The next check begins where this one did, not with the token.
                 begin = OaiCursor(state.since, compared=state.compared)
-                yield OriginBatch(tuple(entries), None if seen is not None else _encode(begin))
+                yield OriginBatch(tuple(entries), None if seen is not None else self._encode(begin))
                 raise Unavailable(self._url, problem)
             state.token = token
             # A comparison cannot be continued by another process.
-            yield OriginBatch(tuple(entries), None if seen is not None else _encode(state))
+            yield OriginBatch(tuple(entries), None if seen is not None else self._encode(state))
             if token is None:
                 return
 
@@ -482,7 +505,10 @@ class OaiAdapter:
         template = self._template
         if template is None:
             return self._url_of(self._record_arguments(identifier))
-        uri = usable_uri(template.replace(_IDENTIFIER, quote(identifier, safe="/:")))
+        namespace, local = _split(identifier)
+        self._namespaces.add(namespace)
+        named = template.replace(_IDENTIFIER, quote(identifier, safe="/:"))
+        uri = usable_uri(named.replace(_LOCAL, quote(local, safe="/:")))
         if uri is None:
             raise Unavailable(self._url, f"the template {template} makes no URI of {identifier!r}")
         return uri
@@ -497,21 +523,28 @@ class OaiAdapter:
         """Return the records that the whole list lacked, and that are confirmed not to be there."""
         found = []
         for uri, _ in await known.select(lambda uri, _: uri not in seen):
-            identifier = self._identifier(uri)
-            if identifier is None or await self._is_deleted(identifier):
+            for identifier in self._identifiers(uri):
+                if not await self._is_deleted(identifier):
+                    break
+            else:
                 found.append(MissingEntry(uri))
         return found
 
-    def _identifier(self, uri: str) -> str | None:
-        """Return the identifier of a record by its URI; None if another template made the URI."""
+    def _identifiers(self, uri: str) -> list[str]:
+        """Return the identifiers that make a URI; none if another template made it."""
         template = self._template
         if template is None:
             before, after = self._url_of(self._record_arguments("")), ""
         else:
-            before, _, after = template.partition(_IDENTIFIER)
+            placeholder = _LOCAL if _LOCAL in template else _IDENTIFIER
+            before, _, after = template.partition(placeholder)
         if not (uri.startswith(before) and uri.endswith(after)):
-            return None
-        return unquote(uri[len(before) : len(uri) - len(after)])
+            return []
+        name = unquote(uri[len(before) : len(uri) - len(after)])
+        if template is None or _LOCAL not in template:
+            return [name]
+        whole = (namespace + name for namespace in sorted(self._namespaces))
+        return [one for one in whole if _split(one)[1] == name]
 
     async def _is_deleted(self, identifier: str) -> bool:
         response = await self._request(self._record_arguments(identifier))
@@ -570,8 +603,13 @@ class _Walk:
         return None
 
 
-def _encode(cursor: OaiCursor) -> str:
-    return msgspec.json.encode(cursor).decode()
+def _split(identifier: str) -> tuple[str, str]:
+    """Return what precedes the local part of an identifier, and that (OAI Identifier Format §2)."""
+    scheme, _, rest = identifier.partition(":")
+    namespace, colon, local = rest.partition(":")
+    if scheme == "oai" and colon:
+        return f"{scheme}:{namespace}:", local
+    return "", identifier
 
 
 def _check_errors(url: str, response: OaiResponse, expected: set[str]) -> None:
