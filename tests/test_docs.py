@@ -310,7 +310,7 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", ALL_PAGES)
 def test_every_link_within_the_documentation_leads_somewhere(page: str):
     for target, anchor in re.findall(
-        r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)", (ROOT / page).read_text()
+        r"(?:\]\(|src=\"|srcset=\")(?!http)([^)#\"]*)(?:#([^)]*))?[)\"]", (ROOT / page).read_text()
     ):
         there = (ROOT / page).parent / target if target else ROOT / page
         assert there.exists(), target
@@ -402,7 +402,7 @@ def test_every_block_that_is_copied_from_the_site_runs_to_its_end(page: str):
 
 @pytest.mark.parametrize("page", ALL_PAGES)
 def test_every_picture_is_described(page: str):
-    for words in re.findall(r"!\[([^\]]*)\]\(", (ROOT / page).read_text()):
+    for words in re.findall(r"(?:!\[|alt=\")([^\]\"]*)(?:\]\(|\")", (ROOT / page).read_text()):
         assert len(words.split()) > 2, words
 
 
