@@ -24,7 +24,7 @@ GROUP := $(PIP) "pip>=25.1" && $(PIP) --group
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
-.PHONY: demo gateway-demo test check format fuzz bench fleet publishing slow recipes replay returning killing cluster-killing torture soak containers simulate matrix simulate-scale mutants power-cuts sabotage screenshots dist sbom image-sbom manifests docs docs-serve clean
+.PHONY: demo gateway-demo test check format fuzz bench fleet publishing slow recipes replay returning killing cluster-killing torture soak containers simulate matrix simulate-scale mutants power-cuts sabotage screenshots dist installs sbom image-sbom manifests docs docs-serve clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -116,6 +116,9 @@ dist: $(VENV)/ready-release ## the sdist and the wheel, checked
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --outdir $(DIST) .
 	$(BIN)/twine check --strict $(DIST)/*
 	$(BIN)/check-wheel-contents $(DIST)
+
+installs: $(VENV)/ready-dev $(VENV)/ready-release ## every way to install what make dist builds, with pip, uv and pipx
+	$(BIN)/pytest -p no:xdist tests/test_distribution.py $(ARGS)
 
 sbom: dist ## the packages that the image installs, as CycloneDX in build/rsnotify.cdx.json, whose schema is checked
 	rm -rf $(BUILD)/image

@@ -81,6 +81,7 @@ OPTIONS_OF_OTHERS = {
     *("--bind", "--no-access-log", "--preload", "--threads", "--workers"),
     *("--fspath", "--identifier", "--server", "--skip-redirects", "--urlpath"),
     *("--delta", "--history", "--kill-ways", "--tables"),
+    *("--dest", "--find-links", "--no-index", "--repository", "--rm", "--upgrade", "--yes"),
     *("--help", "--help-all"),
 }
 #: The tests that execute the blocks of a page, but those here and in test_roles.py.
