@@ -75,7 +75,7 @@ OPTIONS_OF_OTHERS = {
     *("--hypothesis-seed", "--minutes", "--rounds", "--seed"),
     *("--from-file", "--kustomize", "--namespace", "--filename", "--for"),
     *("--replicas", "--set", "--stdin"),
-    *("--rm", "--no-deps", "--entrypoint"),
+    *("--rm", "--no-deps", "--entrypoint", "--build"),
     "--upgrade",
     *("--cluster", "--routes"),
     *("--bind", "--no-access-log", "--preload", "--threads", "--workers"),
