@@ -62,6 +62,7 @@ OPTIONS_OF_OTHERS = {
     "--now",
     "--strict",
     *("--hypothesis-seed", "--minutes", "--rounds", "--seed"),
+    *("--from", "--network", "--spec"),
     *("--from-file", "--kustomize", "--namespace"),
     *("--cluster", "--routes"),
     *("--bind", "--no-access-log", "--preload", "--threads", "--workers"),
