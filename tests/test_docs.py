@@ -73,6 +73,7 @@ OPTIONS_OF_OTHERS = {
     "--now",
     "--strict",
     *("--hypothesis-seed", "--minutes", "--rounds", "--seed"),
+    *("--from", "--network", "--spec"),
     *("--from-file", "--kustomize", "--namespace"),
     *("--filename", "--for", "--replicas", "--set", "--stdin"),
     *("--dest", "--find-links", "--no-index", "--repository", "--upgrade", "--yes"),
