@@ -16,7 +16,9 @@ from tests.reader import ROOT, fences_of
 FOLDER = ROOT / "docs/recipes"
 PAGES = [*sorted(FOLDER.glob("*.md")), ROOT / "docs/from-oai-pmh.md"]
 #: The pages of the first table of the index.
-ORIGINS = re.findall(r"\]\((\w+\.md)\)", (FOLDER / "README.md").read_text().split("\n## ")[1])
+ORIGINS = sorted(
+    {*re.findall(r"\]\((\w+\.md)\)", (FOLDER / "README.md").read_text().split("\n## ")[1])}
+)
 
 
 def blocks(language: str) -> list[object]:
