@@ -47,7 +47,8 @@ class TripleStore(Store):
         }
 
     def expected(self, content: bytes) -> str:
-        return f"{content.decode().split('"')[1]}, 2 triples"
+        _, name, _ = content.decode().split('"')
+        return f"{name}, 2 triples"
 
     def damage(self, missing: str, changed: str) -> None:
         self.ask(self.updates, update=f"DELETE WHERE {{ GRAPH <{missing}> {{ ?s ?p ?o }} }}")
