@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import MAX_ENTRIES, Capability, Rel
 from rsnotify.format.reader import read_document
-from tests.interop.clients import ResyncClient, contents
+from tests.interop.clients import ResyncClient, contents, follow, is_in_step
 from tests.publisher.helpers import FakeHub, SourceProcess, Start, eventually, put
 from tests.subscriber.source import SmallSource, path_of
 
@@ -170,4 +170,25 @@ async def test_it_follows_a_source_that_sends_content_to_others(
     await asyncio.to_thread(process.wait_for_change, "updated", "a.ttl")
     await asyncio.to_thread(process.wait_for_change, "created", "b.ttl")
     await asyncio.to_thread(client.incremental, process.url)
+    assert contents(client.copy) == contents(folder)
+
+
+# Its copy is taken over.
+
+
+def test_its_copy_is_taken_over_without_fetching_it_again(
+    folder: Path, source: Start, client: ResyncClient
+):
+    write(folder, *range(10))
+    process = source(*OFTEN)
+    client.baseline(process.url)
+    (client.copy / "sub/1.ttl").write_text("damaged")
+    (client.copy / "sub/3.ttl").unlink()
+    (client.copy / "mine").write_text("of somebody else")
+    assert "must be empty" in follow(process.url, client.copy)
+    said = follow(process.url, client.copy, "--adopt")
+    assert f"1 file here is not part of the copy: {client.copy / 'mine'}" in said
+    assert contents(client.copy) == {**contents(folder), "mine": b"of somebody else"}
+    assert said.count("is fetched, as the file in its place differs") == 1
+    assert is_in_step(process.url, client.copy, "--repair", "--remove-foreign")
     assert contents(client.copy) == contents(folder)
