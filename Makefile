@@ -16,7 +16,7 @@ BUILD ?= build
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
-.PHONY: demo gateway-demo test check format fuzz bench fleet publishing slow replay returning killing cluster-killing torture soak containers simulate matrix simulate-scale mutants power-cuts sabotage screenshots dist sbom docs docs-serve clean
+.PHONY: demo gateway-demo test check format fuzz bench fleet publishing slow recipes replay returning killing cluster-killing torture soak containers simulate matrix simulate-scale mutants power-cuts sabotage screenshots dist sbom docs docs-serve clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -28,6 +28,9 @@ slow: $(VENV)/ready-dev ## the slow tests, and the longest property tests with t
 	$(BIN)/pytest -n auto --dist worksteal -m slow $(ARGS)
 	RSNOTIFY_EXAMPLES=10 $(BIN)/pytest -n auto --dist worksteal tests/core/test_selection.py \
 	  tests/core/test_follower_properties.py $(ARGS)
+
+recipes: $(VENV)/ready-dev ## try the recipes with the systems that are installed: make recipes ARGS="-k wordpress"
+	$(BIN)/pytest -m "slow or not slow" -rs tests/recipes $(ARGS)
 
 fuzz: $(VENV)/ready-fuzz ## look for input that no surface expects, guided by coverage: make fuzz SURFACE=form SECONDS=120
 	$(BIN)/python -m tests.harnesses.fuzzing.fuzz --surface "$(SURFACE)" --seconds $(SECONDS)

@@ -55,8 +55,8 @@ BRING = {
     "extensions/relay/README.md: In a program": "copy/one.ttl",
     "extensions/gateway/README.md: In a program": "state/site/documents/capabilitylist.xml",
 }
-#: Options of curl, docker, systemctl, kubectl, NATS, uvicorn, gunicorn, mypy, the examples, `make`,
-#: the matrix, and one that every command has.
+#: Options of curl, docker, systemctl, kubectl, NATS, uvicorn, gunicorn, mypy, MediaWiki, the
+#: examples, `make`, the matrix, and one that every command has.
 OPTIONS_OF_OTHERS = {
     *("--fail", "--data-binary", "--data-urlencode", "--no-buffer"),
     *("--detach", "--profile"),
@@ -66,6 +66,7 @@ OPTIONS_OF_OTHERS = {
     *("--from-file", "--kustomize", "--namespace"),
     *("--cluster", "--routes"),
     *("--bind", "--no-access-log", "--preload", "--threads", "--workers"),
+    *("--fspath", "--identifier", "--server", "--skip-redirects", "--urlpath"),
     *("--delta", "--history", "--kill-ways", "--tables"),
     *("--help", "--help-all"),
 }

@@ -12,9 +12,23 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument, TooLarge, Unavailable
+from rsnotify.errors import (
+    DocumentError,
+    FetchError,
+    InvalidDocument,
+    MalformedDocument,
+    TooLarge,
+    Unavailable,
+)
 from rsnotify_gateway.adapters import oai_pmh
-from rsnotify_gateway.adapters.oai_pmh import OaiError, OaiParser, OaiRecord, parse_response
+from rsnotify_gateway.adapters.oai_pmh import (
+    OaiAdapter,
+    OaiError,
+    OaiHarvest,
+    OaiParser,
+    OaiRecord,
+    parse_response,
+)
 from tests.gateway.checking import Checking, origin
 from tests.gateway.repositories import Items, RepositoryServer, oai_repo, pyoai
 
@@ -73,6 +87,60 @@ async def test_records_are_named_by_the_request_that_returns_them(start: Start):
     )
 
 
+LOCAL = {"uri": "https://repository.example/records/{local}/"}
+HARVEST_LOCAL = OaiHarvest(**LOCAL, **ALWAYS)
+
+
+async def test_records_are_named_by_the_local_part_of_their_identifiers(start: Start):
+    server, checking = await start(**LOCAL)
+    server.items.put("archive.example:1721.1/4: x")
+    server.items.put("plain")
+    assert await checking.check() == {
+        "https://repository.example/records/1721.1/4:%20x/": "created",
+        "https://repository.example/records/oai:plain/": "created",
+    }
+
+
+async def test_deletions_are_confirmed_by_the_whole_identifier(start: Start):
+    server, checking = await start(pyoai, "no", **ALWAYS, **LOCAL)
+    for name in ("one.example:a", "one.example:b", "two.example:c", "two.example:d", "e", "f"):
+        server.items.put(name)
+    await checking.check()
+    requested = []
+
+    def hide(arguments: dict[str, str]) -> None:
+        if arguments["verb"] == "GetRecord":
+            requested.append(arguments["identifier"])
+            server.items.items.update(hidden)
+
+    hidden = {"oai:one.example:b": server.items.items.pop("oai:one.example:b")}
+    for gone in ("two.example:d", "f"):
+        server.items.purge(gone)
+    server.before = hide
+    assert await checking.check() == {
+        "https://repository.example/records/d/": "deleted",
+        "https://repository.example/records/oai:f/": "deleted",
+    }
+    assert {"oai:one.example:d", "oai:two.example:d", "oai:f"} <= {*requested}
+
+
+async def test_identifiers_are_formed_as_before_by_another_process(start: Start):
+    server, checking = await start(pyoai, "no", **ALWAYS, **LOCAL)
+    server.items.put("one.example:a")
+    server.items.put("two.example:b")
+    await checking.check()
+    hidden = server.items.items.pop("oai:one.example:a")
+
+    def show(arguments: dict[str, str]) -> None:
+        if arguments["verb"] == "GetRecord":
+            server.items.items["oai:one.example:a"] = hidden
+
+    server.before = show
+    checking.watch.adapter = OaiAdapter(server.url, *checking.gateway._clients, HARVEST_LOCAL)
+    assert await checking.check() == {}
+    assert "https://repository.example/records/a/" in checking.resources()
+
+
 @pytest.mark.parametrize("make", [pyoai, oai_repo])
 async def test_an_empty_repository_has_no_changes(start: Start, make: Any):
     _, checking = await start(make)
@@ -126,9 +194,25 @@ async def test_a_comparison_finds_a_record_that_became_visible_later_than_it_sta
     server, checking = await start(**ALWAYS)
     server.items.put("a")
     await checking.check()
+    assert "later" not in checking.limits
     server.items.now = datetime(2020, 1, 1)
     server.items.put("b")
     assert await checking.check() == {uri("b"): "created"}
+    assert "later after their datestamp than overlap, 60 seconds" in checking.limits
+    harvest = OaiHarvest(**IDENTIFIED, **ALWAYS)
+    checking.watch.adapter = OaiAdapter(server.url, *checking.gateway._clients, harvest)
+    await checking.check()
+    assert "later after their datestamp than overlap, 60 seconds" in checking.limits
+
+
+async def test_records_that_get_other_uris_did_not_become_visible_later(start: Start):
+    server, checking = await start(**ALWAYS)
+    server.items.now = datetime(2020, 1, 1)
+    server.items.put("one.example:a")
+    await checking.check()
+    checking.watch.adapter = OaiAdapter(server.url, *checking.gateway._clients, HARVEST_LOCAL)
+    assert len(await checking.check()) == 2
+    assert "later" not in checking.limits
 
 
 async def test_a_record_that_a_list_only_skips_is_not_deleted(start: Start):
@@ -188,6 +272,44 @@ async def test_a_repository_that_refuses_all_its_tokens_is_reported(start: Start
     with pytest.raises(Unavailable, match="resumption tokens"):
         await checking.watch.check()
     assert checking.watch.last_check is None
+
+
+@pytest.mark.parametrize("status", [400, 404, 410, 422])
+async def test_an_error_of_the_protocol_may_have_a_status_of_http(start: Start, status: int):
+    server, checking = await start(oai_repo, "no", **ALWAYS)
+    server.error_status = status
+    assert await checking.check() == {}  # noRecordsMatch
+    for name in "abcdefgh":
+        server.items.put(name)
+
+    def change_once(arguments: dict[str, str]) -> None:
+        if "resumptionToken" in arguments:
+            server.before = lambda arguments: None
+            server.items.put("a", "changed meanwhile")
+
+    server.before = change_once
+    await checking.watch.check()  # badResumptionToken
+    assert set(checking.resources()) == {uri(name) for name in "abcdefgh"}
+    server.items.purge("b")
+    await checking.watch.check()  # idDoesNotExist
+    assert set(checking.resources()) == {uri(name) for name in "acdefgh"}
+
+
+@pytest.mark.parametrize("status", [400, 404, 410, 422])
+@pytest.mark.parametrize("begin", ["<html>", "", "<OAI-PMH xmlns='http://www.openarchives.org/O"])
+async def test_another_response_with_such_a_status_fails_the_check(
+    start: Start, status: int, begin: str
+):
+    server, checking = await start(pyoai, "no", **ALWAYS)
+    server.items.put("a")
+    await checking.check()
+    server.before = lambda arguments: web.Response(status=status, text=begin)
+    with pytest.raises(FetchError, match=f"the server says {status}"):
+        await checking.check()
+    server.before = lambda arguments: web.Response(status=status, body=page("", "").body)
+    with pytest.raises(FetchError, match=f"the server says {status}"):
+        await checking.check()
+    assert set(checking.resources()) == {uri("a")}
 
 
 async def test_an_interrupted_harvest_continues_with_its_token(start: Start):

@@ -79,6 +79,13 @@ class Trial(Reader):
         """Wait until no file of the copy has a text."""
         eventually(lambda: not any(text in body for body in self.copied().values()))
 
+    def has(self, name: str) -> None:
+        """Wait until the copy has a file whose path contains a name."""
+        eventually(lambda: any(name in path for path in self.copied()))
+
+    def lacks(self, name: str) -> None:
+        eventually(lambda: not any(name in path for path in self.copied()))
+
     def origin(self, name: str) -> dict[str, Any]:
         """Return what the gateway states of an origin."""
         return dict(get(self.adapt(f"{_PUSH}/{name}/origin.json")))

@@ -125,7 +125,13 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     overlap: Annotated[float, Meta(ge=0, le=3e7)] | None = None
     compare: _Seconds | None = None
     uri: (
-        Annotated[str, Meta(pattern=r"\{identifier\}", description="a URI with {identifier} in it")]
+        Annotated[
+            str,
+            Meta(
+                pattern=r"\{(identifier|local)\}",
+                description="a URI with {identifier} or {local} in it",
+            ),
+        ]
         | None
     ) = None
     event: EventMapping | None = None

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -276,7 +277,7 @@ def _instant(text: str, element: str) -> Instant:
 
 #: How often a harvest begins again because its resumption token was refused.
 _MOST_RESTARTS = 3
-_IDENTIFIER = "{identifier}"
+_IDENTIFIER, _LOCAL = "{identifier}", "{local}"
 _SECONDS = "YYYY-MM-DDThh:mm:ssZ"
 _DAYS = "YYYY-MM-DD"
 #: The most pages of a harvest, the most that are equal to an earlier one, and the most hashes by
@@ -300,6 +301,8 @@ class OaiCursor(Struct, omit_defaults=True):
         token: The resumption token of the harvest that is under way.
         compared: When the whole list was last compared, in seconds since 1970.
         pages: The number of pages that were read of the harvest that is under way.
+        namespaces: What precedes the local parts of identifiers, if URIs are made of those.
+        late: The last time at which a comparison found a record that no harvest could find.
     """
 
     since: str | None = None
@@ -307,6 +310,8 @@ class OaiCursor(Struct, omit_defaults=True):
     token: str | None = None
     compared: float | None = None
     pages: int = 0
+    namespaces: tuple[str, ...] = ()
+    late: str | None = None
 
 
 class OaiHarvest(Struct, frozen=True, kw_only=True):
@@ -318,7 +323,8 @@ class OaiHarvest(Struct, frozen=True, kw_only=True):
         overlap: Seconds by which harvests overlap.
         compare: Seconds between two comparisons with the whole list. None is a week, or never if
             the repository declares that it keeps all deletions.
-        uri: A template for the URIs of resources, with `{identifier}`; None for `GetRecord`.
+        uri: A template for the URIs of resources, with `{identifier}`, or with `{local}`, which is
+            `123` of `oai:repository.example:123`; None for `GetRecord`.
     """
 
     prefix: str = "oai_dc"
@@ -353,6 +359,9 @@ class OaiAdapter:
         self._harvest = harvest or OaiHarvest()
         #: The template of the URIs of records.
         self._template = None if self._harvest.uri is None else without_login(self._harvest.uri)
+        #: What precedes the local parts of the identifiers that were ever listed.
+        self._namespaces: set[str] = set()
+        self._late: str | None = None
         #: The response to `Identify`, read once per process and again before each comparison.
         self._identity: dict[str, str] = {}
 
@@ -390,6 +399,12 @@ class OaiAdapter:
                 f"A record that leaves the set {self._harvest.set} is seen only if the repository "
                 "lists it as deleted."
             )
+        if self._late is not None:
+            limits.append(
+                "Records became visible later after their datestamp than overlap, "
+                f"{self._harvest.overlap:g} seconds, so changes may have been missed until "
+                f"{self._late}. Set a longer overlap."
+            )
         return OriginTerms(
             f"OAI-PMH 2.0, deleted records: {policy}",
             "second" if self._granularity == _SECONDS else "day",
@@ -402,6 +417,8 @@ class OaiAdapter:
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
         """Harvest what changed; if it is time, compare the whole list."""
         state = OaiCursor() if cursor is None else _decode(cursor)
+        self._namespaces.update(state.namespaces)
+        self._late = state.late
         began = time.time()
         due = state.compared is None or began >= state.compared + self._every
         if due or not self._identity:
@@ -410,9 +427,12 @@ class OaiAdapter:
         if compares:
             state = OaiCursor(state.since, compared=state.compared)
         seen: set[str] | None = set() if compares else None
+        recorded = {uri for uri, _ in await known.select(lambda *_: True)} if compares else set()
+        is_late = False
         for _ in range(_MOST_RESTARTS + 1):
             try:
                 async for batch in self._list(state, seen):
+                    is_late = is_late or (compares and _has_late(batch, recorded, state.since))
                     yield batch
                 break
             except _Restart:
@@ -424,9 +444,17 @@ class OaiAdapter:
         missing: list[MissingEntry] = []
         if seen is not None:
             missing = await self._missing(seen, known)
+            if is_late and not seen.isdisjoint(recorded):  # else, all have other URIs now
+                self._late = format_datetime(datetime.fromtimestamp(began, UTC))
         compared = began if seen is not None or state.compared is None else state.compared
         done = OaiCursor(state.next_since or state.since, compared=compared)
-        yield OriginBatch(tuple(missing), _encode(done))
+        yield OriginBatch(tuple(missing), self._encode(done))
+
+    def _encode(self, cursor: OaiCursor) -> str:
+        if _LOCAL in (self._template or ""):
+            cursor.namespaces = tuple(sorted(self._namespaces))
+        cursor.late = self._late
+        return msgspec.json.encode(cursor).decode()
 
     async def _identify(self) -> None:
         response = await self._request({"verb": "Identify"})
@@ -449,11 +477,11 @@ class OaiAdapter:
             if token is not None and (problem := walk.problem(state, response, token)) is not None:
                 # The next check begins where this one did, not with the token.
                 begin = OaiCursor(state.since, compared=state.compared)
-                yield OriginBatch(tuple(entries), None if seen is not None else _encode(begin))
+                yield OriginBatch(tuple(entries), None if seen is not None else self._encode(begin))
                 raise Unavailable(self._url, problem)
             state.token = token
             # A comparison cannot be continued by another process.
-            yield OriginBatch(tuple(entries), None if seen is not None else _encode(state))
+            yield OriginBatch(tuple(entries), None if seen is not None else self._encode(state))
             if token is None:
                 return
 
@@ -494,7 +522,10 @@ class OaiAdapter:
         template = self._template
         if template is None:
             return self._url_of(self._record_arguments(identifier))
-        uri = usable_uri(template.replace(_IDENTIFIER, quote(identifier, safe="/:")))
+        namespace, local = _split(identifier)
+        self._namespaces.add(namespace)
+        named = template.replace(_IDENTIFIER, quote(identifier, safe="/:"))
+        uri = usable_uri(named.replace(_LOCAL, quote(local, safe="/:")))
         if uri is None:
             raise Unavailable(self._url, f"the template {template} makes no URI of {identifier!r}")
         return uri
@@ -509,21 +540,28 @@ class OaiAdapter:
         """Return the records that the whole list lacked, and that are confirmed not to be there."""
         found = []
         for uri, _ in await known.select(lambda uri, _: uri not in seen):
-            identifier = self._identifier(uri)
-            if identifier is None or await self._is_deleted(identifier):
+            for identifier in self._identifiers(uri):
+                if not await self._is_deleted(identifier):
+                    break
+            else:
                 found.append(MissingEntry(uri))
         return found
 
-    def _identifier(self, uri: str) -> str | None:
-        """Return the identifier of a record by its URI; None if another template made the URI."""
+    def _identifiers(self, uri: str) -> list[str]:
+        """Return the identifiers that make a URI; none if another template made it."""
         template = self._template
         if template is None:
             before, after = self._url_of(self._record_arguments("")), ""
         else:
-            before, _, after = template.partition(_IDENTIFIER)
+            placeholder = _LOCAL if _LOCAL in template else _IDENTIFIER
+            before, _, after = template.partition(placeholder)
         if not (uri.startswith(before) and uri.endswith(after)):
-            return None
-        return unquote(uri[len(before) : len(uri) - len(after)])
+            return []
+        name = unquote(uri[len(before) : len(uri) - len(after)])
+        if template is None or _LOCAL not in template:
+            return [name]
+        whole = (namespace + name for namespace in sorted(self._namespaces))
+        return [one for one in whole if _split(one)[1] == name]
 
     async def _is_deleted(self, identifier: str) -> bool:
         response = await self._request(self._record_arguments(identifier))
@@ -546,9 +584,18 @@ class OaiAdapter:
     async def _request(self, arguments: dict[str, str]) -> OaiResponse:
         uri = self._url_of(arguments)
         parser = OaiParser()
+        response: OaiResponse | None = None
+
+        def is_error() -> bool:
+            nonlocal response
+            with suppress(DocumentError):
+                response = parser.close()
+            return response is not None and bool(response.errors)
+
         try:
-            await self._client.get(uri, parser.feed)
-            response = parser.close()
+            # Invenio's errors have the status 422, also that there is no new record.
+            await self._client.get(uri, parser.feed, is_error=is_error)
+            response = response or parser.close()
         except DocumentError as error:
             raise error.at(uri) from None
         latest = datetime.fromtimestamp(time.time(), UTC) + _MOST_AHEAD
@@ -582,8 +629,27 @@ class _Walk:
         return None
 
 
-def _encode(cursor: OaiCursor) -> str:
-    return msgspec.json.encode(cursor).decode()
+def _has_late(batch: OriginBatch, recorded: set[str], since: str | None) -> bool:
+    """Return whether a record is new, and older than the begin of the next harvest."""
+    if since is None:
+        return False
+    begin = parse_datetime(since)
+    return any(
+        isinstance(entry, SeenEntry)
+        and entry.resource.lastmod is not None
+        and entry.resource.lastmod < begin
+        and entry.resource.uri not in recorded
+        for entry in batch.entries
+    )
+
+
+def _split(identifier: str) -> tuple[str, str]:
+    """Return what precedes the local part of an identifier, and that (OAI Identifier Format §2)."""
+    scheme, _, rest = identifier.partition(":")
+    namespace, colon, local = rest.partition(":")
+    if scheme == "oai" and colon:
+        return f"{scheme}:{namespace}:", local
+    return "", identifier
 
 
 def _check_errors(url: str, response: OaiResponse, expected: set[str]) -> None:
