@@ -13,10 +13,14 @@ SEEDS ?= 1-2000
 TRIPLES ?= 500
 DIST ?= dist
 BUILD ?= build
+CHART := helm template rsnotify-hub rsnotify-hub
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Dependency groups need pip 25.1; Python 3.11 comes with an older one.
+GROUP := $(PIP) "pip>=25.1" && $(PIP) --group
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
-.PHONY: demo gateway-demo test check format fuzz bench fleet publishing slow recipes replay returning killing cluster-killing torture soak containers simulate matrix simulate-scale mutants power-cuts sabotage screenshots dist sbom docs docs-serve clean
+.PHONY: demo gateway-demo test check format fuzz bench fleet publishing slow recipes replay returning killing cluster-killing torture soak containers simulate matrix simulate-scale mutants power-cuts sabotage screenshots dist sbom manifests docs docs-serve clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -35,10 +39,11 @@ recipes: $(VENV)/ready-dev ## try the recipes with the systems that are installe
 fuzz: $(VENV)/ready-fuzz ## look for input that no surface expects, guided by coverage: make fuzz SURFACE=form SECONDS=120
 	$(BIN)/python -m tests.harnesses.fuzzing.fuzz --surface "$(SURFACE)" --seconds $(SECONDS)
 
-check: $(VENV)/ready-dev ## lint and types
+check: $(VENV)/ready-dev ## lint, and types, also those of the programs in the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.snippets $(BUILD)/snippets
 
 format: $(VENV)/ready-dev
 	$(BIN)/ruff check --fix .
@@ -90,7 +95,7 @@ simulate-scale: $(VENV)/ready-dev ## how shards move among 1,000 hub nodes, in v
 	$(BIN)/python -m benchmarks.simulate_scale $(ARGS)
 
 mutants: $(VENV)/ready-dev ## which small bugs in rsnotify/sync and format no test finds: make mutants MODULE=sync/pull
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[mutants]"
+	$(GROUP) mutants
 	nice $(BIN)/python tests/harnesses/mutants.py $(MODULE)
 
 containers: $(VENV)/ready-dev sbom ## the image and docker-compose.yml in a container engine: needs docker with docker compose
@@ -99,12 +104,12 @@ containers: $(VENV)/ready-dev sbom ## the image and docker-compose.yml in a cont
 sabotage: $(VENV)/ready-dev ## plant bugs in copies of the project, and see which tests find them: make sabotage ARGS="lease --jobs 4"
 	$(BIN)/python -m tests.harnesses.sabotage $(ARGS)
 
-screenshots: $(VENV)/ready-dev ## pictures of the demo and the dashboard, in build/screenshots
-	$(BIN)/python -m tests.screenshots $(BUILD)/screenshots
+screenshots: $(VENV)/ready-dev ## the pictures of the documentation whose pages have changed: make screenshots ARGS=demo
+	$(BIN)/python -m tests.screenshots docs/images $(ARGS)
 
 dist: $(VENV)/ready-release ## the sdist and the wheel, checked
 	rm -rf $(DIST)
-	$(BIN)/python -m build --outdir $(DIST) .
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --outdir $(DIST) .
 	$(BIN)/twine check --strict $(DIST)/*
 	$(BIN)/check-wheel-contents $(DIST)
 
@@ -112,8 +117,13 @@ sbom: dist ## what the image installs, as CycloneDX in build/rsnotify.cdx.json, 
 	rm -rf $(BUILD)/image
 	$(BIN)/python -m venv --without-pip $(BUILD)/image
 	$(BIN)/python -m pip --python $(BUILD)/image/bin/python install --quiet --disable-pip-version-check \
-	  -c constraints.txt "rsnotify[nats,uvloop,xmpp] @ file://$$(realpath $(DIST)/*.whl)"
+	  -c constraints.txt "rsnotify[hub,nats,patching,xmpp] @ file://$$(realpath $(DIST)/*.whl)"
 	$(BIN)/cyclonedx-py environment --output-reproducible -o $(BUILD)/rsnotify.cdx.json $(BUILD)/image
+
+manifests: ## deploy/kubernetes/*.yaml, from the chart: needs helm
+	cd deploy/kubernetes && $(CHART) >hub.yaml && $(CHART) --set cluster.enabled=true >cluster.yaml \
+	  && $(CHART) --set cluster.enabled=true,networkPolicy.enabled=true -s templates/networkpolicy.yaml >networkpolicy.yaml \
+	  && $(CHART) --set serviceMonitor.enabled=true -s templates/servicemonitor.yaml >servicemonitor.yaml
 
 docs: $(VENV)/ready-docs ## the documentation site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict $(ARGS)
@@ -128,23 +138,23 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/ready: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[uvloop]"
+	$(PIP) -e ".[uvloop]"
 	touch $@
 
 $(VENV)/ready-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(GROUP) dev -e .
 	touch $@ $(VENV)/ready
 
 $(VENV)/ready-release: $(VENV)/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[release]"
+	$(GROUP) release
 	touch $@
 
 # Only for `make docs`.
 $(VENV)/ready-docs: $(VENV)/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(GROUP) docs
 	touch $@
 
 # Only for `make fuzz`, and only for some versions of Python.
 $(VENV)/ready-fuzz: $(VENV)/ready-dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt atheris
+	$(PIP) atheris
 	touch $@

@@ -8,7 +8,6 @@ has the I/O that they share.
 
 from typing import TYPE_CHECKING
 
-from rsnotify.runtime import moved_modules
 from rsnotify.runtime.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
@@ -20,10 +19,13 @@ if TYPE_CHECKING:
         Gone,
         InvalidDocument,
         MalformedDocument,
+        NotCopied,
         NotFound,
+        PatchError,
         RefusedAddress,
         RsnotifyError,
         StorageError,
+        StoreUnavailable,
         TooLarge,
         Unavailable,
         WrongDocument,
@@ -42,10 +44,13 @@ else:
                 "Gone",
                 "InvalidDocument",
                 "MalformedDocument",
+                "NotCopied",
                 "NotFound",
+                "PatchError",
                 "RefusedAddress",
                 "RsnotifyError",
                 "StorageError",
+                "StoreUnavailable",
                 "TooLarge",
                 "Unavailable",
                 "WrongDocument",
@@ -66,18 +71,19 @@ __all__ = [
     "InvalidDocument",
     "Link",
     "MalformedDocument",
+    "NotCopied",
     "NotFound",
+    "PatchError",
     "RefusedAddress",
     "Rel",
     "Resource",
     "RsnotifyError",
     "Selection",
     "StorageError",
+    "StoreUnavailable",
     "TooLarge",
     "Unavailable",
     "WrongDocument",
 ]
 
-__version__ = "0.2.0"
-
-moved_modules.install()
+__version__ = "1.0.0rc1"

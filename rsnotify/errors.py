@@ -61,11 +61,14 @@ def _shortened(reason: str) -> str:
 
 
 class RsnotifyError(Exception):
-    """The base of every error that rsnotify raises."""
+    """The base of every error that rsnotify raises.
 
-    #: Seconds that the other side asked to wait before the next attempt, if it did.
+    Attributes:
+        retry_after: Seconds that the other side asked to wait before the next attempt, if it did.
+        remedy: What the user has to change, as a clause, where waiting does not help.
+    """
+
     retry_after: float | None = None
-    #: What the user has to change, as a clause, where waiting does not help.
     remedy: str | None = None
 
 
@@ -104,7 +107,7 @@ class WrongDocument(DocumentError):
 
 
 class InvalidDocument(DocumentError):
-    """A ResourceSync document that breaks a rule it cannot be used without."""
+    """A ResourceSync document that breaks a rule without which it cannot be used."""
 
 
 class TooLarge(InvalidDocument):

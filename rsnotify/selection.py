@@ -40,8 +40,8 @@ class Selection(Struct, frozen=True, omit_defaults=True):
         only: Patterns; a URI has to match one of them.
         excluded: Patterns; a URI must not match any of them.
         types: Media types, as `text/turtle` or `text/*`. If an entry has none, the name in its
-            URI decides. If that has no known type either, the resource is selected, since a
-            resource too many does less harm than a missing one.
+            URI decides. If that has no known type either, the resource is selected, since an extra
+            resource does less harm than a missing one.
         changes: Types of change. An entry of a Resource List counts as `created` if the copy
             lacks the resource, else as `updated`; a resource that is no longer listed, or no
             longer selected, counts as `deleted`. So a copy without `deleted` keeps everything.

@@ -184,6 +184,7 @@ class Machine:
         """Do what a Dockerfile says, in its order; its stages share the folder."""
         files = list(context(ROOT))
         place = ""
+        arguments = dict(one.text.split("=", 1) for one in instructions if one.name == "ARG")
         for one in instructions:
             if one.name == "WORKDIR":
                 place = self.here(one.text)
@@ -193,8 +194,10 @@ class Machine:
                 _copy(files, sources, Path(place), target)
             elif one.name == "RUN":
                 path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-                command = ["sh", "-ec", self.here(one.text)]
-                subprocess.run(command, cwd=place, env={**os.environ, "PATH": path}, check=True)
+                text = self.here(one.text)
+                assert " /usr/" not in text, "this would change the machine itself"
+                variables = {**os.environ, **arguments, "PATH": path}
+                subprocess.run(["sh", "-ec", text], cwd=place, env=variables, check=True)
 
     def start(self, image: Image, service: Mapping[str, Any]) -> Running:
         entrypoint = service.get("entrypoint", image.entrypoint)

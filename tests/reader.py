@@ -21,6 +21,7 @@ from types import MappingProxyType, TracebackType
 
 from msgspec import Struct
 
+from docs.hooks.blocks import runs_until_stopped
 from tests.ports import free_port
 from tests.publisher.helpers import eventually
 from tests.running import Running
@@ -41,15 +42,13 @@ PORTS = ("8000", "8001", "8010", "8080")
 #: The default port of each command.
 DEFAULT_PORTS = {"hub": "8080", "source": "8000", "relay": "8000", "gateway": "8000"}
 #: What the pages use of a checkout.
-CHECKOUT = (".env.example", "publisher", "subscriber")
+CHECKOUT = (".env.example", "deploy/new-env.sh", "publisher", "subscriber")
 #: What a shell does not leave as it is.
 MEANS_SOMETHING = re.compile(r"[$`\\*?\[\]~<>|&;(){}!#\n]")
 #: Nothing is known but the ports.
 NOTHING: Mapping[str, str] = MappingProxyType({})
 #: What readers of the pages have for a secret.
 TOKEN = token_hex(16)
-#: Programs that end, though they begin like those that go on.
-ENDS = tuple(f"python {one}" for one in ("-c", "-m django", "manage.py m", "manage.py startapp"))
 #: What other tests try, by the first word of the command.
 ELSEWHERE = ("docker", "git clone", "make", "pip", "python3 -m venv", ".venv/bin/pip", ". .venv/")
 #: Options that programs of the pages get here, so that they take less time.
@@ -93,7 +92,7 @@ def stories(page: str) -> list[Story]:
     """Return what can be done on a page; where it says so, one begins in an empty folder."""
     found: list[Story] = []
     for part in re.split(r"^## ", (ROOT / page).read_text(), flags=re.MULTILINE):
-        if not found or "empty folder" in part:
+        if not found or re.search(r"empty\s+folder", part):
             found.append(Story(page, part.splitlines()[0].removeprefix("# "), part))
         else:
             last = found.pop()
@@ -101,23 +100,15 @@ def stories(page: str) -> list[Story]:
     return [story for story in found if story.commands]
 
 
+def section(page: str, heading: str) -> Story:
+    """Return what can be done in one section of a page, which begins in an empty folder."""
+    _, _, rest = (ROOT / page).read_text().partition(f"\n## {heading}\n")
+    return Story(page, heading, rest.partition("\n## ")[0])
+
+
 def with_secrets(text: str) -> str:
     """Put a secret of one's own where a page has an example, as its reader has to."""
     return re.sub(r'(?<=token_sha256 = ")[^"]*', sha256(TOKEN.encode()).hexdigest(), text)
-
-
-def goes_on(command: str) -> bool:
-    """Tell whether a command runs until it is stopped; of a program only its reader knows."""
-    words = shlex.split(command, comments=True)
-    if words[0] == "python":
-        return not command.startswith(ENDS)
-    if words[0] != "rsnotify":
-        return False
-    if words[1] == "hub":
-        return len(words) == 2 or words[2].startswith("-")
-    return words[1] in ("source", "relay", "gateway") or (
-        words[1] == "follow" and "--once" not in words
-    )
 
 
 def place_of(command: str) -> str:
@@ -187,6 +178,7 @@ class Reader:
         """
         if "checkout" in story.text:
             for path in CHECKOUT:
+                (self.folder / path).parent.mkdir(exist_ok=True)
                 (self.folder / path).symlink_to(ROOT / path)
         steps = story.steps
         for (language, body), (following, output) in zip(
@@ -197,7 +189,7 @@ class Reader:
                 for command in commands:
                     if command == commands[-1] and following == "text":
                         self._follow(command, self._pattern(output))
-                    elif command in shows and not goes_on(command):
+                    elif command in shows and not runs_until_stopped(command):
                         self._follow(command, re.compile(re.escape(shows[command])))
                     else:
                         self._follow(command)
@@ -218,7 +210,7 @@ class Reader:
     def _follow(self, command: str, shows: re.Pattern[str] | None = None) -> None:
         if command.startswith(ELSEWHERE):
             return
-        if goes_on(command):
+        if runs_until_stopped(command):
             self.start(command)
             if shows:
                 self._running[command].says(shows)
@@ -286,7 +278,7 @@ class Reader:
         words = command.split()
         if words[0] in SHORTER:
             command = f"{command} {SHORTER[words[0]]}"
-        if words[0] == "rsnotify" and goes_on(command) and "--port" not in words:
+        if words[0] == "rsnotify" and runs_until_stopped(command) and "--port" not in words:
             port = DEFAULT_PORTS.get(words[1])
             command = f"{command} --port {port}" if port else command
         return self.adapt(command)

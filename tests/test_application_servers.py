@@ -97,7 +97,7 @@ def test_a_hub_delivers_to_a_destination_in_each_framework(reader: Reader, frame
     (command,) = (one for one in DESTINATIONS if ("fastapi" in one) == (framework == "FastAPI"))
     if framework == "Django":
         program = PROGRAMS["flask_destination.py"]
-        reader.write("flask_destination.py", program.partition("app = Flask")[0] + DJANGO)
+        reader.write("flask_destination.py", program.partition("app = ")[0] + DJANGO)
     (reader.folder / "data").mkdir()
     (reader.folder / "data/one").write_bytes(b"first")
     source = "rsnotify source data --base-url http://127.0.0.1:8000/data/"

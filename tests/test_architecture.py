@@ -26,8 +26,6 @@ REMAINING_IN_CYCLES = {
 }
 #: Commands, beside the modules that are named so.
 COMMANDS = {"rsnotify.__main__", "rsnotify_demo.demo", "rsnotify_hub_check.run"}
-#: It has former names of modules, and imports a module when it is imported by its former name.
-MOVED = "rsnotify.runtime.moved_modules"
 #: File names that several folders of a package may have.
 SHARED_NAMES = {"__init__", "command", "config"}
 IO_MODULES = {
@@ -135,7 +133,7 @@ def test_an_extension_imports_cores_and_no_other_extension(package: str) -> None
 def test_a_core_names_no_module_of_an_extension(package: str) -> None:
     """Nor does a core import an extension by its name in a text."""
     for name in MODULES:
-        if within(name, {package}) and name != MOVED:
+        if within(name, {package}):
             texts = {
                 node.value
                 for node in ast.walk(tree_of(name))

@@ -79,7 +79,7 @@ def test_nats_is_reached_by_the_nodes_of_the_hub_only():
 def test_both_nodes_have_the_settings_of_one_hub():
     every = services(SETTINGS)
     assert every["hub1"] == every["hub2"]
-    own = {"RSNOTIFY_HUB_STORE", "RSNOTIFY_HUB_TRUSTED_PROXIES", "RSNOTIFY_HUB_PUBLIC_URL"}
+    own = {"RSNOTIFY_HUB_STORE", "RSNOTIFY_HUB_PUBLIC_URL"}
     node, hub = every["hub1"]["environment"], every["hub"]["environment"]
     assert {name for name in node if node[name] != hub.get(name)} == own
     assert set(node) - set(hub) == own - {"RSNOTIFY_HUB_PUBLIC_URL"}
@@ -90,9 +90,9 @@ def test_both_nodes_have_the_settings_of_one_hub():
 
 
 @pytest.mark.parametrize("balancer", ["172.18.0.5", "192.168.32.2", "10.0.1.4"])
-def test_a_node_believes_the_balancer_who_the_client_is(balancer: str):
-    node = load_configuration(None, environ=services(SETTINGS)["hub1"]["environment"])
-    server = node.server
+@pytest.mark.parametrize("name", ["hub", "hub1"])
+def test_a_hub_believes_the_proxy_who_the_client_is(name: str, balancer: str):
+    server = load_configuration(None, environ=services(SETTINGS)[name]["environment"]).server
     proxies = TrustedProxies(server.trusted_proxies, server.forwarded_header)
     assert proxies.client(balancer, [("X-Forwarded-For", "203.0.113.7")]) == "203.0.113.7"
 

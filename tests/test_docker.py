@@ -7,11 +7,12 @@ import queue
 import re
 import secrets
 import shutil
+import subprocess
 import sysconfig
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -52,8 +53,8 @@ FRAGMENT = (
 SETTINGS = EXAMPLE | {name: secrets.token_hex(32) for name in SECRETS}
 
 
-#: What pip installs in the image, beside what it downloads.
-EXTRAS = r'"\.(\[[\w,]+\])"'
+#: The extras that pip installs in the image, unless the build names others.
+(EXTRAS,) = [one.text.partition("=")[2] for one in INSTRUCTIONS if one.name == "ARG"]
 
 
 class Installed:
@@ -72,9 +73,11 @@ class Installed:
         places = {
             "/opt/rsnotify": f"{folder}/opt/rsnotify",
             "/data": f"{folder}/data",
+            "/usr/local": f"{folder}/usr/local",
             "/src": f"{folder}/src",
             "/srv/docs": f"{folder}/docs",
             "0.0.0.0": "127.0.0.1",
+            "10.0.0.0": "10.0.0.0",
             "//hub:8080": f"//127.0.0.1:{self.hub}",
             "//mosquitto:1883": f"//127.0.0.1:{self.mosquitto}",
             "//source:8000": f"//127.0.0.1:{self.source}",
@@ -83,11 +86,10 @@ class Installed:
         }
         self.machine = Machine(folder, places)
         if not downloads:
-            (extras,) = re.findall(EXTRAS, (ROOT / "hub/Dockerfile").read_text())
             variables = {"base": f"{folder}/opt/rsnotify"}
             packages = Path(sysconfig.get_path("purelib", "venv", vars=variables))
             packages.mkdir(parents=True)
-            provide(packages, f"rsnotify{extras}")
+            provide(packages, f"rsnotify[{EXTRAS}]")
         self.machine.build(INSTRUCTIONS)
         shutil.copytree(ROOT / "docs", folder / "docs")
 
@@ -155,6 +157,51 @@ def test_the_example_has_no_secret_and_compose_refuses_each_that_is_missing():
         with pytest.raises(Unset, match=name):
             services(SETTINGS | {name: ""})
     assert services(SETTINGS | dict.fromkeys(OF_A_PROFILE, ""))
+
+
+@pytest.fixture
+def new_env(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return what runs deploy/new-env.sh in a checkout of its own."""
+    (tmp_path / "deploy").mkdir()
+    for name in (".env.example", "deploy/new-env.sh"):
+        shutil.copy(ROOT / name, tmp_path / name)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = ["sh", str(tmp_path / "deploy/new-env.sh"), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def test_one_command_writes_all_settings_with_new_secrets(new_env, tmp_path: Path):
+    assert new_env().returncode == 0
+    env = tmp_path / ".env"
+    assert env.stat().st_mode & 0o777 == 0o600
+    found = read_environment(env)
+    assert list(found) == list(EXAMPLE)
+    assert all(re.fullmatch(r"[0-9a-f]{64}", found[name]) for name in SECRETS)
+    assert len({found[name] for name in SECRETS}) == len(SECRETS)
+    assert all(found[name] == value for name, value in EXAMPLE.items() if value)
+    assert services(found)
+    assert new_env().returncode == 0
+    assert read_environment(env) == found
+
+
+def test_settings_that_exist_remain_and_the_missing_ones_are_added(new_env, tmp_path: Path):
+    env = tmp_path / ".env"
+    env.write_text("SOURCE_TOKEN=\n# a comment\nADMIN_TOKEN=an old one, and no end of line")
+    assert new_env("https://hub.example/", "https://source.example/data/").returncode == 0
+    found = read_environment(env)
+    assert found["ADMIN_TOKEN"] == "an old one, and no end of line"
+    assert len(found["SOURCE_TOKEN"]) == 64
+    assert set(found) == set(EXAMPLE)
+    hub = services(found)["hub"]["environment"]
+    assert hub["RSNOTIFY_HUB_PUBLIC_URL"] == "https://hub.example/"
+    assert "https://source.example/data/" in hub["RSNOTIFY_HUB_PUBLISHERS"]
+    refused = new_env("https://other.example/")
+    assert refused.returncode == 2
+    assert "RSNOTIFY_PUBLIC_URL" in refused.stderr
+    assert read_environment(env) == found
 
 
 def test_everything_is_reached_from_this_machine_only():

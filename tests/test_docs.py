@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ast
 import importlib
+import itertools
 import re
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,14 +24,19 @@ import typer
 import yaml
 
 from docs.hooks import reference
+from docs.hooks.blocks import runs_until_stopped, split
 from rsnotify.runtime.command_line import application
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub_check.run import app as hub_check
-from tests.reader import ROOT, Reader, fences_of, goes_on, lines_of, with_secrets
+from tests.reader import NAMED, ROOT, Reader, fences_of, lines_of, with_secrets
+from tests.test_roles import PAGES as ROLES
 
 PAGES = [
     f"{package}/README.md"
-    for package in ("publisher", "subscriber", "hub", "extensions/relay", "extensions/gateway")
+    for package in (
+        *("publisher", "subscriber", "hub"),
+        *("extensions/relay", "extensions/gateway", "extensions/views"),
+    )
 ]
 ALL_PAGES = sorted(
     str(path.relative_to(ROOT))
@@ -42,10 +49,15 @@ ALL_PAGES = sorted(
     )
     for path in ROOT.glob(pattern)
 )
+#: Those that tests/recipes/test_pages.py checks.
+RECIPES = [page for page in ALL_PAGES if page.startswith("docs/recipes/")]
+#: The pages on Python that are not generated.
+REFERENCE = [page for page in ALL_PAGES if page.startswith("docs/reference/")]
 #: What programs say that do not end by themselves.
 SAY = {
+    "subscriber/README.md: An index in one file": re.compile(r"updated \S+one\.ttl"),
     "subscriber/README.md: In a program": re.compile(r"updated \S+one\.ttl 14"),
-    "subscriber/README.md: What an aggregator has lost": re.compile(r"1 to be fetched again"),
+    "subscriber/README.md: When your store has lost data": re.compile(r"1 to be fetched again"),
 }
 #: The results of other such programs.
 BRING = {
@@ -70,6 +82,33 @@ OPTIONS_OF_OTHERS = {
     *("--delta", "--history", "--kill-ways", "--tables"),
     *("--help", "--help-all"),
 }
+#: The tests that execute the blocks of a page, but those here and in test_roles.py.
+EXECUTED_BY = {
+    "deploy/kubernetes/README.md": "tests/test_kubernetes.py",
+    "deploy/systemd/README.md": "tests/operations/test_systemd.py",
+    "docs/aggregator-postgresql.md": "tests/test_guides.py",
+    "docs/application-servers.md": "tests/test_application_servers.py",
+    "docs/audit.md": "tests/core/test_digest.py",
+    "docs/browser.md": "tests/hub/test_browser_page.py",
+    "docs/django.md": "tests/test_guides.py",
+    "docs/extending.md": "tests/extensions/test_extending.py",
+    "docs/from-oai-pmh.md": "tests/recipes/test_pages.py",
+    "docs/hub-behind-nginx.md": "tests/test_guides.py",
+    "docs/installing.md": "tests/test_distribution.py",
+    "docs/mqtt.md": "tests/end_to_end/test_mqtt.py",
+    "docs/scaling.md": "tests/test_scaling_page.py",
+    "docs/xmpp.md": "tests/end_to_end/test_xmpp.py",
+}
+#: Pages whose blocks another page has too, at more length, or that other tests do without reading
+#: the page.
+EXECUTED_ELSEWHERE = {
+    "README.md": "tests/demo",
+    "extensions/demo/README.md": "tests/demo",
+    "extensions/hub_check/README.md": "docs/implementing.md",
+    "extensions/jetstream/README.md": "docs/scaling.md",
+    "extensions/validation/README.md": "docs/implementing.md",
+    "extensions/xmpp/README.md": "docs/xmpp.md",
+}
 #: What pages call a database of their reader's.
 DATABASE = "postgresql://localhost/example"
 
@@ -79,9 +118,19 @@ def blocks(page: str, language: str) -> list[str]:
     return [body for name, body in fences_of((ROOT / page).read_text()) if name == language]
 
 
-def programs() -> Iterator[tuple[str, str]]:
-    for page in PAGES:
-        for section in re.split(r"^#+ ", (ROOT / page).read_text(), flags=re.MULTILINE)[1:]:
+def sections(page: str) -> list[str]:
+    """Return the sections of a page but those that a reader follows, in tests/test_roles.py."""
+    found = re.split(r"^#+ ", (ROOT / page).read_text(), flags=re.MULTILINE)[1:]
+    return [
+        section
+        for section in found
+        if not any(name == "python" and NAMED.match(body) for name, body in fences_of(section))
+    ]
+
+
+def programs(pages: list[str]) -> Iterator[tuple[str, str]]:
+    for page in pages:
+        for section in sections(page):
             parts = [body for name, body in fences_of(section) if name == "python"]
             if parts:
                 yield f"{page}: {section.splitlines()[0]}", "\n".join(parts)
@@ -91,9 +140,10 @@ def commands() -> list[tuple[str, str]]:
     return [
         (page, line)
         for page in PAGES
-        for block in blocks(page, "sh")
+        for section in sections(page)
+        for language, block in fences_of(section)
         for line in lines_of(block)
-        if line.startswith("rsnotify")
+        if language == "sh" and line.startswith("rsnotify")
     ]
 
 
@@ -122,7 +172,7 @@ def reader(tmp_path: Path, others: Reader) -> Iterator[Reader]:
         yield reader
 
 
-@pytest.mark.parametrize(("place", "program"), list(programs()), ids=lambda value: value[:60])
+@pytest.mark.parametrize(("place", "program"), list(programs(PAGES)), ids=lambda value: value[:60])
 def test_every_program_in_the_documentation_runs(
     reader: Reader, place: str, program: str, request: pytest.FixtureRequest
 ):
@@ -138,8 +188,39 @@ def test_every_program_in_the_documentation_runs(
     reader.end()
 
 
+@pytest.mark.parametrize(("place", "program"), list(programs(REFERENCE)), ids=lambda one: one[:60])
+def test_every_example_of_the_reference_runs(
+    reader: Reader,
+    place: str,
+    program: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    """In this process, to take less time. The comment after a `print` is what it prints."""
+    if DATABASE in program:
+        program = program.replace(DATABASE, request.getfixturevalue("postgresql"))
+    program = reader.adapt(program)
+    monkeypatch.chdir(reader.folder)
+    exec(compile(program, place, "exec"), {"__name__": "__main__"})
+    expected = re.findall(r"^ *print\(.*\)  # (.+)$", program, re.MULTILINE)
+    assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_every_block_is_executed_by_a_test():
+    for page in ALL_PAGES:
+        languages = {language for language, _ in fences_of((ROOT / page).read_text())}
+        if languages & {"sh", "python"} and page not in (*PAGES, *REFERENCE, *ROLES, *RECIPES):
+            assert page in {**EXECUTED_BY, **EXECUTED_ELSEWHERE}, f"no test executes {page}"
+    for page, test in EXECUTED_BY.items():
+        folder, _, name = page.rpartition("/")
+        assert name in (text := (ROOT / test).read_text()), test
+        assert folder in text, test
+    assert all((ROOT / place).exists() for place in EXECUTED_ELSEWHERE.values())
+
+
 def test_expected_results_belong_to_existing_programs():
-    assert {*SAY, *BRING} <= {place for place, _ in programs()}
+    assert {*SAY, *BRING} <= {place for place, _ in programs(PAGES)}
 
 
 @pytest.mark.parametrize(("page", "command"), commands())
@@ -155,9 +236,9 @@ def test_every_command_of_the_packages_pages_runs(reader: Reader, page: str, com
         (reader.folder / one["folder"]).mkdir()
     if words[1] == "audit":
         reader.do_once(f"rsnotify follow {words[2]} {words[3]} --once")
-    if words[1] == "hub" and not goes_on(command):
+    if words[1] == "hub" and not runs_until_stopped(command):
         reader.start("rsnotify hub")
-    if goes_on(command):
+    if runs_until_stopped(command):
         reader.start(command)
     else:
         reader.do_once(command)
@@ -236,7 +317,7 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", ALL_PAGES)
 def test_every_link_within_the_documentation_leads_somewhere(page: str):
     for target, anchor in re.findall(
-        r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)", (ROOT / page).read_text()
+        r"(?:\]\(|src=\"|srcset=\")(?!http)([^)#\"]*)(?:#([^)]*))?[)\"]", (ROOT / page).read_text()
     ):
         there = (ROOT / page).parent / target if target else ROOT / page
         assert there.exists(), target
@@ -279,14 +360,56 @@ def pages_in(navigation: Any) -> Iterator[str]:
 
 def test_every_page_is_in_the_navigation_of_the_site():
     shown = list(pages_in(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
-    # The first page of the decisions lists them.
-    pages = [page for page in ALL_PAGES if not page.startswith("docs/decisions/0")]
+    # The first page of the decisions lists them, and the site adds the recipes by itself.
+    apart = ("docs/decisions/0", "docs/recipes/")
+    pages = [page for page in ALL_PAGES if not page.startswith(apart)]
     assert sorted(shown) == sorted([*pages, *reference.PAGES])
+
+
+def test_each_role_has_a_path_of_at_most_five_pages_to_production():
+    first = ROOT / "docs/what-is-rsnotify.md"
+    roles = re.findall(r"^\| [a-z ]+ \| (\[.*) \|$", first.read_text(), re.MULTILINE)
+    assert len(roles) == 4
+    for role in roles:
+        links = re.findall(r"\]\(([^)]+)\)", role)
+        path = [first, *((first.parent / link).resolve() for link in links)]
+        assert len(path) <= 5
+        for page, following in itertools.pairwise(path):
+            _, _, end = page.read_text().rpartition("\nNext: ")
+            linked = [(page.parent / one).resolve() for one in re.findall(r"\]\(([^)#]+)", end)]
+            assert following in linked, f"{page} ends without a link to {following}"
+
+
+#: What is not read as words: blocks of code, comments, directives, and where links lead.
+NO_WORDS = re.compile(
+    r"^```.*?^```|^(?:    |::: )[^\n]*|<!--.*?-->|(?<=\])\([^)]*\)", re.DOTALL | re.MULTILINE
+)
+
+
+def words_of(page: str) -> int:
+    text = NO_WORDS.sub("", (ROOT / page).read_text())
+    return sum(re.search(r"\w", word) is not None for word in text.split())
+
+
+def test_the_documentation_has_at_most_35_000_words():
+    apart = ("docs/recipes/", "docs/decisions/", "CHANGELOG.md")
+    counted = {page: words_of(page) for page in ALL_PAGES if not page.startswith(apart)}
+    longest = sorted(counted.items(), key=lambda one: one[1], reverse=True)
+    assert sum(counted.values()) <= 35_000, f"{sum(counted.values())} words: {longest}"
+
+
+@pytest.mark.parametrize("page", ALL_PAGES)
+def test_every_block_that_is_copied_from_the_site_runs_to_its_end(page: str):
+    """A command that runs until Ctrl-C is alone in its block, which says so."""
+    text = split((ROOT / page).read_text())
+    for first, body in re.findall(r"^```(sh|\{ \.sh [^\n]*)\n(.*?)^```", text, re.DOTALL | re.M):
+        runs = [runs_until_stopped(command) for command in lines_of(body)]
+        assert runs == [True] if "Ctrl-C" in first else not any(runs), body
 
 
 @pytest.mark.parametrize("page", ALL_PAGES)
 def test_every_picture_is_described(page: str):
-    for words in re.findall(r"!\[([^\]]*)\]\(", (ROOT / page).read_text()):
+    for words in re.findall(r"(?:!\[|alt=\")([^\]\"]*)(?:\]\(|\")", (ROOT / page).read_text()):
         assert len(words.split()) > 2, words
 
 
@@ -318,6 +441,11 @@ def test_every_name_that_a_page_imports_is_public(page: str) -> None:
     found = re.findall(
         r"^ *from (rsnotify[\w.]*) import (?:\(([^)]*)\)|(.*))$", (ROOT / page).read_text(), re.M
     )
+    described: dict[str, set[str]] = defaultdict(set)
+    for reference_page in REFERENCE:
+        text = (ROOT / reference_page).read_text()
+        for package, name in re.findall(r"^::: (\S+)\.(\w+)$", text, re.MULTILINE):
+            described[package].add(name)
     for package, several, names in found:
-        public = set(importlib.import_module(package).__all__)
+        public = {*getattr(importlib.import_module(package), "__all__", ()), *described[package]}
         assert set(re.findall(r"\w+", several or names)) <= public, package

@@ -23,7 +23,7 @@ from rsnotify_publisher.config import FolderSettings, SourceConfiguration
 from rsnotify_subscriber import Limits
 from rsnotify_subscriber.fleet.configuration import FollowedSource, WebSubSettings
 from tests.reader import ROOT, fences_of
-from tests.test_docs import ALL_PAGES, options
+from tests.test_docs import ALL_PAGES, REFERENCE, options
 
 
 def commands(command: Any, words: str) -> Iterator[tuple[str, Any]]:
@@ -44,6 +44,8 @@ def test_every_command_is_there_with_its_options():
             continue  # its options are those of its subcommands, too
         for option in options(command):
             assert option in section, words
+    anchors = re.findall(r"\{ #(\S+) \}", page)
+    assert len(anchors) == len(set(anchors)) > 200
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,7 @@ def test_a_setting_without_a_meaning_is_an_error():
 
 def names() -> dict[str, Any]:
     """Return what the pages on Python describe, by the full name."""
-    pages = "\n".join(reference.PAGES[f"docs/reference/{page}.md"]() for page in reference.MODULES)
+    pages = "\n".join((ROOT / page).read_text() for page in REFERENCE)
     found = re.findall(r"^::: (.+)\.(\w+)$", pages, re.MULTILINE)
     return {
         f"{module}.{name}": getattr(importlib.import_module(module), name) for module, name in found
@@ -83,6 +85,7 @@ def names() -> dict[str, Any]:
 def test_every_public_name_is_there_and_has_a_docstring():
     described = names()
     for module in (
+        "rsnotify",
         "rsnotify_publisher",
         "rsnotify_subscriber",
         "rsnotify_relay",
@@ -92,6 +95,27 @@ def test_every_public_name_is_there_and_has_a_docstring():
             assert f"{module}.{name}" in described
     for name, value in described.items():
         assert inspect.getdoc(value), name
+
+
+def test_a_class_whose_members_are_listed_has_all_of_them():
+    listed = re.compile(r"^::: (\S+)\.(\w+)\n    options:\n      members: \[(.*?)\]", re.M | re.S)
+    found = listed.findall("\n".join((ROOT / page).read_text() for page in REFERENCE))
+    assert len(found) >= 3
+    for module, name, members in found:
+        of_class = vars(getattr(importlib.import_module(module), name))
+        described = {one for one, value in of_class.items() if inspect.getdoc(value)}
+        public = {one for one in described if not one.startswith("_")}
+        assert set(re.findall(r"\w+", members)) >= public, name
+
+
+def test_every_public_name_has_an_example_on_its_page():
+    deprecated = {
+        name for name, value in names().items() if str(value.__doc__).startswith("Deprecated")
+    }
+    for page in REFERENCE:
+        text = (ROOT / page).read_text()
+        used = {name for _, body in fences_of(text) for name in imported(body)}
+        assert set(re.findall(r"^::: (\S+)$", text, re.MULTILINE)) - deprecated <= used, page
 
 
 def imported(program: str) -> Iterator[str]:

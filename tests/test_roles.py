@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.reader import Reader, Story, stories
+from tests.reader import Reader, Story, section, stories
 
 PAGES = [
     "docs/tutorial.md",
@@ -19,9 +19,11 @@ PAGES = [
     "docs/backup.md",
 ]
 STORIES = [story for page in PAGES for story in stories(page)]
+STORIES += [section("publisher/README.md", "A Source in one file")]
 #: What commands print, sooner or later.
 SHOWS = {
     "cat copy/station1.txt": "on the hill",
+    "cat copy/shopping": "Buy milk",
     "cat copy/records/1": "<#here>",
     "rsnotify follow --config sources.toml": "2 of 2 Sources level",
     """python -c "import sqlite3; print(*sqlite3.connect('index.sqlite3').execute("""

@@ -18,13 +18,14 @@ from tests.reader import fences_of, lines_of, with_secrets
 PAGES = ("docs/scaling.md", "deploy/kubernetes/README.md")
 #: The commands that are not run here, by their beginning, and why.
 ELSEWHERE = {
-    "cp .env.example": "the compose file is checked by test_docker.py and test_compose_cluster.py",
+    "sh deploy/new-env.sh": "test_docker.py runs it",
     "docker compose": "there need be no engine; test_compose_cluster.py does what compose would",
     "curl --fail http://127.0.0.1:8090/readyz": "test_compose_cluster.py asks the balancer this",
     "export RSNOTIFY_HUB_STORE": "the tests of the cluster start such nodes",
     "rsnotify hub --port": "the tests of the cluster start such nodes",
     "rsnotify hub export": "hub/transfer/test_commands.py moves and restores hubs with it",
     "rsnotify hub import": "hub/transfer/test_commands.py moves and restores hubs with it",
+    "helm": "there is no cluster; test_kubernetes.py renders the chart",
     "kubectl": "there is no cluster; test_kubernetes.py renders and validates what is applied",
 }
 SERVERS = "for n in 1 2 3; do"

@@ -1,22 +1,23 @@
 """Collects the pages of the site: those of the repository, what they link to, and the reference.
 
 Every file keeps its path in the repository, so that relative links are the same in both.
-
-A page marks the place of a screenshot by a comment, `<!-- screenshot NAME: description -->`. The
-site shows it in light or dark if `make screenshots` has written it, and nothing otherwise.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from posixpath import dirname, join, normpath
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
+from mkdocs.structure import StructureItem
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from mkdocs.utils import get_relative_url
 
+from docs.hooks.blocks import split
 from docs.hooks.reference import PAGES as GENERATED
 
 ROOT = Path(__file__).parents[2]
@@ -29,9 +30,8 @@ Object.keys(localStorage).filter(key => key.endsWith("__palette")).forEach(
     key => localStorage.removeItem(key));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => location.reload());
 """
-_ASSETS = ("docs/images/*", "build/screenshots/*.png")
-_SCREENSHOT = re.compile(r"<!-- screenshot (\w+): ([^\]]+?) -->")
-_FORMS = ("light", "dark")
+#: A picture in light or dark, whose address MkDocs leaves as it is.
+_PICTURE = re.compile(r"(<(?:img|source) [^>]*?\bsrc(?:set)?=\")(?!https?:)([^\"]+)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -40,8 +40,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     paths = dict.fromkeys(pages)
     for page in pages:
         paths |= dict.fromkeys(_targets(page))
-    for pattern in _ASSETS:
-        paths |= dict.fromkeys(ROOT.glob(pattern))
+    paths |= dict.fromkeys(ROOT.glob("docs/images/*"))
     found = [_file(str(path.relative_to(ROOT)), config) for path in paths]
     for path, text in GENERATED.items():
         found.append(File.generated(config, path, content=text()))
@@ -70,29 +69,38 @@ def _destination(path: str) -> str:
 
 
 def on_post_page(output: str, page: Page, **_: object) -> str:
-    """Return the page with the colours of the system; raise an error if it needs another host."""
+    """Return the page with the colours of the system.
+
+    Raises:
+        PluginError: The page needs another host, or has no link to another page of its section.
+    """
     if elsewhere := _ELSEWHERE.search(output):
         raise PluginError(f"{page.file.src_uri} would load {elsewhere[0]}")
+    for other in _pages_in(page.ancestors[-1:]):
+        link = get_relative_url(other.url, page.url)
+        if other is not page and f'href="{link}"' not in output:
+            raise PluginError(f"{page.file.src_uri} has no link to {other.file.src_uri}")
     output = output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
     return output.replace("</head>", f"<script>{_COLOURS}</script></head>", 1)
 
 
+def _pages_in(items: Sequence[StructureItem]) -> Iterator[Page]:
+    for item in items:
+        if isinstance(item, Page):
+            yield item
+        yield from _pages_in(item.children or [])
+
+
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Return the text as Python-Markdown reads it, with the screenshots that exist."""
+    """Return the text as Python-Markdown reads it, with pictures at their places in the site.
 
-    def pictures(found: re.Match[str]) -> str:
-        name, description = found.groups()
-        files = [f"build/screenshots/{name}-{form}.png" for form in _FORMS]
-        if not all((ROOT / file).is_file() for file in files):
-            return ""
-        up = "../" * page.file.src_uri.count("/")
-        words = " ".join(description.split())
-        # The theme shows the one that has the colours of the page.
-        return "\n".join(
-            f"![{words}]({up}{file}#only-{form}){{ loading=lazy }}"
-            for file, form in zip(files, _FORMS, strict=True)
-        )
+    Each command that runs until Ctrl-C has a block of its own.
+    """
+    folder = dirname(page.file.src_uri)
 
-    markdown = _SCREENSHOT.sub(pictures, markdown)
+    def place(found: re.Match[str]) -> str:
+        return found[1] + get_relative_url(normpath(join(folder, found[2])), page.url)
+
+    markdown = split(_PICTURE.sub(place, markdown))
     # It needs four spaces below an item.
     return re.sub(r"^ {2}(?=[-*] )", "    ", markdown, flags=re.MULTILINE)

@@ -1,24 +1,21 @@
-"""The pages of the reference, generated from commands, settings, docstrings, rules and figures.
+"""The pages of the reference that are generated from commands, settings, rules and figures.
 
 `PAGES` has a function for each page, which returns its Markdown.
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, get_type_hints
 
-import typer
 from msgspec.structs import fields
 from prometheus_client import Metric
-from typer.testing import CliRunner
 
 from benchmarks import capacity as cluster_capacity
+from docs.hooks.commands import command_line
 from docs.hooks.settings import configuration, type_name
-from rsnotify.runtime.command_line import EXIT_CODES, application
 from rsnotify_hub.admin.api import describe
 from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.metrics import metric_families
@@ -32,104 +29,10 @@ from rsnotify_hub.transfer.files import (
     ExportEnd,
     ExportHeader,
 )
-from rsnotify_hub_check.run import app as hub_check
 from rsnotify_publisher import SourceMetrics
 from rsnotify_subscriber import Fleet, FollowMetrics
 from rsnotify_validation import RULES, Rule
 from rsnotify_validation.rules import DOCUMENT_RULES, TREE_RULES, VALUE_RULES
-
-#: The public names that no package exports by itself, because they need an extra, or are shared.
-MODULES: dict[str, dict[str, list[str] | None]] = {
-    "publisher": {
-        "rsnotify_publisher": None,
-        "rsnotify_publisher.outbox": None,
-        "rsnotify_publisher.outbox.postgresql": ["PostgreSQLQueue"],
-        "rsnotify_publisher.outbox.sqlalchemy": ["SQLAlchemyOutbox", "SQLAlchemyQueue"],
-    },
-    "subscriber": {
-        "rsnotify_subscriber": None,
-        "rsnotify_subscriber.events": None,
-        "rsnotify_subscriber.storage.postgresql": ["PostgreSQLState"],
-    },
-    "relay-gateway": {"rsnotify_relay": None, "rsnotify_gateway": None},
-    "common": {
-        "rsnotify": None,
-        "rsnotify.sync.pace": ["Pace"],
-        "rsnotify.runtime.mqtt_broker": ["BrokerLogin"],
-        "rsnotify_xmpp": ["XmppLogin"],
-        "rsnotify.errors": [
-            *("NotCopied", "NotPermitted", "ConnectionRefused", "WrongOption", "SeveralSets"),
-            "PatchError",
-        ],
-    },
-}
-
-
-# The command line
-
-
-def command_line() -> str:
-    """Return the help of every command."""
-    lines = [
-        "# Command line",
-        "Each option is an environment variable too. `--json` writes what a program can read.",
-        "`rsnotify --install-completion` enables shell completion.\n",
-        "## Exit codes\n",
-        _table(("code", "meaning"), EXIT_CODES.items()),
-        "",
-    ]
-    for words, text in helps():
-        lines += [
-            f"{'###' if len(words) > 2 else '##'} {' '.join(words)}\n",
-            "```text",
-            text,
-            "```",
-        ]
-    return "\n".join(lines)
-
-
-def helps() -> Iterator[tuple[list[str], str]]:
-    """Yield the words of each command, with its help."""
-    for name, app in (("rsnotify", application()), ("rsnotify-hub-check", hub_check)):
-        command = typer.main.get_command(app)
-        for words in _tree(command, typer.Context(command), [name]):
-            shown = CliRunner().invoke(
-                app, [*words[1:], "--help-all"], prog_name=name, terminal_width=82
-            )
-            yield words, shown.output.strip()
-
-
-def _tree(command: Any, context: Any, words: list[str]) -> Iterator[list[str]]:
-    yield words
-    for name in command.list_commands(context) if hasattr(command, "list_commands") else ():
-        yield from _tree(command.get_command(context, name), context, [*words, name])
-
-
-# Python
-
-
-def exported(module: str, names: list[str] | None) -> list[str]:
-    """Return the public names of a module; without `__all__`, those of the classes it defines."""
-    if names is not None:
-        return names
-    found = importlib.import_module(module)
-    classes = [name for name, value in vars(found).items() if inspect.isclass(value)]
-    own = [name for name in classes if getattr(found, name).__module__ == module]
-    return list(getattr(found, "__all__", [name for name in own if not name.startswith("_")]))
-
-
-def python(page: str) -> Callable[[], str]:
-    """Return the function of a page with what modules export."""
-
-    def text() -> str:
-        parts = [f"# Python: {page.replace('-', ' and ')}"]
-        for module, names in MODULES[page].items():
-            parts.append(f"Import from `{module}`:")
-            parts += [f"::: {module}.{name}" for name in exported(module, names)]
-        return "\n\n".join(parts)
-
-    return text
-
 
 # The admin API
 
@@ -368,7 +271,6 @@ def capacity() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/command-line.md": command_line,
     "docs/reference/configuration.md": configuration,
-    **{f"docs/reference/{page}.md": python(page) for page in MODULES},
     "docs/reference/admin-api.md": admin_api,
     "docs/reference/metrics.md": metrics,
     "docs/reference/export.md": export_format,

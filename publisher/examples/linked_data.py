@@ -108,7 +108,7 @@ class ObservationFeed:
                 yield
 
         app = web.Application()
-        app.add_routes(routes(self.publisher, "/"))
+        app.add_routes(routes(self.publisher))
         app.router.add_get("/graphs/{name:.*}", resource)
         app.cleanup_ctx.append(publishing)
         return app

@@ -2,7 +2,7 @@
 
     python publisher/examples/outbox_aiohttp.py postgresql://localhost/example 8000
 
-PUT a document at /NAME, and find it in /data/changelist.xml.
+PUT a document at /data/NAME, and find it in /data/changelist.xml.
 """
 
 from __future__ import annotations
@@ -29,8 +29,18 @@ async def put(request: web.Request) -> web.Response:
     name, body = request.match_info["name"], await request.text()
     async with await psycopg.AsyncConnection.connect(DATABASE) as connection:
         await connection.execute(KEEP, (name, body))
-        await outbox.aupdated(connection, BASE + name, length=len(body.encode()))
+        await outbox.aupdated(connection, BASE + name, content=body.encode(), type="text/plain")
     return web.Response(status=204)
+
+
+async def get(request: web.Request) -> web.Response:
+    """Return a document."""
+    query = "SELECT body FROM documents WHERE name = %s"
+    async with await psycopg.AsyncConnection.connect(DATABASE) as connection:
+        found = await (await connection.execute(query, (request.match_info["name"],))).fetchone()
+    if found is None:
+        raise web.HTTPNotFound
+    return web.Response(text=found[0])
 
 
 def main() -> None:
@@ -45,9 +55,9 @@ def main() -> None:
             yield
 
     app = web.Application()
-    app.router.add_put("/{name}", put)
+    application(publisher, app)
+    app.add_routes([web.put("/data/{name}", put), web.get("/data/{name}", get)])
     app.cleanup_ctx.append(forwarding)
-    app.add_subapp("/data/", application(publisher))
     web.run_app(app, host="127.0.0.1", port=PORT, print=None)
 
 

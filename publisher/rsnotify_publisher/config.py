@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from rsnotify.runtime.mqtt_broker import login_of
 from rsnotify.runtime.settings import Settings, SettingsFile, convert_settings
-from rsnotify.runtime.transports import login_of_settings
+from rsnotify.runtime.transports import logins_of_settings
 from rsnotify_publisher.hubs import Hub, check_token, parse_hubs
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.view import check_views
@@ -97,7 +97,7 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             self.advertise,
             login=login,
             version=self.mqtt_version,
-            xmpp=login_of_settings("xmpp", self),
+            logins=logins_of_settings("xmpp", self),
         )
 
     def options_of(self, folder: FolderSettings | None = None) -> Options:

@@ -131,6 +131,7 @@ class SourceDescription(Startable):
             raise
 
     def close(self) -> None:
+        """Close the Publisher of each set."""
         close_all(self.sets)
 
 

@@ -25,8 +25,9 @@ class Hub(Struct, frozen=True):
     """One hub, which may be a cluster of several nodes.
 
     Args:
-        uri: Where fragments go, at the first node: `http(s)` is POSTed to, `ws(s)` is a WebSocket,
-            the schemes of MQTT name a broker, and others what installed packages offer.
+        uri: Where fragments are sent, at the first node: by POST to `http(s)`, over a WebSocket to
+            `ws(s)`, to a broker with the schemes of MQTT, and to others as installed packages
+            offer.
         advertised: The URLs for Destinations, WebSub first.
         token: The bearer token that this hub requires from a Source.
         login: The login at a broker, of the type that its transport has.
@@ -100,7 +101,6 @@ def parse_hub(
     *,
     login: BrokerLogin = ANONYMOUS,
     version: str = "5",
-    xmpp: Struct | None = None,
     logins: Mapping[str, Struct] = MappingProxyType({}),
 ) -> Hub:
     """Read a hub as a user names it.
@@ -118,15 +118,13 @@ def parse_hub(
         token: The bearer token for this hub.
         login: The login at a broker.
         version: The version of MQTT, `5` or `3.1.1`.
-        xmpp: The account that publishes at a PubSub service, an `XmppLogin`.
-        logins: The logins of other transports, by the scheme of their URLs.
+        logins: The logins of other transports, by the scheme of their URLs: an `XmppLogin` as
+            `xmpp`.
 
     Raises:
         ConfigurationError: It is not the URL of a hub, or it holds a password; or no header can
             carry the token, the login is unusable, or the nodes have different transports.
     """
-    if xmpp is not None:
-        logins = {**logins, "xmpp": xmpp}
     mqtt = partial(_broker, login=login, version=version)
     nodes = [_parse_node(each.strip(), token, mqtt, logins) for each in url.split(",")]
     first, *others = dict.fromkeys(nodes)
@@ -191,7 +189,7 @@ def parse_hubs(
     *,
     login: BrokerLogin = ANONYMOUS,
     version: str = "5",
-    xmpp: Struct | None = None,
+    logins: Mapping[str, Struct] = MappingProxyType({}),
 ) -> tuple[Hub, ...]:
     """Read the hubs of a Source as a user names them, as `parse_hub` does.
 
@@ -200,7 +198,7 @@ def parse_hubs(
     Raises:
         ConfigurationError: A URL is not that of a hub, or there is no hub to advertise.
     """
-    hubs = tuple(parse_hub(url, token, login=login, version=version, xmpp=xmpp) for url in urls)
+    hubs = tuple(parse_hub(url, token, login=login, version=version, logins=logins) for url in urls)
     for hub in hubs:
         transport = offered_transport(hub.uri)
         if transport is not None and not hub.login.is_given:

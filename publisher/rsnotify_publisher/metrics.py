@@ -37,7 +37,7 @@ class SourceMetrics(Collector):
     """Registers the metrics of Publishers, which are the sets of resources of one Source.
 
     Args:
-        publishers: What is measured; their figures are added up.
+        publishers: The Publishers to measure; their figures are added up.
         registry: Where the metrics are registered, as `prometheus_client.REGISTRY`; one registry
             can have these metrics once.
     """

@@ -62,9 +62,9 @@ class Options(Struct, frozen=True, kw_only=True):
     form of documents, and push.
 
     `rotate`, `keep`, `resource_list_every` and `resource_dump_every` accept cron expressions:
-    "cron:" and five fields (minute, hour, day of the month, month, day of the week), in UTC. A time
-    that passed while the Source was stopped is made up for at the next start, if that is within an
-    hour; several such times make one run.
+    "cron:" and five fields (minute, hour, day of the month, month, day of the week), in UTC. If a
+    time passes while the Source is stopped, the job runs at the next start, if that is within an
+    hour, and once for several such times.
 
     Args:
         rotate: When changes move from the open Change List to a closed one. At a count, age or

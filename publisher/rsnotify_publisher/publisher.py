@@ -106,7 +106,7 @@ class Publisher(Startable):
     one of them feeds the hubs and writes the documents, and another takes over if it dies.
 
     Args:
-        folder: Where the state is kept; the documents are in its folder `documents`.
+        state: The folder of the state; the documents are in its folder `documents`.
         base_url: The URL below which the documents are served.
         hubs: URLs of hubs, or `Hub`s made by `parse_hub` where each has its own token. One text may
             hold the URLs of all nodes of a hub, with commas between them.
@@ -121,7 +121,7 @@ class Publisher(Startable):
 
     def __init__(
         self,
-        folder: str | os.PathLike[str],
+        state: str | os.PathLike[str],
         base_url: str,
         *,
         hubs: Sequence[str | Hub] = (),
@@ -130,7 +130,7 @@ class Publisher(Startable):
         options: Options | None = None,
         **callbacks: Unpack[SourceCallbacks],
     ) -> None:
-        require("folder", folder, str | os.PathLike, "the path of a folder")
+        require("state", state, str | os.PathLike, "the path of a folder")
         require("base_url", base_url, str, "a URL as a str")
         if isinstance(hubs, str):
             raise ConfigurationError("hubs is of type str; give a list of URLs")
@@ -143,7 +143,7 @@ class Publisher(Startable):
             require_function(name, function)
         known = tuple(hub if isinstance(hub, Hub) else parse_hub(hub, token) for hub in hubs)
         self.source = SourceContext(
-            Path(folder),
+            Path(state),
             base_url,
             tuple({hub.uri: hub for hub in known}.values()),
             options or Options(),
@@ -226,15 +226,15 @@ class Publisher(Startable):
         running.add(self)
 
     def stop(self) -> None:
-        """Begin to end, so that several end at the same time; `close` waits for it."""
+        """Begin to stop, so that several can stop at the same time; `close` waits for the end."""
         with self._lock:
             if self.is_running:
                 self._election.stop()
 
     def close(self) -> None:
-        """Send the hubs what is left for `Options.grace` seconds, and end.
+        """Send the remaining changes to the hubs for at most `Options.grace` seconds, and stop.
 
-        What they did not get stays in the journal.
+        Changes that the hubs did not accept stay in the journal.
         """
         with self._lock:
             if self.is_running:

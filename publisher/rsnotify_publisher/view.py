@@ -66,7 +66,7 @@ class View(ABC):
     def documents(
         self, closed: Sequence[FinishedDocument], begin: int, entries: Sequence[bytes]
     ) -> dict[str, Chunks]:
-        """Return what is rewritten, in this order; nothing while there is nothing to show.
+        """Return the documents to rewrite, in this order; none while there is nothing to show.
 
         Args:
             closed: All closed Change Lists, oldest first.

@@ -7,7 +7,9 @@ field is `from_`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
+from hashlib import sha256
 
 from msgspec import Struct
 
@@ -146,6 +148,32 @@ class Resource(Struct, frozen=True, omit_defaults=True, gc=False):
     type: str | None = None
     links: tuple[Link, ...] = ()
     attributes: Attributes = ()
+
+    @classmethod
+    def of(
+        cls,
+        uri: str,
+        content: bytes,
+        *,
+        type: str | None = None,
+        change: ChangeType | None = None,
+        lastmod: Instant | None = None,
+        links: Iterable[Link] = (),
+    ) -> Resource:
+        """Return the resource with the length and the SHA-256 of this content.
+
+        Resource.of("https://source.example/data/res1", b"<a> <b> <c> .", type="text/turtle")
+        """
+        digest = sha256(content, usedforsecurity=False).hexdigest()
+        return cls(
+            uri,
+            lastmod,
+            change=change,
+            hash=f"sha-256:{digest}",
+            length=len(content),
+            type=type,
+            links=tuple(links),
+        )
 
     @property
     def changed_at(self) -> Instant | None:

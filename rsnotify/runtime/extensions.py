@@ -68,6 +68,11 @@ def load_extension(group: str, name: str, thing: str) -> Any:
         raise MissingExtension(f"{reason}{_remedy(group, name)}") from error
 
 
+def missing_package(thing: str, extra: str) -> MissingExtension:
+    """Return the error of a thing that needs a package of an extra, such as "an XMPP account"."""
+    return MissingExtension(f"{thing} needs another package: pip install 'rsnotify[{extra}]'")
+
+
 def extra_of(group: str, name: str) -> str | None:
     """Return the extra that installs what an extension needs, if this distribution has one."""
     return _EXTRAS.get((group, name))

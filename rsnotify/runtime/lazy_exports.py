@@ -11,6 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+#: The extra of this distribution by the package that a module imports.
+_EXTRAS = {"psycopg": "postgresql", "sqlalchemy": "sqlalchemy"}
+
 
 def lazy_exports(
     package: str, exports: Mapping[str, Sequence[str]]
@@ -21,7 +24,13 @@ def lazy_exports(
     def get(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(modules[name]), name)
+        try:
+            value = getattr(import_module(modules[name]), name)
+        except ModuleNotFoundError as error:
+            if (extra := _EXTRAS.get(error.name or "")) is None:
+                raise
+            text = f"{name} needs another package: pip install 'rsnotify[{extra}]'"
+            raise ImportError(text, name=error.name) from error
         setattr(sys.modules[package], name, value)
         return value
 

@@ -108,8 +108,8 @@ def place_of(url: str) -> ChannelPlace | None:
     return None if transport is None else transport.place(url)
 
 
-def login_of_settings(scheme: str, settings: Struct) -> Struct | None:
-    """Return the login from settings named by the scheme, as `xmpp_jid`; None if none is given."""
+def logins_of_settings(scheme: str, settings: Struct) -> dict[str, Struct]:
+    """Return the login by its scheme, from settings such as `xmpp_jid`; empty if none is given."""
     prefix = f"{scheme}_"
     given = {
         name.removeprefix(prefix): value
@@ -117,10 +117,7 @@ def login_of_settings(scheme: str, settings: Struct) -> Struct | None:
         if name.startswith(prefix) and (value := getattr(settings, name)) is not None
     }
     given.pop("password_file", None)  # it was read
-    if not given:
-        return None
-    login: Struct = transport_of(scheme).login(**given)
-    return login
+    return {scheme: transport_of(scheme).login(**given)} if given else {}
 
 
 def has_account(logins: Mapping[str, Any], scheme: str) -> bool:

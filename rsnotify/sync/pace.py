@@ -21,11 +21,11 @@ class Pace(Struct, frozen=True):
         poll: The longest time between two polls while push is down; after news they come sooner.
         poll_with_push: The time between two polls while push works; they only confirm it.
         gap_grace: How long to wait before a gap is pulled, as fragments may be out of order.
-        in_flight: How many changes may be in the course of being applied at once.
+        in_flight: How many changes may be applied at the same time.
         hold: How many changes of fragments beyond a gap are kept.
         give_up: After so many failures a resource counts as unavailable: T does not wait for it,
             and it is retried less and less often.
-        patience: The same for failures that may pass, after this time: a server that fails, is
+        patience: After this time a resource counts as unavailable, too, if its server fails, is
             busy or does not answer.
         gone_after: After returning 404 for so long a resource counts as deleted. Content may lag
             behind the entry that announces it, and T waits for it meanwhile.
@@ -41,7 +41,7 @@ class Pace(Struct, frozen=True):
         spread: The resources that a fragment names are fetched at a random moment within this
             time, so that not all subscribers send requests at once. None derives it from the
             number of subscribers, if that is known. Inline content waits for nothing.
-        rate: How many resources are fetched in a second at most; None for any number.
+        rate: The largest number of resources to fetch in a second; None for any number.
         retry: How failures are retried.
     """
 

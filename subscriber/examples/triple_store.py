@@ -57,7 +57,7 @@ class TripleStore:
         for change in changes:
             self._replace(NamedNode(change.uri), set(quads_of(change)))
         self.store.flush()
-        self._mirror.apply_blocking(changes)
+        self._mirror.apply(changes)
 
     def _replace(self, graph: NamedNode, new: set[Quad]) -> None:
         """Replace the triples of a graph; those that stay are not touched."""

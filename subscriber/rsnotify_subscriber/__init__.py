@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from rsnotify.runtime.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from rsnotify.errors import PatchError, StoreUnavailable
     from rsnotify.runtime.mqtt_broker import BrokerLogin
     from rsnotify.sync.pace import Pace
     from rsnotify.sync.retry import Retry
@@ -32,11 +31,9 @@ if TYPE_CHECKING:
     from rsnotify_subscriber.fetching.credentials import Credentials
     from rsnotify_subscriber.fleet import Fleet, Limits
     from rsnotify_subscriber.handlers import (
-        BlockingHandler,
         CheckedHandler,
         Handler,
         HeldResource,
-        PerChangeHandler,
         ReadableHandler,
         Received,
         TransactionalHandler,
@@ -65,7 +62,6 @@ else:
             "rsnotify_subscriber.metrics": ("FollowMetrics",),
             "rsnotify_subscriber.mirror": ("FolderMirror", "default_state"),
             "rsnotify_subscriber.options": ("FollowOptions",),
-            "rsnotify.errors": ("PatchError", "StoreUnavailable"),
             "rsnotify_subscriber.content.patch_functions": ("Patch",),
             "rsnotify_subscriber.events": (
                 "SyncActivity",
@@ -89,11 +85,9 @@ else:
             "rsnotify_subscriber.terms": ("Via", "WebSubTerms"),
             "rsnotify_subscriber.push.websub_callbacks": ("Callbacks", "listening"),
             "rsnotify_subscriber.handlers": (
-                "BlockingHandler",
                 "CheckedHandler",
-                "HeldResource",
-                "PerChangeHandler",
                 "Handler",
+                "HeldResource",
                 "ReadableHandler",
                 "Received",
                 "TransactionalHandler",
@@ -109,7 +103,6 @@ __all__ = [
     "BaselineBegun",
     "BaselineComplete",
     "Behind",
-    "BlockingHandler",
     "BrokerLogin",
     "Callbacks",
     "CheckedHandler",
@@ -128,8 +121,6 @@ __all__ = [
     "OfferChanged",
     "Pace",
     "Patch",
-    "PatchError",
-    "PerChangeHandler",
     "PostgreSQLState",
     "Pulling",
     "PushDown",
@@ -140,7 +131,6 @@ __all__ = [
     "Repair",
     "Retry",
     "Status",
-    "StoreUnavailable",
     "Subscriber",
     "SyncActivity",
     "TransactionalHandler",

@@ -38,7 +38,7 @@ class PushState(StrEnum):
 
 
 class ActivityKind(StrEnum):
-    """What may take long; the values can be shown."""
+    """The kinds of work that may take long; the values can be shown to users."""
 
     FINDING = "looking for the Source"
     READING = "reading"
@@ -106,8 +106,7 @@ class Status(Struct, frozen=True):
         foreign: How many files in the folder of the copy are not part of it, as found when its
             files were last compared with the state. `level` says nothing of these.
         foreign_files: The paths of the first ten of them.
-        error: The last failure that has not been made good since, in a sentence; None if there is
-            none.
+        error: The last failure that still has an effect, in a sentence; None if there is none.
         received: How many bytes of documents and content were received since the start.
         activity: What is being done that may take long, and how much of it is done; None if
             nothing is.
@@ -233,7 +232,7 @@ class PushDown(Struct, frozen=True, tag=True):
     """Changes of a topic no longer arrive from a hub, or it could not be reached.
 
     Args:
-        reason: Why; empty where the connection is not needed any more, or not offered.
+        reason: Why; empty if the connection is not needed any more, or not offered.
         left: The number of other connections by which changes of the topic still arrive.
     """
 
@@ -270,7 +269,7 @@ class LevelReached(Struct, frozen=True, tag="Level"):
 
 
 class Behind(Struct, frozen=True, tag=True):
-    """Something is missing, or may be wrong, and has been for about a second.
+    """Changes have been missing, or the copy may have been wrong, for about a second.
 
     Args:
         pending: Resources with changes that are known and not yet applied.
@@ -285,7 +284,7 @@ class Audited(Struct, frozen=True, tag=True):
     """The copy was compared with the count and digest of the whole set (docs/audit.md).
 
     Args:
-        in_step: Whether they agree; None where they cannot be compared.
+        in_step: Whether they agree; None if they cannot be compared.
         reason: The difference, or why they cannot be compared, in a sentence; empty if they agree.
     """
 

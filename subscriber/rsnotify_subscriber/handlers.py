@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -85,33 +84,25 @@ class PreparedHandler(Protocol):
 
 
 @runtime_checkable
-class BlockingHandler(Protocol):
-    """Deprecated: a `Handler` whose `apply` is plain `def` is called in a thread."""
-
-    def apply_blocking(self, changes: Sequence[Received]) -> None:
-        """Apply changes as `Handler.apply` does, in a thread that is not the event loop's."""
-
-
-@runtime_checkable
 class DeferredHandler(Protocol):
     """A handler that can make changes visible first, and flush them later, many at once.
 
-    Its `apply_blocking` flushes what was applied and not flushed before, too.
+    Its `apply` flushes what was applied and not flushed before, too.
     The state keeps the content of such changes until they are flushed. So T may cover them at once,
     and after a crash they are applied again.
     """
 
-    def apply_blocking(self, changes: Sequence[Received]) -> None:
+    def apply(self, changes: Sequence[Received]) -> None:
         """Apply changes durably, in a thread."""
 
     def apply_unflushed(self, changes: Sequence[Received]) -> None:
-        """Apply changes as `apply_blocking` does, but only as durably as the next `flush`."""
+        """Apply changes as `apply` does, but only as durably as the next `flush`."""
 
     def apply_again(self, changes: Sequence[Received]) -> None:
         """Apply changes durably that may have been applied, and not flushed, before a crash."""
 
     def flush(self) -> None:
-        """Flush all that was applied before; called in another thread, also during `apply_*`.
+        """Flush all that was applied before; called in another thread, also during `apply…`.
 
         If it has failed once, it fails until `prepare` is called.
         """
@@ -119,9 +110,9 @@ class DeferredHandler(Protocol):
 
 @runtime_checkable
 class TransactionalHandler(Protocol):
-    """A handler whose effect is committed in one transaction with T, and so comes exactly once.
+    """A handler whose effect is committed in one transaction with T, so it happens exactly once.
 
-    It needs no `apply`. Effects outside of the database may still come again.
+    It needs no `apply`. Effects outside the database may be repeated.
     """
 
     def apply_within(self, connection: Any, changes: Sequence[Received]) -> None:
@@ -201,40 +192,26 @@ def deferred_handler(handler: object) -> DeferredHandler | None:
     """
     if not isinstance(handler, DeferredHandler):
         return None
-    return handler if _is_own(handler, "apply_unflushed", "apply", "apply_blocking") else None
+    for kind in type(handler).__mro__:
+        if "apply_unflushed" in vars(kind):
+            return handler
+        if "apply" in vars(kind):
+            return None
+    return handler
 
 
 def in_thread(handler: Handler) -> Callable[[Sequence[Received]], object] | None:
     """Return the method that applies changes in a thread; None if `apply` has to be awaited."""
-    if is_plain_function(handler.apply):
-        return handler.apply
-    if isinstance(handler, BlockingHandler) and _is_own(handler, "apply_blocking", "apply"):
-        return handler.apply_blocking
-    return None
+    return handler.apply if is_plain_function(handler.apply) else None
 
 
-def _is_own(handler: object, method: str, *others: str) -> bool:
-    """Return whether no subclass replaces the others without replacing the method."""
-    for kind in type(handler).__mro__:
-        if method in vars(kind):
-            return True
-        if not vars(kind).keys().isdisjoint(others):
-            return False
-    return False
-
-
-class PerChangeHandler:
-    """A handler that calls a function with each change.
-
-    Args:
-        function: An async function of one `Received`.
-    """
+class _AsyncFunction:
+    """A handler that calls an async function with each change."""
 
     def __init__(self, function: Callable[[Received], Awaitable[None] | None]) -> None:
         self._function = function
 
     async def apply(self, changes: Sequence[Received]) -> None:
-        """Call the function with each change."""
         for change in changes:
             applied = self._function(change)
             if not inspect.isawaitable(applied):
@@ -276,7 +253,7 @@ def as_handler(handler: AnyHandler) -> Handler | TransactionalHandler:
     name = getattr(handler, "__name__", None) or type(handler).__name__
     if isinstance(handler, type):
         raise ConfigurationError(f"the handler {name} is a class; give an instance of it")
-    for method in ("apply_within", "apply_blocking", "find_lost"):
+    for method in ("apply_within", "find_lost"):
         if inspect.iscoroutinefunction(getattr(handler, method, None)):
             raise ConfigurationError(
                 f"{name}.{method} is called in a thread and not awaited; write it `def`"
@@ -284,17 +261,10 @@ def as_handler(handler: AnyHandler) -> Handler | TransactionalHandler:
     if isinstance(handler, TransactionalHandler):
         return handler
     if isinstance(handler, Handler):
-        if isinstance(handler, BlockingHandler) and not isinstance(handler, DeferredHandler):
-            warnings.warn(
-                f"{name}.apply_blocking is deprecated; write `def apply`, which is called in a "
-                "thread, too",
-                DeprecationWarning,
-                stacklevel=3,
-            )
         return handler
     if not callable(handler):
         raise ConfigurationError(
             f"the handler is of type {name}; give an object with `apply` or `apply_within`, or a "
             "function"
         )
-    return _PlainFunction(handler) if is_plain_function(handler) else PerChangeHandler(handler)
+    return _PlainFunction(handler) if is_plain_function(handler) else _AsyncFunction(handler)

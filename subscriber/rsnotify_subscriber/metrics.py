@@ -70,7 +70,7 @@ class FollowMetrics(Collector):
     """Registers the metrics of subscribers and fleets.
 
     Args:
-        followers: What is measured; their counters are added up.
+        followers: The subscribers and fleets to measure; their counters are added up.
         registry: Where the metrics are registered, as `prometheus_client.REGISTRY`; one registry
             can have these metrics once.
     """

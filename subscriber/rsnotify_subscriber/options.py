@@ -48,11 +48,10 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
             may share it.
         terms: What a relay requests of hubs over WebSub if it makes its own `callbacks`.
         mqtt: How to connect to MQTT brokers.
-        xmpp: The account by which XMPP PubSub services are used, an `XmppLogin`; without one, none
-            is.
-        logins: The logins of transports that other packages offer, by the scheme of their URLs.
-        credentials: What is sent to the origin of the Source, and to no other; by default the
-            entry of the netrc file for its host.
+        logins: The logins of other transports, by the scheme of their URLs: an `XmppLogin` as
+            `xmpp`, without which no PubSub service is used.
+        credentials: The credentials for the origin of the Source; by default the entry of the netrc
+            file for its host.
         allow_private_addresses: Whether documents may name hosts at loopback and private
             addresses. The host of the Source's URL may always have one: documents are read at
             the port of that URL, and a hub may be at any port.
@@ -82,7 +81,6 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
     callbacks: Callbacks | None = None
     terms: WebSubTerms = DEFAULT_TERMS
     mqtt: MqttOptions = DEFAULT_MQTT
-    xmpp: Struct | None = None
     logins: Mapping[str, Struct] = {}
     # Requests.
     credentials: Credentials = NO_CREDENTIALS
@@ -112,8 +110,6 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
         require_struct("selection", self.selection, Selection)
         self.selection.check()
         self.mqtt.check()
-        if self.xmpp is not None:
-            force_setattr(self, "logins", {**self.logins, "xmpp": self.xmpp})
         check_logins(self.logins)
         if self.hubs < 1:
             raise ConfigurationError(f"hubs is {self.hubs}; give 1 or more")

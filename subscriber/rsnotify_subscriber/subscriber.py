@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from time import monotonic
+from typing import Self
 
 from msgspec.structs import replace
 
@@ -252,7 +253,7 @@ class Subscriber:
         if self._following is not None:
             self._following.stop()
 
-    async def __aenter__(self) -> Subscriber:
+    async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self.run())
         return self
 

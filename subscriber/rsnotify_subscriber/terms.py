@@ -53,8 +53,8 @@ class WebSubTerms(Struct, frozen=True, kw_only=True):
             learns the URL of a callback can send content to it.
         signatures: The methods of signatures that are accepted, of `sha1`, `sha256`, `sha384` and
             `sha512`.
-        refuse: Whether content whose signature is missing or wrong is answered with 403, and not
-            as any other content is (WebSub §7.1.2). It is never used.
+        refuse: Whether content with a missing or wrong signature is answered with 403 instead of
+            2xx (WebSub §7.1.2). It is never used.
         patience: How long a hub may take to verify a subscription, and to send a whole request.
         settle: How long a hub may take to begin to deliver after the verification.
         quiet: The time without content after which the subscription is renewed, to find out

@@ -328,3 +328,11 @@ def test_the_reader_keeps_to_each_limit(
     with pytest.raises(TooLarge) as caught:
         read(refused)
     assert caught.value.entry == entry
+
+
+def test_a_resource_of_content_has_its_length_and_hash():
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-2 B.1
+    link = Link("alternate", "http://a/b")
+    assert Resource.of("http://a/", b"abc", type="text/plain", links=[link]) == Resource(
+        "http://a/", hash=f"sha-256:{digest}", length=3, type="text/plain", links=(link,)
+    )

@@ -62,7 +62,7 @@ class Counting:
         return self._mirror.held_content(uri)
 
     def apply_within(self, connection: sqlite3.Connection, changes: Sequence[Received]) -> None:
-        self._mirror.apply_blocking(changes)
+        self._mirror.apply(changes)
         connection.execute(_EFFECTS)
         connection.executemany(
             "INSERT INTO effects VALUES (?, ?, ?, ?)",
@@ -114,7 +114,7 @@ async def follow(
             hubs=arguments.hubs,
             callbacks=server.callbacks,
             allow_private_addresses=True,
-            xmpp=login_in_environment(),
+            logins={"xmpp": login_in_environment()},
         ),
         on_committed=diary.committed,
         on_event=diary.heard,

@@ -77,7 +77,7 @@ async def test_each_way_alone_leads_to_the_capability_list(
         raise web.HTTPNotFound
 
     app = web.Application()
-    for route in routes(publisher, "/data/"):
+    for route in routes(publisher):
         if way == "well-known URI" or "well-known" not in route.path:
             app.add_routes([route])
     app.router.add_get("/{name:.*}", offered)

@@ -40,12 +40,12 @@ class Place(PagePlace):
         super().__init__(folder)
         authority = Authority(folder, "ca")
         certificate, key = authority.certificate("broker.example")
-        (acl,) = re.findall(r"\n\n(    user hub\n.*?)\n\n(?! {4})", PAGE, re.DOTALL)
+        (acl,) = [block for block in blocks("text") if block.startswith("user hub\n")]
         digest = channel_topic(self.base + "channel.xml", "")
         self.broker = Mosquitto(
             folder / "broker",
             users=PASSWORDS,
-            acl=re.sub("^    ", "", acl, flags=re.MULTILINE).replace(DIGEST, digest),
+            acl=acl.replace(DIGEST, digest),
             settings=f"cafile {authority.file}\ncertfile {certificate}\nkeyfile {key}",
         )
 

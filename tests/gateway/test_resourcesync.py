@@ -359,8 +359,11 @@ async def test_robots_txt_is_respected(site: Site, source: PullOnlySource, check
     assert site.requests["/rs/capabilitylist.xml"] == 0
 
 
-async def test_our_own_publisher_without_a_hub_is_followed(site: Site, tmp_path: Path):
-    options = Options(refresh=0.01, resource_list_every=0.01, rotate="2 changes")
+@pytest.mark.parametrize("resource_list_every", [0.01, 3_600], ids=["new list", "old list"])
+async def test_our_own_publisher_without_a_hub_is_followed(
+    site: Site, tmp_path: Path, resource_list_every: float
+):
+    options = Options(refresh=0.01, resource_list_every=resource_list_every, rotate="2 changes")
     folder = tmp_path / "source"
     base = site.url("/own/")
 

@@ -8,7 +8,7 @@ import socket as sockets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, BinaryIO
 
 import aiohttp
 from aiohttp import web
@@ -191,7 +191,9 @@ class Client:
         self.needs_token = needs_token  # to administer it
         self.sockets: list[aiohttp.ClientWebSocketResponse] = []
 
-    async def publish(self, body: bytes, *, topic: str = TOPIC, **headers: str) -> tuple[int, str]:
+    async def publish(
+        self, body: bytes | BinaryIO, *, topic: str = TOPIC, **headers: str
+    ) -> tuple[int, str]:
         all_headers = {
             "Content-Type": "application/xml",
             "Link": f'<{topic}>; rel="self", <{self.url}websub>; rel="hub"',

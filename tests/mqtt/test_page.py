@@ -54,7 +54,8 @@ def of_hivemq() -> set[Right]:
 
 
 def documented() -> set[Right]:
-    return of_mosquitto("\n".join(re.findall(r"^    (user .*|topic .*)", PAGE, re.MULTILINE)))
+    [rules] = [body for name, body in fences_of(PAGE) if name == "text" and "user hub" in body]
+    return of_mosquitto(rules)
 
 
 async def test_every_command_and_program_of_the_page_works(tmp_path: Path) -> None:

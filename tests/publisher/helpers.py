@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from aiohttp import WSMsgType, web
 from msgspec.structs import replace
@@ -20,7 +21,7 @@ from msgspec.structs import replace
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Capability, Document
 from rsnotify.format.reader import read_document
-from rsnotify_publisher import Hub, Options, Publisher
+from rsnotify_publisher import Hub, Options, Publisher, application
 from tests.ports import port_for
 
 BASE = "http://source.example/data/"
@@ -203,6 +204,13 @@ async def serving(app: web.Application, port: int = 0) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def serving_documents(publisher: Publisher) -> AsyncIterator[str]:
+    """Serve the documents of a Publisher; give its base URL here, without a slash at the end."""
+    async with serving(application(publisher)) as url:
+        yield url + urlsplit(publisher.source.base_url).path.rstrip("/")
 
 
 def chain_of(fragments: list[Document]) -> list[tuple[Instant, Instant]]:

@@ -17,8 +17,15 @@ from msgspec.structs import replace
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import ChangeType, Document, Rel, Resource
 from rsnotify.format.reader import read_document
-from rsnotify_publisher import Options, Publisher, application
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually, quick_publisher, serving
+from rsnotify_publisher import Options, Publisher
+from tests.publisher.helpers import (
+    BASE,
+    PATIENCE,
+    QUICK,
+    eventually,
+    quick_publisher,
+    serving_documents,
+)
 from tests.publisher.published import recorded
 
 MEMORY = "resourcesync/changes"
@@ -64,7 +71,7 @@ async def remembering(
     tmp_path: Path, options: Options = QUICK, **settings: object
 ) -> AsyncIterator[Memory]:
     publisher = Publisher(tmp_path, BASE, options=options, **settings)  # type: ignore[arg-type]
-    async with serving(application(publisher)) as url, aiohttp.ClientSession() as session:
+    async with serving_documents(publisher) as url, aiohttp.ClientSession() as session:
         yield Memory(publisher, url, session)
 
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.reader import read_document
-from rsnotify_publisher import Options, Publisher, Record, SourceDescription, application, parse_hub
+from rsnotify_publisher import Options, Publisher, Record, SourceDescription, parse_hub
 from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.journal.journal import KEPT
 from tests.publisher.helpers import (
@@ -29,7 +29,7 @@ from tests.publisher.helpers import (
     chain_of,
     eventually,
     quick_publisher,
-    serving,
+    serving_documents,
 )
 from tests.publisher.test_journal import VERSION_1
 
@@ -241,7 +241,7 @@ async def test_heartbeats_of_notices_are_rare(tmp_path: Path, hub: FakeHub):
 
 async def test_the_channel_can_be_read_and_names_its_hubs(tmp_path: Path, hub: FakeHub):
     publisher = Publisher(tmp_path, BASE, hubs=[hub.url], options=CALM)
-    async with serving(application(publisher)) as url, aiohttp.ClientSession() as session:
+    async with serving_documents(publisher) as url, aiohttp.ClientSession() as session:
         await wait_for_notices(hub, "resourcelist.xml")
         await publisher.aupdated(BASE + "a")
         async with session.get(f"{url}/{TOPIC.removeprefix(BASE)}") as response:

@@ -394,7 +394,7 @@ async def fetched(_: str) -> bytes:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"folder": None}, "folder is of type NoneType; give the path of a folder"),
+        ({"state": None}, "state is of type NoneType; give the path of a folder"),
         ({"base_url": Path("source")}, "base_url is of type PosixPath; give a URL"),
         ({"hubs": "https://hub.example/"}, "hubs is of type str; give a list of URLs"),
         ({"hubs": [5]}, "a hub is of type int"),
@@ -405,9 +405,9 @@ async def fetched(_: str) -> bytes:
     ],
 )
 def test_an_argument_of_a_wrong_type_is_refused(given: dict[str, Any], expected: str):
-    arguments: dict[str, Any] = {"folder": "state", "base_url": BASE} | given
+    arguments: dict[str, Any] = {"state": "state", "base_url": BASE} | given
     with pytest.raises(ConfigurationError) as caught:
-        Publisher(arguments.pop("folder"), arguments.pop("base_url"), **arguments)
+        Publisher(arguments.pop("state"), arguments.pop("base_url"), **arguments)
     assert expected in str(caught.value)
 
 

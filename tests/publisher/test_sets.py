@@ -90,17 +90,16 @@ async def test_a_source_below_a_path_is_mounted_there(make: Make):
     base = f"{HOST}data/"
     sets = [make("a", base_url=f"{base}a/"), make("b", base_url=f"{base}deep/b/")]
     source = SourceDescription(base, sets)
-    below, beside = web.Application(), web.Application()
-    below.add_subapp("/data/", application(source))
-    async with serving(below) as url:
+    beside = web.Application()
+    async with serving(application(source)) as url:
         await published(source)
         assert await get(f"{url}/data/.well-known/resourcesync") == source.document()
         assert (await get(f"{url}/data/deep/b/capabilitylist.xml")).link("up") == source.uri
         # Started by the other application.
-        beside.add_routes(routes(source, "/data/"))
+        beside.add_routes(routes(source, "/elsewhere/"))
         async with serving(beside) as other:
             assert await get(f"{other}/.well-known/resourcesync") == source.document()
-            assert (await get(f"{other}/data/a/changelist.xml")).resources == ()
+            assert (await get(f"{other}/elsewhere/a/changelist.xml")).resources == ()
 
 
 def test_a_set_alone_has_a_source_description_of_its_own(make: Make, tmp_path: Path):

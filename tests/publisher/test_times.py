@@ -24,8 +24,16 @@ from aiohttp import web
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import ChangeType, Document, Resource
 from rsnotify.format.reader import read_document
-from rsnotify_publisher import Options, Publisher, application
-from tests.publisher.helpers import BASE, PATIENCE, FakeHub, chain_of, quick_publisher, serving
+from rsnotify_publisher import Options, Publisher
+from tests.publisher.helpers import (
+    BASE,
+    PATIENCE,
+    FakeHub,
+    chain_of,
+    quick_publisher,
+    serving,
+    serving_documents,
+)
 from tests.publisher.published import read, recorded
 
 Clock = Callable[[], int]
@@ -153,11 +161,12 @@ async def test_no_document_contradicts_another_or_the_clock(
     try:
         for publisher in publishers:
             publisher.start()
-        app = application(publishers[0])
+        hosted = serving_documents(publishers[0])
         if hosting == "static files":
             app = web.Application()
             app.router.add_static("/", publishers[0].source.documents_folder)
-        async with serving(app) as url, aiohttp.ClientSession() as session:
+            hosted = serving(app)
+        async with hosted as url, aiohttp.ClientSession() as session:
             assert await publishers[0].await_published(60)
             reader = Reader(session, url)
             writing = [

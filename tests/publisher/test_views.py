@@ -22,12 +22,21 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.model import ChangeType, Link, Resource
-from rsnotify_publisher import Options, Publisher, Record, application
+from rsnotify_publisher import Options, Publisher, Record
 from rsnotify_publisher.documents.change_list_files import OpenChangeList
 from rsnotify_publisher.documents.document_store import DocumentStore
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext
-from tests.publisher.helpers import BASE, PATIENCE, PORT, Clock, Start, eventually, put, serving
+from tests.publisher.helpers import (
+    BASE,
+    PATIENCE,
+    PORT,
+    Clock,
+    Start,
+    eventually,
+    put,
+    serving_documents,
+)
 from tests.publisher.published import QUIET, Published
 from tests.publisher.view_consumers import Fetch, History, LDESReader, read_iiif, state_of
 
@@ -272,7 +281,7 @@ async def test_views_are_served_with_their_types_and_pages_of_members_for_ever(t
         except urllib.error.HTTPError as error:
             return error.code, dict(error.headers)
 
-    async with serving(application(source.publisher)) as url:
+    async with serving_documents(source.publisher) as url:
         assert await source.publisher.await_published(PATIENCE)
         below = f"{url}/"
         # A page has an activity, so there is no collection before the first change.

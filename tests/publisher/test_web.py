@@ -41,6 +41,7 @@ from tests.publisher.helpers import (
     eventually,
     quick_publisher,
     serving,
+    serving_documents,
 )
 from tests.web_servers import KINDS, serving_asgi, serving_wsgi
 
@@ -74,13 +75,11 @@ def served(publisher: Publisher, kind: str) -> AbstractAsyncContextManager[str]:
 async def site(
     publisher: Publisher, client: aiohttp.ClientSession, request: pytest.FixtureRequest
 ) -> AsyncIterator[str]:
-    # An aiohttp application does not know where it is mounted.
-    path = "/" if request.param == "aiohttp" else "/data/"
     async with served(publisher, request.param) as url:
         # Over WSGI the first request starts the Publisher.
-        await (await client.get(f"{url}{path}capabilitylist.xml")).read()
+        await (await client.get(f"{url}/data/capabilitylist.xml")).read()
         assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
-        yield url + path
+        yield f"{url}/data/"
 
 
 @pytest.fixture
@@ -148,7 +147,7 @@ async def test_closed_lists_are_served_and_join_the_fresh_open_one(
     with quick_publisher(tmp_path, rotate="4 changes") as publisher:
         for number in range(20):
             publisher.updated(BASE + str(number))
-    async with serving(application(publisher)) as url:
+    async with serving_documents(publisher) as url:
         async with client.get(f"{url}/changelist-archive.xml") as answer:
             archive = read_document(await answer.read())
         closed = []
@@ -172,7 +171,7 @@ async def test_a_document_that_is_not_written_yet_gets_a_503(
         yield Resource(BASE + "a")
 
     publisher = Publisher(tmp_path, BASE, options=SLOW, resources=resources)
-    async with serving(application(publisher)) as url:
+    async with serving_documents(publisher) as url:
         async with client.get(f"{url}/resourcelist.xml") as answer:
             assert answer.status == 503
             assert int(answer.headers["Retry-After"]) > 0
@@ -183,22 +182,39 @@ async def test_a_document_that_is_not_written_yet_gets_a_503(
             assert answer.status == 200
 
 
-async def test_the_application_can_be_mounted_at_the_base_url(
+async def test_the_documents_are_added_to_an_application(
     publisher: Publisher, client: aiohttp.ClientSession
 ):
     app = web.Application()
-    app.add_subapp("/data/", application(publisher))
-    async with serving(app) as url:
+
+    async def home(_: web.Request) -> web.Response:
+        return web.Response(text="home")
+
+    app.router.add_get("/", home)
+
+    async def recording(_: web.Application) -> None:
+        assert publisher.is_running
         await publisher.aupdated(BASE + "a")
+
+    app.on_startup.append(recording)
+    assert application(publisher, app) is app
+    async with serving(app) as url:
+        assert await publisher.await_published(PATIENCE)
         async with client.get(f"{url}/data/changelist.xml") as answer:
             assert b"/data/a<" in await answer.read()
+        async with client.get(f"{url}/.well-known/resourcesync") as answer:
+            assert read_document(await answer.read()).capability == "description"
+        for path, status in (("/", 200), ("/robots.txt", 404)):
+            async with client.get(url + path) as answer:
+                assert answer.status == status
+    assert not publisher.is_running
 
 
 async def test_the_routes_include_the_well_known_uri_of_the_host(
     publisher: Publisher, client: aiohttp.ClientSession
 ):
     app = web.Application()
-    app.add_routes(routes(publisher, "/data/"))
+    app.add_routes(routes(publisher))
     async with publisher, serving(app) as url:
         assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
         for parent in ("/", "/data/"):
@@ -214,7 +230,7 @@ async def test_closed_documents_are_cached_and_live_ones_revalidated(
     with publisher:
         for number in range(20):
             publisher.updated(BASE + str(number))
-    async with serving(application(publisher)) as url:
+    async with serving_documents(publisher) as url:
         assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
         caching = {}
         for name in NAMES:
@@ -234,7 +250,7 @@ async def test_a_package_is_resumed_where_it_broke_off(
     held = {f"{BASE}{number}": Random(number).randbytes(100_000) for number in range(5)}
     publisher = quick_publisher(tmp_path, content=held.get, resource_dump_every=900)
     publisher.load(Resource(uri, length=len(body)) for uri, body in held.items())
-    async with serving(application(publisher)) as url:
+    async with serving_documents(publisher) as url:
         assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
         dump = publisher.source.documents_folder / "resourcedump.xml"
         await asyncio.to_thread(eventually, dump.exists)

@@ -35,7 +35,7 @@ async def newest(server: Prosody, uri: str) -> Document:
 
 
 async def test_changes_reach_the_node_in_a_chain_without_a_gap(tmp_path: Path, prosody: Prosody):
-    hub = parse_hub(prosody.url, xmpp=prosody.login("hub"))
+    hub = parse_hub(prosody.url, logins={"xmpp": prosody.login("hub")})
     seen: list[Document] = []
     complete = asyncio.Event()
 
@@ -65,7 +65,7 @@ async def test_changes_reach_the_node_in_a_chain_without_a_gap(tmp_path: Path, p
 async def test_what_a_service_missed_is_sent_when_it_is_back(
     tmp_path: Path, prosody: Prosody, how: signal.Signals
 ):
-    hub = parse_hub(prosody.url, xmpp=prosody.login("hub"))
+    hub = parse_hub(prosody.url, logins={"xmpp": prosody.login("hub")})
     async with quick_publisher(tmp_path / "state", hub) as publisher:
         await publisher.aupdated(BASE + "before")
         first = await newest(prosody, BASE + "before")
@@ -78,7 +78,7 @@ async def test_what_a_service_missed_is_sent_when_it_is_back(
 async def test_a_login_that_is_refused_is_a_warning(
     tmp_path: Path, prosody: Prosody, caplog: pytest.LogCaptureFixture
 ):
-    hub = parse_hub(prosody.url, xmpp=prosody.login("hub", "wrong"))
+    hub = parse_hub(prosody.url, logins={"xmpp": prosody.login("hub", "wrong")})
     async with quick_publisher(tmp_path / "state", hub):
         async with asyncio.timeout(PATIENCE):
             while "Client disconnected" not in "".join(prosody.lines) or not caplog.records:
@@ -90,6 +90,6 @@ def test_what_cannot_work_is_refused_at_once():
     with pytest.raises(ConfigurationError, match="name an account"):
         parse_hubs([PLACE.url])
     with pytest.raises(ConfigurationError, match="needs its password"):
-        parse_hub(PLACE.url, xmpp=XmppLogin(jid="me@a.example"))
+        parse_hub(PLACE.url, logins={"xmpp": XmppLogin(jid="me@a.example")})
     with pytest.raises(ConfigurationError, match="no PubSub service"):
         parse_hub("xmpp://pubsub.example")

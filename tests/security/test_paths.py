@@ -128,7 +128,7 @@ async def test_all_are_in_one_copy_and_nothing_is_outside_of_it(tmp_path: Path):
     for number, uri in enumerate(uris):
         (incoming / str(number)).write_text(uri)
         changes.append(received(uri, incoming / str(number)))
-    await mirror.apply(changes)
+    await asyncio.to_thread(mirror.apply, changes)
     tree = MirrorTree(copy, BASE)
     for uri in uris:
         path = Path(tree.find(uri))
@@ -138,7 +138,7 @@ async def test_all_are_in_one_copy_and_nothing_is_outside_of_it(tmp_path: Path):
     assert files_of(outside) == {"secret": b"secret"}
     assert len(files_of(copy)) == len(uris)
 
-    await mirror.apply([received(uri, None) for uri in uris])
+    await asyncio.to_thread(mirror.apply, [received(uri, None) for uri in uris])
     assert files_of(copy) == {}
     assert files_of(outside) == {"secret": b"secret"}
 
@@ -241,7 +241,7 @@ async def sites(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
         published = PublishedFolder(FileNames(folder, base), publisher)
         published.ready.set()
         documents = web.Application()
-        documents.add_routes(routes(publisher, "/data/"))
+        documents.add_routes(routes(publisher))
         async with AsyncExitStack() as stack:
             enter = stack.enter_async_context
             yield {

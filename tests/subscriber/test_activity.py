@@ -74,13 +74,18 @@ async def test_an_audit_and_a_repair_change_the_activity_that_they_are_given(
     assert activity == SyncActivity(
         ActivityKind.COMPARING, "Source's documents again", done=1, total=1
     )
-    kinds = []
+    seen: list[tuple[ActivityKind, int, int | None]] = []
 
-    def progress(done: int, total: int) -> None:
-        kinds.append((activity.kind, done, total))
+    class Watched(SyncActivity):
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            seen.append((self.kind, self.done, self.total))
 
-    await repair(source.url, destination.folder, pause=0, activity=activity, progress=progress)
-    assert kinds[0] == (ActivityKind.COMPARING, 20, 20)
-    assert kinds[-1] == (ActivityKind.COMPARING, 20, 20)
+    activity = Watched(ActivityKind.FINDING)
+    await repair(source.url, destination.folder, pause=0, activity=activity)
+    compared = (ActivityKind.COMPARING, 20, 20)
+    kinds = [kind for kind, _, _ in seen]
+    assert seen.index(compared) < kinds.index(ActivityKind.REPAIRING)
+    assert (activity.kind, activity.done, activity.total) == compared
     assert activity.bytes == 10 * 1 + 10 * 2
     assert destination.equals_source()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from rsnotify import StoreUnavailable
 from rsnotify.errors import RsnotifyError, Unavailable
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import ChangeType, Link, Rel, Resource
@@ -26,7 +27,6 @@ from rsnotify_subscriber import (
     FolderMirror,
     FollowOptions,
     Received,
-    StoreUnavailable,
     Subscriber,
 )
 from rsnotify_subscriber.content.resolver import ContentResolver
@@ -251,3 +251,35 @@ async def test_a_subscriber_that_waits_for_its_store_ends_at_once(
     await Subscriber(source.url, store, state=tmp_path / "state", options=options).catch_up()
     applied = {uri for uri, content in store.applied.items() if content is not None}
     assert applied == {source.base + "b"}
+
+
+async def test_an_error_of_a_handler_is_logged_once_with_its_traceback(
+    source: SmallSource, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b"):
+        source.put(name, b"x")
+    failures = iter(range(5))
+
+    def index(change: Received) -> None:
+        if next(failures, None) is not None:
+            raise KeyError("title")
+
+    options = FollowOptions(pace=PACE)
+    await Subscriber(source.url, index, state=tmp_path / "state", options=options).catch_up()
+    (logged,) = (record for record in caplog.records if record.exc_info)
+    assert logged.exc_info is not None
+    assert isinstance(logged.exc_info[1], KeyError)
+    assert next(failures, None) is None
+
+
+async def test_what_a_handler_could_not_apply_is_named_with_the_type_of_its_error(
+    source: SmallSource, tmp_path: Path
+) -> None:
+    source.put("a", b"x")
+
+    async def index(change: Received) -> None:
+        raise KeyError("title")
+
+    options = FollowOptions(pace=PACE)
+    with pytest.raises(RsnotifyError, match="could not be applied: KeyError: 'title'"):
+        await Subscriber(source.url, index, state=tmp_path / "state", options=options).catch_up()

@@ -50,14 +50,6 @@ class AsyncWithin:
     async def apply_within(self, connection: Any, changes: Sequence[Received]) -> None: ...
 
 
-class Blocking(Indexer):
-    def apply_blocking(self, changes: Sequence[Received]) -> None: ...
-
-
-class AsyncBlocking(Indexer):
-    async def apply_blocking(self, changes: Sequence[Received]) -> None: ...
-
-
 def refused(**given: Any) -> str:
     arguments = {"url": SOURCE, "handler": ignore, "state": "state"} | given
     with pytest.raises(ConfigurationError) as caught:
@@ -69,7 +61,6 @@ def refused(**given: Any) -> str:
     ("handler", "said"),
     [
         (AsyncWithin(), "AsyncWithin.apply_within is called in a thread and not awaited"),
-        (AsyncBlocking(), "AsyncBlocking.apply_blocking is called in a thread and not awaited"),
         (Indexer, "the handler Indexer is a class; give an instance"),
         (FolderMirror, "the handler FolderMirror is a class; give an instance"),
         ("copy", "the handler is of type str; give an object with `apply`"),
@@ -96,12 +87,6 @@ def test_a_handler_that_can_be_awaited_is_accepted(handler: Any) -> None:
 def test_a_plain_function_is_called_in_a_thread(handler: Any) -> None:
     Subscriber(SOURCE, handler, state="state")
     assert in_thread(as_handler(handler)) is not None  # type: ignore[arg-type]
-
-
-def test_apply_blocking_is_still_called_and_says_what_to_write_instead() -> None:
-    handler = Blocking()
-    with pytest.warns(DeprecationWarning, match="Blocking.apply_blocking is deprecated; write"):
-        assert in_thread(as_handler(handler)) == handler.apply_blocking  # type: ignore[arg-type]
 
 
 def test_a_plain_function_that_returns_a_coroutine_applies_nothing_and_says_so() -> None:

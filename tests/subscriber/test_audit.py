@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.format.writer import write_document
-from rsnotify_subscriber import Audit, audit
+from rsnotify_subscriber import ActivityKind, Audit, SyncActivity, audit
 from tests.subscriber.destination import Destination
 from tests.subscriber.source import SmallSource, body, first, path_of, status
 from tests.test_terminal import terminal
@@ -119,12 +119,10 @@ async def test_an_audit_of_an_empty_folder_writes_nothing_into_it(
 async def test_the_progress_of_an_audit_is_reported_and_shown_in_a_terminal(
     source: SmallSource, destination: Destination
 ) -> None:
-    told: list[tuple[int, int]] = []
-    found = await audit(
-        source.url, destination.folder, progress=lambda *numbers: told.append(numbers)
-    )
+    activity = SyncActivity(ActivityKind.FINDING)
+    found = await audit(source.url, destination.folder, activity=activity)
     assert found.in_step
-    assert told == [(3, 3)]
+    assert (activity.kind, activity.done, activity.total) == (ActivityKind.COMPARING, 3, 3)
 
     held, loop = source.hold("/data/resourcelist.xml"), asyncio.get_running_loop()
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, Unavailable
 from rsnotify.format.writer import write_document
-from rsnotify_subscriber import FollowOptions, PerChangeHandler, Received, Subscriber
+from rsnotify_subscriber import FollowOptions, Received, Subscriber
 from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.source import SmallSource, body, held_back, path_of, status
 
@@ -173,8 +173,7 @@ async def test_a_custom_handler_receives_each_resource_with_its_content(
     state, options = destination.folder / "state", FollowOptions(pace=PACE)
     await Subscriber(source.url, take, state=state, options=options).catch_up()
     source.delete("a")
-    handler = PerChangeHandler(take)
-    await Subscriber(source.url, handler, state=state, options=options).catch_up()
+    await Subscriber(source.url, take, state=state, options=options).catch_up()
     assert seen == {source.base + "a": None}
     assert list((state / "incoming").iterdir()) == []
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError, Unavailable, without_credentials
 from rsnotify_relay import Relay
-from rsnotify_subscriber import Credentials, Fleet, audit
+from rsnotify_subscriber import Credentials, Fleet, FollowOptions, audit
 from rsnotify_subscriber.fetching.credentials import split_login
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.fleet.building import build
@@ -100,7 +100,8 @@ async def test_credentials_are_sent_with_every_request(
 ) -> None:
     source.wanted = wanted
     await destination.become_equal(source.site, credentials=credentials)
-    assert (await audit(source.site, destination.folder, credentials=credentials)).in_step
+    options = FollowOptions(credentials=credentials)
+    assert (await audit(source.site, destination.folder, options=options)).in_step
 
 
 async def test_a_user_and_password_in_the_url_are_used_for_all_and_shown_nowhere(

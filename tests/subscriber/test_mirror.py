@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import threading
@@ -32,10 +33,10 @@ class Mirrored:
         self._count = 0
 
     async def put(self, *names: str, content: bytes = b"x") -> None:
-        await self._mirror.apply([self._change(name, content) for name in names])
+        await asyncio.to_thread(self._mirror.apply, [self._change(name, content) for name in names])
 
     async def delete(self, *names: str) -> None:
-        await self._mirror.apply([self._change(name, None) for name in names])
+        await asyncio.to_thread(self._mirror.apply, [self._change(name, None) for name in names])
 
     def _change(self, name: str, content: bytes | None) -> Received:
         path = None
@@ -165,21 +166,21 @@ async def test_however_many_mirrors_and_changes_the_same_few_threads_flush(tmp_p
 
 def test_a_mirror_of_another_class_may_apply_changes_in_its_own_way(tmp_path: Path) -> None:
     class Own(FolderMirror):
-        def apply_blocking(self, changes: Sequence[Received]) -> None:
+        def apply(self, changes: Sequence[Received]) -> None:
             """Apply changes in another way."""
 
     class Named(FolderMirror):
         """A mirror that applies changes as all do."""
 
     class Notifying(FolderMirror):
-        async def apply(self, changes: Sequence[Received]) -> None:
+        async def apply(self, changes: Sequence[Received]) -> None:  # type: ignore[override]
             """Apply changes in another way that does not block."""
 
     mirror, own, notifying = Named(tmp_path), Own(tmp_path), Notifying(tmp_path)
     assert deferred_handler(mirror) is mirror
-    assert in_thread(mirror) == mirror.apply_blocking
+    assert in_thread(mirror) == mirror.apply
     assert deferred_handler(own) is None
-    assert in_thread(own) == own.apply_blocking
+    assert in_thread(own) == own.apply
     assert deferred_handler(notifying) is in_thread(notifying) is None
 
 

@@ -42,9 +42,9 @@ from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber
 from tests.subscriber.aggregator import PACE
 
 class Suspending(FolderMirror):
-    def apply_blocking(self, changes):
+    def apply(self, changes):
         suspend()
-        super().apply_blocking(changes)
+        super().apply(changes)
 
 handler, state = Suspending(Path(sys.argv[2])), Path(sys.argv[3])
 options = FollowOptions(pace=PACE)

@@ -48,7 +48,8 @@ async def say(server: Prosody, body: bytes, channel: str = TOPIC) -> None:
 def following(
     destination: Destination, server: Prosody, **options: Any
 ) -> AbstractAsyncContextManager[Subscriber]:
-    return destination.following(**{"via": Via.XMPP, "xmpp": server.login("reader")} | options)
+    logins = {"xmpp": server.login("reader")}
+    return destination.following(**{"via": Via.XMPP, "logins": logins} | options)
 
 
 @pytest.mark.parametrize("via", [Via.XMPP, Via.AUTO])
@@ -176,7 +177,7 @@ async def test_a_login_that_is_refused_is_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     login = prosody.login("reader", "wrong")
-    async with destination.subscriber(via=Via.XMPP, xmpp=login) as subscriber:
+    async with destination.subscriber(via=Via.XMPP, logins={"xmpp": login}) as subscriber:
         await destination.until(lambda: "refuses the login" in str(subscriber.status.error))
         assert subscriber.status.push is PushState.DOWN
     warnings = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
@@ -202,7 +203,7 @@ async def test_an_authority_that_is_not_trusted_is_named(prosody: Prosody) -> No
 )
 def test_what_cannot_work_is_refused_at_once(login: XmppLogin, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason) as error:
-        FollowOptions(xmpp=login)
+        FollowOptions(logins={"xmpp": login})
     assert "canary" not in str(error.value) + repr(login)
 
 
@@ -214,4 +215,4 @@ def test_xmpp_without_an_account_is_refused() -> None:
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "slixmpp", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'rsnotify\[xmpp\]'"):
-        FollowOptions(xmpp=XmppLogin(jid="me@a.example", password="secret"))
+        FollowOptions(logins={"xmpp": XmppLogin(jid="me@a.example", password="secret")})

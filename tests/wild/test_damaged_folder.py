@@ -17,6 +17,7 @@ from typing import cast
 
 import pytest
 
+from rsnotify import StoreUnavailable
 from rsnotify.errors import StorageError
 from rsnotify_subscriber import (
     Fleet,
@@ -25,7 +26,6 @@ from rsnotify_subscriber import (
     HeldResource,
     Received,
     Repair,
-    StoreUnavailable,
     default_state,
     repair,
 )

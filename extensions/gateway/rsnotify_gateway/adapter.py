@@ -45,8 +45,8 @@ class SeenEntry(Struct, frozen=True, gc=False):
         state: A text that differs whenever the resource changed, as far as the origin shows that.
         place: The part of the origin that lists it, as a text without white space.
         is_ordered: Whether it is ignored if a later `lastmod` is recorded.
-        is_listing: Whether the origin only lists it. Then of both states, that and the recorded
-            one, the part after the first space is compared.
+        is_listing: Whether the origin only lists it. Then only the part after the first space of
+            this and of the recorded state is compared.
     """
 
     resource: Resource

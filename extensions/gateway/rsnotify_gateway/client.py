@@ -300,7 +300,7 @@ class OriginClient:
     async def open(
         self, uri: str, headers: Mapping[str, str]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """GET what does not end; the body is read within the context.
+        """GET an endless response; the body is read within the context.
 
         Raises:
             FetchError: It cannot be read, or must not be.

@@ -149,7 +149,7 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def public_url(self) -> str:
-        """What others may know of the URL; that of a database would tell them of its host."""
+        """The URL as others may see it; that of a database is without its host."""
         if self.type == OriginKind.POSTGRESQL:
             return f"postgresql:{self.table or TABLE}"
         return without_credentials(self.url)

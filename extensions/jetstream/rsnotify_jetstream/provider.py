@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import Instant
+from rsnotify.runtime.extensions import missing_package
 from rsnotify.runtime.settings import WrongSetting, read_text
 from rsnotify_hub.store.interface import LogRetention
-from rsnotify_hub.store.providers import NodeFacts, OpenStore, StoreProvider, missing_package
+from rsnotify_hub.store.providers import NodeFacts, OpenStore, StoreProvider
 from rsnotify_jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
 
 
@@ -72,7 +73,7 @@ class NatsProvider(StoreProvider, frozen=True, kw_only=True):
         self, retention: LogRetention, node: NodeFacts, clock: Callable[[], Instant]
     ) -> AsyncIterator[OpenStore]:
         if find_spec("nats") is None:
-            raise missing_package("nats")
+            raise missing_package("a store in NATS", "nats")
         from rsnotify_jetstream.jetstream_store import open_jetstream
 
         store = await open_jetstream(self.nats(), retention, clock, node)

@@ -207,11 +207,12 @@ class Republisher:
 
     async def apply(self, changes: Sequence[Received]) -> None:
         """Put changes into the mirror, then record them, both durably."""
-        await self._mirror.apply(changes)
-        records = await asyncio.to_thread(self._records, changes)
+        records = await asyncio.to_thread(self._mirrored, changes)
         await self._publisher.arecord(records)
 
-    def _records(self, changes: Sequence[Received]) -> list[Resource]:
+    def _mirrored(self, changes: Sequence[Received]) -> list[Resource]:
+        """Put changes into the mirror, and return what is to be recorded."""
+        self._mirror.apply(changes)
         assert self._naming is not None, "prepare is called first"
         records = []
         with self._publisher.source.open_journal() as journal:
@@ -228,7 +229,7 @@ class Republisher:
         return records
 
     def differing(self, state: DestinationState) -> list[str]:
-        """Return the resources that the state has otherwise than they are published."""
+        """Return the resources whose state differs from the published one."""
         assert self._naming is not None, "prepare is called first"
         with self._publisher.source.open_journal() as journal:
             hashes = {self._naming.at_source(one.uri): one.hash for one in journal.resources()}

@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.extensions import missing_package
 from rsnotify.runtime.mqtt_broker import DEFAULT_PREFIX, channel_topic, trusted_context
 
 SCHEME = "xmpp"
@@ -133,6 +134,4 @@ def check_installed() -> None:
     try:
         import slixmpp  # noqa: F401
     except ImportError:
-        raise ConfigurationError(
-            "XMPP needs another package: pip install 'rsnotify[xmpp]'"
-        ) from None
+        raise missing_package("XMPP", "xmpp") from None

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from math import inf
 from time import time
 
-import jwt
 import msgspec
 from aiohttp import HttpVersion11, web
 from msgspec import Struct
@@ -288,6 +287,8 @@ class JsonWebTokens:
     issuer: str | None
 
     def claims(self, token: str) -> Claims | None:
+        import jwt  # of an extra; the settings were refused without it
+
         try:
             payload = jwt.decode(
                 token,

@@ -11,13 +11,11 @@ from ipaddress import ip_network
 from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
-import jwt
-from cryptography.exceptions import UnsupportedAlgorithm
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.extensions import MissingExtension
+from rsnotify.runtime.extensions import MissingExtension, missing_package
 from rsnotify.runtime.mqtt_broker import parse_broker
 from rsnotify.runtime.settings import (
     MIN_TOKEN,
@@ -137,6 +135,12 @@ def _check_secret(key: str, size: int) -> None:
 
 
 def _is_key(text: str, algorithm: str) -> bool:
+    try:
+        import jwt
+        from cryptography.exceptions import UnsupportedAlgorithm
+    except ImportError:
+        reason = str(missing_package("access by JSON Web Tokens", "jwt"))
+        raise WrongSetting(("jwt_algorithms",), reason) from None
     try:
         jwt.get_algorithm_by_name(algorithm).prepare_key(text)
     except (jwt.PyJWTError, ValueError, TypeError, UnsupportedAlgorithm):

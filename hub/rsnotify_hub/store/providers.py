@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import Instant
-from rsnotify.runtime.extensions import extra_of, known_names, offered
+from rsnotify.runtime.extensions import extra_of, known_names, missing_package, offered
 from rsnotify_hub.store.interface import LogRetention, Store
 from rsnotify_hub.store.nodes import HubNodes, NodeList
 
@@ -137,13 +137,6 @@ def provider_of(url: str) -> type[StoreProvider]:
     if scheme in providers:
         return providers[scheme]
     if (extra := extra_of("stores", scheme)) is not None:
-        raise missing_package(extra)
+        raise missing_package(f"a store in {extra.upper()}", extra)
     known = " or ".join(f"{name}://host:port" for name in known_names("stores"))
     raise ConfigurationError(f"there is no store for this URL: write it as {known}")
-
-
-def missing_package(extra: str) -> ConfigurationError:
-    """Return the error of a store whose packages are not installed."""
-    return ConfigurationError(
-        f"a store in {extra.upper()} needs another package: pip install 'rsnotify[{extra}]'"
-    )

@@ -10,7 +10,13 @@ from msgspec import json
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import ChangeType, Resource
-from rsnotify_publisher.changes import Metadata, check_change, describe
+from rsnotify_publisher.changes import (
+    Metadata,
+    check_change,
+    check_record,
+    describe,
+    describe_record,
+)
 
 #: The table, unless another is named.
 TABLE = "rsnotify_outbox"
@@ -49,13 +55,34 @@ class OutboxRecorder(ABC, Generic[C, A]):
         """
         self._write(connection, encoded(changes))
 
-    def created(self, connection: C, uri: str, **metadata: Unpack[Metadata]) -> None:
-        """Record that a resource was created; otherwise as `record`."""
-        self.record(connection, [describe(uri, ChangeType.CREATED, metadata)])
+    def created(
+        self,
+        connection: C,
+        uri: str,
+        *,
+        content: bytes | None = None,
+        **metadata: Unpack[Metadata],
+    ) -> None:
+        """Record that a resource was created; otherwise as `record`.
 
-    def updated(self, connection: C, uri: str, **metadata: Unpack[Metadata]) -> None:
-        """Record that a resource changed; otherwise as `record`."""
-        self.record(connection, [describe(uri, ChangeType.UPDATED, metadata)])
+        Args:
+            connection: Of the transaction.
+            uri: The resource.
+            content: Its new content. Its hash and length are recorded, and the content is not.
+            metadata: See `Metadata`.
+        """
+        self.record(connection, [_described(uri, ChangeType.CREATED, content, metadata)])
+
+    def updated(
+        self,
+        connection: C,
+        uri: str,
+        *,
+        content: bytes | None = None,
+        **metadata: Unpack[Metadata],
+    ) -> None:
+        """Record that a resource changed; otherwise as `created`."""
+        self.record(connection, [_described(uri, ChangeType.UPDATED, content, metadata)])
 
     def deleted(self, connection: C, uri: str, **metadata: Unpack[Metadata]) -> None:
         """Record that a resource was deleted; otherwise as `record`."""
@@ -65,17 +92,35 @@ class OutboxRecorder(ABC, Generic[C, A]):
         """Record changes in asyncio; see `record`."""
         await self._awrite(connection, encoded(changes))
 
-    async def acreated(self, connection: A, uri: str, **metadata: Unpack[Metadata]) -> None:
+    async def acreated(
+        self,
+        connection: A,
+        uri: str,
+        *,
+        content: bytes | None = None,
+        **metadata: Unpack[Metadata],
+    ) -> None:
         """Record in asyncio that a resource was created; see `created`."""
-        await self.arecord(connection, [describe(uri, ChangeType.CREATED, metadata)])
+        await self.arecord(connection, [_described(uri, ChangeType.CREATED, content, metadata)])
 
-    async def aupdated(self, connection: A, uri: str, **metadata: Unpack[Metadata]) -> None:
+    async def aupdated(
+        self,
+        connection: A,
+        uri: str,
+        *,
+        content: bytes | None = None,
+        **metadata: Unpack[Metadata],
+    ) -> None:
         """Record in asyncio that a resource changed; see `updated`."""
-        await self.arecord(connection, [describe(uri, ChangeType.UPDATED, metadata)])
+        await self.arecord(connection, [_described(uri, ChangeType.UPDATED, content, metadata)])
 
     async def adeleted(self, connection: A, uri: str, **metadata: Unpack[Metadata]) -> None:
         """Record in asyncio that a resource was deleted; see `deleted`."""
         await self.arecord(connection, [describe(uri, ChangeType.DELETED, metadata)])
+
+
+def _described(uri: str, change: ChangeType, content: bytes | None, metadata: Metadata) -> Resource:
+    return check_record(describe_record(uri, change, content, metadata)).resource
 
 
 def encoded(changes: Iterable[Resource]) -> list[str]:
@@ -114,7 +159,7 @@ LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended('rsnotify ' || '{table
 
 
 class Outbox(OutboxRecorder[Any, Any]):
-    """Writes by a `psycopg.Connection`, a `psycopg.AsyncConnection`, or Django's connection.
+    """Writes changes by a connection of psycopg, also an `AsyncConnection`, or of Django.
 
     Args:
         table: Its name.

@@ -43,7 +43,7 @@ from rsnotify_publisher.outbox.outbox import (
 
 
 class SQLAlchemyOutbox(OutboxRecorder[Session | Connection, AsyncSession | AsyncConnection]):
-    """Writes by a `Session` or `Connection`, or their counterparts for asyncio.
+    """Writes changes by a `Session` or `Connection`, or their counterparts for asyncio.
 
     Args:
         metadata: The table is added to it, so that `create_all` and migrations know it.

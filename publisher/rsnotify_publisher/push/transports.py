@@ -28,10 +28,10 @@ _NETWORK = (OSError, aiohttp.ClientError, WebSocketException)
 
 
 class FragmentFeed(Protocol):
-    """What one hub lacks of a channel, in the order of the changes."""
+    """The fragments of a channel that one hub lacks, in the order of the changes."""
 
     def fragments(self, through: Instant | None = None) -> AsyncGenerator[OutgoingFragment, None]:
-        """Yield fragments without end, and a heartbeat where there are no changes.
+        """Yield fragments endlessly, and heartbeats while there are no changes.
 
         Args:
             through: The instant through which the hub reports to have all changes, if it does.

@@ -71,31 +71,39 @@ def _outcome(work: Callable[[], T]) -> T | Exception:
         return error
 
 
-def application(source: Publisher | SourceDescription) -> web.Application:
-    """Return an application that serves the documents, to run or to mount at the base URL.
+def application(
+    source: Publisher | SourceDescription, app: web.Application | None = None
+) -> web.Application:
+    """Return an aiohttp application that serves the documents at the paths of their URLs.
 
     It starts the Publisher, or those of all sets, with itself, and closes them.
+
+    Args:
+        source: A set of resources, or several.
+        app: The application to which the documents are added; by default a new one.
     """
 
     async def running(_: web.Application) -> AsyncIterator[None]:
         async with source:
             yield
 
-    app = web.Application()
-    app.cleanup_ctx.append(running)
-    app.add_routes(routes(source))
-    if path_of(source) == "/":
-        app.router.add_get("/robots.txt", robots(source))
-    return app
+    serving = web.Application() if app is None else app
+    # Before contexts and hooks that the caller has added, which may record changes.
+    serving.cleanup_ctx.insert(0, running)
+    serving.add_routes(routes(source))
+    if app is None and path_of(source) == "/":
+        serving.router.add_get("/robots.txt", robots(source))
+    return serving
 
 
-def routes(source: Publisher | SourceDescription, prefix: str = "/") -> list[web.RouteDef]:
-    """Return the routes of the documents, for an existing application.
+def routes(source: Publisher | SourceDescription, prefix: str | None = None) -> list[web.RouteDef]:
+    """Return the routes of the documents, for an application that starts the Publisher itself.
 
     Args:
-        source: Started by the caller.
-        prefix: The path of the base URL.
+        source: A set of resources, or several.
+        prefix: The path below which the documents are served; by default that of the base URL.
     """
+    prefix = path_of(source) if prefix is None else prefix
     part = f"{{part:{part_name(source)}}}"
     return [
         web.get(path + part if path.endswith("/") else path, _handler(answer))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -50,10 +50,11 @@ from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.discovery import OfferDiscovery, base_of, discover, same_set
 from rsnotify_subscriber.discovery.membership import SetMembership
 from rsnotify_subscriber.events import ActivityKind, SyncActivity
-from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials, without_login
+from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.mirror import MirrorTree, default_state
+from rsnotify_subscriber.options import DEFAULT_OPTIONS, FollowOptions
 from rsnotify_subscriber.storage.baseline_tables import same_resource
 from rsnotify_subscriber.storage.identity import (
     Identity,
@@ -426,22 +427,19 @@ async def audit(
     folder: str | os.PathLike[str],
     *,
     state: str | os.PathLike[str] | None = None,
+    options: FollowOptions = DEFAULT_OPTIONS,
     pause: float = 1.0,
-    allow_private_addresses: bool = False,
-    credentials: Credentials = NO_CREDENTIALS,
-    progress: Callable[[int, int], None] | None = None,
     activity: SyncActivity | None = None,
 ) -> Audit:
-    """Compare a mirror with its Source, content against hash.
+    """Compare the files of a mirror with what its Source lists.
 
     Args:
         url: The Source, as it is followed.
         folder: The mirror.
         state: The folder of its state; by default the one that `rsnotify follow` uses.
+        options: How the Source is followed: its credentials, and whether documents may name hosts
+            at private addresses.
         pause: The seconds until differences are compared again.
-        allow_private_addresses: Whether documents may name hosts at private addresses.
-        credentials: The credentials for the origin of `url`, as of a `Subscriber`.
-        progress: Called with the number of files that were compared, and of all.
         activity: Is changed meanwhile to what is being done, and how much of it is done.
 
     Raises:
@@ -455,7 +453,9 @@ async def audit(
     known = read_identity(place)
     activity = activity or SyncActivity(ActivityKind.FINDING)
     sessions = Sessions(
-        url, allow_private_addresses=allow_private_addresses, credentials=credentials
+        url,
+        allow_private_addresses=options.allow_private_addresses,
+        credentials=options.credentials,
     )
     url = without_login(url)
     with TemporaryDirectory(prefix="rsnotify-audit-") as temporary:
@@ -474,7 +474,7 @@ async def audit(
                 membership=SetMembership(fetcher, descriptions, url, links),
             )
             tree = MirrorTree(folder, identity.base, probe=False)  # an audit only reads
-            comparison = _MirrorComparison(fetcher, tree, identity, place, activity, progress)
+            comparison = _MirrorComparison(fetcher, tree, identity, place, activity)
             for attempt in range(_ATTEMPTS):
                 if attempt:
                     await asyncio.sleep(pause)
@@ -521,13 +521,11 @@ class _MirrorComparison:
         identity: Identity,
         state: Path,
         activity: SyncActivity,
-        progress: Callable[[int, int], None] | None,
     ) -> None:
         self._fetcher = fetcher
         self._tree = tree
         self._state = state
         self._activity = activity
-        self._progress = progress
         self._prefer = identity.prefer
         #: The kinds of difference that matter: a copy may ignore deletions, for example.
         self._kinds = {"unknown", "absent", *(identity.selection.changes or ChangeType)}
@@ -598,8 +596,6 @@ class _MirrorComparison:
             while part := list(islice(items, _PART)):
                 differing.update(await self._compare(part))
                 activity.done += len(part)
-                if self._progress is not None:
-                    self._progress(activity.done, len(resources))
 
         await asyncio.gather(*(work() for _ in range(_WORKERS)))
         return differing

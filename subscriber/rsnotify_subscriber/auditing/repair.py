@@ -63,12 +63,11 @@ async def repair(
     dry_run: bool = False,
     remove_foreign: bool = False,
     pause: float = 1.0,
-    progress: Callable[[int, int], None] | None = None,
     activity: SyncActivity | None = None,
 ) -> Repair:
     """Fetch again, or remove, what an audit finds, and audit again.
 
-    What the Source has changed meanwhile is applied, too.
+    Changes that the Source has made meanwhile are applied, too.
 
     Args:
         url: The Source, as it is followed.
@@ -79,7 +78,6 @@ async def repair(
         dry_run: Whether to return only what would be done.
         remove_foreign: Whether files are removed, too, that are not part of the copy.
         pause: As for `audit`.
-        progress: As for `audit`.
         activity: As for `audit`.
 
     Raises:
@@ -103,10 +101,8 @@ async def repair(
             url,
             folder,
             state=place,
+            options=options,
             pause=pause,
-            allow_private_addresses=options.allow_private_addresses,
-            credentials=options.credentials,
-            progress=progress,
             activity=activity,
         )
 

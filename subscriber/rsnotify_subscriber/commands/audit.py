@@ -103,8 +103,7 @@ def audit(
             url,
             dest,
             state=state,
-            allow_private_addresses=options.allow_private_addresses,
-            credentials=options.credentials,
+            options=options,
             activity=activity,
         )
 

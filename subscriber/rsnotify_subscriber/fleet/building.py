@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
+from rsnotify.runtime.extensions import missing_package
 from rsnotify.runtime.mqtt_broker import login_of
-from rsnotify.runtime.transports import login_of_settings
+from rsnotify.runtime.transports import logins_of_settings
 from rsnotify.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines
@@ -163,7 +164,7 @@ def follow_options(
             session=settings.mqtt_session,
             version=settings.mqtt_version,
         ),
-        xmpp=login_of_settings("xmpp", settings),
+        logins=logins_of_settings("xmpp", settings),
     )
 
 
@@ -184,9 +185,7 @@ def _location(source: FollowedSource) -> Path | StateLocation:
         try:
             from rsnotify_subscriber.storage.postgresql import PostgreSQLState
         except ImportError:
-            raise ConfigurationError(
-                'a state in PostgreSQL needs psycopg: pip install "rsnotify[postgresql]"'
-            ) from None
+            raise missing_package("a state in PostgreSQL", "postgresql") from None
         return PostgreSQLState(source.postgresql, schema=source.schema or _SCHEMA)
     if source.state is not None:
         return Path(source.state)

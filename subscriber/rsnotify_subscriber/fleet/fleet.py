@@ -246,7 +246,7 @@ class Fleet:
     follows in the background while it is open.
 
     Args:
-        limits: How much of the machine they may use together.
+        limits: The limits for all Sources together.
 
     Attributes:
         shared: What they share.

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from time import time_ns
+from traceback import extract_tb
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
@@ -392,6 +393,8 @@ class Applier:
         self._ready: list[PreparedChange] = []
         #: Resources of changes that the handler failed to apply, and may have applied in part.
         self._refused: set[str] = set()
+        #: The errors of the handler whose traceback was logged: the type and place of each.
+        self._logged: set[object] = set()
         self._wake = asyncio.Event()
         #: Whether `run` waits for changes, so that the worker is idle.
         self._is_waiting = False
@@ -550,8 +553,19 @@ class Applier:
         except (Exception, asyncio.CancelledError) as error:
             if _is_cancelled():
                 raise
-            return _reason(error)
+            return self._failure(error)
         return None
+
+    def _failure(self, error: BaseException) -> str:
+        """Return why the handler failed; log the traceback of each new kind of error."""
+        # The handler is not ours: whatever it raises, following must continue.
+        places = [(frame.filename, frame.lineno) for frame in extract_tb(error.__traceback__)[-1:]]
+        kind = type(error), *places
+        is_known = kind in self._logged or isinstance(error, RsnotifyError | OSError)
+        level = logging.DEBUG if is_known else logging.WARNING
+        logger.log(level, "the handler failed, and is called again later", exc_info=error)
+        self._logged.add(kind)
+        return _reason(error)
 
     def _apply_within(self, received: Sequence[Received]) -> None:
         within = self._within
@@ -608,7 +622,7 @@ class Applier:
         except StoreUnavailable:
             raise
         except (Exception, asyncio.CancelledError) as error:
-            return _reason(error)
+            return self._failure(error)
         return None
 
     @contextmanager
@@ -652,6 +666,6 @@ def _is_cancelled() -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    # The handler is not ours: whatever it raises, following must continue.
-    logger.debug("the handler failed", exc_info=error)
-    return str(error) or type(error).__name__
+    if isinstance(error, RsnotifyError | OSError):
+        return str(error) or type(error).__name__
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -126,11 +125,7 @@ class FolderMirror:
         assert self._tree is not None, "prepare is called first"
         return self._tree.paths()
 
-    async def apply(self, changes: Sequence[Received]) -> None:
-        """Write the files of changes durably."""
-        await asyncio.to_thread(self.apply_blocking, changes)
-
-    def apply_blocking(self, changes: Sequence[Received]) -> None:
+    def apply(self, changes: Sequence[Received]) -> None:
         """Put each resource in its place, or remove it, durably.
 
         Raises:
@@ -144,7 +139,7 @@ class FolderMirror:
         """Put each resource in its place, or remove it, as durably as the next `flush` makes it.
 
         Raises:
-            StorageError: As for `apply_blocking`.
+            StorageError: As for `apply`.
         """
         self._put(changes, flushed=False)
 

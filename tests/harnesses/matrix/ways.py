@@ -223,7 +223,8 @@ class Destination:
 
     async def _audited(self) -> Claim:
         try:
-            found = await audit(self.url, self.copy, state=self.state, allow_private_addresses=True)
+            options = FollowOptions(allow_private_addresses=True)
+            found = await audit(self.url, self.copy, state=self.state, options=options)
         except RsnotifyError as error:
             return Claim(False, (str(error),))
         kinds = ("created", "updated", "deleted", "absent", "unknown")

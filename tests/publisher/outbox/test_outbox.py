@@ -163,10 +163,23 @@ def test_all_metadata_of_a_change_passes_through(source: Source):
     assert [one.uri for one in updated] == [B] * 3
 
 
+def test_the_hash_and_length_of_given_content_are_recorded(source: Source):
+    with source.connect() as connection:
+        OUTBOX.created(connection, A, content=b"one", type="text/plain")
+        OUTBOX.updated(connection, A, content=b"three")
+    source.forwarder.forward()
+    expected = [Resource.of(A, body) for body in (b"one", b"three")]
+    assert [(one.hash, one.length) for one in recorded(source.publisher)] == [
+        (one.hash, one.length) for one in expected
+    ]
+    with source.connect() as connection, pytest.raises(ConfigurationError, match="another hash"):
+        OUTBOX.updated(connection, A, content=b"one", length=4)
+
+
 async def test_it_is_recorded_in_asyncio_too(source: Source):
     async with await psycopg.AsyncConnection.connect(source.conninfo) as connection:
-        await OUTBOX.acreated(connection, A, length=1)
-        await OUTBOX.aupdated(connection, A, length=2)
+        await OUTBOX.acreated(connection, A, content=b"1")
+        await OUTBOX.aupdated(connection, A, content=b"22")
         await OUTBOX.adeleted(connection, A)
     source.forwarder.forward()
     assert [str(one.change) for one in recorded(source.publisher)] == [

@@ -39,13 +39,15 @@ def test_the_aiohttp_example_publishes_what_was_committed(postgresql: str):
         stderr=subprocess.PIPE,
         text=True,
     )
-    site = f"http://127.0.0.1:{port}/"
+    site = f"http://127.0.0.1:{port}/data/"
     try:
         eventually(lambda: _put(site + "a", b"one") == 204)
         assert _put(site + "b", b"") == 500
         assert _put(site + "a", b"three") == 204
-        reported = [(f"{site}data/a", 3), (f"{site}data/a", 5)]
+        reported = [(f"{site}a", 3), (f"{site}a", 5)]
         eventually(lambda: _changes(site) == reported)
+        with urllib.request.urlopen(site + "a", timeout=PATIENCE) as answer:
+            assert answer.read() == b"three"
     finally:
         process.terminate()
         _, errors = process.communicate(timeout=PATIENCE)
@@ -65,6 +67,6 @@ def _put(url: str, body: bytes) -> int:
 
 
 def _changes(site: str) -> list[tuple[str, int | None]]:
-    with urllib.request.urlopen(f"{site}data/changelist.xml", timeout=PATIENCE) as answer:
+    with urllib.request.urlopen(f"{site}changelist.xml", timeout=PATIENCE) as answer:
         document = read_document(answer.read())
     return [(entry.uri, entry.length) for entry in document.resources]

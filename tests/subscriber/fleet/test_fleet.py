@@ -122,7 +122,7 @@ async def test_an_error_of_a_handler_is_reported_and_ends_no_source(
         await until(fleet, lambda all_: all_["s0"].phase is Phase.FAILED)
         assert fleet.status["s0"].error == "ValueError: not like this"
         await until(fleet, lambda all_: all_["s1"].error is not None)
-        assert "could not be applied: no room" in (fleet.status["s1"].error or "")
+        assert "could not be applied: RuntimeError: no room" in (fleet.status["s1"].error or "")
         await until_level(fleet, "s2")
     assert any(one.exc_info for one in caplog.records if one.levelno == logging.WARNING)
 

@@ -1,4 +1,4 @@
-"""Atom and RSS, parsed by feedparser (`pip install "rsnotify[gateway]"`).
+"""Atom and RSS, parsed by feedparser (`pip install "rsnotify[feeds]"`).
 
 Each entry is a resource, by its link.
 
@@ -34,7 +34,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import (
-    ConfigurationError,
     MalformedDocument,
     TooLarge,
     Unavailable,
@@ -44,6 +43,7 @@ from rsnotify.errors import (
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Rel, Resource
 from rsnotify.format.xml_parser import expat_parser
+from rsnotify.runtime.extensions import missing_package
 from rsnotify_gateway.adapter import (
     KnownEntries,
     OriginBatch,
@@ -133,15 +133,13 @@ def parse_feed(data: bytes, uri: str) -> ParsedFeed:
     """Parse a feed at a URI.
 
     Raises:
-        ConfigurationError: feedparser is not installed.
+        MissingExtension: feedparser is not installed.
         DocumentError: It is no feed, is not well-formed, or is beyond the limits.
     """
     try:
         import feedparser
     except ImportError:
-        raise ConfigurationError(
-            'feeds need feedparser; install it with pip install "rsnotify[gateway]"'
-        ) from None
+        raise missing_package('type = "feed"', "feeds") from None
     content = b"<?xml version='1.0' encoding='utf-8'?>\n" + _root(data, uri)
     _check_structure(content, uri)
     fields = {"content-location": uri, "content-type": "application/xml; charset=utf-8"}

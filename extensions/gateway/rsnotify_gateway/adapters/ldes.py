@@ -25,7 +25,6 @@ import msgspec
 from msgspec import Struct
 
 from rsnotify.errors import (
-    ConfigurationError,
     InvalidDocument,
     MalformedDocument,
     TooLarge,
@@ -33,6 +32,7 @@ from rsnotify.errors import (
 )
 from rsnotify.format.datetimes import Instant, format_datetime, parse_datetime
 from rsnotify.format.model import Resource
+from rsnotify.runtime.extensions import missing_package
 from rsnotify_gateway.adapter import (
     KnownEntries,
     MissingEntry,
@@ -122,7 +122,7 @@ def parse_page(data: bytes, media_type: str, uri: str, terms: StreamTerms) -> St
         terms: What other pages stated about the stream.
 
     Raises:
-        ConfigurationError: pyoxigraph is not installed.
+        MissingExtension: pyoxigraph is not installed.
         DocumentError: It is no RDF that can be read, or not well-formed.
     """
     graph = _Graph(data, media_type, uri)
@@ -164,9 +164,7 @@ class _Graph:
         try:
             import pyoxigraph
         except ImportError:
-            raise ConfigurationError(
-                'LDES needs pyoxigraph; install it with pip install "rsnotify[ldes]"'
-            ) from None
+            raise missing_package('type = "ldes"', "ldes") from None
         self.uri = uri
         self._values: dict[tuple[Any, str], list[Any]] = defaultdict(list)
         self._objects: dict[str, dict[Any, None]] = defaultdict(dict)

@@ -37,6 +37,7 @@ from rsnotify.errors import (
 )
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.model import ChangeType, Resource
+from rsnotify.runtime.extensions import missing_package
 from rsnotify_gateway.adapter import (
     KnownEntries,
     MissingEntry,
@@ -107,10 +108,7 @@ class PostgreSQLAdapter:
             from rsnotify_gateway.outbox_tables import OutboxTables
             from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
         except ImportError:
-            raise ConfigurationError(
-                'type = "postgresql" needs psycopg; install it with pip install '
-                '"rsnotify[postgresql]"'
-            ) from None
+            raise missing_package('type = "postgresql"', "postgresql") from None
         outbox = Outbox(table)
         self._tables = OutboxTables(url, table)
         self._queue: OutboxQueue = PostgreSQLQueue(url, outbox)

@@ -222,15 +222,15 @@ class ListReading:
         return tuple(found.values())
 
 
-def latest_entries(uri: str, changes: list[Change]) -> tuple[SeenEntry | MissingEntry, ...]:
-    """Return the state of each resource after the changes of a list."""
+def _latest_entries(uri: str, changes: list[Change]) -> dict[str, SeenEntry | MissingEntry]:
+    """Return the state of each resource after the changes of a list, by its URI."""
     found: dict[str, SeenEntry | MissingEntry] = {}
     for change in sorted(changes, key=lambda change: change.at):
         usable = _usable(uri, change.uri)
         found.pop(usable, None)
         is_deleted = change.change is ChangeType.DELETED
         found[usable] = MissingEntry(usable) if is_deleted else _entry(usable, change.resource)
-    return tuple(found.values())
+    return found
 
 
 def _entry(uri: str, resource: Resource) -> SeenEntry:
@@ -379,7 +379,8 @@ class ResourceSyncAdapter:
 async def _batches(reading: ChangeReading, state: SourceCursor) -> AsyncIterator[OriginBatch]:
     """Read the lists of changes; each batch has the cursor after it."""
     async for uri, changes in reading.read():
-        yield OriginBatch(latest_entries(uri, changes), state.encoded(reading.frontier))
+        entries = _latest_entries(uri, changes)
+        yield OriginBatch(tuple(entries.values()), state.encoded(reading.frontier))
 
 
 class _Comparison:
@@ -446,10 +447,10 @@ class _Comparison:
         raise Unavailable(self._url, "its Resource List changes while it is read")
 
     async def _changes_since(self, begin: Instant) -> AsyncIterator[OriginBatch]:
+        known_through = self._state.through
         frontier = Frontier.at(EARLIEST)
         frontier.advance(begin, over=False)
-        self.reading = ChangeReading(self._fetcher, self._offer, frontier)
-        async for batch in _batches(self.reading, self._state):
+        async for batch in self._read_again(frontier, known_through):
             yield batch
         ends = self.reading.gap_ends
         if ends is None:
@@ -462,9 +463,26 @@ class _Comparison:
                 *(self._url, format_datetime(begin), format_datetime(ends)),
             )
         frontier.advance(ends)
-        self.reading = ChangeReading(self._fetcher, self._offer, frontier)
-        async for batch in _batches(self.reading, self._state):
+        async for batch in self._read_again(frontier, known_through):
             yield batch
+
+    async def _read_again(
+        self, frontier: Frontier, known_through: Instant | None
+    ) -> AsyncIterator[OriginBatch]:
+        """Yield the changes after a frontier, and of those already recorded the last ones only.
+
+        Otherwise a resource that changed in several lists would return to each of its earlier
+        states.
+        """
+        self.reading = ChangeReading(self._fetcher, self._offer, frontier)
+        entries: dict[str, SeenEntry | MissingEntry] = {}
+        async for uri, changes in self.reading.read():
+            entries |= _latest_entries(uri, changes)
+            if known_through is None or self.reading.frontier.instant >= known_through:
+                yield OriginBatch(tuple(entries.values()), self._state.encoded(frontier))
+                entries.clear()
+        if entries:
+            yield OriginBatch(tuple(entries.values()), self._state.encoded(frontier))
 
 
 RESOURCESYNC = OriginType(

@@ -1,0 +1,1 @@
+"""The pictures of the documentation: pages in a real browser, and commands in a real terminal."""
