@@ -93,6 +93,7 @@ EXECUTED_BY = {
     "docs/django.md": "tests/test_guides.py",
     "docs/extending.md": "tests/extensions/test_extending.py",
     "docs/from-oai-pmh.md": "tests/recipes/test_pages.py",
+    "docs/from-resync.md": "tests/interop/test_resync_client.py",
     "docs/hub-behind-nginx.md": "tests/test_guides.py",
     "docs/installing.md": "tests/test_distribution.py",
     "docs/mqtt.md": "tests/end_to_end/test_mqtt.py",
