@@ -13,6 +13,7 @@ from tests.recipes.trial import block
 pytestmark = pytest.mark.slow
 
 PROGRAMS = {
+    "../aggregator-postgresql.md": "aggregator.py",
     "opensearch.md": "to_opensearch.py",
     "s3.md": "to_s3.py",
     "solr.md": "to_solr.py",
