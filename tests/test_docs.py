@@ -75,11 +75,13 @@ OPTIONS_OF_OTHERS = {
     *("--hypothesis-seed", "--minutes", "--rounds", "--seed"),
     *("--from-file", "--kustomize", "--namespace"),
     *("--filename", "--for", "--replicas", "--set", "--stdin"),
-    *("--dest", "--find-links", "--no-index", "--repository", "--rm", "--upgrade", "--yes"),
+    *("--dest", "--find-links", "--no-index", "--repository", "--upgrade", "--yes"),
+    *("--build", "--entrypoint", "--no-deps", "--rm"),
     *("--cluster", "--routes"),
     *("--bind", "--no-access-log", "--preload", "--threads", "--workers"),
     *("--fspath", "--identifier", "--server", "--skip-redirects", "--urlpath"),
     *("--delta", "--history", "--kill-ways", "--tables"),
+    *("--dest", "--find-links", "--no-index", "--repository", "--rm", "--upgrade", "--yes"),
     *("--help", "--help-all"),
 }
 #: The tests that execute the blocks of a page, but those here and in test_roles.py.
