@@ -274,17 +274,6 @@ def test_every_option_that_a_page_names_is_one():
         assert named_options(page) <= ours, page
 
 
-def test_every_option_of_a_following_command_is_in_a_reference():
-    for name, pages in {
-        "follow": ["subscriber/README.md", "docs/mqtt.md", "docs/xmpp.md"],
-        "relay": [*PAGES, "docs/mqtt.md", "docs/xmpp.md"],
-    }.items():
-        line = typer.main.get_command(application())
-        command = line.get_command(typer.Context(line), name)
-        named = set[str]().union(*map(named_options, pages))
-        assert options(command) <= named, name
-
-
 def test_every_make_target_in_the_documentation_exists():
     text = "".join((ROOT / page).read_text() for page in ALL_PAGES)
     targets = set(re.findall(r"^make ([\w-]+)|`make ([\w-]+)", text, flags=re.MULTILINE))
