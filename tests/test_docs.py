@@ -73,6 +73,7 @@ OPTIONS_OF_OTHERS = {
     "--now",
     "--strict",
     *("--hypothesis-seed", "--minutes", "--rounds", "--seed"),
+    *("--from", "--network", "--spec"),
     *("--from-file", "--kustomize", "--namespace"),
     *("--filename", "--for", "--replicas", "--set", "--stdin"),
     *("--dest", "--find-links", "--no-index", "--repository", "--upgrade", "--yes"),
@@ -272,6 +273,17 @@ def test_every_option_that_a_page_names_is_one():
     )
     for page in ALL_PAGES:
         assert named_options(page) <= ours, page
+
+
+def test_every_option_of_a_following_command_is_in_a_reference():
+    for name, pages in {
+        "follow": ["subscriber/README.md", "docs/mqtt.md", "docs/xmpp.md"],
+        "relay": [*PAGES, "docs/mqtt.md", "docs/xmpp.md"],
+    }.items():
+        line = typer.main.get_command(application())
+        command = line.get_command(typer.Context(line), name)
+        named = set[str]().union(*map(named_options, pages))
+        assert options(command) <= named, name
 
 
 def test_every_make_target_in_the_documentation_exists():

@@ -21,7 +21,7 @@ from rsnotify.runtime.arguments import require
 from rsnotify_publisher.background.pool import PublisherPool
 from rsnotify_publisher.changes import check_uri
 from rsnotify_publisher.files import write_atomically
-from rsnotify_publisher.publisher import Publisher, Startable, close_all
+from rsnotify_publisher.publisher import Publisher, Startable, close_all, join_source
 from rsnotify_publisher.source_context import normalize_base_url
 from rsnotify_publisher.source_documents import CAPABILITY_LIST, DESCRIPTION, RESOURCE_LIST
 
@@ -61,7 +61,7 @@ class SourceDescription(Startable):
         self._check_folders()
         pool = PublisherPool(len(self.sets))
         for publisher in self.sets:
-            publisher.join_source(self.uri, pool)
+            join_source(publisher, self.uri, pool)
 
     def _check_urls(self) -> None:
         own = _normalized(self.base_url)

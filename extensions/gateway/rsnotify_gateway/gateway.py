@@ -51,8 +51,8 @@ class Gateway:
     """Follows origins and publishes each as a set of resources, whose URIs are the origin's own.
 
     Args:
-        base_url: The URL below which the documents are served; each set is at its name below it.
         state: The folder of the state.
+        base_url: The URL below which the documents are served; each set is at its name below it.
         origins: The origins.
         contact: A URL or mail address that origins see.
         hubs: The hubs to which changes are pushed: URLs, or `Hub`s with a token.
@@ -65,11 +65,11 @@ class Gateway:
 
     def __init__(
         self,
-        base_url: str,
         state: str | os.PathLike[str],
+        base_url: str,
         origins: Sequence[OriginSettings],
-        contact: str,
         *,
+        contact: str,
         hubs: Sequence[str | Hub] = (),
         options: Options | None = None,
         described_by: str | None = None,
