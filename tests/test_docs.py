@@ -11,6 +11,7 @@ import importlib
 import itertools
 import re
 import subprocess
+import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import resync
 import typer
 import yaml
 
@@ -96,6 +98,7 @@ EXECUTED_BY = {
     "docs/django.md": "tests/test_guides.py",
     "docs/extending.md": "tests/extensions/test_extending.py",
     "docs/from-oai-pmh.md": "tests/recipes/test_pages.py",
+    "docs/from-resync.md": "tests/interop/test_resync_client.py",
     "docs/hub-behind-nginx.md": "tests/test_guides.py",
     "docs/installing.md": "tests/test_distribution.py",
     "docs/mqtt.md": "tests/end_to_end/test_mqtt.py",
@@ -267,12 +270,20 @@ def named_options(page: str) -> set[str]:
     return {one for part in code for one in re.findall(r"(?<![\w-])--[a-z][a-z-]+", part)}
 
 
+def options_of_resync() -> set[str]:
+    scripts = [Path(sys.executable).with_name(f"resync-{name}") for name in ("sync", "build")]
+    modules = [Path(str(resync.__file__)).with_name("client_utils.py")]
+    text = "".join(path.read_text() for path in [*scripts, *modules])
+    return set(re.findall(r"""["'](--[a-z-]+)["']""", text))
+
+
 def test_every_option_that_a_page_names_is_one():
     ours = OPTIONS_OF_OTHERS.union(
         *(options(typer.main.get_command(app)) for app in (application(), hub_check))
     )
     for page in ALL_PAGES:
-        assert named_options(page) <= ours, page
+        theirs = options_of_resync() if page == "docs/from-resync.md" else set()
+        assert named_options(page) <= ours | theirs, page
 
 
 def test_every_option_of_a_following_command_is_in_a_reference():

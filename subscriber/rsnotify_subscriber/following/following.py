@@ -344,6 +344,7 @@ class Following:
             patches=options.patches,
             packages=self._packages,
             holding=context.handler if isinstance(context.handler, ReadableHandler) else None,
+            adopt=options.adopt,
         )
         self._applier = Applier(
             *(content, state, context.handler, self, context.worker, self._tasks),
