@@ -68,7 +68,7 @@ BRING = {
     "extensions/gateway/README.md: In a program": "state/site/documents/capabilitylist.xml",
 }
 #: Options of curl, docker, systemctl, kubectl, Helm, pip, NATS, uvicorn, gunicorn, mypy, MediaWiki,
-#: the examples, `make`, the matrix, and one that every command has.
+#: the recipes, the examples, `make`, the matrix, and one that every command has.
 OPTIONS_OF_OTHERS = {
     *("--fail", "--data-binary", "--data-urlencode", "--no-buffer"),
     *("--detach", "--entrypoint", "--no-deps", "--profile"),
@@ -85,6 +85,7 @@ OPTIONS_OF_OTHERS = {
     *("--fspath", "--identifier", "--server", "--skip-redirects", "--urlpath"),
     *("--delta", "--history", "--kill-ways", "--tables"),
     *("--dest", "--find-links", "--no-index", "--repository", "--rm", "--upgrade", "--yes"),
+    *("--location", "--read-hashes"),
     *("--help", "--help-all"),
 }
 #: The tests that execute the blocks of a page, but those here and in test_roles.py.
