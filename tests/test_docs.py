@@ -81,6 +81,7 @@ OPTIONS_OF_OTHERS = {
     *("--dest", "--find-links", "--no-index", "--repository", "--upgrade", "--yes"),
     *("--build", "--entrypoint", "--no-deps", "--rm"),
     *("--cluster", "--routes"),
+    "--read-hashes",  # of the program of docs/recipes/s3.md
     *("--bind", "--no-access-log", "--preload", "--threads", "--workers"),
     *("--fspath", "--identifier", "--server", "--skip-redirects", "--urlpath"),
     *("--delta", "--history", "--kill-ways", "--tables"),
@@ -97,8 +98,6 @@ EXECUTED_BY = {
     "docs/browser.md": "tests/hub/test_browser_page.py",
     "docs/django.md": "tests/test_guides.py",
     "docs/extending.md": "tests/extensions/test_extending.py",
-    "docs/from-oai-pmh.md": "tests/recipes/test_pages.py",
-    "docs/from-resync.md": "tests/interop/test_resync_client.py",
     "docs/hub-behind-nginx.md": "tests/test_guides.py",
     "docs/installing.md": "tests/test_distribution.py",
     "docs/mqtt.md": "tests/end_to_end/test_mqtt.py",
@@ -282,7 +281,7 @@ def test_every_option_that_a_page_names_is_one():
         *(options(typer.main.get_command(app)) for app in (application(), hub_check))
     )
     for page in ALL_PAGES:
-        theirs = options_of_resync() if page == "docs/from-resync.md" else set()
+        theirs = options_of_resync() if page == "docs/recipes/from-resync.md" else set()
         assert named_options(page) <= ours | theirs, page
 
 

@@ -152,7 +152,8 @@ def html_link(publisher: Publisher) -> str:
     return f'<link rel="{Rel.RESOURCESYNC}" href="{escape(uri)}">'
 
 
-def robots_lines(publishers: Iterable[Publisher]) -> str:
+def robots_lines(source: Publisher | SourceDescription) -> str:
     """Return the lines for robots.txt, one for each set of resources (core §6.3.4)."""
-    uris = (publisher.source.documents.uri(RESOURCE_LIST) for publisher in publishers)
+    sets = [source] if isinstance(source, Publisher) else source.sets
+    uris = (publisher.source.documents.uri(RESOURCE_LIST) for publisher in sets)
     return "".join(f"Sitemap: {uri}\n" for uri in uris)

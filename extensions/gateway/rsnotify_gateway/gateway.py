@@ -125,12 +125,17 @@ class Gateway:
     def application(self) -> web.Application:
         """Make the application that serves the documents, while `run` runs."""
         app = web.Application()
-        app.add_routes(self.routes(urlsplit(self._base_url).path))
+        app.add_routes(self.routes())
         app.router.add_get("/robots.txt", robots(self.source))
         return app
 
-    def routes(self, prefix: str) -> list[web.RouteDef]:
-        """Return the routes of the documents and callbacks, below a path that ends in `/`."""
+    def routes(self, prefix: str | None = None) -> list[web.RouteDef]:
+        """Return the routes of the documents and callbacks.
+
+        Args:
+            prefix: The path below which they are served; by default that of the base URL.
+        """
+        prefix = urlsplit(self._base_url).path if prefix is None else prefix
         found: list[web.RouteDef] = []
         of_set = {f"{prefix}{watch.name}/": watch for watch in self.watches}
         for route in routes(self.source, prefix):
