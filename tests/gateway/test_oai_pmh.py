@@ -274,6 +274,30 @@ async def test_a_repository_that_refuses_all_its_tokens_is_reported(start: Start
     assert checking.watch.last_check is None
 
 
+async def test_a_token_that_always_fails_is_given_up(start: Start, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(oai_pmh, "_MOST_TRIES", 3)
+    server, checking = await start(pyoai)
+    for name in "abcdefgh":
+        server.items.put(name)
+    lost: list[str] = []
+
+    def lose(arguments: dict[str, str]) -> web.Response | None:
+        token = arguments.get("resumptionToken")
+        if token is not None and not lost:
+            lost.append(token)
+        return (
+            web.Response(status=500) if token in lost and server.verbs["ListRecords"] < 2 else None
+        )
+
+    server.before = lose
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="500"):
+            await checking.watch.check()
+    assert server.verbs["ListRecords"] == 1
+    await checking.watch.check()
+    assert set(checking.resources()) == {uri(name) for name in "abcdefgh"}
+
+
 @pytest.mark.parametrize("status", [400, 404, 410, 422])
 async def test_an_error_of_the_protocol_may_have_a_status_of_http(start: Start, status: int):
     server, checking = await start(oai_repo, "no", **ALWAYS)

@@ -34,6 +34,7 @@ from rsnotify.errors import (
     DocumentError,
     InvalidDocument,
     MalformedDocument,
+    RsnotifyError,
     TooLarge,
     Unavailable,
     WrongDocument,
@@ -275,8 +276,9 @@ def _instant(text: str, element: str) -> Instant:
         raise InvalidDocument(f"{element}: {error}") from None
 
 
-#: How often a harvest begins again because its resumption token was refused.
-_MOST_RESTARTS = 3
+#: How often a harvest begins again because its resumption token was refused, and how many requests
+#: in a row with a token fail before it counts as refused.
+_MOST_RESTARTS, _MOST_TRIES = 3, 10
 _IDENTIFIER, _LOCAL = "{identifier}", "{local}"
 _SECONDS = "YYYY-MM-DDThh:mm:ssZ"
 _DAYS = "YYYY-MM-DD"
@@ -362,6 +364,9 @@ class OaiAdapter:
         #: What precedes the local parts of the identifiers that were ever listed.
         self._namespaces: set[str] = set()
         self._late: str | None = None
+        #: The resumption token of the last request that failed, and how often it did.
+        self._tried: str | None = None
+        self._tries = 0
         #: The response to `Identify`, read once per process and again before each comparison.
         self._identity: dict[str, str] = {}
 
@@ -487,18 +492,30 @@ class OaiAdapter:
 
     async def _page(self, state: OaiCursor, *, whole: bool) -> OaiResponse:
         if state.token is not None:
-            arguments = {"verb": "ListRecords", "resumptionToken": state.token}
-            response = await self._request(arguments)
+            return await self._next_page(state.token)
+        arguments = {"verb": "ListRecords", "metadataPrefix": self._harvest.prefix}
+        if self._harvest.set is not None:
+            arguments["set"] = self._harvest.set
+        if state.since is not None and not whole:
+            arguments["from"] = state.since
+        response = await self._request(arguments)
+        _check_errors(self._url, response, _NO_RECORDS)
+        return response
+
+    async def _next_page(self, token: str) -> OaiResponse:
+        try:
+            response = await self._request({"verb": "ListRecords", "resumptionToken": token})
             if any(error.code in _BAD_TOKEN for error in response.errors):
                 raise _Restart
-        else:
-            arguments = {"verb": "ListRecords", "metadataPrefix": self._harvest.prefix}
-            if self._harvest.set is not None:
-                arguments["set"] = self._harvest.set
-            if state.since is not None and not whole:
-                arguments["from"] = state.since
-            response = await self._request(arguments)
-        _check_errors(self._url, response, _NO_RECORDS)
+            _check_errors(self._url, response, _NO_RECORDS)
+        except RsnotifyError:
+            # Some answer 500 to a token that they have lost.
+            self._tries = self._tries + 1 if token == self._tried else 1
+            self._tried = token
+            if self._tries < _MOST_TRIES:
+                raise
+            self._tried = None
+            raise _Restart from None
         return response
 
     def _next_since(self, date: Instant) -> str:
