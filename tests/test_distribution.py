@@ -294,5 +294,5 @@ def test_the_sbom_has_the_package_and_what_it_requires(built: Path):
         if "extra ==" not in one
     }
     assert always <= versions.keys()
-    assert {"nats-py", "slixmpp", "uvloop"} <= versions.keys()
+    assert {"jsonpatch", "nats-py", "pyjwt", "uvloop"} <= versions.keys()
     assert "pytest" not in versions

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 from websockets.asyncio.client import ClientConnection
 from websockets.frames import DATA_OPCODES, Frame
 from websockets.http11 import Response
 from websockets.protocol import State
-from websockets.typing import BytesLike, Subprotocol
+from websockets.typing import Subprotocol
 
 from rsnotify.runtime.dialing import Address
 from rsnotify.sync.retry import Alternatives
+
+if TYPE_CHECKING:
+    from websockets.typing import BytesLike  # since 16
 
 #: The subprotocol of connections for many topics.
 TOPICS = Subprotocol("rsnotify.topics")

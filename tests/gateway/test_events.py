@@ -253,3 +253,23 @@ def test_an_event_that_does_not_count_states_its_datetime_only():
 )
 def test_an_event_that_states_no_change_is_none(data: str):
     assert read_event(data, FIELDS) is None
+
+
+@pytest.mark.parametrize(
+    ("pointer", "uri"),
+    [
+        ("/uri", "https://a/"),
+        ("/meta/uris/1", "https://c/"),
+        ("/meta/a~1b~0c", "https://d/"),
+        ("/meta/uris/2", None),
+        ("/meta/uris/01", None),
+        ("/meta/uris/-", None),
+        ("/uri/0", None),
+        ("/", None),
+    ],
+)
+def test_a_pointer_leads_through_objects_and_arrays(pointer: str, uri: str | None):
+    meta = {"uris": ["https://b/", "https://c/"], "a/b~c": "https://d/"}
+    event = json.dumps({"uri": "https://a/", "at": 1793613600, "meta": meta})
+    found = read_event(event, EventMapping(uri=pointer, datetime="/at"))
+    assert (found and found.uri) == uri

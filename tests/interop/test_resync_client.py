@@ -202,7 +202,7 @@ def test_the_way_to_rsnotify_is_as_its_page_describes_it(
 ):
     programs = str(Path(sys.executable).parent)
     monkeypatch.setenv("PATH", programs, prepend=os.pathsep)
-    (story,) = stories("docs/from-resync.md")
+    (story,) = stories("docs/recipes/from-resync.md")
     audited = "resync-sync --audit --hash sha-256 http://127.0.0.1:8000 copy"
     taken_over = "rsnotify follow http://127.0.0.1:8000/ copy --adopt --once"
     shows = {audited: "same=2, to create=0, to update=0", taken_over: "level: 2 resources"}

@@ -14,7 +14,7 @@ from rsnotify_gateway.config import load_gateway
 from tests.reader import ROOT, fences_of
 
 FOLDER = ROOT / "docs/recipes"
-PAGES = [*sorted(FOLDER.glob("*.md")), ROOT / "docs/from-oai-pmh.md"]
+PAGES = sorted(FOLDER.glob("*.md"))
 #: The pages of the first table of the index.
 ORIGINS = sorted(
     {*re.findall(r"\]\((\w+\.md)\)", (FOLDER / "README.md").read_text().split("\n## ")[1])}

@@ -24,7 +24,6 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from jsonpointer import resolve_pointer
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
@@ -170,16 +169,29 @@ def read_event(data: str, mapping: EventMapping) -> StatedChange | None:
         event = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError):
         return None
-    when = _instant(resolve_pointer(event, mapping.datetime, None))
+    when = _instant(_at(event, mapping.datetime))
     if when is None:
         return None
-    counts = all(resolve_pointer(event, at, None) == is_ for at, is_ in mapping.only.items())
-    uri = resolve_pointer(event, mapping.uri, None) if counts else None
+    counts = all(_at(event, at) == is_ for at, is_ in mapping.only.items())
+    uri = _at(event, mapping.uri) if counts else None
     if counts and not isinstance(uri, str):
         return None
-    kind = None if mapping.change is None else resolve_pointer(event, mapping.change, None)
+    kind = None if mapping.change is None else _at(event, mapping.change)
     state = blake2b(data.encode(), digest_size=16).hexdigest()
     return StatedChange(uri, when, kind in mapping.deleted, state)
+
+
+def _at(value: Any, pointer: str) -> Any:
+    """Return the value at a JSON Pointer, or None."""
+    for token in pointer.split("/")[1:]:
+        key = token.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict):
+            value = value.get(key)
+        elif isinstance(value, list) and re.fullmatch(r"0|[1-9][0-9]{0,8}", key):
+            value = value[int(key)] if int(key) < len(value) else None
+        else:
+            return None
+    return value
 
 
 def _instant(value: Any) -> Instant | None:
