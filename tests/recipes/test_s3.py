@@ -12,9 +12,6 @@ import pytest
 
 from tests.recipes.stores import Aggregator, Store, course
 
-boto3 = pytest.importorskip("boto3")
-ClientError = pytest.importorskip("botocore.exceptions").ClientError
-
 pytestmark = pytest.mark.slow
 
 
@@ -22,6 +19,7 @@ class Moto(Store):
     """Keeps everything in memory."""
 
     def __init__(self, folder: Path) -> None:
+        boto3 = pytest.importorskip("boto3")
         super().__init__(folder)
         self.s3: Any = boto3.client(
             "s3",
@@ -39,7 +37,7 @@ class Moto(Store):
     def contents(self) -> dict[str, str]:
         try:
             pages = list(self.s3.get_paginator("list_objects_v2").paginate(Bucket="copy"))
-        except ClientError:  # s3rver lists no object that is being deleted
+        except self.s3.exceptions.ClientError:  # s3rver lists no object that is being deleted
             return {}
         items = [item for page in pages for item in page.get("Contents", [])]
         return {item["Key"].replace("/", "://", 1): item["ETag"].strip('"') for item in items}
