@@ -13,6 +13,10 @@ SEEDS ?= 1-2000
 TRIPLES ?= 500
 DIST ?= dist
 BUILD ?= build
+# The extras in the image.
+EXTRAS := $(shell sed -n 's/^ARG EXTRAS=//p' hub/Dockerfile)
+IMAGE ?= docker:rsnotify
+PLATFORM ?= linux/amd64
 CHART := helm template rsnotify-hub rsnotify-hub
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Dependency groups need pip 25.1; Python 3.11 comes with an older one.
@@ -20,10 +24,13 @@ GROUP := $(PIP) "pip>=25.1" && $(PIP) --group
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
-.PHONY: demo gateway-demo test check format fuzz bench fleet publishing slow recipes replay returning killing cluster-killing torture soak containers simulate matrix simulate-scale mutants power-cuts sabotage screenshots dist installs sbom manifests docs docs-serve clean
+.PHONY: demo help gateway-demo test check format fuzz bench fleet publishing slow recipes replay returning killing cluster-killing torture soak containers simulate matrix simulate-scale mutants power-cuts sabotage screenshots dist installs sbom image-sbom manifests docs docs-serve clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
 
 test: $(VENV)/ready-dev ## all tests but the slow ones: make test ARGS="-k hub"
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --timeout 400 -m "not slow" $(ARGS)
@@ -116,12 +123,18 @@ dist: $(VENV)/ready-release ## the sdist and the wheel, checked
 installs: $(VENV)/ready-dev $(VENV)/ready-release ## every way to install what make dist builds, with pip, uv and pipx
 	$(BIN)/pytest -p no:xdist tests/test_distribution.py $(ARGS)
 
-sbom: dist ## what the image installs, as CycloneDX in build/rsnotify.cdx.json, whose schema is checked
+sbom: dist ## the packages that the image installs, as CycloneDX in build/rsnotify.cdx.json, whose schema is checked
 	rm -rf $(BUILD)/image
 	$(BIN)/python -m venv --without-pip $(BUILD)/image
 	$(BIN)/python -m pip --python $(BUILD)/image/bin/python install --quiet --disable-pip-version-check \
-	  -c constraints.txt "rsnotify[hub,nats,patching,xmpp] @ file://$$(realpath $(DIST)/*.whl)"
+	  -c constraints.txt "rsnotify[$(EXTRAS)] @ file://$$(realpath $(DIST)/*.whl)"
 	$(BIN)/cyclonedx-py environment --output-reproducible -o $(BUILD)/rsnotify.cdx.json $(BUILD)/image
+
+image-sbom: $(VENV)/ready-release ## all packages of an image, also Debian's: make image-sbom IMAGE=docker:rsnotify: needs syft
+	mkdir -p $(BUILD)
+	syft scan $(IMAGE) --platform $(PLATFORM) --quiet --output cyclonedx-json@1.6=$(BUILD)/rsnotify-image.cdx.json
+	$(BIN)/python -c "from cyclonedx.schema import SchemaVersion as S; from cyclonedx.validation.json import \
+	JsonStrictValidator as V; raise SystemExit(V(S.V1_6).validate_str(open('$(BUILD)/rsnotify-image.cdx.json').read()))"
 
 manifests: ## deploy/kubernetes/*.yaml, from the chart: needs helm
 	cd deploy/kubernetes && $(CHART) >hub.yaml && $(CHART) --set cluster.enabled=true >cluster.yaml \
@@ -129,7 +142,7 @@ manifests: ## deploy/kubernetes/*.yaml, from the chart: needs helm
 	  && $(CHART) --set serviceMonitor.enabled=true -s templates/servicemonitor.yaml >servicemonitor.yaml
 
 docs: $(VENV)/ready-docs ## the documentation site, in build/site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict $(ARGS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
 docs-serve: $(VENV)/ready-docs ## the same at http://127.0.0.1:8100/, built again when a page changes
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8100 $(ARGS)

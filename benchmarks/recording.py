@@ -21,6 +21,7 @@ import targets
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify_publisher import Options, Publisher
 from rsnotify_publisher.journal import Journal
+from rsnotify_publisher.publisher import transact
 
 BASE = "https://source.example/data/"
 SETS = (1_000, 1_000_000)
@@ -83,7 +84,7 @@ def apply(publisher: Publisher) -> float:
     with publisher.source.open_journal() as journal:
         count = journal.count_changes(journal.state().applied)
     began = time.process_time()
-    while publisher.transact(Journal.apply_changes).result():
+    while transact(publisher, Journal.apply_changes).result():
         pass
     return (time.process_time() - began) / count * 1e6
 

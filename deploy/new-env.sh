@@ -11,6 +11,7 @@ umask 077
 cd "$(dirname "$0")/.."
 
 url=${1:-} topics=${2:-}
+host=${url#*://} host=${host%%[:/]*}
 touch .env
 chmod 600 .env
 if [ $# -gt 0 ] && grep -q '^RSNOTIFY_PUBLIC_URL=.' .env; then
@@ -26,7 +27,8 @@ while IFS= read -r line; do
     ! grep -q "^$name=." .env || continue
     value=${line#*=}
     case $name in
-        RSNOTIFY_PUBLIC_URL) value=${url:-$value} ;;
+        RSNOTIFY_PUBLIC_URL | CLUSTER_PUBLIC_URL) value=${url:-$value} ;;
+        MQTT_PUBLIC_URL) value=mqtt://${host:-127.0.0.1}:1883 ;;
         SOURCE_TOPICS) value=${topics:-$value} ;;
     esac
     [ -n "$value" ] || value=$(od -An -v -N32 -tx1 /dev/urandom | tr -d ' \n')

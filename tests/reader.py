@@ -92,7 +92,7 @@ def stories(page: str) -> list[Story]:
     """Return what can be done on a page; where it says so, one begins in an empty folder."""
     found: list[Story] = []
     for part in re.split(r"^## ", (ROOT / page).read_text(), flags=re.MULTILINE):
-        if not found or "empty folder" in part:
+        if not found or re.search(r"empty\s+folder", part):
             found.append(Story(page, part.splitlines()[0].removeprefix("# "), part))
         else:
             last = found.pop()

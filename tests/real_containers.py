@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
+import shlex
 import shutil
 import subprocess
 import time
@@ -136,14 +138,17 @@ class Compose:
         (self._folder / "override.yml").write_text(text)
 
     def run(self, *words: str, settings: Path | None = None) -> subprocess.CompletedProcess[str]:
-        return run(
+        return run(*self.command(settings), *words)
+
+    def command(self, settings: Path | None = None) -> list[str]:
+        """Return `docker compose` with the options of this project."""
+        return [
             *("docker", "compose", "--project-name", PROJECT),
             *("--file", str(self._file)),
             *("--file", str(self._folder / "override.yml")),
             *("--env-file", str(settings or self._folder / "settings")),
             *("--profile", "demo"),
-            *words,
-        )
+        ]
 
     def __call__(self, *words: str) -> str:
         """Run `docker compose`, and return what it prints."""
@@ -243,6 +248,14 @@ def test_the_image_has_the_versions_of_its_bill_of_materials(image: str):
     }
 
 
+def test_the_image_has_no_installer_and_states_what_it_is(image: str):
+    found = ("run", "--rm", "--entrypoint", "find", image, "/usr/local", "/opt/rsnotify")
+    assert docker(*found, "-name", "pip", "-o", "-name", "ensurepip") == ""
+    labels = json.loads(docker("inspect", "--format", "{{json .Config.Labels}}", image))
+    assert labels["org.opencontainers.image.source"] == "https://github.com/rsnotify/rsnotify"
+    assert "Apache-2.0" in labels["org.opencontainers.image.licenses"]
+
+
 def test_the_broker_does_not_start_without_both_passwords():
     broker = services(SETTINGS)["mosquitto"]
     for given in ("", "MQTT_HUB_PASSWORD=" + "x" * 32):
@@ -321,6 +334,30 @@ def test_a_volume_of_the_previous_image_is_taken_over(compose: Compose, image: s
     assert _inspect(compose.container("hub"), "{{.Config.Image}}") == image
     assert compose.published() == [1, 2]
     assert compose.publish(3) == 202
+
+
+def test_a_backup_is_restored_by_the_commands_of_the_page(compose: Compose, tmp_path: Path):
+    page = (ROOT / "docs/backup.md").read_text()
+    back_up, *restore = re.findall(r"^docker compose .*", page, re.MULTILINE)
+
+    def follow(command: str) -> None:
+        here = command.replace("docker compose", shlex.join(compose.command()), 1)
+        done = subprocess.run(
+            here, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
+        )
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+
+    compose.start("hub", "mosquitto")
+    assert [compose.publish(second) for second in (1, 2)] == [202, 202]
+    follow(back_up)
+    assert compose.publish(3) == 202
+    for command in restore:
+        follow(command)
+    compose.wait_until_ready()
+    assert compose.published() == [1, 2]
+    assert compose.publish(3) == 202
+    # Its own commands need no token from outside.
+    assert "topics" in compose("exec", "-T", "hub", "rsnotify", "hub", "status")
 
 
 @pytest.fixture

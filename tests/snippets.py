@@ -16,7 +16,10 @@ from mypy import api
 
 from tests.reader import NAMED, ROOT, fences_of
 
-PAGES = ("*.md", "[a-z]*/README.md", "extensions/*/README.md", "docs/*.md", "docs/recipes/*.md")
+PAGES = (
+    *("*.md", "[a-z]*/README.md", "extensions/*/README.md"),
+    *("docs/*.md", "docs/recipes/*.md", "docs/reference/*.md"),
+)
 #: What mypy says of a library that has no types, or is not installed: nothing else is known then.
 UNTYPED = re.compile(r"^([^:\n]+):.*\[(?:import-untyped|import-not-found)\]$", re.MULTILINE)
 

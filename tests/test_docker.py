@@ -198,6 +198,10 @@ def test_settings_that_exist_remain_and_the_missing_ones_are_added(new_env, tmp_
     hub = services(found)["hub"]["environment"]
     assert hub["RSNOTIFY_HUB_PUBLIC_URL"] == "https://hub.example/"
     assert "https://source.example/data/" in hub["RSNOTIFY_HUB_PUBLISHERS"]
+    # Destinations elsewhere would take 127.0.0.1 for their own machine.
+    assert hub["RSNOTIFY_HUB_MQTT_PUBLIC_URL"] == "mqtt://hub.example:1883"
+    node = services(found)["hub1"]["environment"]
+    assert node["RSNOTIFY_HUB_PUBLIC_URL"] == "https://hub.example/"
     refused = new_env("https://other.example/")
     assert refused.returncode == 2
     assert "RSNOTIFY_PUBLIC_URL" in refused.stderr

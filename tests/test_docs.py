@@ -11,6 +11,7 @@ import importlib
 import itertools
 import re
 import subprocess
+import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import resync
 import typer
 import yaml
 
@@ -65,20 +67,25 @@ BRING = {
     "extensions/relay/README.md: In a program": "copy/one.ttl",
     "extensions/gateway/README.md: In a program": "state/site/documents/capabilitylist.xml",
 }
-#: Options of curl, docker, systemctl, kubectl, NATS, uvicorn, gunicorn, mypy, MediaWiki, the
-#: examples, `make`, the matrix, and one that every command has.
+#: Options of curl, docker, systemctl, kubectl, Helm, pip, NATS, uvicorn, gunicorn, mypy, MediaWiki,
+#: the recipes, the examples, `make`, the matrix, and one that every command has.
 OPTIONS_OF_OTHERS = {
     *("--fail", "--data-binary", "--data-urlencode", "--no-buffer"),
     *("--detach", "--profile"),
     "--now",
     "--strict",
     *("--hypothesis-seed", "--minutes", "--rounds", "--seed"),
+    *("--from", "--network", "--spec"),
     *("--from-file", "--kustomize", "--namespace"),
+    *("--filename", "--for", "--replicas", "--set", "--stdin"),
+    *("--dest", "--find-links", "--no-index", "--repository", "--upgrade", "--yes"),
+    *("--build", "--entrypoint", "--no-deps", "--rm"),
     *("--cluster", "--routes"),
+    "--read-hashes",  # of the program of docs/recipes/s3.md
     *("--bind", "--no-access-log", "--preload", "--threads", "--workers"),
     *("--fspath", "--identifier", "--server", "--skip-redirects", "--urlpath"),
     *("--delta", "--history", "--kill-ways", "--tables"),
-    *("--dest", "--find-links", "--no-index", "--repository", "--rm", "--upgrade", "--yes"),
+    *("--location", "--read-hashes"),
     *("--help", "--help-all"),
 }
 #: The tests that execute the blocks of a page, but those here and in test_roles.py.
@@ -91,7 +98,6 @@ EXECUTED_BY = {
     "docs/browser.md": "tests/hub/test_browser_page.py",
     "docs/django.md": "tests/test_guides.py",
     "docs/extending.md": "tests/extensions/test_extending.py",
-    "docs/from-oai-pmh.md": "tests/recipes/test_pages.py",
     "docs/hub-behind-nginx.md": "tests/test_guides.py",
     "docs/installing.md": "tests/test_distribution.py",
     "docs/mqtt.md": "tests/end_to_end/test_mqtt.py",
@@ -119,7 +125,8 @@ def blocks(page: str, language: str) -> list[str]:
 
 def sections(page: str) -> list[str]:
     """Return the sections of a page but those that a reader follows, in tests/test_roles.py."""
-    found = re.split(r"^#+ ", (ROOT / page).read_text(), flags=re.MULTILINE)[1:]
+    # One # may be a comment, such as the name of a file.
+    found = re.split(r"^##+ ", (ROOT / page).read_text(), flags=re.MULTILINE)
     return [
         section
         for section in found
@@ -262,12 +269,20 @@ def named_options(page: str) -> set[str]:
     return {one for part in code for one in re.findall(r"(?<![\w-])--[a-z][a-z-]+", part)}
 
 
+def options_of_resync() -> set[str]:
+    scripts = [Path(sys.executable).with_name(f"resync-{name}") for name in ("sync", "build")]
+    modules = [Path(str(resync.__file__)).with_name("client_utils.py")]
+    text = "".join(path.read_text() for path in [*scripts, *modules])
+    return set(re.findall(r"""["'](--[a-z-]+)["']""", text))
+
+
 def test_every_option_that_a_page_names_is_one():
     ours = OPTIONS_OF_OTHERS.union(
         *(options(typer.main.get_command(app)) for app in (application(), hub_check))
     )
     for page in ALL_PAGES:
-        assert named_options(page) <= ours, page
+        theirs = options_of_resync() if page == "docs/recipes/from-resync.md" else set()
+        assert named_options(page) <= ours | theirs, page
 
 
 def test_every_option_of_a_following_command_is_in_a_reference():
@@ -308,7 +323,7 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", ALL_PAGES)
 def test_every_link_within_the_documentation_leads_somewhere(page: str):
     for target, anchor in re.findall(
-        r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)", (ROOT / page).read_text()
+        r"(?:\]\(|src=\"|srcset=\")(?!http)([^)#\"]*)(?:#([^)]*))?[)\"]", (ROOT / page).read_text()
     ):
         there = (ROOT / page).parent / target if target else ROOT / page
         assert there.exists(), target
@@ -351,9 +366,8 @@ def pages_in(navigation: Any) -> Iterator[str]:
 
 def test_every_page_is_in_the_navigation_of_the_site():
     shown = list(pages_in(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
-    # The first page of the decisions lists them, and the site adds the recipes by itself.
-    apart = ("docs/decisions/0", "docs/recipes/")
-    pages = [page for page in ALL_PAGES if not page.startswith(apart)]
+    # The first page of the decisions lists them.
+    pages = [page for page in ALL_PAGES if not page.startswith("docs/decisions/0")]
     assert sorted(shown) == sorted([*pages, *reference.PAGES])
 
 
@@ -371,9 +385,10 @@ def test_each_role_has_a_path_of_at_most_five_pages_to_production():
             assert following in linked, f"{page} ends without a link to {following}"
 
 
-#: What is not read as words: blocks of code, comments, directives, and where links lead.
+#: What is not read as words: blocks of code, directives, pictures, tags, and where links lead.
 NO_WORDS = re.compile(
-    r"^```.*?^```|^(?:    |::: )[^\n]*|<!--.*?-->|(?<=\])\([^)]*\)", re.DOTALL | re.MULTILINE
+    r"^```.*?^```|^(?:    |::: )[^\n]*|!\[[^\]]*\]|<!--.*?-->|<[a-z/][^>]*>|(?<=\])\([^)]*\)",
+    re.DOTALL | re.MULTILINE,
 )
 
 
@@ -383,7 +398,7 @@ def words_of(page: str) -> int:
 
 
 def test_the_documentation_has_at_most_35_000_words():
-    apart = ("docs/recipes/", "docs/decisions/", "CHANGELOG.md")
+    apart = ("docs/recipes/", "docs/from-", "docs/decisions/", "CHANGELOG.md", "CODE_OF_CONDUCT.md")
     counted = {page: words_of(page) for page in ALL_PAGES if not page.startswith(apart)}
     longest = sorted(counted.items(), key=lambda one: one[1], reverse=True)
     assert sum(counted.values()) <= 35_000, f"{sum(counted.values())} words: {longest}"
@@ -400,7 +415,7 @@ def test_every_block_that_is_copied_from_the_site_runs_to_its_end(page: str):
 
 @pytest.mark.parametrize("page", ALL_PAGES)
 def test_every_picture_is_described(page: str):
-    for words in re.findall(r"!\[([^\]]*)\]\(", (ROOT / page).read_text()):
+    for words in re.findall(r"(?:!\[|alt=\")([^\]\"]*)(?:\]\(|\")", (ROOT / page).read_text()):
         assert len(words.split()) > 2, words
 
 

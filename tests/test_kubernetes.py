@@ -225,7 +225,7 @@ def test_nodes_reach_nats_and_no_private_address_besides():
 
 
 def test_the_overlay_of_the_readme_has_its_own_image_settings_and_namespace(overlay: Documents):
-    assert container(overlay)["image"] == "registry.example/rsnotify:1.0.0rc1"
+    assert container(overlay)["image"] == f"registry.example/rsnotify:{rsnotify.__version__}"
     assert overlay["ConfigMap"]["data"] == {"hub.toml": 'public_url = "https://own.example/"\n'}
     assert {one["metadata"]["namespace"] for one in overlay.values()} == {"rsnotify"}
     (settings,) = [one for one in pod(overlay)["volumes"] if one["name"] == "settings"]

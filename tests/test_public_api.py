@@ -1,4 +1,4 @@
-"""The public API of each package, held against a snapshot.
+"""The public API of each package, and the names of checks, held against a snapshot.
 
 A difference is a change for users: describe it in CHANGELOG.md, and store the new snapshot with
 `RSNOTIFY_WRITE_SNAPSHOT=1 make test ARGS="-k public_api"`.
@@ -15,12 +15,17 @@ from pathlib import Path
 
 import pytest
 
+from rsnotify_hub_check.run import ALL
+from rsnotify_validation import RULES
+
 PACKAGES = (
     "rsnotify",
     "rsnotify_gateway",
     "rsnotify_publisher",
     "rsnotify_relay",
     "rsnotify_subscriber",
+    "rsnotify_validation",
+    "rsnotify_xmpp",
 )
 SNAPSHOT = Path(__file__).with_name("public_api.txt")
 
@@ -57,6 +62,9 @@ def public_api() -> str:
         module = importlib.import_module(package)
         for name in sorted(module.__all__):
             lines += [f"{package}.{line}" for line in describe(name, getattr(module, name))]
+    # Programs know results by these names.
+    lines += [f"rsnotify validate: {rule}" for rule in RULES]
+    lines += [f"rsnotify-hub-check: {check.name}" for check in ALL]
     return "\n".join(lines) + "\n"
 
 

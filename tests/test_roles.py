@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.reader import Reader, Story, section, stories
+from rsnotify_hub_check.run import ALL
+from tests.reader import ROOT, Reader, Story, section, stories
 
 PAGES = [
     "docs/tutorial.md",
@@ -46,6 +48,33 @@ def test_the_instructions_of_a_page_work(story: Story, tmp_path: Path):
     # The tutorial lets the hub be away for a poll, which takes 10 seconds.
     with Reader(tmp_path / "here", environment={"RSNOTIFY_FOLLOW_POLL": "1"}) as reader:
         reader.do(story, SHOWS)
+
+
+def test_a_hub_and_a_source_are_checked_as_their_pages_say(tmp_path: Path):
+    known = {
+        "https://hub.example": "http://127.0.0.1:8080",
+        "https://source.example": "http://127.0.0.1:8000",
+    }
+    with Reader(tmp_path / "here", known) as reader:
+        reader.write("data.txt", "a resource")
+        reader.start("rsnotify hub --allow-private-addresses")
+        reader.start("rsnotify source . --base-url http://127.0.0.1:8000/")
+        for page in ("hub_check", "validation"):
+            (story,) = stories(f"extensions/{page}/README.md")
+            for command in story.commands:
+                reader.do_once(command)
+        for name in ("hub.xml", "source.xml", "source.svg"):
+            assert (reader.folder / name).stat().st_size > 0
+        reader.end()
+
+
+def test_the_page_counts_the_checks_of_a_hub():
+    page = (ROOT / "extensions/hub_check/README.md").read_text()
+    rows = re.findall(r"^\| ([\d., ]+) \| (\d+) \|", page, re.MULTILINE)
+    counted = {sections: int(count) for sections, count in rows}
+    sections = [check.section for check in ALL]
+    assert counted == {row: sum(sections.count(one) for one in row.split(", ")) for row in counted}
+    assert sum(counted.values()) == len(ALL)
 
 
 def test_expected_output_belongs_to_existing_commands():

@@ -35,7 +35,11 @@ def runs_until_stopped(command: str) -> bool:
 
 
 def split(markdown: str) -> str:
-    """Return a page in which each command that runs until Ctrl-C has a block of its own."""
+    """Return a page in which each command that runs until Ctrl-C has a block of its own.
+
+    Output, in blocks of text, cannot be copied.
+    """
+    markdown = re.sub("^```text$", "```{ .text .no-copy }", markdown, flags=re.MULTILINE)
     return _SHELL.sub(lambda found: "\n".join(_parts(found[1])), markdown)
 
 

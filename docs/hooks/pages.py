@@ -30,6 +30,9 @@ Object.keys(localStorage).filter(key => key.endsWith("__palette")).forEach(
     key => localStorage.removeItem(key));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => location.reload());
 """
+#: A link to a folder, of which the site has no page.
+_FOLDER = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)(?=\))")
+_REPOSITORY = "https://github.com/rsnotify/rsnotify/tree/main/"
 #: A picture in light or dark, whose address MkDocs leaves as it is.
 _PICTURE = re.compile(r"(<(?:img|source) [^>]*?\bsrc(?:set)?=\")(?!https?:)([^\"]+)")
 
@@ -94,13 +97,18 @@ def _pages_in(items: Sequence[StructureItem]) -> Iterator[Page]:
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Return the text as Python-Markdown reads it, with pictures at their places in the site.
 
-    Each command that runs until Ctrl-C has a block of its own.
+    Each command that runs until Ctrl-C has a block of its own. Links to folders lead to the
+    repository.
     """
     folder = dirname(page.file.src_uri)
 
     def place(found: re.Match[str]) -> str:
         return found[1] + get_relative_url(normpath(join(folder, found[2])), page.url)
 
-    markdown = split(_PICTURE.sub(place, markdown))
+    def link(found: re.Match[str]) -> str:
+        target = normpath(join(folder, found[1]))
+        return _REPOSITORY + target if (ROOT / target).is_dir() else found[1]
+
+    markdown = _FOLDER.sub(link, split(_PICTURE.sub(place, markdown)))
     # It needs four spaces below an item.
     return re.sub(r"^ {2}(?=[-*] )", "    ", markdown, flags=re.MULTILINE)

@@ -29,6 +29,7 @@ from rsnotify_hub.transfer.files import (
     ExportEnd,
     ExportHeader,
 )
+from rsnotify_hub_check import run as hub_check_run
 from rsnotify_publisher import SourceMetrics
 from rsnotify_subscriber import Fleet, FollowMetrics
 from rsnotify_validation import RULES, Rule
@@ -245,6 +246,18 @@ def _rules(rules: Iterable[Rule]) -> str:
     )
 
 
+def hub_checks() -> str:
+    """Return a table of the checks of `rsnotify-hub-check`."""
+    rows = [
+        (f"`{one.name}`", f"§{one.section}", str(one.level), one.title) for one in hub_check_run.ALL
+    ]
+    about = (
+        "The checks of `rsnotify-hub-check`, with the sections of the W3C Recommendation WebSub."
+    )
+    table = _table(("check", "section", "level", "requirement"), rows)
+    return f"# Checks of a hub\n\n{about}\n\n{table}"
+
+
 # The capacity of a cluster
 
 
@@ -275,5 +288,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/metrics.md": metrics,
     "docs/reference/export.md": export_format,
     "docs/reference/validation-rules.md": validation_rules,
+    "docs/reference/hub-checks.md": hub_checks,
     "docs/reference/capacity.md": capacity,
 }

@@ -8,6 +8,7 @@ import types
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import griffe
+from msgspec import Struct
 
 #: Annotations that a reader of the signature could not resolve: private names, and limits.
 _UNREADABLE = re.compile(r"\b_[A-Z]|\bAnnotated\b")
@@ -83,10 +84,12 @@ def _default(field: griffe.Attribute) -> Any:
 
 
 def _constant(module: griffe.Module, default: Any) -> Any:
-    """Return the value of a default that is the name of a number or text."""
+    """Return the value of a default that is the name of a number, a text, or default options."""
     if default is None or not _CONSTANT.fullmatch(str(default)):
         return default
     value = _value(module, str(default))
+    if isinstance(value, Struct) and value == type(value)():
+        return f"{type(value).__name__}()"
     return repr(value) if isinstance(value, int | float | str) else default
 
 

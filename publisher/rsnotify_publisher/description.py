@@ -21,7 +21,7 @@ from rsnotify.runtime.arguments import require
 from rsnotify_publisher.background.pool import PublisherPool
 from rsnotify_publisher.changes import check_uri
 from rsnotify_publisher.files import write_atomically
-from rsnotify_publisher.publisher import Publisher, Startable, close_all
+from rsnotify_publisher.publisher import Publisher, Startable, close_all, join_source
 from rsnotify_publisher.source_context import normalize_base_url
 from rsnotify_publisher.source_documents import CAPABILITY_LIST, DESCRIPTION, RESOURCE_LIST
 
@@ -61,7 +61,7 @@ class SourceDescription(Startable):
         self._check_folders()
         pool = PublisherPool(len(self.sets))
         for publisher in self.sets:
-            publisher.join_source(self.uri, pool)
+            join_source(publisher, self.uri, pool)
 
     def _check_urls(self) -> None:
         own = _normalized(self.base_url)
@@ -152,7 +152,8 @@ def html_link(publisher: Publisher) -> str:
     return f'<link rel="{Rel.RESOURCESYNC}" href="{escape(uri)}">'
 
 
-def robots_lines(publishers: Iterable[Publisher]) -> str:
+def robots_lines(source: Publisher | SourceDescription) -> str:
     """Return the lines for robots.txt, one for each set of resources (core §6.3.4)."""
-    uris = (publisher.source.documents.uri(RESOURCE_LIST) for publisher in publishers)
+    sets = [source] if isinstance(source, Publisher) else source.sets
+    uris = (publisher.source.documents.uri(RESOURCE_LIST) for publisher in sets)
     return "".join(f"Sitemap: {uri}\n" for uri in uris)

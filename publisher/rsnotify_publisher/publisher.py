@@ -81,7 +81,9 @@ def close_all(publishers: Iterable[Publisher]) -> None:
     """Close several Publishers at the same time."""
     publishers = list(publishers)
     for publisher in publishers:
-        publisher.stop()
+        with publisher._lock:
+            if publisher.is_running:
+                publisher._election.stop()
     # Each waits for the disk.
     with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as threads:
         for closed in [threads.submit(publisher.close) for publisher in publishers]:
@@ -156,24 +158,6 @@ class Publisher(Startable):
         self._pool = PublisherPool()
         self._started_in: int | None = None
 
-    def join_source(self, description: str, pool: PublisherPool) -> None:
-        """Make this set one of several of a Source: its Capability List points up to theirs.
-
-        Args:
-            description: The URI of the Source Description.
-            pool: The threads of all sets.
-
-        Raises:
-            ConfigurationError: The Publisher has started, and may have written another link.
-        """
-        if self._started_in is not None:
-            raise ConfigurationError(
-                f"the Publisher of {self.source.base_url} runs already; give it to the "
-                "SourceDescription before it starts"
-            )
-        self.source.documents.description_uri = description
-        self._pool = pool
-
     # Starting and ending
 
     def start(self) -> None:
@@ -224,12 +208,6 @@ class Publisher(Startable):
             raise
         self._started_in = os.getpid()
         running.add(self)
-
-    def stop(self) -> None:
-        """Begin to stop, so that several can stop at the same time; `close` waits for the end."""
-        with self._lock:
-            if self.is_running:
-                self._election.stop()
 
     def close(self) -> None:
         """Send the remaining changes to the hubs for at most `Options.grace` seconds, and stop.
@@ -353,11 +331,6 @@ class Publisher(Startable):
 
         return record
 
-    def transact(self, work: Callable[[Journal], T]) -> concurrent.futures.Future[T]:
-        """Run work in the next transaction; again if another caller fails that; see `submit`."""
-        self.start()
-        return self._recorder.submit(work)
-
     def record(self, changes: Iterable[Resource | Record]) -> list[Resource]:
         """Record a batch and wait until it is durable; arguments and errors as in `submit`.
 
@@ -425,3 +398,29 @@ class Publisher(Startable):
     async def adeleted(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
         """Record in asyncio that a resource was deleted; see `created`."""
         return (await self.arecord([describe(uri, ChangeType.DELETED, metadata)]))[0]
+
+
+def join_source(publisher: Publisher, description: str, pool: PublisherPool) -> None:
+    """Make a set one of several of a Source: its Capability List points up to theirs.
+
+    Args:
+        publisher: Of the set.
+        description: The URI of the Source Description.
+        pool: The threads of all sets.
+
+    Raises:
+        ConfigurationError: The Publisher has started, and may have written another link.
+    """
+    if publisher._started_in is not None:
+        raise ConfigurationError(
+            f"the Publisher of {publisher.source.base_url} runs already; give it to the "
+            "SourceDescription before it starts"
+        )
+    publisher.source.documents.description_uri = description
+    publisher._pool = pool
+
+
+def transact(publisher: Publisher, work: Callable[[Journal], T]) -> concurrent.futures.Future[T]:
+    """Run work in the next transaction of the journal; again if another caller fails that."""
+    publisher.start()
+    return publisher._recorder.submit(work)

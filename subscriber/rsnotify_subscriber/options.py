@@ -61,6 +61,8 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
             everything is compared with the Source; with 0, only then. A `CheckedHandler` compares
             its store as often.
         verify: Whether all files of a mirror are read at the start, and compared by hash.
+        adopt: Whether the folder of a first copy may have files. Those with the announced hash
+            become part of the copy without being fetched.
 
     Raises:
         ConfigurationError: A value has a wrong type, or one that can never work.
@@ -87,6 +89,7 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
     # The files of a mirror.
     check_files: float = 86_400.0
     verify: bool = False
+    adopt: bool = False
 
     def __post_init__(self) -> None:
         """Check all values; `via` may be given as text, and `prefer` as a single media type."""
@@ -95,6 +98,7 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
         require("largest", self.largest, int, "a number of bytes")
         require("check_files", self.check_files, int | float, "a number of seconds")
         require("verify", self.verify, bool, "True or False")
+        require("adopt", self.adopt, bool, "True or False")
         require("callbacks", self.callbacks, Callbacks | None, "Callbacks")
         require_struct("terms", self.terms, WebSubTerms)
         require("mqtt", self.mqtt, MqttOptions, "a MqttOptions")

@@ -323,7 +323,7 @@ class Subscriber:
             return
         if isinstance(handler, PreparedHandler):
             handler.prepare(identity.base, folder)
-        await loop.run_in_executor(worker, check_folder, handler, state, identity)
+        await loop.run_in_executor(worker, check_folder, handler, state, identity, options.adopt)
         identity = replace(
             identity,
             selection=options.selection,

@@ -69,7 +69,7 @@ async def test_each_way_alone_leads_to_the_capability_list(
 
     async def offered(request: web.Request) -> web.Response:
         if way == "robots.txt" and request.path == "/robots.txt":
-            return text(robots_lines([publisher]), "text/plain")
+            return text(robots_lines(publisher), "text/plain")
         if way == "Link header":
             return text("plain", "text/plain", Link=link_header(publisher))
         if way == "HTML link":

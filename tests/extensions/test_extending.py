@@ -169,7 +169,7 @@ async def main():
         name="list", type="uri-list", url=f"http://127.0.0.1:{port}/list.txt",
         allow_private_addresses=True, delay=0, poll=0.05, poll_most=0.05,
     )
-    gateway = Gateway("http://gateway.example/", "state", [origin], "mailto:a@b.example")
+    gateway = Gateway("state", "http://gateway.example/", [origin], contact="mailto:a@b.example")
     task = asyncio.create_task(gateway.run())
     (watch,) = gateway.watches
     async with asyncio.timeout(30):

@@ -122,7 +122,7 @@ def test_announcements_are_a_coroutine_if_there_are_any(kind: str, tmp_path: Pat
     if kind == "events":
         more["event"] = EventMapping(**MAPPING)
     url = "postgresql://127.0.0.1/x" if kind == "postgresql" else "http://origin.example/"
-    gateway = Gateway(BASE, tmp_path, [origin(kind, url, **more)], CONTACT)
+    gateway = Gateway(tmp_path, BASE, [origin(kind, url, **more)], contact=CONTACT)
     adapter = gateway.watches[0].adapter
     if isinstance(adapter, AnnouncingAdapter):
         assert inspect.iscoroutinefunction(adapter.await_announcements)
@@ -130,7 +130,7 @@ def test_announcements_are_a_coroutine_if_there_are_any(kind: str, tmp_path: Pat
 
 def test_a_type_that_is_not_installed_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        Gateway(BASE, tmp_path, [origin("ftp", "http://origin.example/")], CONTACT)
+        Gateway(tmp_path, BASE, [origin("ftp", "http://origin.example/")], contact=CONTACT)
     assert str(caught.value).startswith('type = "ftp" is not installed; installed are: events')
 
 

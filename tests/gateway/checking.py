@@ -25,7 +25,7 @@ class Checking:
     """Checks one origin when a test wants it, and shows the changes; can be made again."""
 
     def __init__(self, folder: Path, settings: OriginSettings) -> None:
-        self.gateway = Gateway(BASE, folder, [settings], CONTACT)
+        self.gateway = Gateway(folder, BASE, [settings], contact=CONTACT)
         (self.watch,) = self.gateway.watches
         self._through = 0
 

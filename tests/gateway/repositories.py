@@ -186,6 +186,7 @@ class RepositoryServer:
         before: Called with the arguments of a request before it is answered; may return another
             response.
         verbs: How often each verb was requested; continued lists count as "resumed".
+        error_status: The HTTP status of errors; by the specification it is 200.
     """
 
     def __init__(self, items: Items, make: Callable[[Items, str], Implementation]) -> None:
@@ -193,6 +194,7 @@ class RepositoryServer:
         self._make = make
         self.before: Callable[[dict[str, str]], web.Response | None] = lambda arguments: None
         self.verbs: Counter[str] = Counter()
+        self.error_status = 200
         app = web.Application()
         app.router.add_get("/oai", self._answer)
         self._server = TestServer(app)
@@ -212,4 +214,6 @@ class RepositoryServer:
         other = self.before(arguments)
         if other is not None:
             return other
-        return web.Response(body=self._process(arguments), content_type="text/xml")
+        body = self._process(arguments)
+        status = self.error_status if b"<error " in body else 200
+        return web.Response(status=status, body=body, content_type="text/xml")

@@ -57,7 +57,9 @@ class RunningGateway:
         self._socket = socket.create_server(("127.0.0.1", port))
         self.port = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/"
-        self.gateway = Gateway(self.url, folder, origins, CONTACT, **{"options": OPTIONS, **given})
+        self.gateway = Gateway(
+            folder, self.url, origins, **{"contact": CONTACT, "options": OPTIONS, **given}
+        )
 
     async def __aenter__(self) -> Self:
         self._serving = asyncio.Event()

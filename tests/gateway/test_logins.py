@@ -223,6 +223,7 @@ async def test_only_the_login_of_the_settings_is_sent(tmp_path: Path):
 def test_a_database_url_whose_password_is_not_escaped_is_refused_without_it(
     login: str, tmp_path: Path
 ):
+    origins = [origin("postgresql", f"postgresql://{login}@host/db")]
     with pytest.raises(ConfigurationError, match="percent-encode") as caught:
-        Gateway(BASE, tmp_path, [origin("postgresql", f"postgresql://{login}@host/db")], CONTACT)
+        Gateway(tmp_path, BASE, origins, contact=CONTACT)
     assert "cret" not in str(caught.value)

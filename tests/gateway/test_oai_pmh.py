@@ -12,7 +12,14 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument, TooLarge, Unavailable
+from rsnotify.errors import (
+    DocumentError,
+    FetchError,
+    InvalidDocument,
+    MalformedDocument,
+    TooLarge,
+    Unavailable,
+)
 from rsnotify_gateway.adapters import oai_pmh
 from rsnotify_gateway.adapters.oai_pmh import (
     OaiAdapter,
@@ -187,9 +194,25 @@ async def test_a_comparison_finds_a_record_that_became_visible_later_than_it_sta
     server, checking = await start(**ALWAYS)
     server.items.put("a")
     await checking.check()
+    assert "later" not in checking.limits
     server.items.now = datetime(2020, 1, 1)
     server.items.put("b")
     assert await checking.check() == {uri("b"): "created"}
+    assert "later after their datestamp than overlap, 60 seconds" in checking.limits
+    harvest = OaiHarvest(**IDENTIFIED, **ALWAYS)
+    checking.watch.adapter = OaiAdapter(server.url, *checking.gateway._clients, harvest)
+    await checking.check()
+    assert "later after their datestamp than overlap, 60 seconds" in checking.limits
+
+
+async def test_records_that_get_other_uris_did_not_become_visible_later(start: Start):
+    server, checking = await start(**ALWAYS)
+    server.items.now = datetime(2020, 1, 1)
+    server.items.put("one.example:a")
+    await checking.check()
+    checking.watch.adapter = OaiAdapter(server.url, *checking.gateway._clients, HARVEST_LOCAL)
+    assert len(await checking.check()) == 2
+    assert "later" not in checking.limits
 
 
 async def test_a_record_that_a_list_only_skips_is_not_deleted(start: Start):
@@ -249,6 +272,68 @@ async def test_a_repository_that_refuses_all_its_tokens_is_reported(start: Start
     with pytest.raises(Unavailable, match="resumption tokens"):
         await checking.watch.check()
     assert checking.watch.last_check is None
+
+
+async def test_a_token_that_always_fails_is_given_up(start: Start, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(oai_pmh, "_MOST_TRIES", 3)
+    server, checking = await start(pyoai)
+    for name in "abcdefgh":
+        server.items.put(name)
+    lost: list[str] = []
+
+    def lose(arguments: dict[str, str]) -> web.Response | None:
+        token = arguments.get("resumptionToken")
+        if token is not None and not lost:
+            lost.append(token)
+        return (
+            web.Response(status=500) if token in lost and server.verbs["ListRecords"] < 2 else None
+        )
+
+    server.before = lose
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="500"):
+            await checking.watch.check()
+    assert server.verbs["ListRecords"] == 1
+    await checking.watch.check()
+    assert set(checking.resources()) == {uri(name) for name in "abcdefgh"}
+
+
+@pytest.mark.parametrize("status", [400, 404, 410, 422])
+async def test_an_error_of_the_protocol_may_have_a_status_of_http(start: Start, status: int):
+    server, checking = await start(oai_repo, "no", **ALWAYS)
+    server.error_status = status
+    assert await checking.check() == {}  # noRecordsMatch
+    for name in "abcdefgh":
+        server.items.put(name)
+
+    def change_once(arguments: dict[str, str]) -> None:
+        if "resumptionToken" in arguments:
+            server.before = lambda arguments: None
+            server.items.put("a", "changed meanwhile")
+
+    server.before = change_once
+    await checking.watch.check()  # badResumptionToken
+    assert set(checking.resources()) == {uri(name) for name in "abcdefgh"}
+    server.items.purge("b")
+    await checking.watch.check()  # idDoesNotExist
+    assert set(checking.resources()) == {uri(name) for name in "acdefgh"}
+
+
+@pytest.mark.parametrize("status", [400, 404, 410, 422])
+@pytest.mark.parametrize("begin", ["<html>", "", "<OAI-PMH xmlns='http://www.openarchives.org/O"])
+async def test_another_response_with_such_a_status_fails_the_check(
+    start: Start, status: int, begin: str
+):
+    server, checking = await start(pyoai, "no", **ALWAYS)
+    server.items.put("a")
+    await checking.check()
+    server.before = lambda arguments: web.Response(status=status, text=begin)
+    with pytest.raises(FetchError, match=f"the server says {status}"):
+        await checking.check()
+    server.before = lambda arguments: web.Response(status=status, body=page("", "").body)
+    with pytest.raises(FetchError, match=f"the server says {status}"):
+        await checking.check()
+    assert set(checking.resources()) == {uri("a")}
 
 
 async def test_an_interrupted_harvest_continues_with_its_token(start: Start):

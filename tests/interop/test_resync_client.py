@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from msgspec.structs import replace
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import MAX_ENTRIES, Capability, Rel
 from rsnotify.format.reader import read_document
-from tests.interop.clients import ResyncClient, contents
+from tests.interop.clients import ResyncClient, contents, follow, is_in_step
 from tests.publisher.helpers import FakeHub, SourceProcess, Start, eventually, put
+from tests.reader import Reader, stories
 from tests.subscriber.source import SmallSource, path_of
 
 OFTEN = ("--resource-list-every", "0.1")
@@ -171,3 +173,38 @@ async def test_it_follows_a_source_that_sends_content_to_others(
     await asyncio.to_thread(process.wait_for_change, "created", "b.ttl")
     await asyncio.to_thread(client.incremental, process.url)
     assert contents(client.copy) == contents(folder)
+
+
+# Its copy is taken over.
+
+
+@pytest.mark.slow
+def test_its_copy_is_taken_over_without_fetching_it_again(
+    folder: Path, source: Start, client: ResyncClient
+):
+    write(folder, *range(10))
+    process = source(*OFTEN)
+    client.baseline(process.url)
+    (client.copy / "sub/1.ttl").write_text("damaged")
+    (client.copy / "sub/3.ttl").unlink()
+    (client.copy / "mine").write_text("of somebody else")
+    assert "must be empty" in follow(process.url, client.copy)
+    said = follow(process.url, client.copy, "--adopt")
+    assert f"1 file here is not part of the copy: {client.copy / 'mine'}" in said
+    assert contents(client.copy) == {**contents(folder), "mine": b"of somebody else"}
+    assert said.count("is fetched, as the file in its place differs") == 1
+    assert is_in_step(process.url, client.copy, "--repair", "--remove-foreign")
+    assert contents(client.copy) == contents(folder)
+
+
+def test_the_way_to_rsnotify_is_as_its_page_describes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    programs = str(Path(sys.executable).parent)
+    monkeypatch.setenv("PATH", programs, prepend=os.pathsep)
+    (story,) = stories("docs/recipes/from-resync.md")
+    audited = "resync-sync --audit --hash sha-256 http://127.0.0.1:8000 copy"
+    taken_over = "rsnotify follow http://127.0.0.1:8000/ copy --adopt --once"
+    shows = {audited: "same=2, to create=0, to update=0", taken_over: "level: 2 resources"}
+    with Reader(tmp_path / "here") as reader:
+        reader.do(story, shows)

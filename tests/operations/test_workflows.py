@@ -25,7 +25,7 @@ def test_every_step_calls_an_action_of_one_version_or_a_command_that_exists(path
     for job in jobs(path).values():
         for step in job["steps"]:
             if "uses" in step:
-                assert re.fullmatch(r"[\w.-]+/[\w.-]+@v\d+\.\d+\.\d+", step["uses"])
+                assert re.fullmatch(r"[\w.-]+(/[\w.-]+)+@v\d+\.\d+\.\d+", step["uses"])
             for target in re.findall(r"^make ([\w-]+)", step.get("run", ""), re.MULTILINE):
                 subprocess.run(["make", "-n", target], cwd=ROOT, check=True, capture_output=True)
             for script in re.findall(r"^(\.\S+/\S+)", step.get("run", ""), re.MULTILINE):

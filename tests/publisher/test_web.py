@@ -395,10 +395,9 @@ def test_the_header_and_the_element_lead_to_the_capability_list(tmp_path: Path):
 
 def test_robots_lines_name_every_set(tmp_path: Path):
     sets = [Publisher(tmp_path / name, f"https://x.example/{name}/") for name in "ab"]
-    assert sitemaps(robots_lines(sets)) == [
-        "https://x.example/a/resourcelist.xml",
-        "https://x.example/b/resourcelist.xml",
-    ]
+    urls = ["https://x.example/a/resourcelist.xml", "https://x.example/b/resourcelist.xml"]
+    assert sitemaps(robots_lines(sets[0])) == urls[:1]
+    assert sitemaps(robots_lines(SourceDescription("https://x.example/", sets))) == urls
 
 
 @pytest.mark.parametrize(("base", "served"), [("https://x.example/", True), (BASE, False)])

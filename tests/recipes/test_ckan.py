@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -24,7 +24,7 @@ import pytest
 from rsnotify_publisher import Outbox
 from tests.ports import free_port
 from tests.publisher.helpers import eventually
-from tests.recipes.trial import Trial, block, get, needs
+from tests.recipes.trial import Trial, block, get, needs, running
 
 pytestmark = pytest.mark.slow
 
@@ -102,17 +102,6 @@ class Ckan:
     def do(self, action: str, **fields: Any) -> Any:
         url = f"{self.url}/api/3/action/{action}"
         return get(url, fields, Authorization=self._token)["result"]
-
-
-@contextmanager
-def running(folder: Path, *command: str) -> Iterator[None]:
-    with (folder / f"{Path(command[0]).name}.log").open("ab") as log:
-        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait()
 
 
 @pytest.fixture

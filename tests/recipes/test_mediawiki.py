@@ -11,6 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.reader import lines_of
 from tests.recipes.trial import PhpServer, Trial, block, needs, survives
 
 pytestmark = pytest.mark.slow
@@ -74,7 +75,7 @@ def wiki(tmp_path: Path) -> Iterator[MediaWiki]:
 
 def test_a_gateway_follows_the_sitemap(tmp_path: Path, wiki: MediaWiki):
     with Trial(tmp_path / "here", {"https://wiki.example": wiki.url}) as trial:
-        (line,) = block(PAGE, "in a crontab").splitlines()[1:]
+        (line,) = lines_of(block(PAGE, "by cron"))
         line = trial.adapt(line.replace("/srv/wiki", str(wiki.site))).removeprefix("php ")
 
         def cron() -> None:

@@ -137,6 +137,7 @@ def test_a_gateway_follows_the_sitemap(tmp_path: Path, wordpress: WordPress):
 
         survives(trial, "site", fail, (wordpress.plugins / "broken.php").unlink)
         survives(trial, "site", wordpress.server.stop, wordpress.server.start)
+        survives(trial, "site", wordpress.server.pause, wordpress.server.resume)
         trial.end()
 
 

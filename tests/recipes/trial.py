@@ -54,11 +54,12 @@ class Trial(Reader):
         super().__init__(folder, names, **options)
         self.start("rsnotify hub")
 
-    def gateway(self, page: str) -> None:
-        """Start the gateway of a recipe, with shorter waits."""
+    def gateway(self, page: str, **settings: float) -> None:
+        """Start the gateway of a recipe, with shorter waits, and other settings of its origin."""
         text = block(page, "# gateway.toml")
         text = re.sub(r"^(poll\w*|delay|compare) = .*$", "", text, flags=re.MULTILINE)
-        text += "poll = 0.2\npoll_most = 0.2\ndelay = 0.01\n"
+        given = {"poll": 0.2, "poll_most": 0.2, "delay": 0.01, **settings}
+        text += "".join(f"{name} = {value}\n" for name, value in given.items())
         self.write("gateway.toml", text)
         self.start("rsnotify gateway gateway.toml --port 8001")
 
@@ -181,6 +182,18 @@ def running_mariadb(folder: Path) -> Iterator[Path]:
     finally:
         server.terminate()
         server.wait()
+
+
+@contextmanager
+def running(folder: Path, *command: str) -> Iterator[None]:
+    """Run a server in a folder, with a log of its name."""
+    with (folder / f"{Path(command[0]).name}.log").open("ab") as log:
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def run_sql(socket: Path, statement: str) -> bool:

@@ -3,13 +3,14 @@
     python -m tests.screenshots FOLDER [NAME ...]
 
 Figures on a page differ at each run, so pictures are not compared. `taken.json` has a hash of the
-files that make each page.
+files that make each page. Text is in Inter if that font is installed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import tempfile
 from hashlib import sha256
@@ -22,6 +23,15 @@ from tests.screenshots import dashboard, demo, fleet, terminal
 
 _ROOT = Path(__file__).parents[2]
 _TAKEN = Path(__file__).with_name("taken.json")
+_FONTS = """\
+<fontconfig>
+  <include>/etc/fonts/fonts.conf</include>
+  <match>
+    <test name="family"><string>sans-serif</string></test>
+    <edit name="family" mode="prepend" binding="strong"><string>Inter</string></edit>
+  </match>
+</fontconfig>
+"""
 _MODULES = {"demo": demo, "dashboard": dashboard, "fleet": fleet, "terminal": terminal}
 
 
@@ -34,16 +44,23 @@ def _hash(module: ModuleType) -> str:
     return found.hexdigest()
 
 
-async def main(folder: Path, names: list[str]) -> None:
-    taken = json.loads(_TAKEN.read_text()) if _TAKEN.exists() else {}
+async def _take(chromium: str, folder: Path, scratch: Path, names: list[str]) -> None:
+    taken = json.loads(_TAKEN.read_text())
     hashes = {name: _hash(module) for name, module in _MODULES.items()}
-    names = names or [name for name in _MODULES if taken.get(name) != hashes[name]]
-    with tempfile.TemporaryDirectory() as scratch, running_chromium() as chromium:
-        async with connect(chromium) as browser:
-            for name in names:
-                await _MODULES[name].pictures(browser, folder, Path(scratch))
-                taken[name] = hashes[name]
-                _TAKEN.write_text(json.dumps(taken, indent=2) + "\n")
+    async with connect(chromium) as browser:
+        for name in names or [name for name in _MODULES if taken.get(name) != hashes[name]]:
+            await _MODULES[name].pictures(browser, folder, scratch)
+            taken[name] = hashes[name]
+            _TAKEN.write_text(json.dumps(taken, indent=2) + "\n")
+
+
+async def main(folder: Path, names: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        scratch = Path(temporary)
+        (scratch / "fonts.conf").write_text(_FONTS)
+        os.environ["FONTCONFIG_FILE"] = str(scratch / "fonts.conf")
+        with running_chromium() as chromium:
+            await _take(chromium, folder, scratch, names)
 
 
 if __name__ == "__main__":

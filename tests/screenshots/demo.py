@@ -20,7 +20,7 @@ SHOWS = ("extensions/demo/rsnotify_demo/static", "extensions/demo/rsnotify_demo/
 #: Until the chart, which has a minute, no longer shows the start.
 _START_SECONDS = 65
 #: The lag, once the browser itself no longer slows the demo.
-_CALM = """(text => parseFloat(text) < 15 && text)(document.querySelector("#lag").innerText)"""
+_CALM = """(text => parseFloat(text) < 10 && text)(document.querySelector("#lag").innerText)"""
 _LEVEL = "document.querySelector('#destination').dataset.state === 'level'"
 _BEHIND = "Number(document.querySelector('#behind').innerText.replace(',', ''))"
 
@@ -39,7 +39,7 @@ body { padding: 0 1.4rem; overflow: hidden }
   font-size: 1.3rem; font-weight: 600; letter-spacing: -.01em }
 #caption b { display: grid; place-items: center; width: 2rem; height: 2rem;
   border-radius: 50%; background: #fff; color: #004d40; font-size: 1.1rem }
-#pointer { position: fixed; z-index: 9; width: 30px; left: 57%; top: 45% }
+#pointer { position: fixed; z-index: 9; width: 30px; visibility: hidden }
 #pointer.pressed { filter: drop-shadow(0 0 7px #f59e0b) }
 """
 _PREPARE = """(style => {
@@ -55,6 +55,7 @@ _CAPTION = """((number, text) => {
 _POINT = """(selector => {
   const { x, y, width, height } = document.querySelector(selector).getBoundingClientRect();
   const { style } = document.querySelector("#pointer");
+  style.visibility = "visible";
   style.left = `${x + width * .7}px`;
   style.top = `${y + height * .55}px`;
 })(SELECTOR)"""
@@ -110,7 +111,7 @@ async def _film(pages: list[Page], folder: Path) -> None:
         await pages[0].evaluate(f"document.querySelector({selector!r}).click()")
 
     await everywhere(_PREPARE, STYLE=_FILM)
-    lag = await pages[0].until(_CALM)
+    lag = await pages[0].until(_CALM, seconds=300)
     await caption(
         1, f"A Source changes all the time. Half of the changes are in the copy within {lag}."
     )

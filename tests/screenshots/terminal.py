@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import pty
 import re
-import struct
 import subprocess
 import sys
-import termios
 from html import escape
 from pathlib import Path
 
 from tests.browser import Browser
 
-SHOWS = ("extensions/demo/rsnotify_demo/demo.py", "rsnotify/runtime/command_reports.py")
+SHOWS = ("extensions/demo/rsnotify_demo/demo.py",)
 
 _COMMAND = "rsnotify demo --seconds 20"
 _COLUMNS, _ROWS = 96, 60
@@ -64,8 +61,8 @@ async def pictures(_: Browser, folder: Path, __: Path) -> None:
 def _output() -> str:
     """Run the command in a terminal of its own, and return what it wrote."""
     leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
-    environment = os.environ | {"TERM": "xterm-256color", "PYTHONUTF8": "1"}
+    size = {"COLUMNS": str(_COLUMNS), "LINES": str(_ROWS)}
+    environment = os.environ | size | {"TERM": "xterm-256color", "PYTHONUTF8": "1"}
     command = [sys.executable, "-m", *_COMMAND.split()]
     with subprocess.Popen(
         command, stdin=follower, stdout=follower, stderr=follower, env=environment

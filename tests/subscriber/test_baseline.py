@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
-from rsnotify.errors import Unavailable
+from rsnotify.errors import ConfigurationError, Unavailable
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import FollowOptions, Received, Subscriber
 from tests.subscriber.destination import PACE, Destination
@@ -175,3 +176,27 @@ async def test_a_custom_handler_receives_each_resource_with_its_content(
     await Subscriber(source.url, take, state=state, options=options).catch_up()
     assert seen == {source.base + "a": None}
     assert list((state / "incoming").iterdir()) == []
+
+
+# Files that are there before the first run
+
+
+async def test_a_first_copy_adopts_the_files_that_have_the_listed_hash(
+    source: SmallSource, destination: Destination
+) -> None:
+    for name in ("same", "differs", "large"):
+        source.put(name, name.encode() * (100_000 if name == "large" else 1))
+    source.put("without", b"without")
+    source.described["without"] = replace(source.described["without"], hash=None)
+    source.changes.clear()  # only the Resource List shows that a file differs
+    destination.folder.mkdir()
+    for name in ("same", "differs", "large", "without"):
+        (destination.folder / name).write_bytes(source.contents[name])
+    (destination.folder / "differs").write_bytes(b"DIFFERS")
+    with pytest.raises(ConfigurationError, match="must be empty"):
+        await destination.catch_up()
+    source.gets.clear()
+    await destination.catch_up(adopt=True)
+    assert destination.equals_source()
+    names = ("same", "differs", "large", "without")
+    assert [source.gets[path_of(name)] for name in names] == [0, 1, 0, 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -256,10 +257,18 @@ async def test_the_command_writes_a_line_for_each_finding(tmp_path: Path) -> Non
     assert verdict == "not valid: 1 document, 1 error, 0 warnings"
 
 
-async def test_the_command_writes_json_for_programs(tree: Tree) -> None:
+async def test_the_command_writes_json_and_junit_for_programs(tree: Tree, tmp_path: Path) -> None:
     tree.edit("capabilitylist.xml", 'rel="describedby"', 'rel="related"')
     uri = tree.base + DESCRIPTION
-    code, output, _ = await run("validate", uri, "--deep", "--json")
+    junit, badge = tmp_path / "source.xml", tmp_path / "source.json"
+    files = ("--junit", junit, "--badge", badge)
+    code, output, _ = await run("validate", uri, "--deep", "--json", *files)
+    assert msgspec.json.decode(badge.read_bytes())["message"] == "valid, 1 warning"
+    cases = [*ElementTree.parse(junit).getroot().iter("testcase")]
+    assert {case.get("name") for case in cases if len(case) == 0} == {"valid"}
+    assert [case.get("name") for case in cases if len(case)] == [
+        "capabilitylist-describedby-missing"
+    ]
     facts = msgspec.json.decode(output)
     assert (code, facts["valid"]) == (0, True)
     (finding,) = [one for document in facts["documents"] for one in document.get("findings", [])]

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import cast
@@ -31,6 +32,7 @@ from rsnotify_subscriber import (
 )
 from rsnotify_subscriber.following import recovery as copy_check
 from rsnotify_subscriber.storage.destination_state import DestinationState
+from tests.publisher.helpers import eventually
 from tests.subscriber.destination import PACE, PATIENCE, files_of
 from tests.subscriber.processes import outcome as process_outcome
 from tests.subscriber.processes import rsnotify
@@ -634,10 +636,51 @@ async def test_a_store_whose_state_is_lost_is_not_emptied_before_the_baseline(
     source.put("resourcelist.xml", b"", status=503)
     async with following(source, checked) as one:
         await until(one, lambda status: status.error is not None)
+        lists = partial(source.requests, "resourcelist.xml")
+        await asyncio.to_thread(eventually, lambda: len(lists()) >= 3)
         assert set(checked.held) == {"a", "foreign"}
     Shape(source, "resourcelist", "hashes")
     await run_right(source, checked)
     assert checked.files() == source.resources
+
+
+class Slow(Checked):
+    """A copy in memory whose handler waits after it has applied changes."""
+
+    def __init__(self, base: str, state: Path) -> None:
+        super().__init__(base, state)
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.has_applied = asyncio.Event()
+        self.checks = 0
+
+    async def apply(self, changes: Sequence[Received]) -> None:
+        await super().apply(changes)
+        self.has_applied.set()
+        await self.gate.wait()
+
+    def find_lost(self, held: Mapping[str, HeldResource]) -> list[str]:
+        self.checks += 1
+        return super().find_lost(held)
+
+
+async def test_what_is_being_applied_is_not_foreign_to_the_store(source: Source, tmp_path: Path):
+    copy = Slow(source.base, tmp_path / "state")
+    shape = Shape(source, "resourcelist+changelist", "hashes")
+    async with following(source, copy, check_files=0.02) as one:
+        await until_right(one, copy, source)
+        copy.gate.clear()
+        copy.has_applied.clear()
+        source.file("new", b"new")
+        shape.times["new"] = 100
+        shape.publish()
+        async with asyncio.timeout(PATIENCE):
+            await copy.has_applied.wait()
+        checks = copy.checks
+        await asyncio.to_thread(eventually, lambda: copy.checks > checks + 2)
+        assert copy.held.get("new") == b"new"
+        copy.gate.set()
+        await until_right(one, copy, source)
 
 
 async def test_a_copy_is_not_level_while_its_store_cannot_be_compared(

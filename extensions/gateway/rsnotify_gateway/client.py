@@ -13,7 +13,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
@@ -21,7 +21,7 @@ import aiohttp
 from msgspec import Struct
 from yarl import URL
 
-from rsnotify.errors import TooLarge, Unavailable
+from rsnotify.errors import DocumentError, TooLarge, Unavailable
 from rsnotify.format.links import parse_links
 from rsnotify_gateway.adapter import origin_uri
 from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials, without_login
@@ -149,6 +149,8 @@ _ROBOTS_SECONDS = 86_400.0
 _ROBOTS = "/robots.txt"
 #: A check claims that the origin itself was read.
 _UNCACHED = {"Cache-Control": "no-cache"}
+#: Statuses with which origins state that a request is wrong, or that something is not there.
+_STATES_ERRORS = frozenset({400, 404, 410, 422})
 _FIELDS = {"Accept-Encoding": "gzip", **_UNCACHED}
 
 
@@ -240,8 +242,12 @@ class OriginClient:
         feed: Callable[[bytes], object],
         condition: tuple[str, str] | None = None,
         accept: str = "*/*",
+        is_error: Callable[[], bool] | None = None,
     ) -> OriginAnswer | None:
         """GET a document, and pass it to `feed` piece by piece; return None after a 304.
+
+        A response of 400, 404, 410 or 422 is passed on, too, if `is_error` then returns whether it
+        is an error of the protocol of the origin, and so an answer.
 
         Raises:
             FetchError: It cannot be read, or must not be.
@@ -251,8 +257,14 @@ class OriginClient:
         async with self.sessions.get(uri, headers, origin) as response:
             if condition is not None and response.status == 304:
                 return None
-            check_status(uri, response)
-            await stream_document(uri, response, self.sessions.large, feed)
+            if is_error is None or response.status not in _STATES_ERRORS:
+                check_status(uri, response)
+                await stream_document(uri, response, self.sessions.large, feed)
+            else:
+                with suppress(DocumentError):
+                    await stream_document(uri, response, self.sessions.large, feed)
+                if not is_error():
+                    check_status(uri, response)
             return OriginAnswer(
                 validator(response),
                 without_login(origin.base),

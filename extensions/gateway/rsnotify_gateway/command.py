@@ -63,10 +63,10 @@ def gateway(
     with listen(settings.host, settings.port) as listening, serving.server() as status:
         at = address(settings.host, listening)
         found = Gateway(
-            settings.base_url or at,
             settings.data or _STATE,
+            settings.base_url or at,
             settings.origins,
-            settings.contact,
+            contact=settings.contact,
             hubs=settings.known_hubs(),
             options=settings.options_of(),
             described_by=settings.described_by,

@@ -51,8 +51,8 @@ class Gateway:
     """Follows origins and publishes each as a set of resources, whose URIs are the origin's own.
 
     Args:
-        base_url: The URL below which the documents are served; each set is at its name below it.
         state: The folder of the state.
+        base_url: The URL below which the documents are served; each set is at its name below it.
         origins: The origins.
         contact: A URL or mail address that origins see.
         hubs: The hubs to which changes are pushed: URLs, or `Hub`s with a token.
@@ -65,11 +65,11 @@ class Gateway:
 
     def __init__(
         self,
-        base_url: str,
         state: str | os.PathLike[str],
+        base_url: str,
         origins: Sequence[OriginSettings],
-        contact: str,
         *,
+        contact: str,
         hubs: Sequence[str | Hub] = (),
         options: Options | None = None,
         described_by: str | None = None,
@@ -125,12 +125,17 @@ class Gateway:
     def application(self) -> web.Application:
         """Make the application that serves the documents, while `run` runs."""
         app = web.Application()
-        app.add_routes(self.routes(urlsplit(self._base_url).path))
+        app.add_routes(self.routes())
         app.router.add_get("/robots.txt", robots(self.source))
         return app
 
-    def routes(self, prefix: str) -> list[web.RouteDef]:
-        """Return the routes of the documents and callbacks, below a path that ends in `/`."""
+    def routes(self, prefix: str | None = None) -> list[web.RouteDef]:
+        """Return the routes of the documents and callbacks.
+
+        Args:
+            prefix: The path below which they are served; by default that of the base URL.
+        """
+        prefix = urlsplit(self._base_url).path if prefix is None else prefix
         found: list[web.RouteDef] = []
         of_set = {f"{prefix}{watch.name}/": watch for watch in self.watches}
         for route in routes(self.source, prefix):

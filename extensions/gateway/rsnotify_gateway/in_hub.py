@@ -51,10 +51,10 @@ class HubGateway:
         advertised = (public_url + "websub", "ws" + public_url.removeprefix("http") + "ws")
         hub = Hub(here + "websub", advertised, self._token, documents=(here + HUB_DOCUMENT,))
         self._gateway = Gateway(
-            self._base_url,
             Path(configuration.log.data) / "follow",
+            self._base_url,
             origins_of(configuration.follow),
-            configuration.follow.contact or "",
+            contact=configuration.follow.contact or "",
             hubs=[hub],
         )
 

@@ -31,6 +31,7 @@ from rsnotify_gateway.reconciling import (
 )
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.journal import Journal, system_clock
+from rsnotify_publisher.publisher import transact
 
 _log = logging.getLogger("rsnotify.gateway")
 #: The waits until an origin is asked again to announce its changes.
@@ -199,7 +200,7 @@ class OriginWatch:
 
     async def _transact(self, work: Callable[[Journal], T]) -> T:
         if self._is_started:
-            return await asyncio.wrap_future(self.publisher.transact(work))
+            return await asyncio.wrap_future(transact(self.publisher, work))
 
         # Nothing is published before the first check is complete.
         def write() -> T:

@@ -12,7 +12,18 @@ import msgspec
 import typer
 
 from rsnotify import __version__
-from rsnotify.errors import ConfigurationError
+from rsnotify.errors import ConfigurationError, WrongOption, counted
+from rsnotify.runtime.command_check_files import (
+    Badge,
+    BadgeFile,
+    Color,
+    JunitFile,
+    Outcome,
+    ReportedCheck,
+    check_badge_file,
+    write_failure,
+    write_reports,
+)
 from rsnotify.runtime.command_line import Command, complain, option, printable, run_application
 from rsnotify_hub_check import distribution_checks, subscribing_checks  # noqa: F401 (they register)
 from rsnotify_hub_check.hub_under_test import (
@@ -87,10 +98,48 @@ async def run_checks(
 _MARKS = {CheckVerdict.PASSED: "ok", CheckVerdict.FAILED: "FAILED", CheckVerdict.INCONCLUSIVE: "?"}
 
 
+def _required(strict: bool) -> set[RequirementLevel]:
+    return {RequirementLevel.MUST, RequirementLevel.SHOULD} if strict else {RequirementLevel.MUST}
+
+
 def conforms(results: Sequence[CheckResult], *, strict: bool = False) -> bool:
     """Return whether a hub meets all requirements of the level MUST, or if `strict` also SHOULD."""
-    levels = {RequirementLevel.MUST, RequirementLevel.SHOULD} if strict else {RequirementLevel.MUST}
+    levels = _required(strict)
     return not any(each.verdict is CheckVerdict.FAILED and each.level in levels for each in results)
+
+
+def reported(hub: str, results: Iterable[CheckResult], *, strict: bool) -> list[ReportedCheck]:
+    """Return results for JUnit; what is not required and not met, or not decided, is skipped."""
+    levels = _required(strict)
+    outcomes = {CheckVerdict.PASSED: Outcome.PASSED, CheckVerdict.INCONCLUSIVE: Outcome.SKIPPED}
+    failed = {
+        level: Outcome.FAILED if level in levels else Outcome.SKIPPED for level in RequirementLevel
+    }
+    return [
+        ReportedCheck(
+            hub,
+            each.name,
+            outcomes.get(each.verdict, failed[each.level]),
+            f"WebSub §{each.section}, {each.level}",
+            f"{each.reason}\nWebSub §{each.section}, {each.level}: {each.title}",
+            each.seconds,
+        )
+        for each in results
+    ]
+
+
+#: The label of the badge.
+_LABEL = "WebSub hub"
+
+
+def badge_of(results: Sequence[CheckResult], *, strict: bool) -> Badge:
+    """Return whether the hub conforms, and how many requirements it breaks, or are undecided."""
+    verdicts = [each.verdict for each in results if each.level in _required(strict)]
+    if broken := verdicts.count(CheckVerdict.FAILED):
+        return Badge(_LABEL, f"breaks {counted(broken, 'requirement')}", Color.BAD)
+    undecided = verdicts.count(CheckVerdict.INCONCLUSIVE)
+    more = f", {undecided} undecided" if undecided else ""
+    return Badge(_LABEL, f"conforms{more}", Color.GOOD)
 
 
 def line(result: CheckResult) -> str:
@@ -190,6 +239,8 @@ def check(
         bool, typer.Option("--strict", help="Also fail for requirements of the level SHOULD.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    junit: JunitFile = None,
+    badge: BadgeFile = None,
 ) -> None:
     """Check a WebSub hub against the W3C Recommendation, from outside.
 
@@ -198,7 +249,7 @@ def check(
     Examples:
         rsnotify-hub-check https://hub.example/
         rsnotify-hub-check https://hub.example/ --token TOKEN --strict
-        rsnotify-hub-check https://hub.example/ --publish content --only signature
+        rsnotify-hub-check https://hub.example/ --junit hub.xml --badge hub.svg
     """
     if not url.startswith(("http://", "https://")):
         raise complain(f"{url!r} is not an http or https URL", 2)
@@ -214,9 +265,21 @@ def check(
         denied_topic=denied_topic,
     )
     chosen = _chosen(only or [""])
-    results = asyncio.run(
-        _run(chosen, settings, _address(listen), base_url, at_once, verbose=not json)
-    )
+    check_badge_file(badge)
+    if badge is not None and only:
+        raise WrongOption("badge", "it stands for all checks; leave out --only")
+    try:
+        results = asyncio.run(
+            _run(chosen, settings, _address(listen), base_url, at_once, verbose=not json)
+        )
+    except (RequirementBroken, ConfigurationError) as error:
+        text = str(error)
+        if isinstance(error, RequirementBroken):
+            text = f"the hub at {url} cannot be checked: {error}"
+        write_failure(_LABEL, url, text, junit, badge)
+        raise complain(text, 2) from None
+    checks = reported(url, results, strict=strict)
+    write_reports(checks, badge_of(results, strict=strict), junit, badge)
     if json:
         typer.echo(as_json(url, results, strict=strict))
     else:
@@ -234,17 +297,12 @@ async def _run(
     verbose: bool,
 ) -> list[CheckResult]:
     results = []
-    try:
-        host, port = address
-        async with serve_endpoints(settings.hub, host=host, port=port, base=base) as endpoints:
-            async for result in run_checks(chosen, settings, endpoints, at_once=at_once):
-                results.append(result)
-                if verbose:
-                    typer.echo("\n".join(map(printable, line(result).split("\n"))))
-    except RequirementBroken as broken:
-        raise complain(f"the hub at {settings.hub} cannot be checked: {broken}", 2) from None
-    except ConfigurationError as error:
-        raise complain(error, 2) from None
+    host, port = address
+    async with serve_endpoints(settings.hub, host=host, port=port, base=base) as endpoints:
+        async for result in run_checks(chosen, settings, endpoints, at_once=at_once):
+            results.append(result)
+            if verbose:
+                typer.echo("\n".join(map(printable, line(result).split("\n"))))
     return results
 
 

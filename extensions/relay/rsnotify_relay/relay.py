@@ -118,7 +118,7 @@ class Relay:
         app = web.Application()
         if self._callbacks is not None:
             app.add_routes(self._callbacks.routes())
-        app.add_routes(routes(self.publisher, prefix))
+        app.add_routes(routes(self.publisher))
         app.router.add_get("/robots.txt", robots(self.publisher))
         app.router.add_get(prefix + r"{name:[\s\S]+}", content)
         return app

@@ -13,10 +13,21 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 import typer
 
-from rsnotify.errors import counted, without_credentials
+from rsnotify.errors import RsnotifyError, counted, without_credentials
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Capability
 from rsnotify.format.writer import Profile
+from rsnotify.runtime.command_check_files import (
+    Badge,
+    BadgeFile,
+    Color,
+    JunitFile,
+    Outcome,
+    ReportedCheck,
+    check_badge_file,
+    write_failure,
+    write_reports,
+)
 from rsnotify.runtime.command_line import (
     option,
     printable,
@@ -27,6 +38,7 @@ from rsnotify.runtime.command_reports import print_result
 from rsnotify_subscriber.commands.follow_options import Json, MaybeUrl, NetworkArguments, Url
 
 if TYPE_CHECKING:
+    from rsnotify_validation import Finding
     from rsnotify_validation.document_check import CheckedDocument, ValidationResult
     from rsnotify_validation.inspection import InspectionFinding
 
@@ -46,6 +58,8 @@ def validate(
         Profile, typer.Option(metavar="1.1|1.0", help="The version of ResourceSync.")
     ] = Profile.V1_1,
     json: Json = False,
+    junit: JunitFile = None,
+    badge: BadgeFile = None,
     *,
     arguments: NetworkArguments,
 ) -> None:
@@ -56,12 +70,14 @@ def validate(
     Examples:
         rsnotify validate resourcelist.xml
         rsnotify validate https://source.example/ --deep
+        rsnotify validate https://source.example/ --deep --junit source.xml --badge source.svg
     """
     from rich.console import Console
     from rich.text import Text
 
     from rsnotify_validation.validation_walk import validate as validate_target
 
+    check_badge_file(badge)
     credentials = arguments.credentials
     status = Console(stderr=True).status(Text(printable(without_credentials(target))))
 
@@ -75,8 +91,13 @@ def validate(
             progress=lambda name: status.update(Text(printable(name))),
         )
 
-    with status if sys.stderr.isatty() else nullcontext():
-        result = run_until_stopped(work)
+    try:
+        with status if sys.stderr.isatty() else nullcontext():
+            result = run_until_stopped(work)
+    except RsnotifyError as error:
+        write_failure(_LABEL, without_credentials(target), str(error), junit, badge)
+        raise
+    write_reports(list(reported(result)), badge_of(result), junit, badge)
     facts = msgspec.structs.asdict(result) | {"valid": result.valid}
     print_result(facts, validation_lines(result), json=json)
     raise typer.Exit(0 if result.valid else 1)
@@ -98,11 +119,48 @@ def validation_lines(result: ValidationResult) -> Iterator[str]:
     yield f"{'valid' if result.valid else 'not valid'}: {totals}"
 
 
+def reported(result: ValidationResult) -> Iterator[ReportedCheck]:
+    """Yield each rule that a document breaks for JUnit, a warning as skipped."""
+    from rsnotify_validation import Severity
+
+    outcomes = {Severity.ERROR: Outcome.FAILED, Severity.WARNING: Outcome.SKIPPED}
+    for document in result.documents:
+        by_rule: dict[str, list[Finding]] = {}
+        for found in document.findings:
+            by_rule.setdefault(found.rule, []).append(found)
+        for rule, places in by_rule.items():
+            first = places[0]
+            text = "\n".join(_line(document, found) for found in places)
+            outcome = outcomes[first.severity]
+            yield ReportedCheck(document.name, rule, outcome, first.section, text)
+        if not any(found.is_error for found in document.findings):
+            yield ReportedCheck(document.name, "valid")
+
+
+#: The label of the badge.
+_LABEL = "ResourceSync"
+
+
+def badge_of(result: ValidationResult) -> Badge:
+    from rsnotify_validation import Severity
+
+    errors, warnings = result.count(Severity.ERROR), result.count(Severity.WARNING)
+    if errors:
+        return Badge(_LABEL, counted(errors, "error"), Color.BAD)
+    if warnings:
+        return Badge(_LABEL, f"valid, {counted(warnings, 'warning')}", Color.FAIR)
+    return Badge(_LABEL, "valid", Color.GOOD)
+
+
+def _line(document: CheckedDocument, found: Finding) -> str:
+    place = document.name if found.line is None else f"{document.name}:{found.line}"
+    element = found.element if found.entry is None else f"{found.element}, entry {found.entry}"
+    return f"{place}: {found.severity} {found.section} {found.rule}: {found.message} [{element}]"
+
+
 def _lines(document: CheckedDocument) -> Iterator[str]:
     for found in document.findings:
-        place = document.name if found.line is None else f"{document.name}:{found.line}"
-        element = found.element if found.entry is None else f"{found.element}, entry {found.entry}"
-        yield f"{place}: {found.severity} {found.section} {found.rule}: {found.message} [{element}]"
+        yield _line(document, found)
     for rule, number in document.more.items():
         yield f"{document.name}: {rule}: at {number:,} more places"
 

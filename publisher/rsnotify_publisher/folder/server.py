@@ -40,7 +40,7 @@ def server(
     """Return the application that serves all sets of a Source, which the caller starts."""
     app = web.Application()
     by_prefix = {folder.prefix: folder for folder in folders}
-    for route in routes(source, path_of(source)):
+    for route in routes(source):
         of = folders[0] if len(folders) == 1 else _folder_of(route.path, by_prefix)
         app.add_routes([route if of is None else _once_ready(route, of)])
     app.router.add_get("/robots.txt", _robots(source, folders))

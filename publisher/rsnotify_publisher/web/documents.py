@@ -143,8 +143,7 @@ def answers(source: Publisher | SourceDescription, prefix: str) -> dict[str, Ans
 
 def robots(source: Publisher | SourceDescription) -> Answer:
     """Return what responds with a robots.txt that lists every Resource List (core §6.3.4)."""
-    sets = [source] if isinstance(source, Publisher) else source.sets
-    return _constant(robots_lines(sets).encode(), {"Content-Type": "text/plain"})
+    return _constant(robots_lines(source).encode(), {"Content-Type": "text/plain"})
 
 
 def path_of(source: Publisher | SourceDescription) -> str:

@@ -185,6 +185,14 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
     verify: Annotated[
         bool, _copy(None, "Read all files at the start, and compare their hashes.", "--verify")
     ] = False
+    adopt: Annotated[
+        bool,
+        _copy(
+            None,
+            "Begin in a folder with files, and fetch none that has the listed hash already.",
+            "--adopt",
+        ),
+    ] = False
     patience: Annotated[
         float,
         _rare_push(

@@ -17,7 +17,7 @@ import asyncio
 import logging
 from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -277,6 +277,14 @@ def _read(path: Path | None, held: ResourceState) -> bytes | None:
     return content if verifies(content, held.hash) else None
 
 
+async def _chunks(path: Path) -> AsyncIterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := await asyncio.to_thread(file.read, _MOST_CHUNK):
+            yield chunk
+
+
+#: The bytes of a file that are read at once.
+_MOST_CHUNK = 1_000_000
 #: The seconds for which a host gets no requests after it did not answer.
 _PAUSE = 60.0
 #: A validator received so shortly before or after a change may be that of both versions.
@@ -293,6 +301,8 @@ class ContentResolver:
         patches: Functions that apply patches, by media type, before the installed ones.
         packages: Has the members of dump packages, if dumps are used.
         holding: Has the content that is held, if the handler can return it.
+        adopt: Whether content that `holding` has of a new resource is used if it has the right
+            hash.
     """
 
     def __init__(
@@ -304,6 +314,7 @@ class ContentResolver:
         patches: Mapping[str, Patch] = MappingProxyType({}),
         packages: DumpPackages | None = None,
         holding: ReadableHandler | None = None,
+        adopt: bool = False,
     ) -> None:
         self._fetcher = fetcher
         self._freshness = FreshnessCheck(fetcher)
@@ -313,6 +324,7 @@ class ContentResolver:
         self._random = Random()
         self._paused: dict[str, float] = {}
         self._patcher = Patcher(holding, patches) if holding is not None else None
+        self._adopted_from = holding if adopt else None
 
     def wanted(self, change: Change) -> WantedRepresentation:
         """Return the representation to copy for a change that is no deletion."""
@@ -355,6 +367,8 @@ class ContentResolver:
     ) -> Content | Unchanged:
         if (member := await self._member(wanted)) is not None:
             return member
+        if held is None and (adopted := await self._adopted(wanted)) is not None:
+            return adopted
         since = None if fresh else _condition(wanted, held)
         if since is not None:
             home = replace(wanted.entry, uri=wanted.home.uri)
@@ -385,6 +399,18 @@ class ContentResolver:
             return await self._packages.member(wanted.package, wanted.entry)
         except FetchError as error:
             logger.info("it is fetched, as its package did not have it: %s", error)
+            return None
+
+    async def _adopted(self, wanted: WantedRepresentation) -> Content | None:
+        """Return what the copy had before its first run, if that is what was announced."""
+        entry, holding = wanted.entry, self._adopted_from
+        path = holding.held_content(entry.uri) if holding and parse_hashes(entry.hash) else None
+        if path is None:
+            return None
+        try:
+            return await self._fetcher.collect(entry, _chunks(path), verify=True)
+        except (OSError, ContentMismatch) as error:
+            logger.info("%s is fetched, as the file in its place differs: %s", entry.uri, error)
             return None
 
     async def _patched(

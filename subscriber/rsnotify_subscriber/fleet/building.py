@@ -152,6 +152,7 @@ def follow_options(
         exact=settings.exact,
         check_files=settings.check_files,
         verify=settings.verify,
+        adopt=settings.adopt,
         largest=settings.largest,
         allow_private_addresses=settings.allow_private_addresses,
         credentials=credentials,

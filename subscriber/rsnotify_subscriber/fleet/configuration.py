@@ -90,6 +90,7 @@ class SourceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     compare: Annotated[float, Meta(ge=0, le=3e7)] = Pace().compare
     check_files: Annotated[float, Meta(ge=0, le=3e7)] = 86_400.0
     verify: bool = False
+    adopt: bool = False
     patience: Annotated[float, Meta(ge=0, le=3e7)] = Pace().patience
     spread: Annotated[float, Meta(ge=0, le=3e7)] | None = None
     rate: Annotated[float, Meta(ge=0.001)] | None = None

@@ -533,7 +533,7 @@ class Applier:
             if (reason := await self._call([ready])) is not None:
                 uri = ready.change.uri
                 failed[uri] = StorageError(
-                    f"{ready.change.resource.uri} could not be applied: {reason}"
+                    f"{ready.change.resource.uri}: it could not be applied: {reason}"
                 )
         return failed
 

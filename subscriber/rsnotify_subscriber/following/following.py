@@ -105,9 +105,10 @@ def failure(
         cure = follower.cure_of_gap or _cure(identity)
         gap = f"its lists leave out a part of the past; {cure}"
         return Unavailable(identity.url, gap if follower.has_uncovered_gap else follower.doubts[0])
+    uris = [change.resource.uri for change in failing]
     error = errors.get(failing[0].uri)
     reason = error.reason if isinstance(error, FetchError) else str(error)
-    return NotCopied([change.resource.uri for change in failing], reason)
+    return NotCopied(uris, reason.removeprefix(f"{uris[0]}: "))
 
 
 def _tries(follower: Follower) -> int:
@@ -343,6 +344,7 @@ class Following:
             patches=options.patches,
             packages=self._packages,
             holding=context.handler if isinstance(context.handler, ReadableHandler) else None,
+            adopt=options.adopt,
         )
         self._applier = Applier(
             *(content, state, context.handler, self, context.worker, self._tasks),

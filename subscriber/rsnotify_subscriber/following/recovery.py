@@ -81,8 +81,10 @@ _REPORT = 10.0
 _NAMED = 10
 
 
-def check_folder(handler: object, state: DestinationState, identity: Identity) -> None:
+def check_folder(handler: object, state: DestinationState, identity: Identity, adopt: bool) -> None:
     """Refuse a folder without any file of the copy, or, for a first copy, with any file.
+
+    With `adopt`, a first copy may begin with the files that are there.
 
     Without a `LocatedHandler`, a state that was restored from a backup is invalidated.
     """
@@ -91,7 +93,7 @@ def check_folder(handler: object, state: DestinationState, identity: Identity) -
             logger.warning("the state was restored from a backup; everything is fetched again")
             state.invalidate()
         return
-    if not state.resources and not identity.place:
+    if not state.resources and not identity.place and not adopt:
         # Files of changes that were about to be applied at a crash are part of the copy.
         unknown = {path for path, _ in handler.find_files(state.unknown_uris())}
         other = next((path for path in handler.paths() if path not in unknown), None)
@@ -99,7 +101,7 @@ def check_folder(handler: object, state: DestinationState, identity: Identity) -
             raise ConfigurationError(
                 f"the folder of a first copy must be empty, and it contains {other}; remove its "
                 "files, or choose another folder. If they are a copy that was made earlier, "
-                f"restore its state, {state.database.name}"
+                f"restore its state, {state.database.name}, or adopt them by --adopt"
             )
     example = ""
     for uris in _in_parts(state.held_uris()):
@@ -291,7 +293,7 @@ class CopyCheck:
         self._can_accept = not context.identity.prefer
         self._batch = options.pace.in_flight
         self._every = options.check_files
-        self._verify = options.verify
+        self._verify, self._adopt = options.verify, options.adopt
         self._follower, self._perform, self._errors = follower, perform, errors
         self._level = logging.INFO if once else logging.WARNING
         self._due = asyncio.Event()
@@ -348,8 +350,8 @@ class CopyCheck:
     async def run(self) -> None:
         """Compare the files now, and whenever that is due."""
         self.find_lost()
-        if self._store is not None:
-            # An empty state would make all that the store has superfluous.
+        if self._store is not None or self._adopt:
+            # An empty state would make all that the store or the folder has superfluous.
             while self._follower.progress is None:  # noqa: ASYNC110 - as for the place
                 await asyncio.sleep(_FIRST_WAIT)
         verify = self._verify

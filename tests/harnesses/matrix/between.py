@@ -52,7 +52,9 @@ class Between:
             compare=PACE.compare if shape.offers else None,
             allow_private_addresses=True,
         )
-        gateway = Gateway(_BASE, "between", [origin], "mailto:me@example.org", options=_OPTIONS)
+        gateway = Gateway(
+            "between", _BASE, [origin], contact="mailto:me@example.org", options=_OPTIONS
+        )
         await self._serve(machine, gateway.application())
         await gateway.run()
 

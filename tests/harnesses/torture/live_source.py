@@ -36,6 +36,7 @@ from rsnotify_publisher.folder.scanner import FileNames
 from rsnotify_publisher.folder.server import PublishedFolder, server
 from rsnotify_publisher.hubs import parse_hub
 from rsnotify_publisher.journal.journal import Journal
+from rsnotify_publisher.publisher import transact
 from tests.end_to_end.history import NAMES, remove_empty
 
 #: Seconds until the first documents are written, however full its disk.
@@ -97,7 +98,7 @@ class LiveSource:
         async with self._serving():
             changing = asyncio.create_task(self._change_forever())
             changing.add_done_callback(lambda task: task.cancelled() or task.result())
-            last = await asyncio.wrap_future(self._publisher.transact(_last_change))
+            last = await asyncio.wrap_future(transact(self._publisher, _last_change))
             report("serving", last=format_datetime(from_microseconds(last)))
             async for line in commands:
                 command, _, name = line.decode().rstrip("\n").partition(" ")

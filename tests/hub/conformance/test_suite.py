@@ -6,12 +6,15 @@ import ast
 import asyncio
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import aiohttp
 import pytest
 from typer.testing import CliRunner
 
 import rsnotify_hub_check
+from rsnotify.errors import WrongOption
+from rsnotify.runtime.command_check_files import Outcome
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub_check.hub_under_test import ConformanceCheck, HubUnderTest, serve_endpoints
@@ -22,7 +25,16 @@ from rsnotify_hub_check.outcomes import (
     RequirementBroken,
     RequirementLevel,
 )
-from rsnotify_hub_check.run import ALL, app, conforms, line, run_checks, summary
+from rsnotify_hub_check.run import (
+    ALL,
+    app,
+    badge_of,
+    conforms,
+    line,
+    reported,
+    run_checks,
+    summary,
+)
 from tests.hub.conformance.small_hub import DENIED, small_hub
 from tests.waiting import PATIENCE
 
@@ -235,7 +247,18 @@ def test_a_hub_conforms_if_it_meets_every_must():
     assert conforms(broken[RequirementLevel.SHOULD])
     assert not conforms(broken[RequirementLevel.SHOULD], strict=True)
     assert conforms(broken[RequirementLevel.MAY], strict=True)
-    assert conforms([result(RequirementLevel.MUST, CheckVerdict.INCONCLUSIVE)], strict=True)
+    undecided = [result(RequirementLevel.MUST, CheckVerdict.INCONCLUSIVE)]
+    assert conforms(undecided, strict=True)
+    must, should = broken[RequirementLevel.MUST], broken[RequirementLevel.SHOULD]
+    for results, strict, message in (
+        (must + should, False, "breaks 1 requirement"),
+        (must + should, True, "breaks 2 requirements"),
+        (should, False, "conforms"),
+        (undecided, False, "conforms, 1 undecided"),
+    ):
+        assert badge_of(results, strict=strict).message == message
+    outcomes = [one.outcome for one in reported("hub", [*must, *should, *undecided], strict=False)]
+    assert outcomes == [Outcome.FAILED, Outcome.SKIPPED, Outcome.SKIPPED]
 
 
 def test_a_line_has_the_requirement_the_verdict_and_the_reason():
@@ -255,11 +278,15 @@ async def command(*arguments: str) -> tuple[int, str, str]:
     return found.exit_code, found.stdout, found.stderr
 
 
-async def test_the_command_prints_all_results_as_json():
+async def test_the_command_prints_all_results_as_json_and_writes_them_for_ci(tmp_path: Path):
+    junit = tmp_path / "hub.xml"
+    only = ("--only", "199", "--only", "a-404", "--quiet", "0.1")
     async with small_hub("short secrets") as hub:
-        code, out, err = await command(
-            hub, "--json", "--only", "199", "--only", "a-404", "--quiet", "0.1"
-        )
+        code, out, err = await command(hub, "--json", *only, "--junit", str(junit))
+    (suite,) = ElementTree.parse(junit).getroot()
+    assert (suite.get("name"), suite.get("failures")) == (hub, "1")
+    failed = {case.get("name"): len(case) for case in suite.iter("testcase")}
+    assert failed == {"a-secret-of-199-bytes-is-accepted": 1, "a-404-does-not-confirm": 0}
     report = json.loads(out)
     assert (code, err, report["hub"], report["conforms"]) == (1, "", hub, False)
     assert {each["name"]: each["verdict"] for each in report["checks"]} == {
@@ -283,6 +310,12 @@ async def test_a_hub_that_cannot_be_checked_ends_with_one_sentence_and_code_2(
     code, out, err = await command(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert reason in err
+
+
+@pytest.mark.parametrize("more", [["hub.png"], ["hub.svg", "--only", "a-404"]])
+def test_a_badge_is_a_picture_or_json_and_stands_for_all_checks(more: list[str]):
+    found = CliRunner().invoke(app, ["http://127.0.0.1:1/", "--badge", *more])
+    assert isinstance(found.exception, WrongOption)
 
 
 def test_the_suite_knows_nothing_of_this_hub():

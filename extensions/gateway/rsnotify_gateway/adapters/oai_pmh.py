@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ from rsnotify.errors import (
     DocumentError,
     InvalidDocument,
     MalformedDocument,
+    RsnotifyError,
     TooLarge,
     Unavailable,
     WrongDocument,
@@ -274,8 +276,9 @@ def _instant(text: str, element: str) -> Instant:
         raise InvalidDocument(f"{element}: {error}") from None
 
 
-#: How often a harvest begins again because its resumption token was refused.
-_MOST_RESTARTS = 3
+#: How often a harvest begins again because its resumption token was refused, and how many requests
+#: in a row with a token fail before it counts as refused.
+_MOST_RESTARTS, _MOST_TRIES = 3, 10
 _IDENTIFIER, _LOCAL = "{identifier}", "{local}"
 _SECONDS = "YYYY-MM-DDThh:mm:ssZ"
 _DAYS = "YYYY-MM-DD"
@@ -301,6 +304,7 @@ class OaiCursor(Struct, omit_defaults=True):
         compared: When the whole list was last compared, in seconds since 1970.
         pages: The number of pages that were read of the harvest that is under way.
         namespaces: What precedes the local parts of identifiers, if URIs are made of those.
+        late: The last time at which a comparison found a record that no harvest could find.
     """
 
     since: str | None = None
@@ -309,6 +313,7 @@ class OaiCursor(Struct, omit_defaults=True):
     compared: float | None = None
     pages: int = 0
     namespaces: tuple[str, ...] = ()
+    late: str | None = None
 
 
 class OaiHarvest(Struct, frozen=True, kw_only=True):
@@ -358,6 +363,10 @@ class OaiAdapter:
         self._template = None if self._harvest.uri is None else without_login(self._harvest.uri)
         #: What precedes the local parts of the identifiers that were ever listed.
         self._namespaces: set[str] = set()
+        self._late: str | None = None
+        #: The resumption token of the last request that failed, and how often it did.
+        self._tried: str | None = None
+        self._tries = 0
         #: The response to `Identify`, read once per process and again before each comparison.
         self._identity: dict[str, str] = {}
 
@@ -395,6 +404,12 @@ class OaiAdapter:
                 f"A record that leaves the set {self._harvest.set} is seen only if the repository "
                 "lists it as deleted."
             )
+        if self._late is not None:
+            limits.append(
+                "Records became visible later after their datestamp than overlap, "
+                f"{self._harvest.overlap:g} seconds, so changes may have been missed until "
+                f"{self._late}. Set a longer overlap."
+            )
         return OriginTerms(
             f"OAI-PMH 2.0, deleted records: {policy}",
             "second" if self._granularity == _SECONDS else "day",
@@ -408,6 +423,7 @@ class OaiAdapter:
         """Harvest what changed; if it is time, compare the whole list."""
         state = OaiCursor() if cursor is None else _decode(cursor)
         self._namespaces.update(state.namespaces)
+        self._late = state.late
         began = time.time()
         due = state.compared is None or began >= state.compared + self._every
         if due or not self._identity:
@@ -416,9 +432,12 @@ class OaiAdapter:
         if compares:
             state = OaiCursor(state.since, compared=state.compared)
         seen: set[str] | None = set() if compares else None
+        recorded = {uri for uri, _ in await known.select(lambda *_: True)} if compares else set()
+        is_late = False
         for _ in range(_MOST_RESTARTS + 1):
             try:
                 async for batch in self._list(state, seen):
+                    is_late = is_late or (compares and _has_late(batch, recorded, state.since))
                     yield batch
                 break
             except _Restart:
@@ -430,6 +449,8 @@ class OaiAdapter:
         missing: list[MissingEntry] = []
         if seen is not None:
             missing = await self._missing(seen, known)
+            if is_late and not seen.isdisjoint(recorded):  # else, all have other URIs now
+                self._late = format_datetime(datetime.fromtimestamp(began, UTC))
         compared = began if seen is not None or state.compared is None else state.compared
         done = OaiCursor(state.next_since or state.since, compared=compared)
         yield OriginBatch(tuple(missing), self._encode(done))
@@ -437,6 +458,7 @@ class OaiAdapter:
     def _encode(self, cursor: OaiCursor) -> str:
         if _LOCAL in (self._template or ""):
             cursor.namespaces = tuple(sorted(self._namespaces))
+        cursor.late = self._late
         return msgspec.json.encode(cursor).decode()
 
     async def _identify(self) -> None:
@@ -470,18 +492,30 @@ class OaiAdapter:
 
     async def _page(self, state: OaiCursor, *, whole: bool) -> OaiResponse:
         if state.token is not None:
-            arguments = {"verb": "ListRecords", "resumptionToken": state.token}
-            response = await self._request(arguments)
+            return await self._next_page(state.token)
+        arguments = {"verb": "ListRecords", "metadataPrefix": self._harvest.prefix}
+        if self._harvest.set is not None:
+            arguments["set"] = self._harvest.set
+        if state.since is not None and not whole:
+            arguments["from"] = state.since
+        response = await self._request(arguments)
+        _check_errors(self._url, response, _NO_RECORDS)
+        return response
+
+    async def _next_page(self, token: str) -> OaiResponse:
+        try:
+            response = await self._request({"verb": "ListRecords", "resumptionToken": token})
             if any(error.code in _BAD_TOKEN for error in response.errors):
                 raise _Restart
-        else:
-            arguments = {"verb": "ListRecords", "metadataPrefix": self._harvest.prefix}
-            if self._harvest.set is not None:
-                arguments["set"] = self._harvest.set
-            if state.since is not None and not whole:
-                arguments["from"] = state.since
-            response = await self._request(arguments)
-        _check_errors(self._url, response, _NO_RECORDS)
+            _check_errors(self._url, response, _NO_RECORDS)
+        except RsnotifyError:
+            # Some answer 500 to a token that they have lost.
+            self._tries = self._tries + 1 if token == self._tried else 1
+            self._tried = token
+            if self._tries < _MOST_TRIES:
+                raise
+            self._tried = None
+            raise _Restart from None
         return response
 
     def _next_since(self, date: Instant) -> str:
@@ -567,9 +601,18 @@ class OaiAdapter:
     async def _request(self, arguments: dict[str, str]) -> OaiResponse:
         uri = self._url_of(arguments)
         parser = OaiParser()
+        response: OaiResponse | None = None
+
+        def is_error() -> bool:
+            nonlocal response
+            with suppress(DocumentError):
+                response = parser.close()
+            return response is not None and bool(response.errors)
+
         try:
-            await self._client.get(uri, parser.feed)
-            response = parser.close()
+            # Invenio's errors have the status 422, also that there is no new record.
+            await self._client.get(uri, parser.feed, is_error=is_error)
+            response = response or parser.close()
         except DocumentError as error:
             raise error.at(uri) from None
         latest = datetime.fromtimestamp(time.time(), UTC) + _MOST_AHEAD
@@ -601,6 +644,20 @@ class _Walk:
         if state.pages >= _MOST_PAGES:
             return f"its list has more than {_MOST_PAGES:,} pages"
         return None
+
+
+def _has_late(batch: OriginBatch, recorded: set[str], since: str | None) -> bool:
+    """Return whether a record is new, and older than the begin of the next harvest."""
+    if since is None:
+        return False
+    begin = parse_datetime(since)
+    return any(
+        isinstance(entry, SeenEntry)
+        and entry.resource.lastmod is not None
+        and entry.resource.lastmod < begin
+        and entry.resource.uri not in recorded
+        for entry in batch.entries
+    )
 
 
 def _split(identifier: str) -> tuple[str, str]:
