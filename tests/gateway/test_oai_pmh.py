@@ -215,6 +215,27 @@ async def test_records_that_get_other_uris_did_not_become_visible_later(start: S
     assert "later" not in checking.limits
 
 
+async def test_a_repository_that_lists_nothing_deletes_nothing(start: Start):
+    server, checking = await start(oai_repo, "no", **ALWAYS)
+    server.items.put("a", sets=["maps"])
+    await checking.check()
+    index, server.items.items = server.items.items, {}  # as while an index is made again
+    with pytest.raises(Unavailable, match="lists no records"):
+        await checking.check()
+    assert set(checking.resources()) == {uri("a")}
+    server.items.items = index
+    assert await checking.check() == {}
+
+
+async def test_a_set_can_become_empty(start: Start):
+    server, checking = await start(oai_repo, "no", set="maps", **ALWAYS)
+    server.items.put("a", sets=["maps"])
+    server.items.put("b", sets=["texts"])
+    await checking.check()
+    server.items.put("a", sets=["texts"])
+    assert await checking.check() == {uri("a"): "deleted"}
+
+
 async def test_a_record_that_a_list_only_skips_is_not_deleted(start: Start):
     server, checking = await start(pyoai, "no", **ALWAYS)
     for name in "abcdefgh":

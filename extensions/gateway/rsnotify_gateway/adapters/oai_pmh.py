@@ -9,7 +9,7 @@ identifier. Records are listed with their metadata, which is hashed and not kept
 - Deletions depend on the repository (OAI-PMH §2.5.1). With `persistent`, each is seen. With
   `transient` and `no`, or if `compare` is set, the whole list is compared from time to time, and a
   record that it lacks is deleted only if `GetRecord` confirms that, since lists shift while they
-  are read.
+  are read. A repository that lists nothing fails the check.
 - A record that leaves the harvested set without a deletion, or becomes visible later after its
   datestamp than `overlap`, is seen by such a comparison only.
 - A resumption token that has expired makes the harvest begin again where it began. A list that
@@ -433,10 +433,11 @@ class OaiAdapter:
             state = OaiCursor(state.since, compared=state.compared)
         seen: set[str] | None = set() if compares else None
         recorded = {uri for uri, _ in await known.select(lambda *_: True)} if compares else set()
-        is_late = False
+        is_empty, is_late = True, False
         for _ in range(_MOST_RESTARTS + 1):
             try:
                 async for batch in self._list(state, seen):
+                    is_empty = is_empty and not batch.entries
                     is_late = is_late or (compares and _has_late(batch, recorded, state.since))
                     yield batch
                 break
@@ -448,6 +449,9 @@ class OaiAdapter:
             raise Unavailable(self._url, "it refuses its own resumption tokens")
         missing: list[MissingEntry] = []
         if seen is not None:
+            if is_empty and recorded and self._harvest.set is None:
+                # GetRecord would confirm it, if an index is made again.
+                raise Unavailable(self._url, "it lists no records, which may be temporary")
             missing = await self._missing(seen, known)
             if is_late and not seen.isdisjoint(recorded):  # else, all have other URIs now
                 self._late = format_datetime(datetime.fromtimestamp(began, UTC))
