@@ -71,7 +71,7 @@ BRING = {
 #: the recipes, the examples, `make`, the matrix, and one that every command has.
 OPTIONS_OF_OTHERS = {
     *("--fail", "--data-binary", "--data-urlencode", "--no-buffer"),
-    *("--detach", "--entrypoint", "--no-deps", "--profile"),
+    *("--detach", "--profile"),
     "--now",
     "--strict",
     *("--hypothesis-seed", "--minutes", "--rounds", "--seed"),
@@ -85,7 +85,6 @@ OPTIONS_OF_OTHERS = {
     *("--bind", "--no-access-log", "--preload", "--threads", "--workers"),
     *("--fspath", "--identifier", "--server", "--skip-redirects", "--urlpath"),
     *("--delta", "--history", "--kill-ways", "--tables"),
-    *("--dest", "--find-links", "--no-index", "--repository", "--rm", "--upgrade", "--yes"),
     *("--location", "--read-hashes"),
     *("--help", "--help-all"),
 }

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from rsnotify.errors import DocumentError, Unavailable
+from rsnotify.format.datetimes import parse_datetime, to_microseconds
 from rsnotify.runtime.backup import copy_state
+from rsnotify_gateway.adapters import sitemaps
 from tests.gateway.checking import Checking, origin
 from tests.gateway.origin_server import Site, index, sitemap, zipped
 
@@ -42,6 +44,33 @@ async def test_an_unchanged_sitemap_is_not_sent_again(site: Site, checking: Chec
         await checking.check()
     assert site.requests["/sitemap.xml"] == 3
     assert site.sent["/sitemap.xml"] == 1
+
+
+@pytest.mark.parametrize("fraction", ["", ".25"])
+async def test_a_change_within_the_second_of_the_one_before_is_seen(
+    site: Site, checking: Checking, monkeypatch: pytest.MonkeyPatch, fraction: str
+):
+    modified = to_microseconds(parse_datetime(MONDAY))
+    site.pages["/sitemap.xml"] = sitemap({A: MONDAY.replace("Z", f"{fraction}Z"), B: TUESDAY})
+    expected: list[dict[str, str]] = [{A: "created", B: "created"}, {}, {A: "updated"}, {}]
+    if fraction:  # then it is precise
+        expected[2] = {}
+    for seconds, changes in zip([0.4, 0.9, 60, 120], expected, strict=True):
+        at = modified + round(seconds * 1e6)
+        monkeypatch.setattr(sitemaps, "system_clock", lambda at=at: at)
+        assert await checking.check() == changes
+    assert site.sent["/sitemap.xml"] == (1 if fraction else 3)
+
+
+async def test_a_deletion_is_seen_beside_a_change_of_this_second(
+    site: Site, checking: Checking, monkeypatch: pytest.MonkeyPatch
+):
+    at = to_microseconds(parse_datetime(MONDAY))
+    monkeypatch.setattr(sitemaps, "system_clock", lambda: at)
+    put_parts(site, {A: MONDAY, B: TUESDAY}, {C: TUESDAY})
+    await checking.check()
+    put_parts(site, {A: MONDAY}, {C: TUESDAY})
+    assert await checking.check() == {B: "deleted"}
 
 
 async def test_a_restart_invents_and_loses_nothing(site: Site, checking: Checking, tmp_path: Path):

@@ -3,7 +3,9 @@
 A ResourceSync Resource List is a Sitemap, too, and its hashes and lengths are used.
 
 - A change is seen if the `lastmod`, hash or length of an entry changes. An entry with none of them
-  only shows creation and deletion. A `lastmod` without a time shows one change a day.
+  only shows creation and deletion. A `lastmod` without a time shows one change a day. An entry that
+  is read within the second of its `lastmod` could change again unseen, so it counts as changed once
+  more at a later check.
 - A deletion is seen: it is the absence from the whole Sitemap. Several files are not read at one
   instant, so an entry could move between them unseen. Before something counts as deleted, all files
   are requested again, until none has changed meanwhile. A Sitemap that lists nothing at all is not
@@ -28,7 +30,7 @@ from rsnotify.errors import (
     WrongDocument,
     without_credentials,
 )
-from rsnotify.format.datetimes import format_datetime
+from rsnotify.format.datetimes import format_datetime, to_microseconds
 from rsnotify.format.model import Capability, Resource
 from rsnotify.format.reader import SitemapReader
 from rsnotify_gateway.adapter import (
@@ -42,12 +44,15 @@ from rsnotify_gateway.adapter import (
 )
 from rsnotify_gateway.client import OriginClient
 from rsnotify_gateway.reconciling import usable_uri
+from rsnotify_publisher.journal import system_clock
 from rsnotify_subscriber.fetching.credentials import without_login
 
 #: The most files of one Sitemap: an index of 50,000 and itself, and some.
 _MOST_FILES = 60_000
 #: How often all files are requested again, if there are changes while they are read.
 _MOST_ROUNDS = 3
+#: Marks the state of an entry that could change again; a second more, since clocks differ.
+_FRESH, _SECONDS = " fresh", 2_000_000
 
 
 class SitemapFile(Struct, omit_defaults=True):
@@ -60,6 +65,7 @@ class SitemapFile(Struct, omit_defaults=True):
         entries: The number of its entries, if it is none.
         undated: How many of them show no changes.
         daily: How many of them have a day, and no time.
+        is_fresh: Whether one of them could change again without another `lastmod`.
     """
 
     digest: str
@@ -68,6 +74,7 @@ class SitemapFile(Struct, omit_defaults=True):
     entries: int = 0
     undated: int = 0
     daily: int = 0
+    is_fresh: bool = False
 
 
 #: The cursor: the files that were read, by URI.
@@ -147,6 +154,7 @@ class _SitemapCheck:
         self._client = client
         self.walked = files
         self.has_changed = False
+        self._began = system_clock()
         #: The URIs in each file that was read in this check, by place.
         self._seen: dict[str, set[str]] = {}
         self._before = set(files)
@@ -162,11 +170,12 @@ class _SitemapCheck:
                 continue
             if len(self.walked) == _MOST_FILES:
                 raise Unavailable(self._url, f"it has more than {_MOST_FILES:,} files")
-            file, document = await self._read(uri, before.get(uri))
+            known = before.get(uri)
+            file, document = await self._read(uri, known)
             self.walked[uri] = file
             waiting += [part for part in reversed(file.parts or ()) if part not in self.walked]
             if document is not None:
-                self.has_changed = True
+                self.has_changed |= known is None or known.digest != file.digest
                 if file.parts is None:
                     yield self._batch(uri, document)
 
@@ -174,6 +183,8 @@ class _SitemapCheck:
         self, uri: str, known: SitemapFile | None
     ) -> tuple[SitemapFile, list[Resource] | None]:
         """Request a file; return what is known of it, and its entries unless it is unchanged."""
+        if known is not None and known.is_fresh:
+            known = None
         reader, digest = SitemapReader(), blake2b(digest_size=16)
         entries: list[Resource] = []
 
@@ -201,6 +212,7 @@ class _SitemapCheck:
             file.entries = len(entries)
             file.undated = sum(not _state(entry) for entry in entries)
             file.daily = sum(_is_daily(entry) for entry in entries)
+            file.is_fresh = any(_is_fresh(entry, self._began) for entry in entries)
         return file, entries
 
     def _batch(self, uri: str, entries: list[Resource]) -> OriginBatch:
@@ -219,7 +231,8 @@ class _SitemapCheck:
                 length=entry.length,
                 type=entry.type,
             )
-            found[usable] = SeenEntry(resource, _state(entry), place)
+            state = _state(entry) + (_FRESH if _is_fresh(entry, self._began) else "")
+            found[usable] = SeenEntry(resource, state, place)
         self._seen[place] = set(found)
         return OriginBatch(tuple(found.values()))
 
@@ -249,6 +262,13 @@ def _place(uri: str) -> str:
 def _state(entry: Resource) -> str:
     lastmod = format_datetime(entry.lastmod) if entry.lastmod else ""
     return f"{lastmod} {entry.hash or ''} {'' if entry.length is None else entry.length}".strip()
+
+
+def _is_fresh(entry: Resource, began: int) -> bool:
+    """Return whether an entry can change after a check began (µs) in the second of its lastmod."""
+    if entry.lastmod is None or entry.lastmod.microsecond or entry.hash is not None:
+        return False
+    return abs(began - to_microseconds(entry.lastmod)) < _SECONDS
 
 
 def _is_daily(entry: Resource) -> bool:
