@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,25 +16,21 @@ from tests.recipes.stores import Aggregator, Store, course
 pytestmark = pytest.mark.slow
 
 
+def program_in(package: str, name: str) -> str:
+    """Return a program that a package contains."""
+    module = pytest.importorskip(package)
+    return str(Path(str(module.__file__)).parent / name)
+
+
 class Noida(Store):
     """Passes most of Elasticsearch's own tests of its API."""
 
     is_durable = True
 
     def command(self) -> list[str]:
-        program = Path(sys.executable).with_name("noida-db")
-        if not program.exists():
-            pytest.skip("needs `pip install noida-db`")
-        port = f"--elasticsearch-port={self.port}"
-        return [
-            str(program),
-            "start",
-            "--only",
-            "elasticsearch",
-            *port.split("="),
-            "--data-dir",
-            "it",
-        ]
+        program = program_in("noida_db", "noida-db")  # its command would leave it running
+        port = ("--elasticsearch-port", str(self.port))
+        return [program, "start", "--only", "elasticsearch", *port, "--data-dir", "it"]
 
     def ask(self, path: str, *lines: object, method: str = "POST") -> Any:
         body = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
@@ -66,10 +60,8 @@ class Osmem(Noida):
     is_durable = False
 
     def command(self) -> list[str]:
-        package = pytest.importorskip("osmem_server")
-        program = Path(str(package.__file__)).with_name("bin") / "osmem-server"
-        assert shutil.which(program)
-        return [str(program), "-addr", f"127.0.0.1:{self.port}", "-no-stdin-watch"]
+        program = program_in("osmem_server", "bin/osmem-server")
+        return [program, "-addr", f"127.0.0.1:{self.port}", "-no-stdin-watch"]
 
 
 class PartlyBusy:
