@@ -40,7 +40,7 @@ ENDINGS = ["", "\x00\n!"]
 #: A length for which an expression ends at once, unless it takes exponential time.
 SHORT = 18
 #: The length of long texts.
-LENGTH = 3_000
+LENGTH = 2_000
 #: Compared with the time that a quadratic expression takes for a long text, the growth of what
 #: takes less than this part is not measured.
 SUSPICIOUS = 0.25
