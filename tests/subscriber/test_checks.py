@@ -20,6 +20,7 @@ from rsnotify.format.model import ChangeType, Link, Rel, Resource
 from rsnotify.runtime.tasks import Tasks
 from rsnotify.selection import Selection
 from rsnotify.sync.actions import Progress
+from rsnotify.sync.retry import Retry
 from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
@@ -51,7 +52,7 @@ class Copy:
 
     def select(self, selection: Selection) -> None:
         arguments = (self._bringer, self.state, self.handler, self, self._worker, self.tasks)
-        self.applier = Applier(*arguments, selection)
+        self.applier = Applier(*arguments, selection, Retry())
         self.tasks.spawn(self.applier.run())
 
     def _ended(self, error: BaseException | None) -> None:

@@ -26,6 +26,7 @@ from rsnotify.representations import wanted_representation
 from rsnotify.runtime.tasks import Tasks
 from rsnotify.selection import Selection
 from rsnotify.sync.actions import Progress
+from rsnotify.sync.retry import Retry
 from rsnotify_subscriber import FolderMirror
 from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.fetcher import Content
@@ -62,6 +63,7 @@ class Copy:
             self._worker,
             Tasks(lambda error: None),
             Selection(),
+            Retry(),
         )
         self._changes = 0
         self.through: datetime | None = None
