@@ -76,7 +76,6 @@ def test_the_extras_are_named_whose_packages_are_installed(monkeypatch: pytest.M
         "lxml>=1; extra == 'a'",
         "msgspec>=0; extra == 'b'",
         "no-such>=1; extra == 'b'",
-        "rsnotify[a,b]; extra == 'all'",
     ]
     monkeypatch.setattr("importlib.metadata.requires", lambda _: required)
     assert check_packages().found == "all 1 that are required; extras: a"

@@ -97,10 +97,10 @@ def check_packages() -> Check:
 
 
 def _extras(required: Sequence[str]) -> list[str]:
-    """Return the extras whose packages are installed, without those that only name others."""
+    """Return the extras whose packages are all installed."""
     usable: dict[str, bool] = {}
     for each in required:
-        if (found := _EXTRA.search(each)) and not each.startswith("rsnotify["):
+        if found := _EXTRA.search(each):
             usable[found[1]] = usable.get(found[1], True) and _problem_of(each) is None
     return sorted(extra for extra, is_usable in usable.items() if is_usable)
 
