@@ -128,6 +128,11 @@ def ended(run: Callable[[], None]) -> int:
         ("follow a b --once=3", 2, "--once takes no value; write only --once"),
         ("follow a b c", 2, "there is no place for 'c'; write `rsnotify follow [URL] [DEST]`"),
         ("relay a", 2, "DIR is missing; write `rsnotify relay URL DIR`"),
+        (
+            "gateway --config a.toml",
+            2,
+            "`rsnotify gateway` has no option --config; write `rsnotify gateway FILE`",
+        ),
         ("folow", 2, "`rsnotify` has no command folow; did you mean follow?"),
         ("hub statu", 2, "`rsnotify hub` has no command statu; did you mean status?"),
         ("hub frobnicate", 2, "`rsnotify hub --help` lists them"),

@@ -19,6 +19,8 @@ from rsnotify.runtime.command_line import application
 from rsnotify.runtime.extensions import MissingExtension
 from rsnotify.runtime.lazy_exports import lazy_exports
 from rsnotify_gateway.adapters.feeds import parse_feed
+from rsnotify_gateway.config import load_gateway
+from rsnotify_gateway.gateway import Gateway
 from rsnotify_hub.config.loading import load_configuration
 from tests.packages import PACKAGES, ROOT
 from tests.test_docs import named_options, options
@@ -90,6 +92,19 @@ def web_tokens(folder: Path) -> None:
     )
 
 
+def adapter_of(kind: str) -> Callable[[Path], None]:
+    """Return what makes the adapter of a gateway's origin, as the gateway does when it starts."""
+
+    def make(folder: Path) -> None:
+        file = folder / "gateway.toml"
+        origin = f'name = "a"\ntype = "{kind}"\nurl = "https://a.example/"'
+        file.write_text(f'contact = "mailto:a@a.example"\n[[origin]]\n{origin}\n')
+        settings = load_gateway(file)
+        Gateway(folder, "https://b.example/", settings.origins, contact=settings.contact)
+
+    return make
+
+
 def exported(folder: Path) -> None:
     get, _ = lazy_exports("tests", {"rsnotify_subscriber.storage.postgresql": ["PostgreSQLState"]})
     get("PostgreSQLState")
@@ -100,6 +115,8 @@ def exported(folder: Path) -> None:
     [
         ("jwt", "jwt", web_tokens),
         ("feedparser", "feeds", lambda _: parse_feed(b"<feed/>", "https://a.example/")),
+        ("feedparser", "feeds", adapter_of("feed")),
+        ("pyoxigraph", "ldes", adapter_of("ldes")),
         ("psycopg", "postgresql", exported),
     ],
 )

@@ -38,8 +38,10 @@ def usage_sentence(error: Any, context: Any) -> str:
 
 def _unknown_option(name: str, context: Any) -> str:
     path = context.command_path
-    known = [flag for each in context.command.get_params(context) for flag in each.opts]
-    near = get_close_matches(name, known, 1, _SIMILARITY)
+    names = [each for one in context.command.get_params(context) for each in one.opts]
+    if name.removeprefix("--") in names:  # of an argument
+        return f"`{path}` has no option {name}; write `{_usage(context)}`"
+    near = get_close_matches(name, [each for each in names if each[0] == "-"], 1, _SIMILARITY)
     meant = f"did you mean {near[0]}?" if near else f"`{path} --help-all` lists the options"
     return f"`{path}` has no option {name}; {meant}"
 

@@ -101,6 +101,9 @@ class Subscriber:
         require("shared", shared, SubscriberPool | None, "what Fleet.shared returns")
         require_function("on_committed", on_committed)
         require_function("on_event", on_event)
+        if str(state).startswith(("postgresql:/", "postgres:/")):  # a Path has one slash
+            reason = "a URL is not a folder; a program passes PostgreSQLState(…) for a database"
+            raise ConfigurationError(f"state: {reason}")
         if options.via is Via.WEBSUB and options.callbacks is None:
             raise ConfigurationError("WebSub needs a callback URL at which hubs reach us")
         self._url = without_login(url)

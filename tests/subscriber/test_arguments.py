@@ -111,6 +111,8 @@ async def test_a_callable_that_returns_nothing_to_await_fails_with_a_sentence() 
     [
         ({"url": Path("source")}, "url is of type PosixPath; give the URL"),
         ({"state": 5}, "state is of type int; give the path of a folder"),
+        ({"state": "postgresql://user:secret@a/b"}, "state: a URL is not a folder; a program"),
+        ({"state": Path("postgresql://a/b")}, "state: a URL is not a folder; a program"),
         ({"via": "carrier pigeon"}, "via is 'carrier pigeon'; give one of auto, websocket"),
         ({"pace": {"poll": 5}}, "pace is of type dict; give a Pace"),
         ({"pace": Pace(poll="5")}, "pace: poll: it has to be a number"),  # type: ignore[arg-type]

@@ -70,6 +70,19 @@ def test_installed_packages_are_compared_with_the_required_ones(
     assert "aiohttp" not in check.found
 
 
+def test_the_extras_are_named_whose_packages_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    required = [
+        "aiohttp>=3.12",
+        "lxml>=1; extra == 'a'",
+        "msgspec>=0; extra == 'b'",
+        "no-such>=1; extra == 'b'",
+    ]
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: required)
+    assert check_packages().found == "all 1 that are required; extras: a"
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: required[:1])
+    assert check_packages().found == "all 1 that are required; extras: none"
+
+
 def test_a_port_in_use_is_only_a_failure_if_it_was_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as used:
         port = used.getsockname()[1]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -15,7 +16,7 @@ from rsnotify.errors import ConfigurationError, StorageError, Unavailable
 from rsnotify.format.datetimes import MICROSECOND
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.writer import write_document
-from rsnotify_subscriber import FolderMirror, PushState, Subscriber, Via
+from rsnotify_subscriber import FolderMirror, PushState, Subscriber, Via, default_state
 from tests.subscriber.destination import PATIENCE, Destination
 from tests.subscriber.hub import SmallHub, push
 from tests.subscriber.source import Answer, SmallSource, body, first, path_of, status
@@ -82,6 +83,24 @@ async def test_pushed_changes_are_applied_while_the_files_of_the_copy_are_compar
         await destination.until(lambda: subscriber.status.level)
         assert destination.equals_source()
         assert (subscriber.status.damaged, subscriber.status.foreign) == (1, 0)
+
+
+async def test_a_file_that_a_restored_state_lacks_is_no_longer_foreign_once_it_is_fetched(
+    source: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up()
+    state = Path(default_state(destination.folder))
+    backup = shutil.copytree(state, destination.folder.parent / "backup")
+    source.put("new", b"after the backup")
+    await destination.catch_up()
+    shutil.rmtree(state)
+    backup.rename(state)
+    (destination.folder / "stranger").write_bytes(b"of nobody")
+    await destination.catch_up()
+    assert destination.files()["new"] == b"after the backup"
+    reported = destination.current.status
+    assert [Path(one).name for one in reported.foreign_files] == ["stranger"]
+    assert reported.foreign == 1
 
 
 @pytest.mark.usefixtures("pushed")

@@ -64,6 +64,7 @@ class Check(Struct, frozen=True):
 # This machine
 
 _REQUIREMENT = re.compile(r"([\w.-]+)")
+_EXTRA = re.compile(r"""extra == ["']([\w-]+)""")
 _BOUND = re.compile(r"(>=|<)\s*([\d.]+)")
 _DEFAULT_PORTS = {8080: "rsnotify hub", 8000: "rsnotify source"}
 #: An earlier year is that of a clock that was never set.
@@ -85,12 +86,23 @@ def machine_checks(folder: Path, ports: Sequence[int] | None = None) -> Iterator
 
 
 def check_packages() -> Check:
-    wanted = [each for each in metadata.requires("rsnotify") or () if "extra ==" not in each]
+    required = metadata.requires("rsnotify") or ()
+    wanted = [each for each in required if "extra ==" not in each]
     wrong = [problem for each in wanted if (problem := _problem_of(each)) is not None]
     if wrong:
         remedy = "run `pip install --upgrade rsnotify`"
         return Check("packages", Level.FAILED, ", ".join(wrong), remedy)
-    return Check("packages", Level.OK, f"all {len(wanted)} that are required")
+    extras = ", ".join(_extras(required)) or "none"
+    return Check("packages", Level.OK, f"all {len(wanted)} that are required; extras: {extras}")
+
+
+def _extras(required: Sequence[str]) -> list[str]:
+    """Return the extras whose packages are all installed."""
+    usable: dict[str, bool] = {}
+    for each in required:
+        if found := _EXTRA.search(each):
+            usable[found[1]] = usable.get(found[1], True) and _problem_of(each) is None
+    return sorted(extra for extra, is_usable in usable.items() if is_usable)
 
 
 def _problem_of(requirement: str) -> str | None:

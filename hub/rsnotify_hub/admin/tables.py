@@ -195,6 +195,9 @@ def topics(page: schemas.TopicList) -> Iterator[str]:
 
 
 def subscriptions(page: schemas.SubscriptionList) -> Iterator[str]:
+    if not page.subscriptions:
+        yield "none over WebSub; `rsnotify hub connections` shows the readers of other transports"
+        return
     yield from _table(_SUBSCRIPTIONS, page.subscriptions, page.total)
 
 

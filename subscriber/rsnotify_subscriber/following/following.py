@@ -692,7 +692,8 @@ class Following:
             return
         if not (self._copy.has_ended or self._follower.failures):
             return
-        if has_ended(self._follower, self._loop.time()):
+        is_over = has_ended(self._follower, self._loop.time())
+        if is_over and self._copy.has_confirmed_foreign():
             identity, doubt = self._rediscovery.identity, self._rediscovery.doubt
             doubts = {identity.url: doubt} if doubt else self._state.doubts
             self._end(failure(self._follower, identity, doubts, self._errors))

@@ -302,6 +302,7 @@ class CopyCheck:
         self._scan: FileScan | None = None
         self.has_compared = self._handler is None and self._store is None
         self._has_tried_all = False
+        self._scans = self._last_scan = 0
         #: How many resources were found changed or removed since the start.
         self.damaged = 0
         #: How many files are not part of the copy, and the paths of the first of them.
@@ -330,6 +331,16 @@ class CopyCheck:
         """Whether all files were compared, and what is lost was tried to be fetched again."""
         is_tried = self._has_tried_all and not self._follower.level
         return self.has_compared and (not self._state.lost or is_tried)
+
+    def has_confirmed_foreign(self) -> bool:
+        """Whether a scan since the first call found the foreign files; otherwise start it.
+
+        A file that was foreign at the start may be that of a resource that was fetched since.
+        """
+        if self.foreign and not self._last_scan:
+            self._last_scan = self._scans + 1
+            self._due.set()
+        return self._scans >= self._last_scan
 
     def request(self) -> None:
         """Compare the files, as everything is compared with the Source; unless they just were."""
@@ -426,6 +437,7 @@ class CopyCheck:
             scan.stop()
         logger.debug("%d files compared in %.3f s", scan.compared, monotonic() - begun)
         self._report(lost, foreign)
+        self._scans += 1
         self.has_compared = True
         self.find_lost()
         self._perform(())

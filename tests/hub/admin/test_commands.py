@@ -81,6 +81,7 @@ async def test_a_subscription_is_suspended_delivered_again_and_dropped(
     assert seconds_of((await callback.delivery())[1]) == [1, 2]
     assert await printed(hub, "drop", id) == ""
     assert (await admin.get("subscriptions"))["total"] == 0
+    assert "`rsnotify hub connections`" in await printed(hub, "subscriptions")
     (topic,) = (await admin.get("topics"))["topics"]
     assert await printed(hub, "drop", "--topic", topic["id"]) == ""
     assert (await admin.get("topics"))["total"] == 0

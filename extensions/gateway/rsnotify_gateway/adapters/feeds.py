@@ -129,6 +129,14 @@ class ParsedFeed(Struct, frozen=True):
     has_hub: bool
 
 
+def _feedparser() -> Any:
+    try:
+        import feedparser
+    except ImportError:
+        raise missing_package('type = "feed"', "feeds") from None
+    return feedparser
+
+
 def parse_feed(data: bytes, uri: str) -> ParsedFeed:
     """Parse a feed at a URI.
 
@@ -136,10 +144,7 @@ def parse_feed(data: bytes, uri: str) -> ParsedFeed:
         MissingExtension: feedparser is not installed.
         DocumentError: It is no feed, is not well-formed, or is beyond the limits.
     """
-    try:
-        import feedparser
-    except ImportError:
-        raise missing_package('type = "feed"', "feeds") from None
+    feedparser = _feedparser()
     content = b"<?xml version='1.0' encoding='utf-8'?>\n" + _root(data, uri)
     _check_structure(content, uri)
     fields = {"content-location": uri, "content-type": "application/xml; charset=utf-8"}
@@ -310,6 +315,9 @@ class FeedAdapter:
     Args:
         url: The URL of the feed.
         callbacks: Where hubs reach us.
+
+    Raises:
+        MissingExtension: feedparser is not installed.
     """
 
     def __init__(
@@ -318,6 +326,7 @@ class FeedAdapter:
         client: OriginClient,
         callbacks: Callbacks,
     ) -> None:
+        _feedparser()  # that it is missing is an error of the configuration
         self._url = url
         self._client = client
         self._websub = WebSubTransport(url, (), client.sessions, callbacks)

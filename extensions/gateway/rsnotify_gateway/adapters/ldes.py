@@ -112,6 +112,14 @@ class StreamPage(Struct, frozen=True):
     nameless: int
 
 
+def _pyoxigraph() -> Any:
+    try:
+        import pyoxigraph
+    except ImportError:
+        raise missing_package('type = "ldes"', "ldes") from None
+    return pyoxigraph
+
+
 def parse_page(data: bytes, media_type: str, uri: str, terms: StreamTerms) -> StreamPage:
     """Parse a page.
 
@@ -161,10 +169,7 @@ class _Graph:
     """The triples of a document, whatever graph they are in."""
 
     def __init__(self, data: bytes, media_type: str, uri: str) -> None:
-        try:
-            import pyoxigraph
-        except ImportError:
-            raise missing_package('type = "ldes"', "ldes") from None
+        pyoxigraph = _pyoxigraph()
         self.uri = uri
         self._values: dict[tuple[Any, str], list[Any]] = defaultdict(list)
         self._objects: dict[str, dict[Any, None]] = defaultdict(dict)
@@ -322,9 +327,13 @@ class LdesAdapter:
 
     Args:
         url: The URL of the stream, or of its first page.
+
+    Raises:
+        MissingExtension: pyoxigraph is not installed.
     """
 
     def __init__(self, url: str, client: OriginClient) -> None:
+        _pyoxigraph()  # that it is missing is an error of the configuration
         self._url = url
         self._client = client
         self._last = LdesCursor()
