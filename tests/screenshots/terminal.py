@@ -63,6 +63,8 @@ def _output() -> str:
     leader, follower = pty.openpty()
     size = {"COLUMNS": str(_COLUMNS), "LINES": str(_ROWS)}
     environment = os.environ | size | {"TERM": "xterm-256color", "PYTHONUTF8": "1"}
+    # The demo names its command as it is on the PATH.
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     command = [sys.executable, "-m", *_COMMAND.split()]
     with subprocess.Popen(
         command, stdin=follower, stdout=follower, stderr=follower, env=environment
