@@ -40,11 +40,10 @@ def test_an_app_publishes_the_pages(trial: Trial):
     settings = trial.folder / "project/settings/base.py"
     settings.write_text(settings.read_text() + block(PAGE, "# project/settings/base.py"))
     trial.write("project/wsgi.py", block(PAGE, "# project/wsgi.py"))
-    migrate, fill, compare, serve, _, follow = lines_of(block(PAGE, "makemigrations"))
+    migrate, fill, locate, compare, serve, _, follow = lines_of(block(PAGE, "makemigrations"))
     trial.do_once(migrate)
     trial.do_once(fill)
-    port = trial.adapt("127.0.0.1:8000").rpartition(":")[2]
-    run(trial, HOME + f"Site.objects.update(hostname='127.0.0.1', port={port})")
+    trial.do_once(locate)
     trial.do_once(compare)
     trial.start(serve, re.compile("Listening at"))
     trial.start(follow)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 
 _NEXT = """
 Next, with files of your own, in three terminals:
-  rsnotify hub
-  rsnotify source FOLDER --hub http://127.0.0.1:8080/
-  rsnotify follow http://127.0.0.1:8000/ copy"""
+  {0} hub
+  {0} source FOLDER --hub http://127.0.0.1:8080/
+  {0} follow http://127.0.0.1:8000/ copy"""
 #: Seconds that the Destination has at the end to catch up.
 _CATCH_UP_SECONDS = 60
 
@@ -64,7 +65,8 @@ async def run_demo(
         typer.echo("The Source has stopped changing. Audit of the Destination against it:")
         await _catch_up(monitor)
         code = await _audit(source, destination.folder)
-    typer.echo(_NEXT)
+    # After `make demo` in a checkout, the command is not on the PATH.
+    typer.echo(_NEXT.format("rsnotify" if shutil.which("rsnotify") else sys.argv[0]))
     return code
 
 
