@@ -110,6 +110,8 @@ def check_record(record: Record) -> Record:
     if content is not None:
         if resource.change is ChangeType.DELETED:
             raise ConfigurationError(f"{resource.uri}: a deleted resource has no content")
+        if isinstance(content, str):
+            raise ConfigurationError(f"{resource.uri}: content is of type str; encode it")
         digester = Digester(resource.hash)
         digester.update(content)
         agree = are_those_of(resource.hash, digester.hashes)

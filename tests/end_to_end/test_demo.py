@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -59,5 +60,6 @@ def test_the_demo_ends_by_itself_and_its_audit_says_in_step():
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert re.search("^in step", run.stdout, re.MULTILINE)
-    assert run.stdout.splitlines()[-1].strip().startswith("rsnotify follow")  # to try next
+    command = "rsnotify" if shutil.which("rsnotify") else f"{sys.executable} -m rsnotify"
+    assert run.stdout.splitlines()[-1].strip().startswith(f"{command} follow")  # to try next
     assert run.stderr == ""

@@ -149,6 +149,7 @@ def test_a_batch_is_recorded_whole_or_not_at_all(tmp_path: Path):
         (BASE + "a", {"length": "3"}, "length is '3'"),
         (BASE + "a", {"hash": "abc"}, "hash is 'abc'"),
         (BASE + "a", {"lastmod": "2026"}, "lastmod is '2026'"),
+        (BASE + "a", {"content": "text"}, "content is of type str; encode it"),
         (BASE + "a", {"type": "a\x01b"}, "percent-encode"),
         (BASE + "a", {"color": "red"}, "color"),
         (BASE + "a", {"links": [Link("x", "http://x/\x02")]}, "percent-encode"),

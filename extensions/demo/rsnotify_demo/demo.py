@@ -65,9 +65,16 @@ async def run_demo(
         typer.echo("The Source has stopped changing. Audit of the Destination against it:")
         await _catch_up(monitor)
         code = await _audit(source, destination.folder)
-    # After `make demo` in a checkout, the command is not on the PATH.
-    typer.echo(_NEXT.format("rsnotify" if shutil.which("rsnotify") else sys.argv[0]))
+    typer.echo(_NEXT.format(_own_command()))
     return code
+
+
+def _own_command() -> str:
+    """Return the command by which the user can start rsnotify in this folder."""
+    if shutil.which("rsnotify"):
+        return "rsnotify"
+    # After `make demo` in a checkout, it is not on the PATH.
+    return f"{sys.executable} -m rsnotify" if sys.argv[0].endswith(".py") else sys.argv[0]
 
 
 @asynccontextmanager
