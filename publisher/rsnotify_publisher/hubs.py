@@ -22,7 +22,7 @@ _WEBSOCKET = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 
 class Hub(Struct, frozen=True):
-    """One hub, which may be a cluster of several nodes.
+    """One hub, which may be a cluster of several nodes; `parse_hub` reads it from a URL.
 
     Args:
         uri: Where fragments are sent, at the first node: by POST to `http(s)`, over a WebSocket to
