@@ -151,6 +151,9 @@ def test_a_token_allows_nothing_else(authorizer: Authorizer):
             check(bearing(ADMIN), TOPIC)
     with pytest.raises(Refusal, match="needs the token of an admin"):
         authorizer.check_admin(bearing(SOURCE))
+    without_admins = Authorizer(Grants([publisher(SOURCE, TOPIC)], anonymous=False))
+    with pytest.raises(Refusal, match="this hub has none; `rsnotify hub token` makes one"):
+        without_admins.check_admin(bearing(SOURCE))
 
 
 def test_once_there_are_tokens_a_request_needs_one(authorizer: Authorizer):

@@ -79,7 +79,10 @@ class Authorizer:
 
     def check_admin(self, request: web.Request) -> None:
         if not self.is_admin(request):
-            raise Refusal(Code.FORBIDDEN, "this needs the token of an admin")
+            reason = "this needs the token of an admin"
+            if not (self.grants.admins or self.grants.anonymous or self.grants.web_tokens):
+                reason += ", and this hub has none; `rsnotify hub token` makes one for `[[admins]]`"
+            raise Refusal(Code.FORBIDDEN, reason)
 
     def check_name(self, request: web.Request) -> None:
         """Check that a request to a hub for this machine alone names this machine.
