@@ -11,10 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import aiohttp
 import pytest
-from watchfiles import Change
+from watchfiles import Change, awatch
 
 from rsnotify.format.model import Capability, ChangeType, Resource
 from rsnotify.format.reader import read_document
@@ -278,6 +279,26 @@ async def test_an_inaccessible_folder_does_not_stop_watching_the_others(tmp_path
     (tmp_path / "one").write_text("1")
     await notified[tmp_path].of("one")
     listening.cancel()
+
+
+async def test_folders_beyond_the_limit_of_the_system_are_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def limited(*folders: Path, ignore_permission_denied: bool, **options: Any) -> Any:
+        if not ignore_permission_denied:
+            raise OSError("OS file watch limit reached. about [...]")
+        return awatch(*folders, ignore_permission_denied=True, **options)
+
+    monkeypatch.setattr("rsnotify_publisher.folder.watcher.awatch", limited)
+    notified = {tmp_path: RecordingListener()}
+    listening = asyncio.create_task(SystemWatch(notified).run())
+    await asyncio.sleep(0)
+    (tmp_path / "one").write_text("1")
+    await notified[tmp_path].of("one")
+    listening.cancel()
+    (message,) = [record.message for record in caplog.records if record.name == "rsnotify.source"]
+    assert message.startswith(f"{tmp_path} has more folders than the system can watch")
+    assert "raise fs.inotify.max_user_watches" in message
 
 
 async def test_a_folder_that_comes_back_is_watched_though_others_are_never_quiet(

@@ -150,6 +150,8 @@ _QUIET = 5
 _CHECK_FOLDERS_EVERY = 5_000
 # Seconds.
 _RETRY = Retry(first=0.2, most=60.0)
+# In the error of watchfiles for `MaxFilesWatch`.
+_NO_WATCHES = "watch limit"
 
 
 class SystemWatch:
@@ -158,6 +160,9 @@ class SystemWatch:
     def __init__(self, listeners: Mapping[Path, FolderWatcher]) -> None:
         self._listeners = listeners
         self._random = Random()
+        #: Whether folders that cannot be watched are left to the comparisons. watchfiles does not
+        #: report them then, so the first attempt finds out whether there are any.
+        self._is_partial = False
 
     async def run(self) -> None:
         """Watch until cancelled; the first iteration of the event loop installs the watch.
@@ -171,6 +176,17 @@ class SystemWatch:
                     failures = 0
                     self._notify(changes)
             except (OSError, RuntimeError, ExceptionGroup) as error:
+                if isinstance(error, OSError) and not self._is_partial:
+                    self._is_partial = True
+                    if _NO_WATCHES in str(error):
+                        _log.warning(
+                            "%s has more folders than the system can watch; changes in the others "
+                            "are found by comparing, every %g seconds or less often; raise "
+                            "fs.inotify.max_user_watches (sysctl), and start again",
+                            self._named(),
+                            _COMPARE_EVERY,
+                        )
+                    continue
                 _log.warning(
                     "watching %s was interrupted; all is compared instead: %s",
                     self._named(),
@@ -191,7 +207,7 @@ class SystemWatch:
             step=_QUIET,
             rust_timeout=_CHECK_FOLDERS_EVERY,
             yield_on_timeout=True,
-            ignore_permission_denied=True,
+            ignore_permission_denied=self._is_partial,
         )
         clock = asyncio.get_running_loop().time
         due = clock() + _CHECK_FOLDERS_EVERY / 1000
