@@ -30,7 +30,7 @@ Object.keys(localStorage).filter(key => key.endsWith("__palette")).forEach(
     key => localStorage.removeItem(key));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => location.reload());
 """
-#: A link to a folder, of which the site has no page.
+#: A link to a folder, which has no page in the site.
 _FOLDER = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)(?=\))")
 _REPOSITORY = "https://github.com/rsnotify/rsnotify/tree/main/"
 #: A picture in light or dark, whose address MkDocs leaves as it is.

@@ -29,8 +29,9 @@ def lazy_exports(
         except ModuleNotFoundError as error:
             if (extra := _EXTRAS.get(error.name or "")) is None:
                 raise
-            text = f"{name} needs another package: pip install 'rsnotify[{extra}]'"
-            raise ImportError(text, name=error.name) from error
+            from rsnotify.runtime.extensions import missing_package
+
+            raise ImportError(str(missing_package(name, extra)), name=error.name) from error
         setattr(sys.modules[package], name, value)
         return value
 

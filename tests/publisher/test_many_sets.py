@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -248,7 +248,9 @@ class RecordingListener:
         self.names |= {path.name for _, path in changes}
         self.news.set()
 
-    def on_missed(self) -> None: ...
+    def on_missed(self) -> None:
+        self.names.add("missed")
+        self.news.set()
 
     async def of(self, name: str) -> None:
         async with asyncio.timeout(PATIENCE):
@@ -299,6 +301,25 @@ async def test_folders_beyond_the_limit_of_the_system_are_reported_once(
     (message,) = [record.message for record in caplog.records if record.name == "rsnotify.source"]
     assert message.startswith(f"{tmp_path} has more folders than the system can watch")
     assert "raise fs.inotify.max_user_watches" in message
+
+
+async def test_after_an_interruption_of_the_watch_everything_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    errors = iter([OSError("the watch ended")])
+
+    async def interrupted(*folders: Path, **options: object) -> AsyncIterator[set[object]]:
+        yield set()
+        for error in errors:
+            raise error
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("rsnotify_publisher.folder.watcher.awatch", interrupted)
+    notified = {tmp_path: RecordingListener()}
+    listening = asyncio.create_task(SystemWatch(notified).run())
+    await notified[tmp_path].of("missed")
+    listening.cancel()
+    assert f"watching {tmp_path} was interrupted; all is compared instead" in caplog.text
 
 
 async def test_a_folder_that_comes_back_is_watched_though_others_are_never_quiet(

@@ -1,4 +1,4 @@
-"""Take the pictures of the documentation whose pages have changed since, or the named ones.
+"""Write the screenshots of the documentation: those whose pages have changed, or those named.
 
     python -m tests.screenshots FOLDER [NAME ...]
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 import tempfile
 from hashlib import sha256
@@ -66,4 +67,5 @@ async def main(folder: Path, names: list[str]) -> None:
 if __name__ == "__main__":
     if len(sys.argv) < 2 or not set(sys.argv[2:]) <= _MODULES.keys():
         sys.exit(f"usage: python -m tests.screenshots FOLDER [{'] ['.join(_MODULES)}]")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which ends Chromium, too
     asyncio.run(main(Path(sys.argv[1]), sys.argv[2:]))

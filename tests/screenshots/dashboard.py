@@ -133,7 +133,7 @@ def _sources() -> list[_Source]:
 async def _subscribe(
     client: Client, sources: list[_Source], places: dict[str, int], stack: AsyncExitStack
 ) -> None:
-    """Let a WebSocket follow each Source, and a callback each but the last."""
+    """Subscribe over WebSocket to each Source, and by a callback to each but the last."""
     for source in sources:
         _run(_read(await client.listen(topic=source.topic)), stack)
     for source, address in zip(sources, _CALLBACKS, strict=False):
@@ -164,7 +164,7 @@ async def _read(reader: aiohttp.ClientWebSocketResponse) -> None:
 
 @contextmanager
 def _resolving(places: dict[str, int]) -> Iterator[None]:
-    """Let names stand for ports of this machine."""
+    """Resolve these host names to ports of this machine."""
     real = socket.getaddrinfo
 
     def answer(host: Any, port: Any, *arguments: Any, **options: Any) -> Any:

@@ -87,7 +87,7 @@ class Film:
             self._milliseconds[-1] = round(1000 * (time.monotonic() - begun))
 
     def hold(self, seconds: float) -> None:
-        """Let the last frame stay for longer."""
+        """Show the last frame for longer."""
         self._milliseconds[-1] += round(1000 * seconds)
 
     def write(self, folder: Path, name: str) -> None:

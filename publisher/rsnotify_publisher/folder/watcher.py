@@ -176,9 +176,10 @@ class SystemWatch:
                     failures = 0
                     self._notify(changes)
             except (OSError, RuntimeError, ExceptionGroup) as error:
-                if isinstance(error, OSError) and not self._is_partial:
+                is_full = _NO_WATCHES in str(error)
+                if not self._is_partial and (is_full or isinstance(error, PermissionError)):
                     self._is_partial = True
-                    if _NO_WATCHES in str(error):
+                    if is_full:
                         _log.warning(
                             "%s has more folders than the system can watch; changes in the others "
                             "are found by comparing, every %g seconds or less often; raise "

@@ -688,6 +688,7 @@ class Following:
             error, since = away
             if self._loop.time() - since >= self._context.options.pace.patience:
                 self._end(error)
+            return
         if not self._applier.idle or self._rediscovery.is_reading:
             return
         if not (self._copy.has_ended or self._follower.failures):

@@ -182,7 +182,10 @@ def read_event(data: str, mapping: EventMapping) -> StatedChange | None:
 
 
 def _at(value: Any, pointer: str) -> Any:
-    """Return the value at a JSON Pointer, or None."""
+    """Return the value at a JSON Pointer (RFC 6901), or None.
+
+    The package jsonpointer does this, too; these lines spare every gateway that dependency.
+    """
     for token in pointer.split("/")[1:]:
         key = token.replace("~1", "/").replace("~0", "~")
         if isinstance(value, dict):
