@@ -303,6 +303,34 @@ async def test_folders_beyond_the_limit_of_the_system_are_reported_once(
     assert "raise fs.inotify.max_user_watches" in message
 
 
+async def test_a_new_folder_beyond_the_limit_of_the_system_is_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    tried = asyncio.Queue[Path]()
+
+    async def limited(*folders: Path, recursive: bool = True, **options: Any) -> AsyncIterator[Any]:
+        if not recursive:
+            tried.put_nowait(Path(*folders))
+            raise OSError("OS file watch limit reached. about [...]")
+        async for changes in awatch(*folders, **options):
+            yield changes
+
+    monkeypatch.setattr("rsnotify_publisher.folder.watcher.awatch", limited)
+    monkeypatch.setattr("rsnotify_publisher.folder.watcher._CHECK_FOLDERS_EVERY", 50)
+    notified = {tmp_path: RecordingListener()}
+    listening = asyncio.create_task(SystemWatch(notified).run())
+    await asyncio.sleep(0)
+    (tmp_path / "new").mkdir()
+    assert await asyncio.wait_for(tried.get(), 30) == tmp_path / "new"
+    (tmp_path / "later").mkdir()
+    await notified[tmp_path].of("later")
+    (tmp_path / "last").write_text("1")
+    await notified[tmp_path].of("last")
+    listening.cancel()
+    assert tried.empty()
+    assert caplog.text.count("more folders than the system can watch") == 1
+
+
 async def test_after_an_interruption_of_the_watch_everything_is_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):

@@ -180,13 +180,7 @@ class SystemWatch:
                 if not self._is_partial and (is_full or isinstance(error, PermissionError)):
                     self._is_partial = True
                     if is_full:
-                        _log.warning(
-                            "%s has more folders than the system can watch; changes in the others "
-                            "are found by comparing, every %g seconds or less often; raise "
-                            "fs.inotify.max_user_watches (sysctl), and start again",
-                            self._named(),
-                            _COMPARE_EVERY,
-                        )
+                        self._warn_of_limit()
                     continue
                 _log.warning(
                     "watching %s was interrupted; all is compared instead: %s",
@@ -212,14 +206,40 @@ class SystemWatch:
         )
         clock = asyncio.get_running_loop().time
         due = clock() + _CHECK_FOLDERS_EVERY / 1000
+        created = ""
         async with aclosing(watching):
             async for changes in watching:
                 if changes:
                     yield changes
+                    added = (path for change, path in changes if change is Change.added)
+                    created = next(filter(os.path.isdir, added), created)
                 if clock() >= due:  # also while other folders change all the time
                     if self._folders() != folders:
                         return
+                    if created and not self._is_partial:
+                        await self._check_limit(created)
+                    created = ""
                     due = clock() + _CHECK_FOLDERS_EVERY / 1000
+
+    async def _check_limit(self, created: str) -> None:
+        """Warn if a new folder cannot be watched, which watchfiles does not report either."""
+        another = awatch(created, recursive=False, rust_timeout=1, yield_on_timeout=True)
+        try:
+            async with aclosing(another):
+                await anext(another)
+        except (OSError, RuntimeError) as error:  # or the folder was removed meanwhile
+            if _NO_WATCHES in str(error):
+                self._is_partial = True
+                self._warn_of_limit()
+
+    def _warn_of_limit(self) -> None:
+        _log.warning(
+            "%s has more folders than the system can watch; changes in the others are found by "
+            "comparing, every %g seconds or less often; raise fs.inotify.max_user_watches "
+            "(sysctl), and start again",
+            self._named(),
+            _COMPARE_EVERY,
+        )
 
     def _folders(self) -> set[Path]:
         # This raises nothing: one folder that is not accessible must not end the watch over all.
