@@ -6,9 +6,10 @@ import asyncio
 import logging
 import re
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import msgspec
@@ -39,6 +40,12 @@ _HOPELESS = (errors.AuthorizationError, ssl.SSLCertVerificationError)
 REQUIRED = (2, 12)
 #: JetStream has no leader at the moment.
 _UNAVAILABLE = 10008
+#: Headers of the messages of a batch.
+_BATCH, _BATCH_NUMBER, _BATCH_COMMIT = (
+    "Nats-Batch-Id",
+    "Nats-Batch-Sequence",
+    "Nats-Batch-Commit",
+)
 
 _JWT = re.compile(r"-BEGIN NATS USER JWT-++\s++[\w.-]++\s++-++END NATS USER JWT-")
 _SEED = re.compile(r"-BEGIN USER NKEY SEED-++\s++(\w++)\s++-++END USER NKEY SEED-")
@@ -190,6 +197,31 @@ class NatsConnection:
         Raises:
             StorageError: There was no answer in time.
         """
+        return await self._answered(
+            lambda: self.client.request(subject, payload, PATIENCE, headers=headers)
+        )
+
+    async def request_batch(
+        self, subject: str, messages: Sequence[tuple[bytes, Mapping[str, str]]]
+    ) -> Msg:
+        """Send messages that a stream stores all together, or none of them; as `request`.
+
+        Each attempt is a batch of its own, so one that was cut off cannot be completed by the next.
+        """
+
+        async def send() -> Msg:
+            identifier = token_hex(8)
+            for number, (payload, own) in enumerate(messages, 1):
+                headers = {**own, _BATCH: identifier, _BATCH_NUMBER: str(number)}
+                if number < len(messages):
+                    await self.client.publish(subject, payload, headers=headers)
+            headers[_BATCH_COMMIT] = "1"
+            return await self.client.request(subject, payload, PATIENCE, headers=headers)
+
+        return await self._answered(send)
+
+    async def _answered(self, send: Callable[[], Awaitable[Msg]]) -> Msg:
+        """Return the answer of the first of some attempts that is answered."""
         loop = asyncio.get_running_loop()
         end = loop.time() + PATIENCE
         while (left := end - loop.time()) > 0:
@@ -197,7 +229,7 @@ class NatsConnection:
                 async with asyncio.timeout(left):
                     await self._connected.wait()
                 async with self._until_disconnected(min(REQUEST_SECONDS, left)):
-                    return await self.client.request(subject, payload, PATIENCE, headers=headers)
+                    return await send()
             except errors.NoRespondersError:
                 await asyncio.sleep(_RETRY_SECONDS)
             except (errors.ConnectionClosedError, errors.ConnectionDrainingError):

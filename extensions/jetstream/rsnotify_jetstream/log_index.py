@@ -65,7 +65,7 @@ class LogIndex:
             return Applied()
         log = self._logs.get(record.topic)
         existed = log is not None and log.position > 0
-        if record.after < self.last(record.topic):
+        if record.after < self.last(record.topic) < record.position - record.number:
             return Applied(accepted=False)
         # The reset itself is no longer in the stream if the log was trimmed since.
         is_reset = log is not None and record.reset > log.reset

@@ -281,6 +281,9 @@ class LogStream(JetStreamStream):
         super().__init__(connection, f"{prefix}-log", f"{prefix}.log.*", f"{prefix}.live.>")
         self.check_subject = f"{prefix}.log.check"
 
+    def _settings(self, replicas: int) -> dict[str, Any]:
+        return super()._settings(replicas) | {"allow_atomic": True}
+
     @property
     def _republished(self) -> str:
         return f"{self._prefix}.log.>"
