@@ -53,7 +53,7 @@ from rsnotify_jetstream.log_records import (
     headers_of,
     read_record,
     read_stored_fragment,
-    record_of,
+    records_of,
 )
 from rsnotify_jetstream.stream import LogStream, StoredMessage
 from rsnotify_jetstream.stream_follower import StreamFollower
@@ -182,7 +182,7 @@ class JetStreamLog:
             self._trim(topic)
             return 0
         with self._queue(topic):
-            for batch in _batches([fragments[number] for number in sorted(new)]):
+            for batch in batches([fragments[number] for number in sorted(new)]):
                 if len(batch) == 1 or not await self._append(topic, batch, replacing):
                     for fragment in batch:
                         await self._append(topic, [fragment], replacing)
@@ -203,9 +203,12 @@ class JetStreamLog:
     def _new(self, topic: str, fragments: Sequence[Fragment], replacing: int | None) -> set[int]:
         """Return the numbers of the fragments that the log does not have yet."""
         new: dict[bytes, int] = {}
+        state = self._index.state(topic)
         for number, fragment in enumerate(fragments):
             digest = digest_of(fragment)
-            if self._index.find(topic, digest) in (None, replacing):
+            # Equal changes end at the same instant. The end of a whole content is not in its body.
+            may_exist = state is not None and (fragment.whole or fragment.until <= state.through)
+            if not may_exist or self._index.find(topic, digest) in (None, replacing):
                 new.setdefault(digest, number)
         return set(new.values())
 
@@ -214,16 +217,13 @@ class JetStreamLog:
     ) -> bool:
         """Append fragments together; return False if the servers only store one at a time."""
         state = self._index.state(topic)
-        through = state.through if state else None
-        place, received = self._index.place(topic, replacing), self._clock()
-        records = []
-        for number, fragment in enumerate(fragments):
-            records.append(
-                record_of(
-                    topic, fragment, received=received, through=through, place=place, number=number
-                )
-            )
-            through = fragment.until if through is None else max(through, fragment.until)
+        records = records_of(
+            topic,
+            fragments,
+            received=self._clock(),
+            through=state.through if state else None,
+            place=self._index.place(topic, replacing),
+        )
         return await self._appender.append(records, fragments)
 
     async def forget(self, topic: str, *, after: int) -> None:
@@ -305,7 +305,7 @@ class JetStreamLog:
         await self._follower.close()
 
 
-def _batches(fragments: Iterable[Fragment]) -> Iterator[list[Fragment]]:
+def batches(fragments: Iterable[Fragment]) -> Iterator[list[Fragment]]:
     """Divide fragments into batches; a whole content, which the next one replaces, is one alone."""
     batch: list[Fragment] = []
     size = 0

@@ -7,7 +7,7 @@ loaded without the payloads. Unknown headers are ignored, so a later version may
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from urllib.parse import quote, unquote
 
@@ -110,42 +110,48 @@ def digest_of(fragment: Fragment) -> bytes:
     return hashlib.sha256(kind + fragment.body).digest()[:_DIGEST_BYTES]
 
 
-def record_of(
+def records_of(
     topic: str,
-    fragment: Fragment,
+    fragments: Sequence[Fragment],
     *,
     received: Instant,
     through: Instant | None,
     place: Place,
-    number: int = 0,
-) -> LogRecord:
-    """Return the record of a fragment, which has no position yet.
+) -> list[LogRecord]:
+    """Return the records of a batch of fragments, which have no positions yet.
 
     Args:
         topic: The topic.
-        fragment: The fragment.
-        received: When it arrived.
+        fragments: The fragments.
+        received: When they arrived.
         through: The latest `until` of the log so far; None if there is no log.
-        place: The place of the first record of its batch.
-        number: The number of records of the batch before it.
+        place: The place of the first record.
     """
-    until = to_microseconds(fragment.until)
-    return LogRecord(
-        position=0,
-        kind=kind_of(fragment),
-        topic=topic,
-        begins=to_microseconds(fragment.begins),
-        from_=None if fragment.from_ is None else to_microseconds(fragment.from_),
-        until=until,
-        received=to_microseconds(received),
-        through=until if through is None else max(until, to_microseconds(through)),
-        size=len(fragment.body),
-        digest=digest_of(fragment),
-        after=place.after,
-        previous=_LATEST if number else place.previous,
-        reset=place.reset,
-        number=number,
-    )
+    arrived = to_microseconds(received)
+    latest = None if through is None else to_microseconds(through)
+    records = []
+    for number, fragment in enumerate(fragments):
+        until = to_microseconds(fragment.until)
+        latest = until if latest is None else max(until, latest)
+        records.append(
+            LogRecord(
+                position=0,
+                kind=kind_of(fragment),
+                topic=topic,
+                begins=to_microseconds(fragment.begins),
+                from_=None if fragment.from_ is None else to_microseconds(fragment.from_),
+                until=until,
+                received=arrived,
+                through=latest,
+                size=len(fragment.body),
+                digest=digest_of(fragment),
+                after=place.after,
+                previous=_LATEST if number else place.previous,
+                reset=place.reset,
+                number=number,
+            )
+        )
+    return records
 
 
 def headers_of(record: LogRecord, content_type: str | None = None) -> dict[str, str]:
