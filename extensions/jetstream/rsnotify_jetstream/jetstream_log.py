@@ -100,7 +100,7 @@ class JetStreamLog:
         self._appender = Appender(connection, self.stream, self._follower, self._index.last)
         self._reader = EntryReader(self.stream)
         self._cleaner = Cleaner(self.stream)
-        self._listener: LogListener | None = None
+        self._reporter: Reporter | None = None
         self._appending = Counter[str]()
 
     @property
@@ -123,7 +123,7 @@ class JetStreamLog:
         states: list[LogState] = []
 
         def loaded() -> None:
-            self._listener = listener
+            self._reporter = Reporter(listener, self._index)
             states.extend(self._index.states())
 
         await self.stream.prepare()
@@ -131,49 +131,53 @@ class JetStreamLog:
         return states
 
     def _apply(self, message: StoredMessage) -> None:
-        """Apply a message of the stream to the index, and notify the listener."""
+        """Apply a message of the stream to the index, and report it to the listener."""
         record = read_record(message.position, message.headers, message.size)
         if record is None:
             log.warning("message %d of the log in NATS is not of a hub", message.position)
             return
+        if self._reporter is not None and not self._reporter.continues(record):
+            self._reporter.report()
         applied = self._index.apply(record)
         if record.topic in self._appending and applied.accepted:
             self._appender.accepted(record)
-        if self._listener is not None:
-            self._notify(self._listener, message, record, applied)
+        if self._reporter is not None:
+            self._note(self._reporter, message, record, applied)
         if not applied.accepted:
             # On every node, so that it precedes a deletion of the record that made this one late.
             self._cleaner.delete(record.position)
         # What the node that appended it did not delete is deleted when another one starts.
-        elif self._listener is None or record.topic in self._appending:
+        elif self._reporter is None or record.topic in self._appending:
             self._clean(record, applied)
 
-    def _notify(
-        self, listener: LogListener, message: StoredMessage, record: LogRecord, applied: Applied
+    def _note(
+        self, reporter: Reporter, message: StoredMessage, record: LogRecord, applied: Applied
     ) -> None:
-        try:
-            if applied.forgotten:
-                listener.forgotten(record.topic)
-            if applied.state is not None:
-                fragment = read_stored_fragment(record, message.headers, message.body)
-                entry = LogEntry(record.position, fragment)
-                self._reader.keep(entry)
-                listener.appended(record.topic, (entry,), applied.state, applied.replaced)
-        except Exception:
-            # A bug there must not stop the log.
-            log.exception("an entry of the log of %s could not be passed on", record.topic)
+        if applied.forgotten:
+            reporter.forgotten(record.topic)
+        if applied.added:
+            fragment = read_stored_fragment(record, message.headers, message.body)
+            entry = LogEntry(record.position, fragment)
+            self._reader.keep(entry)
+            reporter.add(record.topic, entry, applied.replaced)
+
+    def _report_now(self) -> None:
+        """Report what the index has, before a caller continues."""
+        if self._reporter is not None:
+            self._reporter.report()
 
     def _clean(self, record: LogRecord, applied: Applied) -> None:
         if applied.replaced is not None:
             self._cleaner.delete(applied.replaced)
-        if applied.trimmed and applied.state is not None:
-            self._cleaner.trimmed(record.topic, applied.trimmed, _first(applied.state))
+        if applied.trimmed and (state := self._index.state(record.topic)) is not None:
+            self._cleaner.trimmed(record.topic, applied.trimmed, _first(state))
         if record.kind is RecordKind.RESET:
             self._cleaner.trimmed(record.topic, 1, record.position, now=True)
 
     async def append(
         self, topic: str, fragments: Sequence[Fragment], *, after: int, replacing: int | None
     ) -> int:
+        self._report_now()
         state = self._index.state(topic)
         if (state.position if state else 0) != after:
             raise LogMoved(f"the log of {topic} has moved on")
@@ -197,8 +201,8 @@ class JetStreamLog:
         self._index.trim(topic, self._clock())
         state = self._index.state(topic)
         assert state is not None
-        assert self._listener is not None
-        self._listener.appended(topic, (), state, None)
+        assert self._reporter is not None
+        self._reporter.listener.appended(topic, (), state, None)
 
     def _new(self, topic: str, fragments: Sequence[Fragment], replacing: int | None) -> set[int]:
         """Return the numbers of the fragments that the log does not have yet."""
@@ -227,6 +231,7 @@ class JetStreamLog:
         return await self._appender.append(records, fragments)
 
     async def forget(self, topic: str, *, after: int) -> None:
+        self._report_now()
         state = self._index.state(topic)
         if state is None or state.position != after:
             raise LogMoved(f"the log of {topic} has moved on")
@@ -241,6 +246,7 @@ class JetStreamLog:
         try:
             yield
         finally:
+            self._report_now()
             self._appending[topic] -= 1
             if not self._appending[topic]:
                 del self._appending[topic]
@@ -291,6 +297,7 @@ class JetStreamLog:
     async def catch_up(self) -> None:
         """Wait until this node has applied all that is in the stream by now."""
         await self._follower.catch_up()
+        self._report_now()
 
     def queued(self) -> int:
         return self._appending.total()
@@ -303,6 +310,7 @@ class JetStreamLog:
         """Stop to follow the stream, and finish deletions."""
         await self._cleaner.close()
         await self._follower.close()
+        self._report_now()
 
 
 def batches(fragments: Iterable[Fragment]) -> Iterator[list[Fragment]]:
@@ -323,6 +331,52 @@ def batches(fragments: Iterable[Fragment]) -> Iterator[list[Fragment]]:
 def _first(state: LogState) -> int:
     """Return the position before which records are deleted; the last one always stays."""
     return min(state.first, state.position)
+
+
+class Reporter:
+    """Reports to a listener what was applied to the index, the entries of a batch together.
+
+    `report` is called before the next record is applied that is not of the same batch, before a
+    caller of the log continues, and otherwise in the same iteration of the event loop.
+    """
+
+    def __init__(self, listener: LogListener, index: LogIndex) -> None:
+        self.listener = listener
+        self._index = index
+        self._topic = ""
+        self._entries: list[LogEntry] = []
+        self._replaced: int | None = None
+
+    def continues(self, record: LogRecord) -> bool:
+        """Return whether the next record may be reported together with those before it."""
+        return record.number > 0 and record.topic == self._topic
+
+    def add(self, topic: str, entry: LogEntry, replaced: int | None) -> None:
+        """Add an entry, of a batch if there are some already."""
+        if not self._entries:
+            self._topic, self._replaced = topic, replaced
+            asyncio.get_running_loop().call_soon(self.report)
+        self._entries.append(entry)
+
+    def forgotten(self, topic: str) -> None:
+        self._call(topic, lambda: self.listener.forgotten(topic))
+
+    def report(self) -> None:
+        """Report the entries that were added."""
+        if not self._entries:
+            return
+        topic, replaced = self._topic, self._replaced
+        entries, self._entries = self._entries, []
+        state = self._index.state(topic)
+        assert state is not None
+        self._call(topic, lambda: self.listener.appended(topic, entries, state, replaced))
+
+    def _call(self, topic: str, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:
+            # A bug there must not stop the log.
+            log.exception("the log of %s could not be passed on", topic)
 
 
 class Appender:
