@@ -64,6 +64,9 @@ log = logging.getLogger("rsnotify.hub.store")
 _ENVELOPE = 256
 #: The records of a batch, and their bytes; NATS accepts 1,000 records.
 BATCH_RECORDS, BATCH_BYTES = 250, 1024 * 1024
+#: Seconds until the servers must have stored a record or a batch. Without a majority they do not
+#: answer, and a publisher may repeat what was not acknowledged.
+APPEND_SECONDS = 1.8
 #: How many entries of a log are trimmed before they are deleted together.
 TRIMMED_TOGETHER = 32
 #: Seconds that deletions wait for others.
@@ -432,6 +435,18 @@ class Appender:
             self._message(record, fragment)
             for record, fragment in zip(records, fragments, strict=True)
         ]
+        try:
+            async with asyncio.timeout(APPEND_SECONDS):
+                return await self._store(records, messages)
+        except TimeoutError:
+            raise StorageError(
+                f"NATS at {self._connection.settings.place} has not stored it in time: are most "
+                "of its servers running?"
+            ) from None
+
+    async def _store(
+        self, records: Sequence[LogRecord], messages: Sequence[tuple[bytes, dict[str, str]]]
+    ) -> bool:
         subject = self._stream.subject(records[0].topic)
         if len(messages) == 1:
             body, headers = messages[0]

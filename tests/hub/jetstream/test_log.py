@@ -20,6 +20,7 @@ from rsnotify.errors import ConfigurationError, StorageError, TooLarge
 from rsnotify_hub.intake import whole_content
 from rsnotify_hub.store.interface import LogRetention
 from rsnotify_jetstream import connection as connecting
+from rsnotify_jetstream import jetstream_log
 from rsnotify_jetstream.connection import ApiError, NatsConnection
 from rsnotify_jetstream.jetstream_log import BATCH_RECORDS, TRIMMED_TOGETHER
 from rsnotify_jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
@@ -211,19 +212,26 @@ async def test_an_append_that_is_never_answered_fails_and_may_be_repeated(
     nats_server: NatsCluster, settings: NatsSettings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
     (server,) = nats_server.servers.values()
+    batch = [made(1, 2), made(2, 3)]
     async with (
         lossy_proxy(server.port) as (proxy, url),
         running_node(replace(settings, servers=(url,)), clock) as node,
     ):
         with monkeypatch.context() as patched:
-            patched.setattr(connecting, "PATIENCE", 0.5)
+            patched.setattr(jetstream_log, "APPEND_SECONDS", 0.5)
             proxy.withholding = True
+            for fragments in ([made(0, 1)], batch):
+                with pytest.raises(StorageError, match="has not stored it in time"):
+                    await node.append(TOPIC, *fragments)
+        with monkeypatch.context() as patched:
+            patched.setattr(connecting, "PATIENCE", 0.5)
             with pytest.raises(StorageError, match="does not answer"):
-                await node.append(TOPIC, made(0, 1))
+                await node.store.check()
         proxy.withholding = False
         proxy.cut()
         await node.append(TOPIC, made(0, 1))
-        assert await node.kept(TOPIC) == node.listener.fragments(TOPIC) == [made(0, 1)]
+        await node.append(TOPIC, *batch)
+        assert await node.kept(TOPIC) == node.listener.fragments(TOPIC) == [made(0, 1), *batch]
 
 
 async def test_what_happens_while_a_node_is_cut_off_is_made_up_for(
