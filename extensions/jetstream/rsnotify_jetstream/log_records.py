@@ -20,7 +20,8 @@ from rsnotify_jetstream.records import newer
 
 #: The version of the format of records. A hub reads records of this version and older ones.
 VERSION = 1
-#: A position after all others. A hub that does not know batches takes this for the last record.
+#: A position after all others, which the later records of a batch name in place of the one before
+#: them. So a hub that does not know batches appends them, too: NATS has checked the first one.
 _LATEST = 2**62
 
 #: Printable ASCII without the percent sign, which escapes all else.
