@@ -28,6 +28,7 @@ from statistics import median
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
+import targets
 from callback_server import callbacks, secret_of
 from callbacks import CallbackServer
 from capacity import RECORDED, Figures, compared, measured, tables
@@ -47,6 +48,8 @@ from tests.ports import free_port
 
 RUNS = 3
 SINGLE, BURSTS, BURST = 150, 20, 50
+#: Topics that are published on at once.
+MANY = 10
 #: WebSockets of each node, callbacks, and subscribers of the broker.
 WEBSOCKETS, CALLBACKS, SUBSCRIBERS = 400, 200, 500
 TOPICS, ENTRIES, CONNECTIONS = 1_000, 30_000, 1_000
@@ -73,14 +76,26 @@ def measure_publishing(cluster: MeasuredCluster, column: dict[str, float]) -> di
             cluster.publish(BURST)
         rates.append(BURSTS * BURST / (time.perf_counter() - began))
 
+    def to_many_topics() -> None:
+        began = time.perf_counter()
+        for _ in range(BURSTS):
+            cluster.publish_to_all(BURST)
+        many.append(BURSTS * BURST * MANY / (time.perf_counter() - began))
+
     took: list[float] = []
     rates: list[float] = []
+    many: list[float] = []
     one_at_a_time()  # to warm up
     took.clear()
     found = {
         "one at a time": typical([cluster.cost(one_at_a_time) for _ in range(RUNS)], SINGLE),
         "in bursts": typical([cluster.cost(in_bursts) for _ in range(RUNS)], BURSTS * BURST),
     }
+    with ExitStack() as stack:
+        cluster.connect(stack, MANY)
+        found["on many topics"] = typical(
+            [cluster.cost(to_many_topics) for _ in range(RUNS)], BURSTS * BURST * MANY
+        )
     others = len(cluster.nodes) - 1
     for how, parts in found.items():
         column[f"node that receives, {how}"] = parts["receiving"]
@@ -88,6 +103,7 @@ def measure_publishing(cluster: MeasuredCluster, column: dict[str, float]) -> di
         column[f"NATS, {how}"] = parts["nats"]
     column["until accepted, ms"] = median(took) * 1e3
     column["fragments a second, in bursts"] = median(rates)
+    column["fragments a second, on many topics"] = median(many)
     column["idle node, each second"] = cluster.idle["receiving"] * 1e6
     column["idle NATS, each second"] = cluster.idle["nats"] * 1e6
     return found
@@ -285,10 +301,29 @@ def measure(folder: Path) -> Figures:
     return figures
 
 
+def compare(figures: Figures) -> None:
+    """Compare with the targets of the design."""
+    rates = figures["fragments a second, in bursts"]
+    targets.compare("append to a topic, three copies", rates["3 copies, 1 node"], 2_000, "/s",
+                    at_least=True)  # fmt: skip
+    rates = figures["fragments a second, on many topics"]
+    targets.compare(f"append to {MANY} topics, three copies", rates["3 copies, 1 node"], 5_000,
+                    "/s", at_least=True)  # fmt: skip
+    for how in ("one at a time", "in bursts"):
+        spent = figures[f"node that receives, {how}"]
+        for name in ("3 copies, 1 node", LARGEST):
+            ratio = spent[name] / spent["SQLite"]
+            targets.compare(f"CPU of the receiving node, {how}, {name}, of SQLite", ratio, 2)
+    spent = figures["delivery over WebSocket"]
+    ratio = spent[LARGEST] / spent["3 copies, 1 node"]
+    targets.compare("delivery over WebSocket with three nodes, of one node", ratio, 1.1)
+
+
 def main(*, record: bool = False) -> None:
     """Measure and print."""
     with tempfile.TemporaryDirectory(prefix="rsnotify-bench-") as name:
         figures = measure(Path(name))
+    compare(figures)
     print(measured(figures), compared(figures), tables(figures), sep="\n")
     if record:
         RECORDED.write_text(json.dumps(figures, indent=1) + "\n")

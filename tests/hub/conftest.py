@@ -35,7 +35,8 @@ def clock() -> Clock:
 @pytest.fixture(scope="session")
 def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
     """One NATS server, which all tests share."""
-    with running_nats(tmp_path_factory.mktemp("nats")) as server:
+    with running_nats(tmp_path_factory.mktemp("nats")) as server, pytest.MonkeyPatch.context() as m:
+        m.setattr("rsnotify_jetstream.jetstream_log.APPEND_SECONDS", 600)
         yield server
 
 

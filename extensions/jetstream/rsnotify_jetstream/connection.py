@@ -6,9 +6,10 @@ import asyncio
 import logging
 import re
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import msgspec
@@ -39,6 +40,11 @@ _HOPELESS = (errors.AuthorizationError, ssl.SSLCertVerificationError)
 REQUIRED = (2, 12)
 #: JetStream has no leader at the moment.
 _UNAVAILABLE = 10008
+#: The batches that a connection sends at once: a stream receives at most 50, from all nodes.
+_BATCHES = 8
+#: A stream lacks messages of a batch: too many were sent at once, or its leader has changed.
+_INCOMPLETE = b'"err_code":10176,'
+_BATCH_ATTEMPTS = 3
 
 _JWT = re.compile(r"-BEGIN NATS USER JWT-++\s++[\w.-]++\s++-++END NATS USER JWT-")
 _SEED = re.compile(r"-BEGIN USER NKEY SEED-++\s++(\w++)\s++-++END USER NKEY SEED-")
@@ -54,6 +60,22 @@ class ApiError(StorageError):
         super().__init__(f"NATS refused {what}: {self.description}")
 
 
+def parse_headers(raw: bytes) -> dict[str, str]:
+    """Read the headers of a message, without the line before them."""
+    headers = {}
+    for line in raw.decode("utf-8", "replace").split("\r\n"):
+        name, separator, value = line.partition(":")
+        if separator:
+            headers[name.strip()] = value.strip()
+    return headers
+
+
+class _Client(Client):
+    """The client of the library, which would examine each character of a header."""
+
+    _parse_header_lines = staticmethod(parse_headers)
+
+
 class NatsConnection:
     """A connection to one of the servers.
 
@@ -65,9 +87,10 @@ class NatsConnection:
 
     def __init__(self, settings: NatsSettings) -> None:
         self.settings = settings
-        self.client = Client()
+        self.client: Client = _Client()
         self.reconnected: list[Callable[[], None]] = []
         self._connected = asyncio.Event()
+        self._batches = asyncio.Semaphore(_BATCHES)
         self._limits: set[asyncio.Timeout] = set()
         self._last_error: Exception | None = None
         self._refused = asyncio.Event()
@@ -190,6 +213,42 @@ class NatsConnection:
         Raises:
             StorageError: There was no answer in time.
         """
+        return await self._answered(
+            lambda: self.client.request(subject, payload, PATIENCE, headers=headers)
+        )
+
+    async def request_batch(
+        self, subject: str, messages: Sequence[tuple[bytes, Mapping[str, str]]]
+    ) -> Msg:
+        """Send messages that a stream stores all together, or none of them; as `request`.
+
+        Each attempt is a batch of its own, so one that was cut off cannot be completed by the next.
+        """
+
+        async def send() -> Msg:
+            async with self._batches:
+                for _ in range(_BATCH_ATTEMPTS):
+                    answer = await self._send_batch(subject, messages)
+                    if _INCOMPLETE not in answer.data:
+                        break
+                    await asyncio.sleep(_RETRY_SECONDS)
+                return answer
+
+        return await self._answered(send)
+
+    async def _send_batch(
+        self, subject: str, messages: Sequence[tuple[bytes, Mapping[str, str]]]
+    ) -> Msg:
+        identifier = token_hex(8)
+        for number, (payload, own) in enumerate(messages, 1):
+            headers = {**own, "Nats-Batch-Id": identifier, "Nats-Batch-Sequence": str(number)}
+            if number < len(messages):
+                await self.client.publish(subject, payload, headers=headers)
+        headers["Nats-Batch-Commit"] = "1"
+        return await self.client.request(subject, payload, PATIENCE, headers=headers)
+
+    async def _answered(self, send: Callable[[], Awaitable[Msg]]) -> Msg:
+        """Return the answer of the first of some attempts that is answered."""
         loop = asyncio.get_running_loop()
         end = loop.time() + PATIENCE
         while (left := end - loop.time()) > 0:
@@ -197,7 +256,7 @@ class NatsConnection:
                 async with asyncio.timeout(left):
                     await self._connected.wait()
                 async with self._until_disconnected(min(REQUEST_SECONDS, left)):
-                    return await self.client.request(subject, payload, PATIENCE, headers=headers)
+                    return await send()
             except errors.NoRespondersError:
                 await asyncio.sleep(_RETRY_SECONDS)
             except (errors.ConnectionClosedError, errors.ConnectionDrainingError):

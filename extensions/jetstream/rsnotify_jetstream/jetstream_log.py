@@ -10,6 +10,10 @@ lost acknowledgement counts once, records of one append keep their order even if
 stream changes in between, and of two nodes that append at once one has to plan again. An append
 returns once the index of this node has its record. No clock decides anything.
 
+Fragments that wait together are a *batch*, which the servers store at contiguous positions, or not
+at all: with one acknowledgement, and only if the first record is planned from the last one of its
+topic. An index counts a whole batch or none of it, too.
+
 What no index has any more is deleted from the stream in the background. That may fail, or happen
 twice. The last entry of a topic always stays: it states the log. Single records are deleted in
 order: a record that came too late is only known as such while the stream has the one that came
@@ -21,11 +25,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+from nats.aio.msg import Msg
 
 from rsnotify.errors import StorageError, TooLarge
 from rsnotify.format.datetimes import Instant, to_microseconds
@@ -48,15 +53,20 @@ from rsnotify_jetstream.log_records import (
     headers_of,
     read_record,
     read_stored_fragment,
-    record_of,
+    records_of,
 )
 from rsnotify_jetstream.stream import LogStream, StoredMessage
 from rsnotify_jetstream.stream_follower import StreamFollower
 
 log = logging.getLogger("rsnotify.hub.store")
 
-#: The bytes of the lines that enclose headers, and of the server's own headers.
-_ENVELOPE = 64
+#: The bytes of the lines that enclose headers, and of the headers that are added when it is sent.
+_ENVELOPE = 256
+#: The records of a batch, and their bytes; NATS accepts 1,000 records.
+BATCH_RECORDS, BATCH_BYTES = 250, 1024 * 1024
+#: Seconds until the servers must have stored a record or a batch. Without a majority they do not
+#: answer, and a publisher may repeat what was not acknowledged.
+APPEND_SECONDS = 1.8
 #: How many entries of a log are trimmed before they are deleted together.
 TRIMMED_TOGETHER = 32
 #: Seconds that deletions wait for others.
@@ -90,10 +100,10 @@ class JetStreamLog:
         self.stream = LogStream(connection)
         self._index = LogIndex(retention)
         self._follower = StreamFollower(connection, self.stream, self._apply)
-        self._appender = Appender(connection, self.stream, self._follower)
+        self._appender = Appender(connection, self.stream, self._follower, self._index.last)
         self._reader = EntryReader(self.stream)
         self._cleaner = Cleaner(self.stream)
-        self._listener: LogListener | None = None
+        self._reporter: Reporter | None = None
         self._appending = Counter[str]()
 
     @property
@@ -116,7 +126,7 @@ class JetStreamLog:
         states: list[LogState] = []
 
         def loaded() -> None:
-            self._listener = listener
+            self._reporter = Reporter(listener, self._index)
             states.extend(self._index.states())
 
         await self.stream.prepare()
@@ -124,49 +134,53 @@ class JetStreamLog:
         return states
 
     def _apply(self, message: StoredMessage) -> None:
-        """Apply a message of the stream to the index, and notify the listener."""
+        """Apply a message of the stream to the index, and report it to the listener."""
         record = read_record(message.position, message.headers, message.size)
         if record is None:
             log.warning("message %d of the log in NATS is not of a hub", message.position)
             return
+        if self._reporter is not None and not self._reporter.continues(record):
+            self._reporter.report()
         applied = self._index.apply(record)
         if record.topic in self._appending and applied.accepted:
             self._appender.accepted(record)
-        if self._listener is not None:
-            self._notify(self._listener, message, record, applied)
+        if self._reporter is not None:
+            self._note(self._reporter, message, record, applied)
         if not applied.accepted:
             # On every node, so that it precedes a deletion of the record that made this one late.
             self._cleaner.delete(record.position)
         # What the node that appended it did not delete is deleted when another one starts.
-        elif self._listener is None or record.topic in self._appending:
+        elif self._reporter is None or record.topic in self._appending:
             self._clean(record, applied)
 
-    def _notify(
-        self, listener: LogListener, message: StoredMessage, record: LogRecord, applied: Applied
+    def _note(
+        self, reporter: Reporter, message: StoredMessage, record: LogRecord, applied: Applied
     ) -> None:
-        try:
-            if applied.forgotten:
-                listener.forgotten(record.topic)
-            if applied.state is not None:
-                fragment = read_stored_fragment(record, message.headers, message.body)
-                entry = LogEntry(record.position, fragment)
-                self._reader.keep(entry)
-                listener.appended(record.topic, (entry,), applied.state, applied.replaced)
-        except Exception:
-            # A bug there must not stop the log.
-            log.exception("an entry of the log of %s could not be passed on", record.topic)
+        if applied.forgotten:
+            reporter.forgotten(record.topic)
+        if applied.added:
+            fragment = read_stored_fragment(record, message.headers, message.body)
+            entry = LogEntry(record.position, fragment)
+            self._reader.keep(entry)
+            reporter.add(record.topic, entry, applied.replaced)
+
+    def _report_now(self) -> None:
+        """Report what the index has, before a caller continues."""
+        if self._reporter is not None:
+            self._reporter.report()
 
     def _clean(self, record: LogRecord, applied: Applied) -> None:
         if applied.replaced is not None:
             self._cleaner.delete(applied.replaced)
-        if applied.trimmed and applied.state is not None:
-            self._cleaner.trimmed(record.topic, applied.trimmed, _first(applied.state))
+        if applied.trimmed and (state := self._index.state(record.topic)) is not None:
+            self._cleaner.trimmed(record.topic, applied.trimmed, _first(state))
         if record.kind is RecordKind.RESET:
             self._cleaner.trimmed(record.topic, 1, record.position, now=True)
 
     async def append(
         self, topic: str, fragments: Sequence[Fragment], *, after: int, replacing: int | None
     ) -> int:
+        self._report_now()
         state = self._index.state(topic)
         if (state.position if state else 0) != after:
             raise LogMoved(f"the log of {topic} has moved on")
@@ -175,8 +189,11 @@ class JetStreamLog:
             self._trim(topic)
             return 0
         with self._queue(topic):
-            for number in sorted(new):
-                await self._append(topic, fragments[number], replacing)
+            for batch in batches([fragments[number] for number in sorted(new)]):
+                if len(batch) == 1 or not await self._append(topic, batch, replacing):
+                    for fragment in batch:
+                        await self._append(topic, [fragment], replacing)
+                        replacing = None
                 replacing = None
         if self._index.state(topic) is None:
             raise LogMoved(f"another hub has deleted the log of {topic}")
@@ -187,37 +204,44 @@ class JetStreamLog:
         self._index.trim(topic, self._clock())
         state = self._index.state(topic)
         assert state is not None
-        assert self._listener is not None
-        self._listener.appended(topic, (), state, None)
+        assert self._reporter is not None
+        self._reporter.listener.appended(topic, (), state, None)
 
     def _new(self, topic: str, fragments: Sequence[Fragment], replacing: int | None) -> set[int]:
         """Return the numbers of the fragments that the log does not have yet."""
         new: dict[bytes, int] = {}
+        state = self._index.state(topic)
         for number, fragment in enumerate(fragments):
             digest = digest_of(fragment)
-            if self._index.find(topic, digest) in (None, replacing):
+            # Equal changes end at the same instant. The end of a whole content is not in its body.
+            may_exist = state is not None and (fragment.whole or fragment.until <= state.through)
+            if not may_exist or self._index.find(topic, digest) in (None, replacing):
                 new.setdefault(digest, number)
         return set(new.values())
 
-    async def _append(self, topic: str, fragment: Fragment, replacing: int | None) -> None:
+    async def _append(
+        self, topic: str, fragments: Sequence[Fragment], replacing: int | None
+    ) -> bool:
+        """Append fragments together; return False if the servers only store one at a time."""
         state = self._index.state(topic)
-        record = record_of(
+        records = records_of(
             topic,
-            fragment,
+            fragments,
             received=self._clock(),
             through=state.through if state else None,
             place=self._index.place(topic, replacing),
         )
-        await self._appender.append(record, fragment)
+        return await self._appender.append(records, fragments)
 
     async def forget(self, topic: str, *, after: int) -> None:
+        self._report_now()
         state = self._index.state(topic)
         if state is None or state.position != after:
             raise LogMoved(f"the log of {topic} has moved on")
         received = to_microseconds(self._clock())
         with self._queue(topic):
             reset = LogRecord(0, RecordKind.RESET, topic, received=received, after=after)
-            await self._appender.append(reset, None)
+            await self._appender.append([reset], [None])
 
     @contextmanager
     def _queue(self, topic: str) -> Iterator[None]:
@@ -225,6 +249,7 @@ class JetStreamLog:
         try:
             yield
         finally:
+            self._report_now()
             self._appending[topic] -= 1
             if not self._appending[topic]:
                 del self._appending[topic]
@@ -275,6 +300,7 @@ class JetStreamLog:
     async def catch_up(self) -> None:
         """Wait until this node has applied all that is in the stream by now."""
         await self._follower.catch_up()
+        self._report_now()
 
     def queued(self) -> int:
         return self._appending.total()
@@ -287,6 +313,22 @@ class JetStreamLog:
         """Stop to follow the stream, and finish deletions."""
         await self._cleaner.close()
         await self._follower.close()
+        self._report_now()
+
+
+def batches(fragments: Iterable[Fragment]) -> Iterator[list[Fragment]]:
+    """Divide fragments into batches; a whole content, which the next one replaces, is one alone."""
+    batch: list[Fragment] = []
+    size = 0
+    for fragment in fragments:
+        size += len(fragment.body)
+        is_full = size > BATCH_BYTES or len(batch) == BATCH_RECORDS
+        if batch and (is_full or fragment.whole or batch[-1].whole):
+            yield batch
+            batch, size = [], len(fragment.body)
+        batch.append(fragment)
+    if batch:
+        yield batch
 
 
 def _first(state: LogState) -> int:
@@ -294,60 +336,164 @@ def _first(state: LogState) -> int:
     return min(state.first, state.position)
 
 
+class Reporter:
+    """Reports to a listener what was applied to the index, the entries of a batch together.
+
+    `report` is called before the next record is applied that is not of the same batch, before a
+    caller of the log continues, and otherwise in the same iteration of the event loop.
+    """
+
+    def __init__(self, listener: LogListener, index: LogIndex) -> None:
+        self.listener = listener
+        self._index = index
+        self._topic = ""
+        self._entries: list[LogEntry] = []
+        self._replaced: int | None = None
+
+    def continues(self, record: LogRecord) -> bool:
+        """Return whether the next record may be reported together with those before it."""
+        return record.number > 0 and record.topic == self._topic
+
+    def add(self, topic: str, entry: LogEntry, replaced: int | None) -> None:
+        """Add an entry, of a batch if there are some already."""
+        if not self._entries:
+            self._topic, self._replaced = topic, replaced
+            asyncio.get_running_loop().call_soon(self.report)
+        self._entries.append(entry)
+
+    def forgotten(self, topic: str) -> None:
+        self._call(topic, lambda: self.listener.forgotten(topic))
+
+    def report(self) -> None:
+        """Report the entries that were added."""
+        if not self._entries:
+            return
+        topic, replaced = self._topic, self._replaced
+        entries, self._entries = self._entries, []
+        state = self._index.state(topic)
+        assert state is not None
+        self._call(topic, lambda: self.listener.appended(topic, entries, state, replaced))
+
+    def _call(self, topic: str, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:
+            # A bug there must not stop the log.
+            log.exception("the log of %s could not be passed on", topic)
+
+
 class Appender:
-    """Appends records; `accepted` and `ended` inform it of what the index does."""
+    """Appends records; `accepted` and `ended` inform it of what the index does.
+
+    Args:
+        connection: The connection.
+        stream: The stream with the log.
+        follower: Applies what is stored to the index.
+        last: Returns the position of the last record of a topic in the index.
+    """
 
     def __init__(
-        self, connection: NatsConnection, stream: LogStream, follower: StreamFollower
+        self,
+        connection: NatsConnection,
+        stream: LogStream,
+        follower: StreamFollower,
+        last: Callable[[str], int],
     ) -> None:
         self._connection = connection
         self._stream = stream
         self._follower = follower
-        self._accepted: dict[str, dict[tuple[int, bytes], int]] = {}
+        self._last = last
+        self._accepted: dict[str, set[tuple[int, bytes]]] = {}
 
     def accepted(self, record: LogRecord) -> None:
         """Note that the index has accepted a record of a topic to which this node appends."""
-        positions = self._accepted.setdefault(record.topic, {})
-        positions[record.after, record.digest] = record.position
+        self._accepted.setdefault(record.topic, set()).add((record.after, record.digest))
 
     def ended(self, topic: str) -> None:
         """Note that this node does not append to a topic any more."""
         self._accepted.pop(topic, None)
 
-    async def append(self, record: LogRecord, fragment: Fragment | None) -> int:
-        """Append a record to the log that the index knows, and return its position.
+    async def append(
+        self, records: Sequence[LogRecord], fragments: Sequence[Fragment | None]
+    ) -> bool:
+        """Append records to the log that the index knows, all or none.
 
         Args:
-            record: The record, without a position.
-            fragment: Its fragment; None for a reset.
+            records: The records, without positions; those after the first continue its batch.
+            fragments: Their fragments; None for a reset.
+
+        Returns:
+            Whether they were stored. If not, the servers do not store them together; they may be
+            appended one at a time.
 
         Raises:
             LogMoved: Another node has appended to the log, or deleted it.
             TooLarge: The server does not accept a message of this size.
-            StorageError: It is unknown whether the record was stored.
+            StorageError: It is unknown whether the records were stored.
         """
-        headers = headers_of(record, None if fragment is None else fragment.content_type)
-        body = b"" if fragment is None else fragment.body
-        self._check_size(headers, body)
-        await self._store(self._stream.subject(record.topic), body, headers)
-        # If the record was sent twice, the first one counts.
-        found = self._accepted.get(record.topic, {}).get((record.after, record.digest))
-        if found is None:
-            raise LogMoved(f"another hub has changed the log of {record.topic}")
-        return found
+        messages = [
+            self._message(record, fragment)
+            for record, fragment in zip(records, fragments, strict=True)
+        ]
+        try:
+            async with asyncio.timeout(APPEND_SECONDS):
+                return await self._store(records, messages)
+        except TimeoutError:
+            raise StorageError(
+                f"NATS at {self._connection.settings.place} has not stored it in time: are most "
+                "of its servers running?"
+            ) from None
+
+    async def _store(
+        self, records: Sequence[LogRecord], messages: Sequence[tuple[bytes, dict[str, str]]]
+    ) -> bool:
+        subject = self._stream.subject(records[0].topic)
+        if len(messages) == 1:
+            body, headers = messages[0]
+            await self._follow(await self._connection.request(subject, body, headers=headers))
+        else:
+            # The servers refuse the batch as a whole unless the first record is planned from the
+            # last one of the topic.
+            messages[0][1]["Nats-Expected-Last-Subject-Sequence"] = str(records[0].after)
+            answer = await self._connection.request_batch(subject, messages)
+            try:
+                await self._follow(answer)
+            except ApiError as error:
+                log.debug("records are appended one at a time: %s", error)
+                await self._follower.catch_up()  # an attempt without an answer may have succeeded
+                if not self._has(records) and self._last(records[0].topic) == records[0].after:
+                    return False
+        # If a record was sent twice, the first one counts.
+        if not self._has(records):
+            raise LogMoved(f"another hub has changed the log of {records[0].topic}")
+        return True
+
+    def _has(self, records: Sequence[LogRecord]) -> bool:
+        """Return whether the index has accepted all of some records."""
+        accepted = self._accepted.get(records[0].topic, set())
+        return all((record.after, record.digest) in accepted for record in records)
 
     async def check(self) -> None:
         """Store an empty record in place of the one before, and wait for it."""
         headers = headers_of(LogRecord(0, RecordKind.CHECK)) | {"Nats-Rollup": "sub"}
-        await self._store(self._stream.check_subject, b"", headers)
+        subject = self._stream.check_subject
+        await self._follow(await self._connection.request(subject, b"", headers=headers))
 
-    async def _store(self, subject: str, body: bytes, headers: dict[str, str]) -> None:
-        """Send a record until it is acknowledged, and wait until the index has applied it."""
-        message = await self._connection.request(subject, body, headers=headers)
+    async def _follow(self, message: Msg) -> None:
+        """Read an acknowledgement, and wait until the index has applied what it is about."""
         answer: dict[str, Any] = msgspec.json.decode(message.data)
         if (error := answer.get("error")) is not None:
             raise ApiError("to store a record", error)
         await self._follower.reach(int(answer["seq"]))
+
+    def _message(
+        self, record: LogRecord, fragment: Fragment | None
+    ) -> tuple[bytes, dict[str, str]]:
+        """Return the payload and the headers of a record."""
+        headers = headers_of(record, None if fragment is None else fragment.content_type)
+        body = b"" if fragment is None else fragment.body
+        self._check_size(headers, body)
+        return body, headers
 
     def _check_size(self, headers: Mapping[str, str], body: bytes) -> None:
         size = sum(len(name) + len(value) + 4 for name, value in headers.items())

@@ -39,14 +39,14 @@ class Applied(Struct, frozen=True):
     Args:
         accepted: Whether the record counts: nothing came in between since it was planned.
         forgotten: Whether it ended a log that existed.
-        state: The state of the log afterwards; None if the record added nothing.
+        added: Whether it added an entry.
         replaced: The position of the entry that it replaced, if any.
         trimmed: The number of entries that it trimmed.
     """
 
     accepted: bool = True
     forgotten: bool = False
-    state: LogState | None = None
+    added: bool = False
     replaced: int | None = None
     trimmed: int = 0
 
@@ -65,7 +65,7 @@ class LogIndex:
             return Applied()
         log = self._logs.get(record.topic)
         existed = log is not None and log.position > 0
-        if record.after < self.last(record.topic):
+        if record.after < self.last(record.topic) < record.position - record.number:
             return Applied(accepted=False)
         # The reset itself is no longer in the stream if the log was trimmed since.
         is_reset = log is not None and record.reset > log.reset
@@ -79,7 +79,7 @@ class LogIndex:
         replaced = log.add(record)
         self._newest.add(record.topic, log.received)
         trimmed = log.trim(record.received, self._retention)
-        return Applied(True, is_reset and existed, log.state(record.topic), replaced, trimmed)
+        return Applied(True, is_reset and existed, True, replaced, trimmed)
 
     def state(self, topic: str) -> LogState | None:
         log = self._log(topic)

@@ -7,7 +7,7 @@ loaded without the payloads. Unknown headers are ignored, so a later version may
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from urllib.parse import quote, unquote
 
@@ -20,6 +20,9 @@ from rsnotify_jetstream.records import newer
 
 #: The version of the format of records. A hub reads records of this version and older ones.
 VERSION = 1
+#: A position after all others, which the later records of a batch name in place of the one before
+#: them. So a hub that does not know batches appends them, too: NATS has checked the first one.
+_LATEST = 2**62
 
 #: Printable ASCII without the percent sign, which escapes all else.
 _SAFE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
@@ -60,9 +63,11 @@ class LogRecord(Struct, frozen=True, gc=False):
         size: The bytes of the fragment.
         digest: Identifies equal fragments in a log.
         after: The position of the last record of the topic when this one was planned; 0 if
-            there was none. The record counts only if that is still the last one.
+            there was none. The record counts only if that is still the last one before its batch.
         previous: The position of the entry before it in the log; 0 if there is none.
         reset: The position of the last reset of the log before it; 0 if there was none.
+        number: The number of records of its batch before it, which have the positions directly
+            before it.
     """
 
     position: int
@@ -78,6 +83,7 @@ class LogRecord(Struct, frozen=True, gc=False):
     after: int = 0
     previous: int = 0
     reset: int = 0
+    number: int = 0
 
 
 class Place(Struct, frozen=True):
@@ -105,34 +111,48 @@ def digest_of(fragment: Fragment) -> bytes:
     return hashlib.sha256(kind + fragment.body).digest()[:_DIGEST_BYTES]
 
 
-def record_of(
+def records_of(
     topic: str,
-    fragment: Fragment,
+    fragments: Sequence[Fragment],
     *,
     received: Instant,
     through: Instant | None,
     place: Place,
-) -> LogRecord:
-    """Return the record of a fragment, which has no position yet.
+) -> list[LogRecord]:
+    """Return the records of a batch of fragments, which have no positions yet.
 
-    `through` is the latest `until` of the log so far; None if there is no log.
+    Args:
+        topic: The topic.
+        fragments: The fragments.
+        received: When they arrived.
+        through: The latest `until` of the log so far; None if there is no log.
+        place: The place of the first record.
     """
-    until = to_microseconds(fragment.until)
-    return LogRecord(
-        position=0,
-        kind=kind_of(fragment),
-        topic=topic,
-        begins=to_microseconds(fragment.begins),
-        from_=None if fragment.from_ is None else to_microseconds(fragment.from_),
-        until=until,
-        received=to_microseconds(received),
-        through=until if through is None else max(until, to_microseconds(through)),
-        size=len(fragment.body),
-        digest=digest_of(fragment),
-        after=place.after,
-        previous=place.previous,
-        reset=place.reset,
-    )
+    arrived = to_microseconds(received)
+    latest = None if through is None else to_microseconds(through)
+    records = []
+    for number, fragment in enumerate(fragments):
+        until = to_microseconds(fragment.until)
+        latest = until if latest is None else max(until, latest)
+        records.append(
+            LogRecord(
+                position=0,
+                kind=kind_of(fragment),
+                topic=topic,
+                begins=to_microseconds(fragment.begins),
+                from_=None if fragment.from_ is None else to_microseconds(fragment.from_),
+                until=until,
+                received=arrived,
+                through=latest,
+                size=len(fragment.body),
+                digest=digest_of(fragment),
+                after=place.after,
+                previous=_LATEST if number else place.previous,
+                reset=place.reset,
+                number=number,
+            )
+        )
+    return records
 
 
 def headers_of(record: LogRecord, content_type: str | None = None) -> dict[str, str]:
@@ -151,6 +171,8 @@ def headers_of(record: LogRecord, content_type: str | None = None) -> dict[str, 
         headers["Rs-From"] = str(record.from_)
     if record.reset:
         headers["Rs-Reset"] = str(record.reset)
+    if record.number:
+        headers |= {"Rs-After": str(_LATEST), "Rs-Batched": f"{record.number} {record.after}"}
     return headers
 
 
@@ -170,7 +192,9 @@ def read_record(position: int, headers: Mapping[str, str], size: int) -> LogReco
         if kind is RecordKind.CHECK:
             return LogRecord(position, kind)
         topic, received = unquote(headers["Rs-Topic"]), int(headers["Rs-Received"])
-        after = int(headers["Rs-After"])
+        number, after = 0, int(headers["Rs-After"])
+        if (batched := headers.get("Rs-Batched")) is not None:
+            number, after = map(int, batched.split())
         if kind is RecordKind.RESET:
             return LogRecord(position, kind, topic, received=received, after=after)
         return LogRecord(
@@ -183,6 +207,7 @@ def read_record(position: int, headers: Mapping[str, str], size: int) -> LogReco
             digest=bytes.fromhex(headers["Rs-Digest"]),
             after=after,
             reset=int(headers.get("Rs-Reset", 0)),
+            number=number,
             **{field: int(headers[name]) for field, name in _NUMBERS.items()},
         )
     except (KeyError, ValueError) as error:

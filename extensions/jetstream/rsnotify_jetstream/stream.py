@@ -18,7 +18,7 @@ from nats.aio.subscription import Subscription as NatsSubscription
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant, parse_datetime
-from rsnotify_jetstream.connection import PATIENCE, ApiError, NatsConnection
+from rsnotify_jetstream.connection import PATIENCE, ApiError, NatsConnection, parse_headers
 from rsnotify_jetstream.log_records import topic_token
 
 #: Records per request of a reader, without and with their payloads.
@@ -191,7 +191,8 @@ class JetStreamStream:
             raise
         message = answer["message"]
         body = base64.b64decode(message.get("data", ""))
-        headers = parse_headers(base64.b64decode(message.get("hdrs", "")))
+        _, _, lines = base64.b64decode(message.get("hdrs", "")).partition(b"\r\n")
+        headers = parse_headers(lines)
         return StoredMessage(message["seq"], headers, body, len(body))
 
     async def scan(
@@ -281,6 +282,9 @@ class LogStream(JetStreamStream):
         super().__init__(connection, f"{prefix}-log", f"{prefix}.log.*", f"{prefix}.live.>")
         self.check_subject = f"{prefix}.log.check"
 
+    def _settings(self, replicas: int) -> dict[str, Any]:
+        return super()._settings(replicas) | {"allow_atomic": True}
+
     @property
     def _republished(self) -> str:
         return f"{self._prefix}.log.>"
@@ -331,13 +335,3 @@ class LogStream(JetStreamStream):
 
 def _leader(info: dict[str, Any]) -> str | None:
     return (info.get("cluster") or {}).get("leader")
-
-
-def parse_headers(raw: bytes) -> dict[str, str]:
-    """Read the headers of a message as they are stored."""
-    headers = {}
-    for line in raw.decode("ascii", "replace").split("\r\n")[1:]:
-        name, separator, value = line.partition(":")
-        if separator:
-            headers[name.strip()] = value.strip()
-    return headers

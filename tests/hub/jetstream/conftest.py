@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rsnotify_jetstream import jetstream_log
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.jetstream.nodes import part_of, prefixed
 from tests.nats_servers import NatsCluster, running_nats
@@ -20,6 +21,12 @@ def settings(nats_server: NatsCluster, tmp_path: Path) -> NatsSettings:
 def three_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
     with running_nats(tmp_path_factory.mktemp("cluster"), servers=3) as servers:
         yield servers
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for appends as long as servers may take to start or to elect a leader."""
+    monkeypatch.setattr(jetstream_log, "APPEND_SECONDS", 600)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import count
 
 from rsnotify.errors import StorageError
 from rsnotify_hub.fragments import Fragment
@@ -14,9 +15,12 @@ from tests.hub.jetstream.nodes import Node, caught_up, running_node
 from tests.hub.storing import made
 from tests.waiting import PATIENCE
 
+#: How many fragments are appended at once, one after the other.
+BURSTS = (1, 5, 2)
+
 
 class Load:
-    """Publishers, each of which appends to one topic through one node.
+    """Publishers, each of which appends to one topic through one node, some fragments at once.
 
     Attributes:
         acknowledged: The bodies of what was acknowledged, by topic.
@@ -40,23 +44,25 @@ class Load:
             await self._counted.wait_for(lambda: self._count >= self._wanted)
 
     async def publish(self, number: int, node: Node, topic: str) -> None:
-        """Append fragments of a publisher of its own, one after the other."""
-        for second in range(1_000_000):
+        """Append fragments of a publisher of its own, one burst after the other."""
+        end = 0
+        for burst in count():
             if self._stopping:
                 return
-            fragment = made(second, second + 1, padding=number)
-            while not await self._append(node, topic, fragment):
+            begin, end = end, end + BURSTS[burst % len(BURSTS)]
+            fragments = [made(n, n + 1, padding=number) for n in range(begin, end)]
+            while not await self._append(node, topic, fragments):
                 self.retries += 1
-            self.acknowledged[topic].append(fragment.body)
+            self.acknowledged[topic] += [fragment.body for fragment in fragments]
             self._count += 1
             async with self._counted:
                 self._counted.notify_all()
             if self._count > self._wanted:  # such as while a server starts, for many seconds
                 await asyncio.sleep(0.1)
 
-    async def _append(self, node: Node, topic: str, fragment: Fragment) -> bool:
+    async def _append(self, node: Node, topic: str, fragments: Sequence[Fragment]) -> bool:
         try:
-            await node.append(topic, fragment)
+            await node.append(topic, *fragments)
         except StorageError:
             await asyncio.sleep(0.01)
             return False

@@ -15,11 +15,15 @@ class LossyProxy:
     Attributes:
         withholding: Whether what the server sends is lost.
         refusing: Whether new connections are reset.
+        left: How many bytes it passes on to the server until it cuts all connections, refuses new
+            ones, and sets `is_cut`; None without a limit.
     """
 
     def __init__(self, port: int) -> None:
         self.withholding = False
         self.refusing = False
+        self.left: int | None = None
+        self.is_cut = asyncio.Event()
         self._target = port
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -42,9 +46,17 @@ class LossyProxy:
     ) -> None:
         with suppress(OSError):
             while data := await reader.read(65536):
-                if not (is_answer and self.withholding):
-                    writer.write(data)
-                    await writer.drain()
+                if is_answer and self.withholding:
+                    continue
+                if not is_answer and self.left is not None:
+                    data = data[: self.left]
+                    self.left -= len(data)
+                writer.write(data)
+                await writer.drain()
+                if not is_answer and self.left == 0:
+                    self.left, self.refusing = None, True
+                    self.cut()
+                    self.is_cut.set()
         writer.close()
 
     async def ended(self) -> None:

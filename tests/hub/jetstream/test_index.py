@@ -19,8 +19,9 @@ from rsnotify_hub.log.topic_log import plan_append
 from rsnotify_hub.store.interface import LogEntry, LogRetention, LogState
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.transfer.files import IgnoredNews
+from rsnotify_jetstream.jetstream_log import batches
 from rsnotify_jetstream.log_index import LogIndex
-from rsnotify_jetstream.log_records import LogRecord, RecordKind, digest_of, record_of
+from rsnotify_jetstream.log_records import LogRecord, Place, RecordKind, digest_of, records_of
 from tests.examples_count import examples
 from tests.hub.helpers import Clock, at
 from tests.hub.storing import stored_logs
@@ -73,18 +74,20 @@ class Stream:
         new = self.new(topic, plan.fragments)
         if not number:
             self.index.trim(topic, self.clock())
-        for entry in self.last.entries:
-            new.remove(entry.fragment)
+        entries = iter(self.last.entries)
+        for batch in batches([entry.fragment for entry in self.last.entries]):
             state = self.index.state(topic)
-            record = record_of(
+            records = records_of(
                 topic,
-                entry.fragment,
+                batch,
                 received=self.clock(),
                 through=state.through if state else None,
                 place=self.index.place(topic, replacing),
             )
             replacing = None
-            self.places[self.add(record)] = entry.position
+            for record, fragment in zip(records, batch, strict=True):
+                new.remove(fragment)
+                self.places[self.add(record)] = next(entries).position
         assert new == []
         assert self.known(self.index.state(topic)) == self.last.state
 
@@ -210,3 +213,48 @@ async def check_loaded(stream: Stream) -> None:
 def test_the_index_of_any_history_equals_the_sqlite_store(history: list[tuple[str, Any, Any]]):
     with TemporaryDirectory() as folder:
         asyncio.run(run(history, Path(folder)))
+
+
+#: Batches of several nodes, as they are stored: how many records each has, and how many stored
+#: batches its node did not know when it planned it.
+writes = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3)), max_size=8)
+
+
+@settings(max_examples=examples(200))
+@given(writes, st.data())
+def test_a_batch_counts_completely_or_not_at_all(
+    history: list[tuple[int, int]], data: st.DataObject
+):
+    index = LogIndex(LogRetention(10**9, timedelta(days=365)))
+    stream: list[LogRecord] = []
+    counting: list[int] = []  # the positions of the records that count
+    ends = [0]
+    for size, unknown in history:
+        after = ends[max(0, len(ends) - 1 - unknown)]
+        fragments = [
+            Fragment(b"%d" % (len(stream) + number), "text/xml", None, at(1), at(0), False)
+            for number in range(size)
+        ]
+        place = Place(after, after)
+        records = records_of("one", fragments, received=at(0), through=at(1), place=place)
+        is_last = after == ends[-1]
+        for record in records:
+            stream.append(replace(record, position=len(stream) + 1))
+            assert index.apply(stream[-1]).accepted is is_last
+        if is_last:
+            counting += range(len(stream) - size + 1, len(stream) + 1)
+            ends.append(len(stream))
+    assert index.read("one", after=0, since=None) == counting
+
+    # Late records are deleted in their order, and the first ones of a log together.
+    late = [record.position for record in stream if record.position not in counting]
+    deleted = set(late[: data.draw(st.integers(0, len(late)))])
+    first = data.draw(st.sampled_from(counting or [1]))
+    if len(deleted) == len(late):
+        deleted |= set(range(1, first))
+    loaded = LogIndex(LogRetention(10**9, timedelta(days=365)))
+    for record in stream:
+        if record.position not in deleted:
+            loaded.apply(record)
+    left = [position for position in counting if position not in deleted]
+    assert loaded.read("one", after=0, since=None) == left

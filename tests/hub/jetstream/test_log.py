@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
@@ -19,15 +20,16 @@ from rsnotify.errors import ConfigurationError, StorageError, TooLarge
 from rsnotify_hub.intake import whole_content
 from rsnotify_hub.store.interface import LogRetention
 from rsnotify_jetstream import connection as connecting
+from rsnotify_jetstream import jetstream_log
 from rsnotify_jetstream.connection import ApiError, NatsConnection
-from rsnotify_jetstream.jetstream_log import TRIMMED_TOGETHER
+from rsnotify_jetstream.jetstream_log import BATCH_RECORDS, TRIMMED_TOGETHER
 from rsnotify_jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
 from rsnotify_jetstream.stream import LogStream, StoredMessage
 from tests.certificates import Authority
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.jetstream.load import loaded, nodes
 from tests.hub.jetstream.lossy_proxy import lossy_proxy
-from tests.hub.jetstream.nodes import caught_up, connected, running_node
+from tests.hub.jetstream.nodes import Node, caught_up, connected, running_node
 from tests.hub.storing import made, stored_logs
 from tests.nats_servers import NatsCluster, running_nats
 from tests.waiting import PATIENCE
@@ -93,23 +95,143 @@ async def test_an_append_without_an_answer_is_not_stored_twice(
         assert len(node.listener.order) == 4
 
 
+async def test_fragments_that_are_appended_together_are_stored_together(
+    settings: NatsSettings, clock: Clock
+):
+    fragments = [made(number, number + 1) for number in range(BATCH_RECORDS + 2)]
+    async with nodes(settings, clock, 2) as (one, two):
+        await one.append(TOPIC, *fragments)
+        await caught_up(two)
+        assert one.listener.order == list(range(1, len(fragments) + 1))
+        assert await one.kept(TOPIC) == await two.kept(TOPIC) == fragments
+        assert one.state(TOPIC) == two.state(TOPIC)
+        together = Counter([await batch_of(one, number) for number in one.listener.order])
+        assert sorted(together.values()) == [2, BATCH_RECORDS]
+        assert None not in together
+        await two.append(TOPIC, *fragments)  # they are known
+        assert two.listener.order == one.listener.order
+    async with running_node(settings, clock) as late:
+        assert await late.kept(TOPIC) == fragments
+
+
+async def batch_of(node: Node, position: int) -> str | None:
+    """Return the batch with which NATS has stored a record."""
+    found = await node.log.stream.get(position)
+    assert found is not None
+    return found.headers.get("Nats-Batch-Id")
+
+
+async def test_a_batch_without_an_answer_is_not_stored_twice(
+    nats_server: NatsCluster, settings: NatsSettings, clock: Clock
+):
+    (server,) = nats_server.servers.values()
+    fragments = [made(number, number + 1) for number in range(5)]
+    async with (
+        lossy_proxy(server.port) as (proxy, url),
+        running_node(replace(settings, servers=(url,)), clock) as node,
+        running_node(settings, clock) as other,
+    ):
+        proxy.withholding = True
+        appending = asyncio.create_task(node.append(TOPIC, *fragments))
+        async with asyncio.timeout(PATIENCE):
+            await other.listener.received(5)
+        assert not appending.done()
+        proxy.withholding = False
+        proxy.cut()
+        await appending
+        assert await node.kept(TOPIC) == fragments
+        assert node.listener.order == other.listener.order == [1, 2, 3, 4, 5]
+        assert (await stored(settings))["last_seq"] == 5
+
+
+async def test_a_batch_that_is_cut_off_in_the_middle_is_stored_once(
+    nats_server: NatsCluster, settings: NatsSettings, clock: Clock
+):
+    (server,) = nats_server.servers.values()
+    fragments = [made(number, number + 1, padding=10_000) for number in range(6)]
+    async with (
+        lossy_proxy(server.port) as (proxy, url),
+        running_node(replace(settings, servers=(url,)), clock) as node,
+        running_node(settings, clock) as other,
+    ):
+        proxy.left = 35_000
+        appending = asyncio.create_task(node.append(TOPIC, *fragments))
+        async with asyncio.timeout(PATIENCE):
+            await proxy.is_cut.wait()
+        await caught_up(other)
+        assert other.listener.order == []
+        assert not appending.done()
+        proxy.refusing = False
+        await appending
+        assert await node.kept(TOPIC) == await other.kept(TOPIC) == fragments
+        assert node.listener.order == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_batch_is_refused_as_a_whole_after_another_node_has_appended(
+    nats_server: NatsCluster, settings: NatsSettings, clock: Clock
+):
+    (server,) = nats_server.servers.values()
+    stale = [made(1, until=2), made(2, 3), made(3, 4)]
+    async with (
+        lossy_proxy(server.port) as (proxy, url),
+        running_node(replace(settings, servers=(url,)), clock) as cut,
+        running_node(settings, clock) as node,
+    ):
+        await node.append(TOPIC, made(0, 1))
+        await caught_up(cut)
+        proxy.withholding = True
+        await node.append(TOPIC, made(1, 1.5))
+        appending = asyncio.create_task(cut.append(TOPIC, *stale))
+        proxy.withholding = False
+        proxy.cut()
+        await appending
+        # It was planned again from what the other node has appended.
+        assert cut.listener.order == node.listener.order == [1, 2, 3, 4, 5]
+        assert await cut.kept(TOPIC) == [made(0, 1), made(1, 1.5), *stale]
+
+
+async def test_what_the_servers_do_not_store_together_is_stored_one_at_a_time(
+    settings: NatsSettings, clock: Clock
+):
+    fragments = [made(number, number + 1) for number in range(3)]
+    name = f"{settings.prefix}-log"
+    async with running_node(settings, clock) as node, connected(settings) as connection:
+        config = (await connection.api(f"STREAM.INFO.{name}", what="the stream"))["config"]
+        config["allow_atomic"] = False
+        await connection.api(f"STREAM.UPDATE.{name}", config, what="the stream")
+        await node.append(TOPIC, *fragments)
+        assert await node.kept(TOPIC) == fragments
+        assert node.listener.order == [1, 2, 3]
+        assert [await batch_of(node, position) for position in (1, 2, 3)] == [None] * 3
+    async with running_node(settings, clock) as late:
+        await late.append(TOPIC, made(3, 4), made(4, 5))
+        assert await batch_of(late, 5) is not None
+
+
 async def test_an_append_that_is_never_answered_fails_and_may_be_repeated(
     nats_server: NatsCluster, settings: NatsSettings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
     (server,) = nats_server.servers.values()
+    batch = [made(1, 2), made(2, 3)]
     async with (
         lossy_proxy(server.port) as (proxy, url),
         running_node(replace(settings, servers=(url,)), clock) as node,
     ):
         with monkeypatch.context() as patched:
-            patched.setattr(connecting, "PATIENCE", 0.5)
+            patched.setattr(jetstream_log, "APPEND_SECONDS", 0.5)
             proxy.withholding = True
+            for fragments in ([made(0, 1)], batch):
+                with pytest.raises(StorageError, match="has not stored it in time"):
+                    await node.append(TOPIC, *fragments)
+        with monkeypatch.context() as patched:
+            patched.setattr(connecting, "PATIENCE", 0.5)
             with pytest.raises(StorageError, match="does not answer"):
-                await node.append(TOPIC, made(0, 1))
+                await node.store.check()
         proxy.withholding = False
         proxy.cut()
         await node.append(TOPIC, made(0, 1))
-        assert await node.kept(TOPIC) == node.listener.fragments(TOPIC) == [made(0, 1)]
+        await node.append(TOPIC, *batch)
+        assert await node.kept(TOPIC) == node.listener.fragments(TOPIC) == [made(0, 1), *batch]
 
 
 async def test_what_happens_while_a_node_is_cut_off_is_made_up_for(

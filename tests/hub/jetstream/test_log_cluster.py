@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from rsnotify_jetstream.settings import NatsSettings
-from tests.hub.helpers import Clock
+from tests.hub.helpers import TOPIC, Clock
 from tests.hub.jetstream.callbacks import callback_ports
 from tests.hub.jetstream.hubs import SHORT_LEASES, owner_of, running_hubs, settled
 from tests.hub.jetstream.load import loaded
-from tests.hub.jetstream.nodes import Node
+from tests.hub.jetstream.lossy_proxy import lossy_proxy
+from tests.hub.jetstream.nodes import Node, caught_up, running_node
+from tests.hub.storing import made
 from tests.nats_servers import NatsCluster, NatsServer
+from tests.waiting import PATIENCE
 
 
 async def leader(cluster: NatsCluster, node: Node) -> NatsServer:
@@ -49,6 +53,32 @@ async def test_what_is_acknowledged_survives_a_server_that_is_killed(
         killed.start()
         await asyncio.to_thread(cluster.wait)
         await load.reached(100)
+
+
+@pytest.mark.parametrize("which", ["leader", "follower"])
+async def test_a_batch_whose_server_is_killed_in_the_middle_is_stored_once(
+    cluster: NatsCluster, three_copies: NatsSettings, clock: Clock, which: str
+):
+    fragments = [made(number, number + 1, padding=10_000) for number in range(6)]
+    async with running_node(three_copies, clock) as other:
+        await other.append(TOPIC, made(0, 0.5))
+        leading = await leader(cluster, other)
+        following = next(one for one in cluster.servers.values() if one is not leading)
+        killed = leading if which == "leader" else following
+        async with (
+            lossy_proxy(killed.port) as (proxy, url),
+            running_node(replace(three_copies, servers=(url,)), clock) as node,
+        ):
+            proxy.left = 35_000
+            appending = asyncio.create_task(node.append(TOPIC, *fragments))
+            async with asyncio.timeout(PATIENCE):
+                await proxy.is_cut.wait()
+            killed.stop()
+            await appending
+            assert await node.kept(TOPIC) == [made(0, 0.5), *fragments]
+            await caught_up(other)
+            assert await other.kept(TOPIC) == [made(0, 0.5), *fragments]
+            assert other.listener.order == sorted(set(other.listener.order))
 
 
 async def test_what_is_acknowledged_survives_a_restart_of_all_servers(

@@ -19,7 +19,7 @@ from rsnotify_jetstream.log_records import (
     headers_of,
     read_record,
     read_stored_fragment,
-    record_of,
+    records_of,
 )
 from tests.hub.helpers import TOPIC, at
 from tests.hub.storing import made
@@ -66,7 +66,10 @@ def test_a_record_is_read_as_it_was_written(
     place: Place,
     position: int,
 ):
-    record = record_of(topic, fragment, received=received, through=through, place=place)
+    batch = [fragment] * 2
+    first, record = records_of(topic, batch, received=received, through=through, place=place)
+    headers = sent(headers_of(first, fragment.content_type))
+    assert read_record(position, headers, len(fragment.body)) == replace(first, position=position)
     headers = sent(headers_of(record, fragment.content_type))
     found = read_record(position, headers | {"X-Unknown": "1"}, len(fragment.body))
     assert found is not None
@@ -85,7 +88,7 @@ def test_a_reset_is_read_as_it_was_written(topic: str, position: int):
 
 
 def some_headers() -> dict[str, str]:
-    record = record_of(TOPIC, made(0, 1), received=at(1), through=None, place=Place())
+    (record,) = records_of(TOPIC, [made(0, 1)], received=at(1), through=None, place=Place())
     return headers_of(record, "application/xml")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import to_microseconds
@@ -184,6 +185,14 @@ def test_a_record_of_the_log_of_version_1_is_read_and_written():
         assert found is not None
         assert found.kind is kind
         assert headers_of(found, "application/xml") == HEADERS | {"Rs-RecordKind": name}
+    batched = HEADERS | {
+        "Rs-After": "4611686018427387904",
+        "Rs-Previous": "4611686018427387904",
+        "Rs-Batched": "3 8",
+    }
+    found = read_record(12, batched, len(BODY))
+    assert found == replace(RECORD, after=8, previous=2**62, number=3)
+    assert headers_of(found, "application/xml") == batched
     reset = LogRecord(12, RecordKind.RESET, "http://a/é", received=7_000_000, after=11)
     assert read_record(12, WITHOUT_FRAGMENT, 0) == reset
     assert headers_of(reset) == WITHOUT_FRAGMENT
