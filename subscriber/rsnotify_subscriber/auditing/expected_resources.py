@@ -122,6 +122,7 @@ class ExpectedResources:
     It may be used in several threads. All URIs are in normal form.
 
     Attributes:
+        has_spellings: Whether the documents have a URI that is not in normal form.
         contested: The last entry of each resource that exists according to the Resource List, and
             does not according to the Change Lists, or the reverse.
         respelled: That of each resource that the Change Lists have in several spellings, deleted in
@@ -140,6 +141,7 @@ class ExpectedResources:
         self._forget()
 
     def _forget(self) -> None:
+        self.has_spellings = False
         self.contested: dict[str, Resource] = {}
         self.respelled: dict[str, Resource] = {}
         self.ambiguous: set[str] = set()
@@ -241,10 +243,15 @@ class ExpectedResources:
     # What the copy has
 
     def hold(self, uris: Iterable[str]) -> None:
-        """Store the URIs of the resources that the copy has, in place of those before."""
+        """Store the URIs of the resources that the copy has, in place of those before.
+
+        Only those are needed that may differ from the URIs in the documents.
+        """
+        rows = ((normalize(uri), uri) for uri in uris)
+        if not self.has_spellings:
+            rows = ((identity, uri) for identity, uri in rows if identity != uri)
         with self._lock:
             self._database.execute("DELETE FROM held")
-            rows = ((normalize(uri), uri) for uri in uris)
             self._database.executemany("INSERT OR REPLACE INTO held VALUES (?, ?)", rows)
 
     def held_names(self, uris: Sequence[str]) -> dict[str, str]:
@@ -422,6 +429,7 @@ class ExpectationReader:
     def _list(self, resources: Sequence[Resource], at: int) -> None:
         for part in in_parts(resources):
             keys = [normalize(resource.uri) for resource in part]
+            self._expected.has_spellings |= keys != [resource.uri for resource in part]
             found = self._expected.find(keys)
             for key, resource in zip(keys, part, strict=True):
                 before = found.get(key)
@@ -478,6 +486,7 @@ class ExpectationReader:
 
     def _add_change(self, change: Change, known: Expectation, reduced: ReducedChanges) -> None:
         is_ambiguous = change.uri in reduced.ambiguous
+        self._expected.has_spellings |= change.uri != change.resource.uri
         at = to_microseconds(change.at)
         if self._is_listed_later(change, known):
             self._ignore_content(change, known)
