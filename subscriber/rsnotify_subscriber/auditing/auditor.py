@@ -10,7 +10,6 @@ import asyncio
 import os
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -394,18 +393,15 @@ class _MirrorComparison:
         if listed is None:
             return False
         try:
-            with open(file.path, "rb") as content:
-                return matches(listed, iter(partial(content.read, _PIECE), b""))
+            return matches(listed, _pieces(file))
         except FileNotFoundError:
             return False  # it was removed in this moment
 
     def _is_decided(self, file: _ComparedFile) -> bool:
         """Return whether the documents say which content a resource has, or that it has none."""
-        expected = self._expected
-        return not any(
-            file.uri in doubtful
-            for doubtful in (expected.ambiguous, expected.contested, expected.respelled)
-        )
+        uri, expected = file.uri, self._expected
+        is_contested = uri in expected.contested or uri in expected.respelled
+        return not is_contested and uri not in expected.ambiguous
 
     def _digest(self, file: _ComparedFile) -> Digester | None:
         """Return the digests of a file; None if there is no file.
@@ -418,9 +414,8 @@ class _MirrorComparison:
             return None
         digester = Digester(self._announced(file.entry).hash)
         try:
-            with open(file.path, "rb") as content:
-                while chunk := content.read(_PIECE):
-                    digester.update(chunk)
+            for piece in _pieces(file):
+                digester.update(piece)
         except FileNotFoundError:
             return None  # it was removed in this moment
         return digester
@@ -501,3 +496,11 @@ class _MirrorComparison:
         if doubt := contradiction_in(content, wanted) or self._doubted.get(normalize(resource.uri)):
             return self._unknown(resource, doubt)
         return None
+
+
+def _pieces(file: _ComparedFile) -> Iterator[bytes]:
+    # Most files are small, and a large buffer takes longer than they do.
+    size = min(_PIECE, (file.size or 0) + 1)
+    with open(file.path, "rb", buffering=0) as content:
+        while piece := content.read(size):
+            yield piece
