@@ -8,28 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from rsnotify.errors import (
     ConfigurationError,
-    DocumentError,
     FetchError,
     NotFound,
     without_credentials,
 )
-from rsnotify.format.coverage import Change, Coverage, Frontier, is_ahead
-from rsnotify.format.datetimes import Instant, format_datetime, postponed, to_microseconds
-from rsnotify.format.hashes import Digester, agree
-from rsnotify.format.links import resolve
-from rsnotify.format.model import Capability, ChangeType, Document, Rel, Resource
+from rsnotify.format.coverage import Change
+from rsnotify.format.hashes import Digester, agree, matches
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.uris import normalize
 from rsnotify.representations import (
@@ -37,14 +35,14 @@ from rsnotify.representations import (
     describe_representation,
     wanted_representation,
 )
-from rsnotify.selection import Selection
-from rsnotify.sync.actions import DocumentKind, Fetch, Progress
-from rsnotify.sync.baseline import Baseline
-from rsnotify.sync.change_intake import reduce_changes
-from rsnotify.sync.doubts import BEHIND, OLDER_LIST, undated
-from rsnotify.sync.list_evidence import ClosedLists, KnownLists
-from rsnotify.sync.pull import Pull, PullStep, change_documents, resource_documents
-from rsnotify_subscriber.content.packages import DumpPackages
+from rsnotify.sync.actions import Progress
+from rsnotify_subscriber.auditing.expected_resources import (
+    ExpectationReader,
+    ExpectedFile,
+    ExpectedResources,
+    expected_resources,
+    in_parts,
+)
 from rsnotify_subscriber.content.resolver import contradiction_in
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.discovery import OfferDiscovery, base_of, discover, same_set
@@ -55,7 +53,6 @@ from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.mirror import MirrorTree, default_state
 from rsnotify_subscriber.options import DEFAULT_OPTIONS, FollowOptions
-from rsnotify_subscriber.storage.baseline_tables import same_resource
 from rsnotify_subscriber.storage.identity import (
     Identity,
     KnownLinks,
@@ -63,307 +60,16 @@ from rsnotify_subscriber.storage.identity import (
     read_held,
     read_identity,
 )
-from rsnotify_subscriber.storage.resource_state import deletes, needs_request
-
-#: An interval may be rounded to whole seconds.
-_ROUNDED = timedelta(seconds=1)
-_EARLIEST = datetime.min.replace(tzinfo=UTC)
-#: The most gaps that are passed over; a Source could have any number of them.
-_GAPS = 16
-#: The most resources that one doubt names.
-_NAMED = 3
-
-
-class ExpectedResources(Struct):
-    """The resources of a Source that are followed.
-
-    Args:
-        resources: The latest entry. This and others are by the normal forms of URIs.
-        contested: By URI, the latest change of each resource that exists according to the Resource
-            List, and does not according to the Change Lists, or the reverse.
-        respelled: Those of resources that the Change Lists have in several spellings, deleted in
-            one and not in another: their server decides whether they exist.
-        ambiguous: URIs whose latest change the documents do not determine.
-        doubts: Why the documents may be incomplete.
-        limits: What the documents cannot show, in sentences.
-    """
-
-    resources: dict[str, Resource]
-    contested: dict[str, Change] = {}
-    respelled: dict[str, Change] = {}
-    ambiguous: set[str] = set()
-    doubts: tuple[str, ...] = ()
-    limits: tuple[str, ...] = ()
-
-
-class ExpectationReader:
-    """Reads the expected resources from the Resource List, and the Change Lists after its `at`.
-
-    Where a Source has only dumps, the manifests of their packages take the place of these lists.
-    Lists that are older than those that the copy was made from, by its `progress`, are doubted.
-    """
-
-    def __init__(
-        self,
-        fetcher: Fetcher,
-        offer: Offer,
-        selection: Selection,
-        progress: Progress | None = None,
-        *,
-        membership: SetMembership,
-    ) -> None:
-        self._fetcher = fetcher
-        self._membership = membership
-        self._offer = offer
-        self._selection = selection
-        self._progress = progress
-        self._packages = DumpPackages(fetcher)
-        #: Whether what is read ends no earlier than the last Resource List, unless it is older.
-        self._is_comparable = False
-
-    async def read(self) -> ExpectedResources:
-        """Read all documents that determine the present set of resources."""
-        self._expected = ExpectedResources({})
-        #: By URI, the entry of the Resource List, and the `at` of its part of the list.
-        self._listed: dict[str, tuple[Resource, Instant]] = {}
-        #: By the spelling that is left out, that of the entry which counts.
-        self._twofold: dict[str, str] = {}
-        #: By URI, the latest change no later than the Resource List.
-        self._before: dict[str, Change] = {}
-        #: By URI, the datetime of the latest change after it.
-        self._changed: dict[str, Instant] = {}
-        try:
-            self._at = await self._read_resources()
-            frontier = Frontier.at(self._at)
-            if change_documents(self._offer):
-                await self._read_changes(frontier)
-        finally:
-            await self._packages.close()
-        self._note_undated()
-        self._check_age(frontier.instant)
-        self._compare_lists()
-        return self._expected
-
-    def _doubt(self, reason: str) -> None:
-        if reason not in self._expected.doubts:
-            self._expected.doubts += (reason,)
-
-    async def _document(self, fetch: Fetch) -> tuple[Document, Instant | None]:
-        """Read a document, or the manifest of a package; a copy beside the package is enough.
-
-        It comes with the time at which it was sent, by the clock of the Source.
-        """
-        package = fetch.package
-        if package is None:
-            document, sent = await self._membership.document(
-                fetch, self._offer, holds_resources=self._progress is not None
-            )
-            if (reason := _contradiction_in(document, sent)) is not None:
-                self._doubt(f"{fetch.uri}: {reason}")
-            return document, sent
-        copy = next((link.href for link in package.links if link.rel == Rel.CONTENTS), None)
-        if copy is not None:
-            try:
-                return await self._fetcher.document(resolve(fetch.uri, copy)), None
-            except (FetchError, DocumentError):
-                pass  # the package itself has it, too
-        return await self._packages.open(package), None
-
-    def _note_undated(self) -> None:
-        entries = self._expected.resources.values()
-        count = sum(one.hash is None and one.changed_at is None for one in entries)
-        if count:
-            text = f"{undated(count, len(entries))}; they were compared with the server"
-            self._expected.limits += (text,)
-
-    def _check_age(self, ends: Instant) -> None:
-        """Doubt documents that end before those that the copy was made from."""
-        progress = self._progress
-        if progress is None:
-            return
-        if progress.seen and ends < progress.confirmed:
-            self._doubt(BEHIND)
-        # Where another document takes the place of the Resource List, the lists of changes go on.
-        known = progress.last_list if self._is_comparable else None
-        if known is not None and known.at is not None and ends < known.at:
-            self._doubt(OLDER_LIST)
-
-    # The set of resources
-
-    async def _read_resources(self) -> Instant:
-        if not resource_documents(self._offer):
-            self._doubt("the Source offers no list of its resources")
-            return _EARLIEST
-        baseline = Baseline(self._offer, _EARLIEST)
-        following: Fetch | None = baseline.current
-        while following is not None:
-            if following is baseline.root:
-                self._listed.clear()
-                self._twofold.clear()
-                self._expected.resources.clear()
-            await self._read_list(baseline)
-            following = baseline.next()
-        if baseline.error is not None and not baseline.complete:
-            raise baseline.error
-        is_list = baseline.root.kind is DocumentKind.RESOURCE_LIST
-        is_replaced = self._offer.resource_list is not None and not change_documents(self._offer)
-        self._is_comparable = is_list or is_replaced
-        for uri, first in islice(self._twofold.items(), 1):
-            more = f" and {len(self._twofold) - 1} more" if len(self._twofold) > 1 else ""
-            self._doubt(f"{without_credentials(uri)}{more}: {same_resource(first)}")
-        return baseline.at
-
-    async def _read_list(self, baseline: Baseline) -> None:
-        uri = baseline.current.uri
-        try:
-            part = baseline.read(*await self._document(baseline.current))
-        except FetchError as error:
-            baseline.skip(error)
-        except DocumentError as error:
-            baseline.skip(error.at(uri))
-        else:
-            for resource in part.resources if part else ():
-                key = normalize(resource.uri)
-                if key in self._listed and self._listed[key][0].uri != resource.uri:
-                    self._twofold[resource.uri] = self._listed[key][0].uri
-                    continue
-                self._listed[key] = (resource, part.at if part else baseline.at)
-                self._expect(key, resource)
-
-    def _expect(self, uri: str, resource: Resource) -> None:
-        if self._selection.wants(resource):
-            self._expected.resources[uri] = resource
-        else:
-            self._expected.resources.pop(uri, None)
-
-    # The changes after it
-
-    async def _read_changes(self, frontier: Frontier) -> None:
-        for _ in range(_GAPS):
-            step = await self._pull(frontier)
-            gap = step.gap_ends
-            if gap is None:
-                return
-            since = f"from {format_datetime(frontier.instant)} to"
-            since = "before" if frontier.instant == _EARLIEST else since
-            cure = f"; {step.cure}" if step.cure else ""
-            self._doubt(f"no document covers the time {since} {format_datetime(gap)}{cure}")
-            frontier.advance(gap)
-
-    async def _pull(self, frontier: Frontier) -> PullStep:
-        """Read the changes up to a gap, if there is one; return the last step."""
-        pull = Pull(self._offer, closed=ClosedLists(KnownLists(frontier.instant)))
-        following: Fetch | None = pull.current
-        while following is not None:
-            try:
-                document, sent = await self._document(following)
-                step = pull.read(document, frontier, sent)
-            except (FetchError, DocumentError) as error:
-                step = pull.abandon(error, frontier)
-            if step.coverage is not None:
-                self._add(step.coverage, frontier)
-            if step.failure is not None:
-                self._doubt(str(step.failure))
-            following = step.fetch
-        return step
-
-    def _add(self, coverage: Coverage, frontier: Frontier) -> None:
-        reduced = reduce_changes(coverage.changes, ordered=coverage.ordered)
-        for uri, change in reduced.latest.items():
-            ambiguous = uri in reduced.ambiguous
-            if self._is_listed_later(change):
-                self._ignore_content(change)
-                if not ambiguous and uri not in self._changed:
-                    self._before[uri] = change
-            elif change.at >= self._changed.get(uri, _EARLIEST):
-                # Documents may overlap: one may have earlier changes that another lacks.
-                self._apply(change, ambiguous=ambiguous)
-                if uri in reduced.respelled:
-                    self._expected.ambiguous.discard(uri)
-                    self._expected.respelled[uri] = change
-        if coverage.until is not None:
-            frontier.advance(coverage.until, coverage.changes, over=coverage.closed)
-
-    def _ignore_content(self, change: Change) -> None:
-        """Forget the listed version of a resource if a change may be about a later one."""
-        resource = self._expected.resources.get(change.uri)
-        if resource is None:
-            return
-        lastmod = to_microseconds(resource.lastmod) if resource.lastmod else None
-        if needs_request(change, lastmod):
-            self._expect(change.uri, replace(resource, hash=None, length=None, lastmod=None))
-
-    def _is_listed_later(self, change: Change) -> bool:
-        """Return whether the Resource List is about the resource after a change."""
-        listed = self._listed.get(change.uri)
-        if listed is None:
-            return change.at < self._at
-        resource, at = listed
-        lastmod = to_microseconds(resource.lastmod) if resource.lastmod else None
-        return at > change.at and not deletes(change, resource.hash, lastmod)
-
-    def _apply(self, change: Change, *, ambiguous: bool) -> None:
-        self._changed[change.uri] = change.at
-        self._before.pop(change.uri, None)
-        self._expected.respelled.pop(change.uri, None)
-        if ambiguous:
-            self._expected.ambiguous.add(change.uri)
-        else:
-            self._expected.ambiguous.discard(change.uri)
-        if change.change is ChangeType.DELETED:
-            self._expected.resources.pop(change.uri, None)
-        else:
-            self._expect(change.uri, change.resource)
-
-    def _compare_lists(self) -> None:
-        """Compare the Resource List with the changes before it: its `at` may be wrong."""
-        differing = []
-        for uri, change in self._before.items():
-            listed = self._listed.get(uri)
-            is_there = change.change is not ChangeType.DELETED
-            if is_there != (listed is not None):
-                if self._selection.wants(change.resource) or uri in self._expected.resources:
-                    self._expected.contested[uri] = change
-            elif listed is not None and agree(change.resource.hash, listed[0].hash or "") is False:
-                differing.append(change.resource.uri)
-        if differing:
-            more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
-            self._doubt(
-                "the Resource List and the Change List have different hashes for "
-                + ", ".join(differing[:_NAMED])
-                + more
-            )
-
-
-def _contradiction_in(document: Document, sent: Instant | None) -> str | None:
-    """Return in a clause why the times of a list, sent at an instant, cannot be true."""
-    for name, instant in (("at", document.at), ("until", document.until)):
-        if instant is not None and sent is not None and is_ahead(instant, sent):
-            return (
-                f"its {name}, {format_datetime(instant)}, is later than the answer with it, "
-                f"of {format_datetime(sent)}"
-            )
-    if document.capability != Capability.CHANGE_LIST or document.index:
-        return None
-    outside = [
-        resource.uri
-        for resource in document.resources
-        if (at := resource.changed_at) is not None
-        and (
-            (document.from_ is not None and postponed(at, _ROUNDED) < document.from_)
-            or (document.until is not None and at > postponed(document.until, _ROUNDED))
-        )
-    ]
-    if not outside:
-        return None
-    return f"{len(outside)} entries, as that of {outside[0]}, lie outside of its interval"
-
 
 #: How often differences are compared: the Source may be changing, the mirror a moment behind.
 _ATTEMPTS = 5
 #: Files are compared in parts of this size, by so many workers.
 _PART = 64
 _WORKERS = 4
+#: How many resources are read from the expected ones at once.
+_PAGE = 1_000
+#: How many bytes of a file are read at once.
+_PIECE = 1 << 20
 #: The most missing files for which a request checks whether the Source itself has the resource.
 _MOST_CHECKS = 100
 #: The field of `Audit` for a difference, and the name that it gets there.
@@ -466,24 +172,28 @@ async def audit(
             memory = known.memory if known is not None else None
             descriptions = DescriptionReader(fetcher, memory)
             offer, identity = await _identified(fetcher, descriptions, url, folder, known)
-            expectation = ExpectationReader(
-                fetcher,
-                offer,
-                identity.selection,
-                made_from,
-                membership=SetMembership(fetcher, descriptions, url, links),
-            )
             tree = MirrorTree(folder, identity.base, probe=False)  # an audit only reads
-            comparison = _MirrorComparison(fetcher, tree, identity, place, activity)
-            for attempt in range(_ATTEMPTS):
-                if attempt:
-                    await asyncio.sleep(pause)
-                activity.kind = ActivityKind.READING
-                activity.document = f"Source's documents{' again' if attempt else ''}"
-                activity.done, activity.total, activity.bytes = 0, None, 0
-                found = await comparison.compare(await expectation.read())
-                if found.in_step:
-                    break
+            with expected_resources(Path(temporary, "expected.sqlite")) as expected:
+                expectation = ExpectationReader(
+                    fetcher,
+                    offer,
+                    identity.selection,
+                    made_from,
+                    membership=SetMembership(fetcher, descriptions, url, links),
+                    expected=expected,
+                    activity=activity,
+                )
+                comparison = _MirrorComparison(fetcher, tree, expected, identity, place, activity)
+                for attempt in range(_ATTEMPTS):
+                    if attempt:
+                        await asyncio.sleep(pause)
+                    activity.kind = ActivityKind.READING
+                    activity.document = f"Source's documents{' again' if attempt else ''}"
+                    activity.done, activity.total, activity.bytes = 0, None, 0
+                    await expectation.read()
+                    found = await comparison.compare()
+                    if found.in_step:
+                        break
             return msgspec.structs.replace(found, source=offer.uri)
 
 
@@ -511,6 +221,32 @@ async def _identified(
     return now, known
 
 
+class _ComparedFile(NamedTuple):
+    """A file to compare.
+
+    Args:
+        path: Where it is, or should be.
+        uri: The normal form of the URI of its resource; empty if there is no such resource.
+        entry: The entry of the resource; None if there is no such resource.
+        is_expected: Whether the resource exists according to the documents.
+        size: The size of the file; None if there is no file.
+    """
+
+    path: str
+    uri: str = ""
+    entry: Resource | None = None
+    is_expected: bool = False
+    size: int | None = None
+
+
+class _ComparedPart(NamedTuple):
+    """How many files were compared, their bytes, and those that do not have the listed hash."""
+
+    files: int
+    bytes: int
+    undecided: list[tuple[_ComparedFile, Digester | None]]
+
+
 class _MirrorComparison:
     """Compares the mirror; each time only the files that differed the time before."""
 
@@ -518,30 +254,34 @@ class _MirrorComparison:
         self,
         fetcher: Fetcher,
         tree: MirrorTree,
+        expected: ExpectedResources,
         identity: Identity,
         state: Path,
         activity: SyncActivity,
     ) -> None:
         self._fetcher = fetcher
         self._tree = tree
+        self._root = os.path.join(tree.root, "")
+        self._expected = expected
         self._state = state
         self._activity = activity
         self._prefer = identity.prefer
         #: The kinds of difference that matter: a copy may ignore deletions, for example.
         self._kinds = {"unknown", "absent", *(identity.selection.changes or ChangeType)}
         self._suspects: set[str] | None = None
-        self._expected = ExpectedResources({})
         self._checks = 0
         self._reasons: dict[str, str] = {}
+        #: Held while the next files are found.
+        self._finding = Lock()
 
-    async def compare(self, expected: ExpectedResources) -> Audit:
-        self._expected = expected
+    async def compare(self) -> Audit:
         self._checks = 0
         self._reasons = {}
         #: By URI, why the content may be wrong although it was fetched.
         doubts = read_fact(self._state, "doubts", dict[str, str]) or {}
         self._doubted = {normalize(uri): why for uri, why in doubts.items()}
-        resources = await asyncio.to_thread(self._resources_by_path, expected)
+        expected = self._expected
+        resources, _ = await asyncio.to_thread(expected.count)
         differing = await self._differing(resources)
         self._suspects = set(differing)
         foreign = await asyncio.to_thread(self._foreign, differing)
@@ -552,12 +292,11 @@ class _MirrorComparison:
             names.setdefault("unknown" if is_unknown else kind, []).append(name)
             if path in foreign and not is_unknown:
                 names.setdefault("foreign", []).append(name)
+        unequal = expected.find(list({normalize(name) for _, name in differing.values()}))
         return msgspec.structs.replace(
             Audit(
-                len(expected.resources),
-                len(
-                    expected.resources.keys() - {normalize(name) for _, name in differing.values()}
-                ),
+                resources,
+                resources - sum(one.entry is not None for one in unequal.values()),
                 reasons=self._reasons,
                 doubts=expected.doubts,
                 limits=expected.limits,
@@ -568,54 +307,121 @@ class _MirrorComparison:
     def _foreign(self, differing: Mapping[str, _Difference]) -> set[str]:
         """Return the paths of files that are not part of the copy by its state, if it has one."""
         unlisted = {path for path, (kind, _) in differing.items() if kind == "deleted"}
-        held = set(map(self._tree.find, read_held(self._state))) if unlisted else set()
-        return unlisted - held if held else set()
+        has_state = False
+        for uri in read_held(self._state) if unlisted else ():
+            has_state = True
+            unlisted.discard(self._tree.find(uri))
+        return unlisted if has_state else set()
 
-    def _resources_by_path(self, expected: ExpectedResources) -> dict[str, Resource | None]:
-        """Return the expected resource, if any, at each path to compare."""
-        found: dict[str, Resource | None] = dict.fromkeys(map(str, self._tree.files()))
-        checked = expected.contested | expected.respelled
-        contested = {uri: change.resource for uri, change in checked.items()}
-        # A file has its name by the spelling that came first.
-        held = {normalize(uri): uri for uri in read_held(self._state)}
-        for uri, resource in (contested | expected.resources).items():
-            found[self._tree.find(held.get(uri, resource.uri))] = resource
-        for uri in expected.ambiguous - expected.resources.keys():
-            found[self._tree.find(held.get(uri, uri))] = Resource(uri)
-        if self._suspects is None:
-            return found
-        return {path: found.get(path) for path in self._suspects}
+    def _files(self) -> Iterator[_ComparedFile]:
+        """Yield the files to compare: of resources, and others in the folder of the mirror."""
+        suspects = self._suspects
+        self._expected.hold(read_held(self._state))  # a file is named as the copy has its URI
+        left = set(suspects or ())
+        for files in self._resource_files():
+            if suspects is None:
+                self._expected.add_paths(map(self._relative, (one.path for one in files)))
+                yield from files
+            elif found := [one for one in files if one.path in suspects]:
+                left.difference_update(one.path for one in found)
+                yield from found
+        if suspects is None:
+            for paths in in_parts(self._tree.paths()):
+                unknown = self._expected.unknown_paths(map(self._relative, paths))
+                yield from (_ComparedFile(self._root + one) for one in unknown)
+        yield from map(_ComparedFile, left)
 
-    async def _differing(self, resources: dict[str, Resource | None]) -> dict[str, _Difference]:
+    def _resource_files(self) -> Iterator[list[_ComparedFile]]:
+        expected, after = self._expected, ""
+        while page := expected.page(after, _PAGE):
+            after = page[-1].uri
+            yield self._located(page, is_expected=True)
+        # Others may exist all the same.
+        others = expected.contested | expected.respelled
+        others |= {uri: Resource(uri) for uri in expected.ambiguous}
+        exist = {uri for uri, one in expected.find(list(others)).items() if one.entry is not None}
+        others = {uri: entry for uri, entry in others.items() if uri not in exist}
+        names = expected.held_names(list(others))
+        page = [ExpectedFile(uri, one, names.get(uri, one.uri)) for uri, one in others.items()]
+        yield self._located(page, is_expected=False)
+
+    def _located(self, page: list[ExpectedFile], *, is_expected: bool) -> list[_ComparedFile]:
+        found = []
+        files = self._tree.find_files([one.name for one in page])
+        for one, (path, status) in zip(page, files, strict=True):
+            size = None if status is None else status.st_size
+            if size is None:
+                path = self._tree.find(one.name)  # which refuses one behind a symbolic link
+            found.append(_ComparedFile(path, one.uri, one.entry, is_expected, size))
+        return found
+
+    async def _differing(self, resources: int) -> dict[str, _Difference]:
         differing: dict[str, _Difference] = {}
-        items = iter(resources.items())
-        activity = self._activity
-        activity.kind, activity.total = ActivityKind.COMPARING, len(resources)
+        activity, files = self._activity, self._files()
+        activity.kind, activity.bytes = ActivityKind.COMPARING, 0
+        activity.total = resources if self._suspects is None else len(self._suspects)
 
         async def work() -> None:
-            while part := list(islice(items, _PART)):
-                differing.update(await self._compare(part))
-                activity.done += len(part)
+            while (part := await asyncio.to_thread(self._compare_part, files)).files:
+                kinds = await asyncio.gather(*(self._kind(*each) for each in part.undecided))
+                for (file, _), kind in zip(part.undecided, kinds, strict=True):
+                    if kind is not None and kind in self._kinds:
+                        name = file.entry.uri if file.entry else self._relative(file.path)
+                        differing[file.path] = (kind, name)
+                activity.done += part.files
+                activity.bytes += part.bytes
+                activity.total = max(activity.total or 0, activity.done)  # files of no resource
 
         await asyncio.gather(*(work() for _ in range(_WORKERS)))
         return differing
 
-    async def _compare(self, part: list[tuple[str, Resource | None]]) -> dict[str, _Difference]:
-        digests = await asyncio.to_thread(
-            lambda: [_digest(path, one and self._announced(one)) for path, one in part]
-        )
-        self._activity.bytes += sum(one.length for one in digests if one is not None)
-        kinds = await asyncio.gather(
-            *(self._kind(local, one) for local, (_, one) in zip(digests, part, strict=True))
-        )
-        return {
-            path: (kind, resource.uri if resource else self._relative(path))
-            for (path, resource), kind in zip(part, kinds, strict=True)
-            if kind is not None and kind in self._kinds
-        }
+    def _compare_part(self, files: Iterator[_ComparedFile]) -> _ComparedPart:
+        """Compare the next files with the hashes of their entries."""
+        with self._finding:
+            part = list(islice(files, _PART))
+        undecided, size = [], 0
+        for file in part:
+            size += file.size or 0
+            if not self._has_listed_hash(file):
+                undecided.append((file, self._digest(file)))
+        return _ComparedPart(len(part), size, undecided)
+
+    def _has_listed_hash(self, file: _ComparedFile) -> bool:
+        if file.entry is None or file.size is None or not self._is_decided(file):
+            return False
+        listed = self._announced(file.entry).hash
+        if listed is None:
+            return False
+        try:
+            return matches(listed, _pieces(file))
+        except FileNotFoundError:
+            return False  # it was removed in this moment
+
+    def _is_decided(self, file: _ComparedFile) -> bool:
+        """Return whether the documents say which content a resource has, or that it has none."""
+        uri, expected = file.uri, self._expected
+        is_contested = uri in expected.contested or uri in expected.respelled
+        return not is_contested and uri not in expected.ambiguous
+
+    def _digest(self, file: _ComparedFile) -> Digester | None:
+        """Return the digests of a file; None if there is no file.
+
+        Without a resource, what is at the path is not read; it may also be a symbolic link.
+        """
+        if file.entry is None:
+            return Digester(None) if os.path.lexists(file.path) else None
+        if file.size is None:
+            return None
+        digester = Digester(self._announced(file.entry).hash)
+        try:
+            for piece in _pieces(file):
+                digester.update(piece)
+        except FileNotFoundError:
+            return None  # it was removed in this moment
+        return digester
 
     def _relative(self, path: str) -> str:
-        return os.path.relpath(path, self._tree.root)
+        return path[len(self._root) :]
 
     def _announced(self, resource: Resource) -> Resource:
         """Return the entry of the representation that is mirrored."""
@@ -625,15 +431,15 @@ class _MirrorComparison:
         self._reasons[resource.uri] = reason
         return "unknown"
 
-    async def _kind(self, local: Digester | None, resource: Resource | None) -> str | None:
+    async def _kind(self, file: _ComparedFile, local: Digester | None) -> str | None:
         """Return how a file differs, as a field of `Audit`; None if it does not."""
+        resource = file.entry
         if resource is None:
             return None if local is None else "deleted"
-        uri = normalize(resource.uri)
-        if uri in self._expected.ambiguous:
+        if file.uri in self._expected.ambiguous:
             return self._unknown(resource, "the lists do not say which of its changes is the last")
-        if uri in self._expected.contested or uri in self._expected.respelled:
-            return await self._contested(local, resource)
+        if not self._is_decided(file):
+            return await self._contested(local, file.uri, resource, is_expected=file.is_expected)
         if local is None:
             return await self._missing(resource)
         same = agree(self._announced(resource).hash, local.hashes)
@@ -641,15 +447,16 @@ class _MirrorComparison:
             return await self._compare_content(local, resource)
         return None if same else "updated"
 
-    async def _contested(self, local: Digester | None, resource: Resource) -> str | None:
+    async def _contested(
+        self, local: Digester | None, uri: str, resource: Resource, *, is_expected: bool
+    ) -> str | None:
         """Check by a request whether a resource exists, as the lists contradict each other."""
         try:
             is_there = await self._fetcher.is_there(resource.uri)
         except FetchError as error:
             return self._unknown(resource, error.reason)
-        uri = normalize(resource.uri)
         is_decided = uri in self._expected.respelled
-        if not is_decided and is_there != (uri in self._expected.resources):
+        if not is_decided and is_there != is_expected:
             return self._unknown(resource, "the lists and its server contradict each other")
         if is_there:
             return "created" if local is None else await self._compare_content(local, resource)
@@ -691,17 +498,9 @@ class _MirrorComparison:
         return None
 
 
-def _digest(path: str, resource: Resource | None) -> Digester | None:
-    """Return the digests of a file; None if there is no file.
-
-    Without a resource, what is at the path is not read; it may also be a symbolic link.
-    """
-    if resource is None:
-        return Digester(None) if os.path.lexists(path) else None
-    if not os.path.isfile(path) or os.path.islink(path):
-        return None
-    digester = Digester(resource.hash)
-    with open(path, "rb") as file:
-        while chunk := file.read(1 << 20):
-            digester.update(chunk)
-    return digester
+def _pieces(file: _ComparedFile) -> Iterator[bytes]:
+    # Most files are small, and a large buffer takes longer than they do.
+    size = min(_PIECE, (file.size or 0) + 1)
+    with open(file.path, "rb", buffering=0) as content:
+        while piece := content.read(size):
+            yield piece

@@ -11,7 +11,8 @@ at the first comparison of each run, and at intervals while a run continues.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from time import monotonic
 from typing import NamedTuple
 
@@ -32,7 +33,13 @@ SELECT coalesce(nullif(identity, ''), uri) FROM {resources} AS resources
         WHERE seen.identity = coalesce(nullif(resources.identity, ''), resources.uri)
     ) ORDER BY uri
 """
+_HASHES = """
+SELECT uri, hash FROM {resources}
+    WHERE change != 'deleted' AND spelling IS NULL AND coalesce(mtime, 0) != -1 AND uri IN
+"""
 _SEEN = "SELECT identity, coalesce(spelling, identity) FROM {seen} WHERE identity IN"
+#: How many entries are compared at once.
+_PART = 2_000
 #: How many URIs that are listed in two spellings are stored.
 _TWOFOLD = 100
 #: Seconds between two requests for an unsettled version.
@@ -126,40 +133,73 @@ class BaselineTables:
         those that the copy has lost differ. Entries that are `packaged` are not counted.
         """
         found = ComparedEntries([], [], [], [])
-        unhashed = undated = 0
-        moment = to_microseconds(at)
-        respelled: list[ResourceState] = []
         with self._transactions.writing():
             entries = self._without_twofold(resources)
-            known = self._lookup.find(self._database.execute, list(entries))
-            for identity, resource in entries.items():
-                state = known.get(identity)
-                entry = describe_representation(resource, self.prefer)
-                unhashed += entry.hash is None
-                undated += entry.hash is None and entry.lastmod is None
-                if state is None:
-                    found.absent.append(resource)
-                    continue
-                if state.changed_at > moment:
-                    continue
-                if state.source_uri != resource.uri:
-                    respelled.append(state.respelled(resource.uri))
-                if (lost and state.is_lost) or self._differs(state, entry):
-                    (found.differing if state.exists else found.absent).append(resource)
-                elif self._is_undated(entry):
-                    is_checkable = bool(state.validator and state.fetched_at)
-                    (found.checkable if is_checkable else found.unproven).append(resource)
-            if respelled:
-                self._respell(respelled)
+            remaining = iter(entries.items())
+            while part := dict(islice(remaining, _PART)):
+                held = {
+                    identity: describe_representation(resource, self.prefer)
+                    for identity, resource in part.items()
+                }
+                if not packaged:
+                    self._count(held.values())
+                for identity in self._unchanged(part, held):
+                    del part[identity]
+                self._compare(part, held, to_microseconds(at), found, lost=lost)
             query = "INSERT INTO {seen} VALUES (?, ?) ON CONFLICT (identity) DO NOTHING"
-            seen = [(key, None if key == one.uri else one.uri) for key, one in entries.items()]
+            seen = ((key, None if key == one.uri else one.uri) for key, one in entries.items())
             self._database.executemany(query, seen)
-        if not packaged:
-            so_far = self.counts
-            self.counts = EntryCounts(
-                so_far.entries + len(entries), so_far.unhashed + unhashed, so_far.undated + undated
-            )
         return found
+
+    def _count(self, entries: Iterable[Resource]) -> None:
+        hashes = [(entry.hash, entry.lastmod) for entry in entries]
+        unhashed = [lastmod for hash, lastmod in hashes if hash is None]
+        so_far = self.counts
+        self.counts = EntryCounts(
+            so_far.entries + len(hashes),
+            so_far.unhashed + len(unhashed),
+            so_far.undated + unhashed.count(None),
+        )
+
+    def _unchanged(self, listed: Mapping[str, Resource], held: Mapping[str, Resource]) -> list[str]:
+        """Return the resources that the copy has with the very hash of their entries.
+
+        As nearly all have, this takes a third of the time of a comparison.
+        """
+        identities = [identity for identity, entry in held.items() if entry.hash is not None]
+        return [
+            identity
+            for identity, hash in select_in(self._database.execute, _HASHES, identities)
+            if hash == held[identity].hash and identity == listed[identity].uri
+        ]
+
+    def _compare(
+        self,
+        listed: Mapping[str, Resource],
+        held: Mapping[str, Resource],
+        moment: int,
+        found: ComparedEntries,
+        *,
+        lost: bool,
+    ) -> None:
+        known = self._lookup.find(self._database.execute, list(listed))
+        respelled: list[ResourceState] = []
+        for identity, resource in listed.items():
+            state, entry = known.get(identity), held[identity]
+            if state is None:
+                found.absent.append(resource)
+                continue
+            if state.changed_at > moment:
+                continue
+            if state.source_uri != resource.uri:
+                respelled.append(state.respelled(resource.uri))
+            if (lost and state.is_lost) or self._differs(state, entry):
+                (found.differing if state.exists else found.absent).append(resource)
+            elif self._is_undated(entry):
+                is_checkable = bool(state.validator and state.fetched_at)
+                (found.checkable if is_checkable else found.unproven).append(resource)
+        if respelled:
+            self._respell(respelled)
 
     def _is_undated(self, entry: Resource) -> bool:
         return entry.hash is None and (entry.lastmod is None or not self.trusts_dates)

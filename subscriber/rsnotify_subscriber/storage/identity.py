@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -106,24 +106,25 @@ def read_identity(folder: Path) -> Identity | None:
 def read_fact(folder: Path, name: str, kind: type[T]) -> T | None:
     """Read one fact of a state in a folder, without locking or changing it."""
     try:
-        rows = _read(folder, "SELECT value FROM facts WHERE name = ?", (name,))
+        rows = list(_read(folder, "SELECT value FROM facts WHERE name = ?", (name,)))
         return msgspec.json.decode(rows[0][0], type=kind) if rows else None
     except msgspec.DecodeError as error:
         raise StorageError(f"{folder}: {error}") from error
 
 
-def read_held(folder: Path) -> list[str]:
-    """Read the URIs of the resources in a state, without locking or changing it."""
-    return [uri for (uri,) in _read(folder, "SELECT uri FROM resources WHERE change != 'deleted'")]
+def read_held(folder: Path) -> Iterator[str]:
+    """Yield the URIs of the resources in a state, without locking or changing it."""
+    query = "SELECT uri FROM resources WHERE change != 'deleted'"
+    return (uri for (uri,) in _read(folder, query))
 
 
-def _read(folder: Path, query: str, parameters: Sequence[str] = ()) -> list[tuple[Any, ...]]:
+def _read(folder: Path, query: str, parameters: Sequence[str] = ()) -> Iterator[tuple[Any, ...]]:
     path = folder / "state.sqlite"
     if not path.exists():
-        return []
+        return
     try:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         with closing(connection):
-            return connection.execute(query, parameters).fetchall()
+            yield from connection.execute(query, parameters)
     except (OSError, sqlite3.Error) as error:
         raise StorageError(f"{path}: {reason_of(error)}") from error
