@@ -8,13 +8,14 @@ one spelling; blanks may stand between elements. Most entries that a Destination
 Why the result is the parser's: the document must begin in the plain form, so that its encoding and
 prefixes are known. From there on each piece is either a plain entry or a sequence of complete
 elements. A value that is read has neither markup, nor references except `&amp;`, `&lt;`, `&gt;`,
-`&quot;` and `&apos;`, nor blanks that the parser would change. Whatever is not read (elements and
-attributes of other namespaces, another root) is checked by libxml2, many entries at a time: each
-piece must be well-formed by itself, between the start and end of the root. Whatever is malformed,
-beyond a limit, in doubt, or has a prefix of ours other than `rs` is not plain: it ends the
-shortcut, and the parser reads the rest and reports the error. So text within a comment, an
-attribute or another element never counts as a plain entry. `tests/core/test_fast_reader.py`
-compares the two readers on arbitrary documents.
+`&quot;` and `&apos;`, nor blanks that the parser would change. Attributes of other namespaces are
+read if the root declares their prefixes and none of them occurs twice. Whatever is not read
+(elements of other namespaces, declarations of prefixes, another root) is checked by libxml2, many
+entries at a time: each piece must be well-formed by itself, between the start and end of the root.
+Whatever is malformed, beyond a limit, in doubt, or has a prefix of ours other than `rs` is not
+plain: it ends the shortcut, and the parser reads the rest and reports the error. So text within a
+comment, an attribute or another element never counts as a plain entry.
+`tests/core/test_fast_reader.py` compares the two readers on arbitrary documents.
 
 Why it takes linear time: text is matched only once the end of an entry has arrived, and only up
 to that end, so that no byte is matched in two calls; and every repetition is possessive, so that
