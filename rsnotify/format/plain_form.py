@@ -8,13 +8,14 @@ one spelling; blanks may stand between elements. Most entries that a Destination
 Why the result is the parser's: the document must begin in the plain form, so that its encoding and
 prefixes are known. From there on each piece is either a plain entry or a sequence of complete
 elements. A value that is read has neither markup, nor references except `&amp;`, `&lt;`, `&gt;`,
-`&quot;` and `&apos;`, nor blanks that the parser would change. Whatever is not read (elements and
-attributes of other namespaces, another root) is checked by libxml2, many entries at a time: each
-piece must be well-formed by itself, between the start and end of the root. Whatever is malformed,
-beyond a limit, in doubt, or has a prefix of ours other than `rs` is not plain: it ends the
-shortcut, and the parser reads the rest and reports the error. So text within a comment, an
-attribute or another element never counts as a plain entry. `tests/core/test_fast_reader.py`
-compares the two readers on arbitrary documents.
+`&quot;` and `&apos;`, nor blanks that the parser would change. Attributes of other namespaces are
+read if the root declares their prefixes and none of them occurs twice. Whatever is not read
+(elements of other namespaces, declarations of prefixes, another root) is checked by libxml2, many
+entries at a time: each piece must be well-formed by itself, between the start and end of the root.
+Whatever is malformed, beyond a limit, in doubt, or has a prefix of ours other than `rs` is not
+plain: it ends the shortcut, and the parser reads the rest and reports the error. So text within a
+comment, an attribute or another element never counts as a plain entry.
+`tests/core/test_fast_reader.py` compares the two readers on arbitrary documents.
 
 Why it takes linear time: text is matched only once the end of an entry has arrived, and only up
 to that end, so that no byte is matched in two calls; and every repetition is possessive, so that
@@ -26,7 +27,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from rsnotify.format.model import (
     RS_NS,
@@ -45,16 +49,22 @@ _NAME = r"[A-Za-z_][\w.-]*+"
 # Without "<" or ">" within a value or a tag, nothing can begin or end there unnoticed.
 _VALUE = r'[^\x00-\x1f"<>\ufffe\uffff]*+'
 _FOREIGN_ATTRIBUTES = rf'((?: {_NAME}:{_NAME}="{_VALUE}")*+)'
-#: Links, elements of other namespaces and their texts.
-_MORE = rf"((?:</?(?!rs:md){_NAME}:[^<>]*+>[^<]*+)*+)"
+#: Links, elements of other namespaces and their texts. The usual tags that may follow are excluded
+#: first, since that takes the least time.
+_MORE = rf"((?:<(?!rs:md|/url>)/?+{_NAME}:[^<>]*+>[^<]*+)*+)"
 # The forms of a W3C Datetime that `fromisoformat` reads without mistakes.
-_DATETIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{6})?+Z"
+_DATETIME = r"[0-9-]{10}T[0-9:]{8}(?:\.[0-9]{6})?+Z"
 _COUNT = "[0-9]{1,18}+"
 
 
 def _attributes(**forms: str) -> str:
     """Return the expression for optional attributes in alphabetical order, as `writer` has them."""
     return "".join(rf'(?: {name}="({form})")?+' for name, form in forms.items())
+
+
+def _usual_link(value: str) -> str:
+    # Links that are matched for themselves take 1 µs more.
+    return rf'(?:<rs:ln rel="({value})" href="({value})"(?: type="({value})")?+ ?+/>{_SPACE})?+'
 
 
 def _entry(value: str, uri: str) -> re.Pattern[str]:
@@ -72,9 +82,7 @@ def _entry(value: str, uri: str) -> re.Pattern[str]:
         rf"(?:<changefreq>([a-z]{{1,32}}+)</changefreq>{_SPACE})?+"
         rf"(?:<priority>[0-9.]++</priority>{_SPACE})?+{_MORE}"
         rf"(?:<rs:md{md}{_FOREIGN_ATTRIBUTES} ?+/>{_SPACE})?+"
-        # A usual link; with its own match it takes 1 µs more.
-        rf'(?:<rs:ln rel="({value})" href="({value})"(?: type="({value})")?+ ?+/>{_SPACE})?+'
-        rf"{_MORE}</url>{_SPACE}",
+        rf"{_usual_link(value)}{_MORE}</url>{_SPACE}",
         re.ASCII,
     )
 
@@ -101,16 +109,20 @@ _LINK = re.compile(
 _OTHER_LINK = re.compile(rf'<rs:ln((?: [a-z]{{1,64}}+="{_VALUE}")++) ?+/>{_SPACE}', re.ASCII)
 _FOREIGN = re.compile(rf"(?:</?(?!rs:){_NAME}:[^<>]*+>[^<]*+)++", re.ASCII)
 _ATTRIBUTE = re.compile(r'[ \t\r\n]([\w.:-]++)="([^"]*+)"', re.ASCII)
+_FOREIGN_ATTRIBUTE = re.compile(r' ([\w.-]++):([\w.-]++)="([^"]*+)"', re.ASCII)
+#: libxml2 refuses names of 50,000 characters.
+_LONGEST_NAME = 32_768
 _LINK_NAMES = ["rel", "href", "encoding", "hash", "length", "modified", "path", "pri", "type"]
 _DECLARATION = r"<\?xml version=([\"'])1\.0\1(?: encoding=([\"'])(?:UTF|utf)-8\2)?+ ?+\?>"
-_ROOT = f'<urlset xmlns="{SITEMAP_NS}" xmlns:rs="{RS_NS}">'
 _OPENING = re.compile(
     rf"(?:{_DECLARATION})?+{_SPACE}"
-    rf'(<urlset((?:[ \t\r\n]++[\w.:-]++="[ !#-;=?-~]*+")++){_SPACE}>)',
+    rf'<urlset((?:[ \t\r\n]++[\w.:-]++="[ !#-;=?-~]*+")++){_SPACE}>',
     re.ASCII,
 )
+#: Bytes that show whether a document begins in the plain form.
+_LONGEST_OPENING = 2_048
 _HEAD = re.compile(
-    rf"{_SPACE}{_MORE}(?:<rs:md"
+    rf"{_SPACE}{_usual_link(_VALUE)}{_MORE}(?:<rs:md"
     + _attributes(
         capability=_VALUE,
         at=_DATETIME,
@@ -126,8 +138,6 @@ _REFERENCE = re.compile("&(?:amp|lt|gt|quot|apos);")
 _CHARACTERS = {"&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'", "&amp;": "&"}
 _CHANGES: dict[str | None, ChangeType | None] = {None: None} | {str(one): one for one in ChangeType}
 _instant = datetime.fromisoformat
-#: The prefixes of other namespaces where the root has none.
-_NO_PREFIXES: Mapping[str, str] = {}
 #: Limits below which nothing is plain, so that most need no check: a datetime is shorter, and so
 #: are two buffers of `FastReader`.
 _LEAST = DocumentLimits(uri_length=32, entry_length=262_144, entry_elements=16, links=1)
@@ -142,45 +152,50 @@ class PlainForm:
 
     def __init__(self, opening: str, prefixes: Mapping[str, str], limits: DocumentLimits) -> None:
         self.opening = opening
-        self._prefixes = prefixes
+        self._namespaces = {prefix: f"{{{uri}}}" for prefix, uri in prefixes.items()}
         self._limits = limits
         # Before and after `rs:md`, each beside a usual link and the elements of our namespaces.
         self._most_links = (limits.links - 1) // 2
         self._most_elements = (limits.entry_elements - _LEAST.entry_elements) // 2
+        # Elements of other namespaces, which are then neither too many nor too deep.
+        self._most_tags = min(self._most_elements, 2 * limits.depth)
         # Characters of the namespaces in each element; half of the least is the entry as written.
         self._most_names = (limits.entry_length - _LEAST.entry_length // 2) // (limits.links + 1)
+        self._most_attributes = self._attributes_within_limit(self._namespaces)
 
     @classmethod
     def begin(cls, text: str, limits: DocumentLimits) -> PlainForm | None:
         """Return the form of a document that begins so; None if its opening is not plain."""
-        opening = _OPENING.match(text)
-        if opening is None or not _are_usual(limits):
-            return None
-        if opening[3] == _ROOT:
-            return cls(opening[0], _NO_PREFIXES, limits)
-        prefixes = _prefixes(opening[4])
-        form = None if prefixes is None else cls(opening[0], prefixes, limits)
-        return form if form is not None and form._are_well_formed([]) else None
+        opening = _OPENING.match(text, 0, _LONGEST_OPENING)
+        return None if opening is None else _plain_form(opening[0], opening[3], limits)
 
-    def head(self, text: str) -> tuple[Document, int] | None:
+    def head(self, text: str, at: int = 0) -> tuple[Document, int] | None:
         """Return the document without its entries, and where they begin, if that is plain."""
-        found = _HEAD.match(text)
+        found = _HEAD.match(text, at)
         assert found is not None  # all of it is optional
-        more, capability, at, completed, from_, until, foreign = found.groups()
+        # fmt: off
+        (rel, href, link_type, more, capability, as_of, completed, from_, until,
+         foreign) = found.groups()
+        # fmt: on
         unchecked: list[str] = []
         try:
+            links: tuple[Link, ...] = ()
+            if rel is not None:
+                links = (self._usual_link(_resolve(rel), _resolve(href), _resolve(link_type)),)
+            if more:
+                links += self._links(more, unchecked)
             head = Document(
                 _resolve(capability),
-                at=_instant(at) if at else None,
+                at=_instant(as_of) if as_of else None,
                 completed=_instant(completed) if completed else None,
                 from_=_instant(from_) if from_ else None,
                 until=_instant(until) if until else None,
-                links=self._links(unchecked, more) if more else (),
+                links=links,
                 attributes=self._foreign(foreign, unchecked) if foreign else (),
             )
         except ValueError:
             return None
-        if unchecked and not self._are_well_formed(unchecked):
+        if unchecked and not self.are_harmless(unchecked):
             return None
         return head, found.end()
 
@@ -206,17 +221,19 @@ class PlainForm:
                     rel, href, link_type = _resolve(rel), _resolve(href), _resolve(link_type)
                 links: tuple[Link, ...] = ()
                 if rel is not None:
-                    if len(href) > longest:
-                        self._check_length(href)
-                    links = (Link(rel, href, type=link_type),)
-                if before or after:
-                    links = self._links(unchecked, before) + links + self._links(unchecked, after)
+                    links = (self._usual_link(rel, href, link_type),)
+                if before:
+                    links = self._links(before, unchecked) + links
+                if after:
+                    links += self._links(after, unchecked)
+                modified = _instant(lastmod) if lastmod else None
                 resource = Resource(
                     uri,
-                    _instant(lastmod) if lastmod else None,
+                    modified,
                     changefreq,
                     _CHANGES[change],
-                    _instant(changed) if changed else None,
+                    # A change usually has one datetime twice.
+                    modified if changed == lastmod else _instant(changed) if changed else None,
                     encoding=encoding,
                     hash=hashes,
                     length=int(length) if length else None,
@@ -231,18 +248,21 @@ class PlainForm:
                 break
             resources.append(resource)
             at = found.end()
-        if unchecked and not self._are_well_formed(unchecked):
+        if unchecked and not self.are_harmless(unchecked):
             return None
         return resources, at
 
-    def _links(self, unchecked: list[str], more: str) -> tuple[Link, ...]:
+    def _links(self, more: str, unchecked: list[str]) -> tuple[Link, ...]:
+        if "rs:" not in more:
+            self._add(more, unchecked)
+            return ()
         links = []
         at = 0
         while at < len(more):
             if found := _LINK.match(more, at):
                 links.append(self._link(found, unchecked))
             elif found := _FOREIGN.match(more, at):
-                unchecked.append(f"<g>{self._harmless(found[0])}</g>")
+                self._add(found[0], unchecked)
             elif found := _OTHER_LINK.match(more, at):
                 links.append(self._link(_in_order(found[1]), unchecked))
             else:
@@ -251,6 +271,16 @@ class PlainForm:
         if len(links) > self._most_links or more.count("<") > self._most_elements:
             raise ValueError("it may have too many elements")
         return tuple(links)
+
+    def _add(self, elements: str, unchecked: list[str]) -> None:
+        if elements.count("<") > self._most_tags:
+            raise ValueError("it may have too many elements, or be too deep")
+        unchecked.append(elements)
+
+    def _usual_link(self, rel: str, href: str, type_: str | None) -> Link:
+        if len(href) > self._limits.uri_length:
+            self._check_length(href)
+        return Link(rel, href, type=type_)
 
     def _link(self, found: re.Match[str], unchecked: list[str]) -> Link:
         rel, href, encoding, hashes, length, modified, path, pri, type_, foreign = found.groups()
@@ -278,35 +308,52 @@ class PlainForm:
 
     def _foreign(self, written: str, unchecked: list[str]) -> Attributes:
         """Return the attributes of other namespaces, with prefixes of the root or their own."""
-        unchecked.append(f"<g{self._harmless(written)}/>")
-        prefixes = dict(self._prefixes)
+        found = _FOREIGN_ATTRIBUTE.findall(written)
+        namespaces, most = self._namespaces, self._most_attributes
+        if "xmlns:" in written:
+            unchecked.append(f"<g{written}/>")
+            own = {name: f"{{{_resolve(uri)}}}" for prefix, name, uri in found if prefix == "xmlns"}
+            if "rs" in own:
+                raise ValueError("it declares rs again")
+            found = [one for one in found if one[0] != "xmlns"]
+            namespaces = namespaces | own
+            most = self._attributes_within_limit(namespaces)
+        if "&" in written:
+            found = [(prefix, name, _resolve(value)) for prefix, name, value in found]
         attributes = []
-        for name, value in _ATTRIBUTE.findall(written):
-            prefix, _, local = name.partition(":")
-            if prefix == "xmlns":
-                prefixes[local] = _resolve(value)
-            else:
-                attributes.append((prefix, local, _resolve(value)))
-        if prefixes.pop("rs", RS_NS) != RS_NS:
-            raise ValueError("it declares rs again")
-        longest = max((len(prefixes.get(prefix, "")) for prefix, _, _ in attributes), default=0)
-        if len(attributes) * longest > self._most_names:
-            raise ValueError("it may have long names")
         try:
-            return tuple([(f"{{{prefixes[one]}}}{name}", value) for one, name, value in attributes])
+            for prefix, name, value in found:
+                attributes.append((namespaces[prefix] + name, value))
         except KeyError:
             raise ValueError("it has a prefix that is not plain") from None
+        count = len(attributes)
+        if count > most or len(written) > _LONGEST_NAME:
+            raise ValueError("it may have long names")
+        if count > 1 and count != len(dict(attributes)):
+            raise ValueError("it has an attribute twice")
+        return tuple(attributes)
 
-    def _harmless(self, written: str) -> str:
-        """Return markup of other namespaces; ValueError if it may have elements of ours."""
-        _resolve(written)
-        is_ours = "xmlns" in written and (RS_NS in written or SITEMAP_NS in written)
-        if is_ours or written.count("<") > 2 * self._limits.depth:
-            raise ValueError("it may have elements of ours, or be too deep")
-        return written
+    def _attributes_within_limit(self, namespaces: Mapping[str, str]) -> int:
+        """Return how many attributes an element may have, whichever of the namespaces they have."""
+        return self._most_names // max(map(len, namespaces.values()), default=1)
 
-    def _are_well_formed(self, elements: list[str]) -> bool:
-        return is_well_formed(f"{self.opening}{''.join(elements)}</urlset>".encode())
+    def are_harmless(self, pieces: list[str]) -> bool:
+        """Return whether each piece is well-formed, and none can have elements of ours."""
+        elements = "</g><g>".join(pieces)
+        is_ours = "xmlns" in elements and (RS_NS in elements or SITEMAP_NS in elements)
+        if is_ours or elements.count("&") != len(_REFERENCE.findall(elements)):
+            return False
+        return is_well_formed(f"{self.opening}<g>{elements}</g></urlset>".encode())
+
+
+# A Source writes the same opening in each document.
+@lru_cache(maxsize=64)
+def _plain_form(opening: str, declared: str, limits: DocumentLimits) -> PlainForm | None:
+    prefixes = _prefixes(declared)
+    if prefixes is None or not _are_usual(limits):
+        return None
+    form = PlainForm(opening, prefixes, limits)
+    return form if form.are_harmless([]) else None
 
 
 def _are_usual(limits: DocumentLimits) -> bool:
@@ -372,13 +419,32 @@ _END = b"</url>"
 #: Other spellings of it, which only the parser can read.
 _OTHER_END = re.compile(rb"</url[^>s]|:url[ \t\r\n>]")
 _CLOSING = b"</urlset>"
-#: Bytes that show whether a document begins in the plain form.
-_LONGEST_OPENING = 2_048
 #: Bytes that are buffered until an entry ends in them.
 _MAX_PENDING = 65_536
 #: How many more other entries than plain ones there may be before the shortcut costs more than it
 #: saves.
 _MAX_DETOURS = 100
+
+
+def read_plain(data: bytes, limits: DocumentLimits) -> Document | None:
+    """Return a short document that is plain throughout; None if it is not."""
+    if len(data) > min(_MAX_PENDING, limits.document_bytes):
+        return None
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    form = PlainForm.begin(text, limits)
+    if form is None or (head := form.head(text, len(form.opening))) is None:
+        return None
+    document, at = head
+    read = form.entries(text, at, is_simple=text.isascii() and "&" not in text)
+    if read is None:
+        return None
+    resources, at = read
+    if len(resources) > limits.entries or text[at:].rstrip(" \t\r\n") != "</urlset>":
+        return None
+    return replace(document, resources=tuple(resources))
 
 
 class FastReader:

@@ -37,7 +37,7 @@ from rsnotify.format.model import (
     Link,
     Resource,
 )
-from rsnotify.format.plain_form import FastReader
+from rsnotify.format.plain_form import FastReader, read_plain
 from rsnotify.format.xml_parser import safe_parser
 
 __all__ = ["DEFAULT_LIMITS", "DocumentLimits", "SitemapReader", "read_document", "with_resources"]
@@ -60,10 +60,14 @@ def read_document(
     Raises:
         DocumentError: The document cannot be accepted.
     """
+    if isinstance(data, bytes):
+        if (document := read_plain(data, limits)) is not None:
+            return document
+        data = [data]
     reader = SitemapReader(limits)
     resources: list[Resource] = []
     try:
-        for chunk in [data] if isinstance(data, bytes) else data:
+        for chunk in data:
             resources += reader.feed(chunk)
         head = reader.close()
     except DocumentError as error:

@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from lxml.etree import ParserTarget
     from lxml.etree._parser import CustomTargetParser
 
+    # Only for typing: at run time lxml calls the methods that exist.
+    _NoResult = ParserTarget[None]
+else:
+    _NoResult = object
+
 T = TypeVar("T")
 
 _SAFE: dict[str, Any] = {
@@ -31,13 +36,21 @@ def safe_parser(target: ParserTarget[T]) -> CustomTargetParser[T]:
     return etree.XMLParser(target=target, **_SAFE)
 
 
+class _NoTarget(_NoResult):
+    """Receives nothing, so that the parser builds no tree, which takes half of its time."""
+
+    def close(self) -> None: ...
+
+
 def is_well_formed(data: bytes) -> bool:
     """Return whether libxml2 accepts a document of less than 10 MB that has no DOCTYPE."""
+    parser = safe_parser(_NoTarget())
     try:
-        etree.fromstring(data, etree.XMLParser(**_SAFE))
+        parser.feed(data)
+        parser.close()
     except etree.XMLSyntaxError:
         return False
-    return True
+    return len(parser.feed_error_log) == 0  # which has the errors of namespaces
 
 
 def expat_parser(separator: str) -> expat.XMLParserType:
