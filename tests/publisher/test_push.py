@@ -66,7 +66,7 @@ async def test_many_changes_chain_without_a_gap(tmp_path: Path, hub: FakeHub, ur
 
 
 async def test_what_gathers_while_a_hub_is_busy_is_sent_together(tmp_path: Path, hub: FakeHub):
-    async with quick_publisher(tmp_path, hub.url + "websub") as publisher:
+    async with quick_publisher(tmp_path, hub.url + "websub", heartbeat=60) as publisher:
         hub.answering.clear()
         for number in range(30):
             await publisher.aupdated(BASE + str(number))
