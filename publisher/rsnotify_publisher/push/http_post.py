@@ -17,7 +17,7 @@ from aiohttp.abc import ResolveResult
 
 from rsnotify.format.links import format_links
 from rsnotify.format.model import Rel
-from rsnotify.runtime.dialing import TIMEOUT, Connector, Dialer
+from rsnotify.runtime.dialing import TIMEOUT, AddressResolver, Connector, Dialer
 from rsnotify.sync.retry import parse_retry_after
 from rsnotify_publisher.hubs import Hub, HubFailure
 from rsnotify_publisher.push.hub_feed import HubFeed
@@ -62,11 +62,10 @@ async def feed_by_post(hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> N
             feed.accepted(fragment.until)
 
 
-class _OrderedResolver(aiohttp.ThreadedResolver):
+class _OrderedResolver(AddressResolver):
     """Returns addresses that failed in earlier attempts last."""
 
     def __init__(self, dialer: Dialer) -> None:
-        super().__init__()
         self._dialer = dialer
 
     async def resolve(

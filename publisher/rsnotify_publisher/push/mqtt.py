@@ -28,7 +28,7 @@ import msgspec
 
 from rsnotify.errors import ConfigurationError, ConnectionRefused
 from rsnotify.format.offer import HubDocument
-from rsnotify.runtime.dialing import Connector, Dialer
+from rsnotify.runtime.dialing import AddressResolver, Connector, Dialer
 from rsnotify.runtime.extensions import MissingExtension
 from rsnotify.runtime.mqtt_broker import BrokerLogin, parse_broker
 from rsnotify.runtime.mqtt_connection import connect
@@ -175,7 +175,7 @@ class StatedBrokers:
 def _connector() -> Connector:
     # Nothing is kept open for documents that are read so rarely; names are resolved by the system
     # also where aiodns is installed.
-    return Connector(force_close=True, resolver=aiohttp.ThreadedResolver())
+    return Connector(force_close=True, resolver=AddressResolver())
 
 
 async def _read(session: aiohttp.ClientSession, document: str) -> tuple[str, ...]:
