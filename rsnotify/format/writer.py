@@ -115,9 +115,9 @@ def _foreign(attributes: Attributes, texts: list[str]) -> str:
 
 def _link(link: Link, texts: list[str]) -> str:
     rel, href, encoding, hashes, length, modified, path, pri, type_, attributes = astuple(link)
-    texts.append(rel + href + (type_ or "") + (hashes or "") + (path or "") + (encoding or ""))
+    texts += rel, href
     written = f'<rs:ln rel="{rel}" href="{href}"'
-    written += _content(encoding, hashes, length, modified, path, pri, type_)
+    written += _content(encoding, hashes, length, modified, path, pri, type_, texts)
     if attributes:
         written += _foreign(attributes, texts)
     return written + "/>"
@@ -131,20 +131,27 @@ def _content(
     path: str | None,
     pri: int | None,
     type_: str | None,
+    texts: list[str],
 ) -> str:
     """Return the attributes that describe content, of which only links have two."""
-    written = "" if encoding is None else f' encoding="{encoding}"'
+    written = ""
+    if encoding is not None:
+        texts.append(encoding)
+        written = f' encoding="{encoding}"'
     if hashes is not None:
+        texts.append(hashes)
         written += f' hash="{hashes}"'
     if length is not None:
         written += f' length="{length}"'
     if modified is not None:
         written += f' modified="{format_datetime(modified)}"'
     if path is not None:
+        texts.append(path)
         written += f' path="{path}"'
     if pri is not None:
         written += f' pri="{pri}"'
     if type_ is not None:
+        texts.append(type_)
         written += f' type="{type_}"'
     return written
 
@@ -218,7 +225,7 @@ def _entry(resource: Resource, tag: str, profile: Profile | None, texts: list[st
     (uri, lastmod, changefreq, change, changed, at, completed, from_, until, capability,
      encoding, hashes, length, path, type_, links, attributes) = astuple(resource)
     # fmt: on
-    texts.append(uri + (hashes or "") + (type_ or "") + (path or "") + (encoding or ""))
+    texts.append(uri)
     changed_at = None if changed is None else format_datetime(changed)
     if lastmod is None:
         modified = None
@@ -227,12 +234,10 @@ def _entry(resource: Resource, tag: str, profile: Profile | None, texts: list[st
     if profile is not None and changed_at is not None:
         modified = changed_at if profile is Profile.V1_0 else modified or changed_at
         changed_at = None if profile is Profile.V1_0 else changed_at
-    written = f"<{tag}><loc>{uri}</loc>"
-    if modified is not None:
-        written += f"<lastmod>{modified}</lastmod>"
+    dated = "" if modified is None else f"<lastmod>{modified}</lastmod>"
     if changefreq is not None:
         texts.append(changefreq)
-        written += f"<changefreq>{changefreq}</changefreq>"
+        dated += f"<changefreq>{changefreq}</changefreq>"
     md = ""
     if capability is not None:
         texts.append(capability)
@@ -243,14 +248,13 @@ def _entry(resource: Resource, tag: str, profile: Profile | None, texts: list[st
         md += f' datetime="{changed_at}"'
     if at or completed or from_ or until:
         md += _interval(at, completed, from_, until)
-    md += _content(encoding, hashes, length, None, path, None, type_)
+    md += _content(encoding, hashes, length, None, path, None, type_, texts)
     if attributes:
         md += _foreign(attributes, texts)
-    if md:
-        written += f"<rs:md{md}/>"
+    described = f"<rs:md{md}/>" if md else ""
     for link in links:
-        written += _link(link, texts)
-    return f"{written}</{tag}>\n"
+        described += _link(link, texts)
+    return f"<{tag}><loc>{uri}</loc>{dated}{described}</{tag}>\n"
 
 
 def closing(head: Document) -> bytes:
