@@ -12,6 +12,7 @@ import documents
 import fanout
 import first_copy
 import inline
+import large_sets
 import latency
 import recording
 import restart
@@ -27,6 +28,7 @@ BENCHMARKS = {
     "inline": inline.main,
     "first-copy": first_copy.main,
     "copy-check": copy_check.main,
+    "large-sets": large_sets.main,
     "fanout": fanout.main,
     "callbacks": callbacks.main,
     "restart": restart.main,

@@ -2,13 +2,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-from datetime import timedelta
+import sqlite3
+import tempfile
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from rsnotify.errors import StorageError
+from rsnotify.format.model import Link, Resource
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import ActivityKind, Audit, SyncActivity, audit
+from rsnotify_subscriber.auditing import auditor
+from rsnotify_subscriber.auditing.expected_resources import Expectation, expected_resources
 from tests.subscriber.destination import Destination
 from tests.subscriber.source import SmallSource, body, first, path_of, status
 from tests.test_terminal import terminal
@@ -114,6 +122,71 @@ async def test_an_audit_of_an_empty_folder_writes_nothing_into_it(
     found = await audit(source.url, empty, pause=0)
     assert len(found.created) == 3
     assert empty.stat().st_mtime == 0
+
+
+async def test_a_set_of_many_pages_is_compared_completely(
+    source: SmallSource, destination: Destination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.put_some(9)
+    await destination.catch_up()
+    monkeypatch.setattr(auditor, "_PAGE", 2)
+    monkeypatch.setattr(auditor, "_PART", 2)
+    assert await audited(source, destination) == Audit(9, 9, source=source.url)
+    (destination.folder / "r0").unlink()
+    (destination.folder / "r8").write_bytes(b"damaged")
+    strange = os.fsdecode(b"strange \xff")
+    (destination.folder / strange).write_bytes(b"")
+    found = await audited(source, destination)
+    assert (found.resources, found.equal) == (9, 7)
+    assert found.created == (source.base + "r0",)
+    assert found.updated == (source.base + "r8",)
+    assert found.deleted == found.foreign == (strange,)
+
+
+async def test_an_audit_that_is_cancelled_leaves_no_temporary_files(
+    source: SmallSource,
+    destination: Destination,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    source.gets.clear()
+    held = source.hold("/data/changelist.xml")
+    auditing = asyncio.ensure_future(audit(source.url, destination.folder))
+    await source.requested("/data/changelist.xml")
+    assert len(list(place.glob("*/expected.sqlite"))) == 1
+    auditing.cancel()
+    with suppress(asyncio.CancelledError):
+        await auditing
+    held.set()
+    assert list(place.iterdir()) == []
+
+
+def test_an_entry_keeps_how_exactly_it_was_dated(tmp_path: Path) -> None:
+    day = datetime(2025, 6, 11, tzinfo=UTC, fold=1)
+    link = Link("alternate", "http://a.example/b", modified=day)
+    entry = Resource("http://a.example/a", day, datetime=day, links=(link, Link("up", "b:")))
+    exact = replace(entry, datetime=day.replace(fold=0))
+    with expected_resources(tmp_path / "expected.sqlite") as expected:
+        expected.store({"a": Expectation(entry, exact, 1), "b": Expectation(before=entry)})
+        found = expected.find(["a", "b", "c"])
+    assert found == {"a": Expectation(entry, exact, 1), "b": Expectation(before=entry)}
+    for one, fold in ((found["a"].entry, 1), (found["a"].listed, 0), (found["b"].before, 1)):
+        assert one is not None
+        assert one.lastmod is not None
+        assert one.datetime is not None
+        assert one.links[0].modified is not None
+        assert (one.lastmod.fold, one.datetime.fold, one.links[0].modified.fold) == (1, fold, 1)
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StorageError, match=r"expected\.sqlite: .*full"),
+        expected_resources(tmp_path / "expected.sqlite"),
+    ):
+        raise sqlite3.OperationalError("database or disk is full")
 
 
 async def test_the_progress_of_an_audit_is_reported_and_shown_in_a_terminal(

@@ -72,8 +72,9 @@ _PAGE = 1_000
 _PIECE = 1 << 20
 #: The most missing files for which a request checks whether the Source itself has the resource.
 _MOST_CHECKS = 100
-#: The field of `Audit` for a difference, and the name that it gets there.
-_Difference = tuple[str, str]
+#: The field of `Audit` for a difference, the name that it gets there, and whether it is that of a
+#: resource which exists according to the documents.
+_Difference = tuple[str, str, bool]
 
 
 class Audit(Struct, frozen=True):
@@ -286,17 +287,16 @@ class _MirrorComparison:
         self._suspects = set(differing)
         foreign = await asyncio.to_thread(self._foreign, differing)
         names: dict[str, list[str]] = {}
-        for path, (kind, name) in sorted(differing.items(), key=lambda one: one[1]):
+        for path, (kind, name, _) in sorted(differing.items(), key=lambda one: one[1]):
             # With doubts, the lists may be incomplete.
             is_unknown = kind == "deleted" and bool(expected.doubts)
             names.setdefault("unknown" if is_unknown else kind, []).append(name)
             if path in foreign and not is_unknown:
                 names.setdefault("foreign", []).append(name)
-        unequal = expected.find(list({normalize(name) for _, name in differing.values()}))
         return msgspec.structs.replace(
             Audit(
                 resources,
-                resources - sum(one.entry is not None for one in unequal.values()),
+                resources - sum(is_expected for _, _, is_expected in differing.values()),
                 reasons=self._reasons,
                 doubts=expected.doubts,
                 limits=expected.limits,
@@ -306,7 +306,7 @@ class _MirrorComparison:
 
     def _foreign(self, differing: Mapping[str, _Difference]) -> set[str]:
         """Return the paths of files that are not part of the copy by its state, if it has one."""
-        unlisted = {path for path, (kind, _) in differing.items() if kind == "deleted"}
+        unlisted = {path for path, (kind, *_) in differing.items() if kind == "deleted"}
         has_state = False
         for uri in read_held(self._state) if unlisted else ():
             has_state = True
@@ -367,7 +367,7 @@ class _MirrorComparison:
                 for (file, _), kind in zip(part.undecided, kinds, strict=True):
                     if kind is not None and kind in self._kinds:
                         name = file.entry.uri if file.entry else self._relative(file.path)
-                        differing[file.path] = (kind, name)
+                        differing[file.path] = (kind, name, file.is_expected)
                 activity.done += part.files
                 activity.bytes += part.bytes
                 activity.total = max(activity.total or 0, activity.done)  # files of no resource
