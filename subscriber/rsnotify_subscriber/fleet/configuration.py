@@ -47,6 +47,8 @@ Name = Annotated[
 ]
 
 
+#: The schema of a state in PostgreSQL, where the file names none.
+SCHEMA = "rsnotify"
 #: The settings that name a file with a password.
 PASSWORD_FILES = ("mqtt_password_file", "xmpp_password_file")
 
