@@ -3,8 +3,8 @@
     python small_sources.py PORT HUB COUNT
 
 Each has a Resource List, a Change List and a channel to the hub; without one, for an empty HUB.
-`POST /change` changes a resource in each, and `GET /seen` returns all contents and how many requests
-each Source had.
+`POST /change` changes a resource in each, and `GET /seen` returns all contents, and how many
+requests each Source had.
 """
 
 from __future__ import annotations

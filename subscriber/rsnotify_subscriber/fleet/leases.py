@@ -103,6 +103,7 @@ class FleetShare:
         table: The tables of members and leases.
         shares: Whether it takes a share; otherwise everything that nobody follows.
         clock: Returns seconds.
+        random: Decides which free Sources are taken.
 
     Attributes:
         listed: The Sources to be followed, by this process or another.
@@ -114,13 +115,18 @@ class FleetShare:
     """
 
     def __init__(
-        self, table: LeaseTable, *, shares: bool = True, clock: Callable[[], float] = boot_clock
+        self,
+        table: LeaseTable,
+        *,
+        shares: bool = True,
+        clock: Callable[[], float] = boot_clock,
+        random: Random | None = None,
     ) -> None:
         self._table = table
         self._shares = shares
         self._clock = clock
         self._me: int | None = None
-        self._random = Random()
+        self._random = random or Random()
         self._renewed: float | None = None
         self._quiet_until = 0.0
         self._valid_until = float("-inf")
@@ -234,28 +240,28 @@ class FleetShare:
         if not self._shares:
             return False
         assert self._me is not None
-        share = len(self.listed) // max(1, len(members.sharing))
-        coming = sum(one.wanted_by == self._me for one in self.leases.values())
-        lacking = share - len(self.held) - coming
-        if lacking <= 0:
-            return False
+        processes = max(1, len(members.sharing))
+        least = len(self.listed) // processes
+        most = -(-len(self.listed) // processes)
         staying = Counter(
             one.owner
             for one in self.leases.values()
             if one.wanted_by is None and one.owner in members.sharing and one.owner != self._me
         )
-        requested = False
-        for owner, count in staying.most_common():
-            wanted = min(count - share, lacking)
-            if wanted <= 0:
-                break
-            listed = [
-                source
-                for source, one in self.leases.items()
-                if one.owner == owner and one.wanted_by is None and source in self.listed
-            ]
-            if listed:
-                self._table.request(self._me, owner, listed, wanted)
-                lacking -= wanted
-                requested = True
-        return requested
+        coming = len(self.held) + sum(one.wanted_by == self._me for one in self.leases.values())
+        before = coming
+        for share in (least, most):
+            for owner, count in staying.most_common():
+                wanted = min(share - coming, count - share)
+                if wanted > 0 and (listed := self._to_request(owner)):
+                    self._table.request(self._me, owner, listed, wanted)
+                    staying[owner] -= wanted
+                    coming += wanted
+        return coming > before
+
+    def _to_request(self, owner: int) -> list[str]:
+        return [
+            source
+            for source, one in self.leases.items()
+            if one.owner == owner and one.wanted_by is None and source in self.listed
+        ]
