@@ -33,7 +33,7 @@ from tests.subscriber import aggregator
 
 SOURCES, PROCESSES = 1000, 3
 #: Seconds between two polls of a Source, and for which nothing changes.
-POLL, REST = 10.0, 20.0
+POLL, REST = 20.0, 60.0
 #: Seconds that anything here may take.
 PATIENCE = 600
 #: Seconds for which a process is suspended, which is longer than its lease.
@@ -53,7 +53,7 @@ class Trial:
         self._url = url
         self._count = count
         self._file = folder / "fleet.toml"
-        self._log = Path("/tmp/p33f.log")
+        self._log = folder / "follow.log"
         self._session = aiohttp.ClientSession()
         aggregator.prepare(database)
         with psycopg.connect(database) as connection:
