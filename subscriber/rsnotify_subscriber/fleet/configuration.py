@@ -279,7 +279,7 @@ def _places(source: FollowedSource) -> Iterator[tuple[str, object]]:
     elif source.dest is not None:
         yield "dest", default_state(Path(source.dest))
     if source.postgresql is not None:
-        yield "schema", (source.postgresql, source.schema)
+        yield "schema", (source.postgresql, source.schema or SCHEMA)
     if source.mqtt_session:
         yield "mqtt_session", (source.mqtt_url, source.mqtt_user, source.mqtt_session)
 

@@ -264,6 +264,8 @@ class Fleet:
         self._tasks: dict[FleetMember, asyncio.Task[None]] = {}
         #: Returns, by the names of Sources that other processes follow, those of the processes.
         self.elsewhere: Callable[[], dict[str, str]] = dict
+        #: Returns the statuses of Sources that no process may follow now.
+        self.unleased: Callable[[], dict[str, FollowedSourceStatus]] = dict
         #: The event loop of the last run.
         self.loop: asyncio.AbstractEventLoop | None = None
         self._run: _Run | None = None
@@ -273,7 +275,7 @@ class Fleet:
     @property
     def status(self) -> dict[str, FollowedSourceStatus]:
         """The status of each Source, by its name."""
-        return {name: member.status for name, member in self._members.items()}
+        return self.unleased() | {name: member.status for name, member in self._members.items()}
 
     @property
     def in_handler(self) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from rsnotify.errors import counted
 from rsnotify_subscriber.fleet.leases import LEASE, Lease, Members
 from rsnotify_subscriber.storage.postgresql import LEASES, MEMBERS, storage_errors
 
@@ -136,7 +137,8 @@ class PostgreSQLLeases:
             removed = self._execute(_REMOVE).rowcount
             self._execute(_REMOVE_LEASES)
         if removed:
-            logger.warning("%d other processes are silent; their Sources are taken over", removed)
+            silent = counted(removed, "process", "processes")
+            logger.warning("%s stayed silent, and other processes follow the Sources", silent)
 
     def take(self, me: int, sources: Collection[str]) -> None:
         with storage_errors():

@@ -1,7 +1,7 @@
 """Follows the Sources of a file whose leases this process has.
 
-The leases of all Sources in one database are renewed together. As long as they are not, no process
-may follow, and each reports all of the Sources as failing.
+The leases of all Sources in one database are renewed together. A process that cannot renew them
+follows none, and reports all as failing. Each process reports the Sources that nobody follows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from secrets import token_hex
@@ -19,8 +19,9 @@ from socket import gethostname
 from rsnotify.errors import RsnotifyError
 from rsnotify.runtime.extensions import missing_package
 from rsnotify.runtime.tasks import cancel, wait_for_event
+from rsnotify_subscriber.events import Status
 from rsnotify_subscriber.fleet.configuration import SCHEMA, FleetConfiguration, FollowedSource
-from rsnotify_subscriber.fleet.fleet import Fleet, FleetReloader
+from rsnotify_subscriber.fleet.fleet import Fleet, FleetReloader, FollowedSourceStatus, Phase
 from rsnotify_subscriber.fleet.leases import BEAT, HOLD, FleetShare
 from rsnotify_subscriber.storage.state_database import StateLocation
 from rsnotify_subscriber.subscriber import Subscriber
@@ -69,13 +70,31 @@ class SharedDatabase:
         left = self.share.seconds_left
         return left if left > 0 else HOLD
 
-    def fences(self) -> Mapping[str, int | None]:
-        """Return the fence of each Source to be followed, by its schema; None without a lease."""
+    def fences(self) -> dict[str, int]:
+        """Return the fence of each Source that this process is to follow, by its schema."""
         share = self.share
         if not share.is_valid:
-            return dict.fromkeys(self.sources)
+            return {}
         requested = set(share.requested)
         return {schema: one for schema, one in share.held.items() if schema not in requested}
+
+    def unleased(self, wrong: Mapping[str, str]) -> dict[str, FollowedSourceStatus]:
+        """Return the statuses of Sources that nobody follows, as far as this process knows.
+
+        `wrong` is why some cannot be followed here, by their names.
+        """
+        is_valid, held, leases = self.share.is_valid, self.share.held, self.share.leases
+        found = {}
+        for schema, source in self.sources.items():
+            if is_valid and schema in leases:
+                error = wrong.get(source.title) if schema in held else None
+                if error is None:
+                    continue
+            else:
+                error = f"its lease is not renewed: {self._error}" if self._error else None
+            phase = Phase.WAITING if error is None else Phase.FAILED
+            found[source.title] = FollowedSourceStatus(phase, Status(), error, source.url)
+        return found
 
     def submit(self, work: Callable[..., None], *arguments: object) -> asyncio.Future[None]:
         return asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
@@ -136,16 +155,20 @@ class SharingReloader(FleetReloader):
         self._once = once
         self._databases: dict[str, SharedDatabase] = {}
         #: By the name of a Source in the fleet, its settings, and the fence of its lease.
-        self._followed: dict[str, tuple[FollowedSource, int | None]] = {}
+        self._followed: dict[str, tuple[FollowedSource, int]] = {}
         #: By their names, the Sources that are being removed from the fleet.
         self._ending: dict[str, asyncio.Task[None]] = {}
         #: Subscribers that were built to check their settings, and have not been used.
         self._prepared: dict[str, Subscriber] = {}
+        #: By their names, why Sources with a lease cannot be followed here.
+        self._wrong: dict[str, str] = {}
         #: The tasks that renew leases; None while it does not run.
         self._tasks: dict[str, asyncio.Task[None]] | None = None
         super().__init__(fleet, build, configuration)
         self._assign(self._prepare(configuration, _shared(configuration)))
         fleet.elsewhere = self._elsewhere
+        if not once:
+            fleet.unleased = self._unleased
 
     def _own(self, configuration: FleetConfiguration) -> list[FollowedSource]:
         return [one for one in configuration.sources if one.postgresql is None]
@@ -156,6 +179,8 @@ class SharingReloader(FleetReloader):
         prepared = await asyncio.to_thread(self._prepare, configuration, new)
         await super().apply(configuration)
         self._assign(prepared)
+        if new:
+            logger.info("%d shared Sources are new or changed", len(new))
 
     def _prepare(
         self, configuration: FleetConfiguration, sources: list[FollowedSource]
@@ -194,6 +219,13 @@ class SharingReloader(FleetReloader):
         if self._tasks is not None:
             self._begin(self._tasks)
 
+    def _unleased(self) -> dict[str, FollowedSourceStatus]:
+        return {
+            name: status
+            for database in self._databases.values()
+            for name, status in database.unleased(self._wrong).items()
+        }
+
     def _elsewhere(self) -> dict[str, str]:
         return {
             source.title: owner
@@ -230,7 +262,10 @@ class SharingReloader(FleetReloader):
             work = database.submit(database.renew, self._ended(database))
             while not (await asyncio.wait({work}, timeout=database.seconds_left))[0]:
                 await self._reconcile(database)  # the leases have ended
-            await self._reconcile(database)
+            try:
+                await self._reconcile(database)
+            except Exception:
+                logger.exception("Sources are not followed according to their leases")
             pause = _ENDING_BEAT if self._fleet.is_stopping else BEAT
             await wait_for_event(database.wake, min(pause, database.seconds_left))
 
@@ -241,22 +276,25 @@ class SharingReloader(FleetReloader):
         if not leaving or self._once:
             return []
         over = self._fleet.ended
-        busy = {schema_of(one) for title, (one, _) in self._followed.items() if title not in over}
+        followed = self._followed_in(database)
+        busy = {schema_of(source) for title, source, _ in followed if title not in over}
         return sorted(leaving - busy)
 
-    async def _reconcile(self, database: SharedDatabase) -> None:
-        """Follow the Sources with a valid lease, and no others; all if none is valid.
+    def _followed_in(self, database: SharedDatabase) -> Iterator[tuple[str, FollowedSource, int]]:
+        for title, (source, fence) in self._followed.items():
+            if self._database(source) is database:
+                yield title, source, fence
 
-        Those without a lease fail, so that they are reported.
-        """
+    async def _reconcile(self, database: SharedDatabase) -> None:
+        """Follow the Sources with a valid lease, and no others."""
+        self._fleet.shared.wake()
         if self._once or self._fleet.is_stopping:
             return
         fences = database.fences()
-        for title, (source, fence) in self._followed.items():
-            if title not in self._ending and self._database(source) is database:
-                schema = schema_of(source)
-                if database.sources.get(schema) != source or fences.get(schema, 0) != fence:
-                    self._end(title, database)
+        for title, source, fence in self._followed_in(database):
+            schema = schema_of(source)
+            if database.sources.get(schema) != source or fences.get(schema) != fence:
+                self._end(title, database)
         new = [
             source
             for schema, source in database.sources.items()
@@ -264,18 +302,34 @@ class SharingReloader(FleetReloader):
         ]
         if not new:
             return
-        configuration = self.configuration
         missing = [one for one in new if one.title not in self._prepared]
-        prepared = self._prepared | await asyncio.to_thread(self._prepare, configuration, missing)
+        prepared = self._prepared
         self._prepared = {}
+        prepared |= await asyncio.to_thread(self._prepare_sound, self.configuration, missing)
         fences = database.fences()
         for source in new:
             schema = schema_of(source)
             # Meanwhile the configuration or the leases may have changed.
-            if database.sources.get(schema) == source and schema in fences:
+            is_current = database.sources.get(schema) == source and schema in fences
+            if is_current and source.title in prepared:
                 self._follow(source, fences[schema], prepared[source.title])
 
-    def _follow(self, source: FollowedSource, fence: int | None, subscriber: Subscriber) -> None:
+    def _prepare_sound(
+        self, configuration: FleetConfiguration, sources: list[FollowedSource]
+    ) -> dict[str, Subscriber]:
+        """Return the subscribers of the Sources whose settings, or handlers, work."""
+        prepared = {}
+        for source in sources:
+            try:
+                prepared[source.title] = self._build_shared(configuration, source)
+                self._wrong.pop(source.title, None)
+            except RsnotifyError as error:
+                if self._wrong.get(source.title) != str(error):
+                    logger.error("%s", error)
+                self._wrong[source.title] = str(error)
+        return prepared
+
+    def _follow(self, source: FollowedSource, fence: int, subscriber: Subscriber) -> None:
         if source.title not in self._fleet and not self._fleet.is_stopping:
             self._followed[source.title] = source, fence
             self._fleet.add(source.title, subscriber)

@@ -47,11 +47,9 @@ _INDEXES = (
     "CREATE INDEX IF NOT EXISTS lost ON {resources} (uri) WHERE mtime = -1",
     "CREATE INDEX IF NOT EXISTS identities ON {resources} (identity) WHERE identity != ''",
 )
-# Queried first, since altering a table waits for all transactions that read it.
-_HAS_COLUMN = """
-SELECT FROM information_schema.columns
-    WHERE table_schema = ? AND table_name = 'resources' AND column_name = ?
-"""
+# Queried first, since altering a table waits for all transactions that read it; not in the
+# information_schema, where it takes 3 ms of the server among a thousand schemas.
+_COLUMNS = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(?) AND attnum > 0"
 _INTEND = """
 INSERT INTO {facts} SELECT 'intent', ? FROM ({fence}) AS fence
     WHERE fence.holds AND set_config('synchronous_commit', 'on', true) IS NOT NULL
@@ -436,8 +434,10 @@ class PostgreSQLDatabase:
     def _prepare(self) -> None:
         for statement in filter(str.strip, _SCHEMA.split(";")):
             self.execute(statement)
+        rows = self.execute(_COLUMNS, (f'"{self._schema}".resources',))
+        columns = {column for (column,) in rows}
         for column, kind in _ADDED.items():
-            if self.execute(_HAS_COLUMN, (self._schema, column)).fetchone() is None:
+            if column not in columns:
                 self.execute(f"ALTER TABLE {{resources}} ADD COLUMN {column} {kind}")
         for statement in _INDEXES:
             self.execute(statement)
