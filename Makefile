@@ -24,7 +24,7 @@ GROUP := $(PIP) "pip>=25.1" && $(PIP) --group
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
-.PHONY: demo help gateway-demo test check format fuzz bench fleet publishing slow recipes replay returning killing cluster-killing torture soak containers simulate matrix simulate-scale mutants power-cuts sabotage screenshots dist installs sbom image-sbom manifests docs docs-serve clean
+.PHONY: demo help gateway-demo test check format fuzz bench fleet shared-fleet publishing slow recipes replay returning killing cluster-killing torture soak containers simulate matrix simulate-scale mutants power-cuts sabotage screenshots dist installs sbom image-sbom manifests docs docs-serve clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -64,6 +64,9 @@ gateway-demo: $(VENV)/ready-dev ## an OAI-PMH repository whose changes arrive in
 
 fleet: $(VENV)/ready-dev ## what following hundreds of Sources in one process costs: make fleet ARGS=500
 	$(BIN)/python benchmarks/fleet.py $(ARGS)
+
+shared-fleet: $(VENV)/ready-dev ## kill processes that share a thousand Sources: make shared-fleet ARGS="1000 3"
+	PYTHONPATH=. $(BIN)/python benchmarks/shared_fleet.py $(ARGS)
 
 publishing: $(VENV)/ready-dev ## what publishing hundreds of sets in one process costs: make publishing ARGS=500
 	$(BIN)/python benchmarks/publishing.py $(ARGS)

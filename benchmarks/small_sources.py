@@ -1,8 +1,10 @@
-"""Many small Sources on one port for `fleet.py`, in memory; they push to a hub.
+"""Many small Sources on one port for `fleet.py` and `shared_fleet.py`, in memory.
 
     python small_sources.py PORT HUB COUNT
 
-Each has a Resource List, a Change List and a channel. `POST /change` changes a resource in each.
+Each has a Resource List, a Change List and a channel to the hub; without one, for an empty HUB.
+`POST /change` changes a resource in each, and `GET /seen` returns all contents, and how many
+requests each Source had.
 """
 
 from __future__ import annotations
@@ -33,9 +35,15 @@ class SmallSet:
     def __init__(self, base: str, hub: str) -> None:
         self._base = base
         self._hub = hub
+        self.requests = 0
         self._contents = {f"r{n}": f"{n} of {base}".encode() for n in range(RESOURCES)}
         self._began = self._last = datetime.now(UTC)
         self._changes: list[Resource] = []
+
+    @property
+    def contents(self) -> dict[str, str]:
+        """The content of each resource, by its URI."""
+        return {self._base + name: content.decode() for name, content in self._contents.items()}
 
     def _entry(self, name: str, at: Instant | None = None) -> Resource:
         content = self._contents[name]
@@ -69,12 +77,15 @@ class SmallSet:
         return self._contents.get(name)
 
     def _offered(self) -> tuple[Resource, ...]:
-        hubs = (Link(Rel.HUB, self._hub.replace("http", "ws", 1) + "ws"),)
-        return (
+        lists = (
             Resource(self._base + "resourcelist.xml", capability=Capability.RESOURCE_LIST),
             Resource(self._base + "changelist.xml", capability=Capability.CHANGE_LIST),
-            Resource(self.channel, capability=Capability.CHANGE_NOTIFICATION, links=hubs),
         )
+        if not self._hub:
+            return lists
+        hubs = (Link(Rel.HUB, self._hub.replace("http", "ws", 1) + "ws"),)
+        channel = Resource(self.channel, capability=Capability.CHANGE_NOTIFICATION, links=hubs)
+        return (*lists, channel)
 
     @property
     def channel(self) -> str:
@@ -91,7 +102,10 @@ class SmallSet:
 def application(sets: dict[str, SmallSet], hub: str) -> web.Application:
     async def answer(request: web.Request) -> web.Response:
         found = sets.get(request.match_info["set"])
-        body = found.answer(request.match_info["name"]) if found is not None else None
+        body = None
+        if found is not None:
+            found.requests += 1
+            body = found.answer(request.match_info["name"])
         return web.Response(status=404) if body is None else web.Response(body=body)
 
     async def change(request: web.Request) -> web.Response:
@@ -99,10 +113,18 @@ def application(sets: dict[str, SmallSet], hub: str) -> web.Application:
             for each in sets.values():
                 links = format_links([(Rel.SELF, each.channel), (Rel.HUB, hub)])
                 headers = {"Content-Type": "application/xml", "Link": links}
-                await session.post(hub + "websub", data=each.change(), headers=headers)
+                fragment = each.change()
+                if hub:
+                    await session.post(hub + "websub", data=fragment, headers=headers)
         return web.Response()
 
+    async def seen(request: web.Request) -> web.Response:
+        contents = {uri: text for each in sets.values() for uri, text in each.contents.items()}
+        requests = [each.requests for each in sets.values()]
+        return web.json_response({"contents": contents, "requests": requests})
+
     app = web.Application()
+    app.router.add_get("/seen", seen)
     app.router.add_get("/{set}/{name}", answer)
     app.router.add_post("/change", change)
     return app

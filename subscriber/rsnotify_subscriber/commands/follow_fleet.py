@@ -6,8 +6,8 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from rsnotify_subscriber.fleet.fleet import (
     Phase,
     totals,
 )
+from rsnotify_subscriber.fleet.sharing import SharingReloader
 
 #: The most Sources that a terminal shows.
 _ROWS = 15
@@ -154,8 +155,10 @@ def _urgency(one: FollowedSourceStatus) -> tuple[bool, bool, int]:
     return (one.error is None, one.status.level, -one.status.pending)
 
 
-#: The files that one Source keeps open: those of its state, and a connection to a hub.
+#: The files that one Source keeps open: those of its state, and a connection to a hub. If its state
+#: is in a database, there is only the latter.
 _FILES_PER_SOURCE = 16
+_FILES_PER_SHARED_SOURCE = 2
 _OTHER_FILES = 256
 #: The options that describe how the command works, and not how a Source is followed.
 _OF_THE_COMMAND = ("config", "once", "json", "quiet", "status", "status_port", "status_host")
@@ -198,10 +201,10 @@ def follow_all(
     with CallbackServer(websub.url, websub.host, websub.port, websub.terms) as server:
         fleet = Fleet(configuration.limits)
         make = partial(build, shared=fleet.shared, callbacks=server.callbacks)
-        reloader = FleetReloader(fleet, make, configuration)
+        reloader = SharingReloader(fleet, make, configuration, once=once)
         with name_sources():
             watch = partial(_watch_files, reloader, read)
-            beside, serving = None if once else watch, serving_follower(fleet, status)
+            beside, serving = None if once else watch, _serving(reloader, fleet, status)
             follow_and_show(fleet, server, report, once=once, serving=serving, beside=beside)
     if once:
         statuses = fleet.status
@@ -209,10 +212,20 @@ def follow_all(
         _end(fleet)
 
 
+@asynccontextmanager
+async def _serving(
+    reloader: SharingReloader, fleet: Fleet, status: StatusServer
+) -> AsyncIterator[None]:
+    async with reloader.sharing(), serving_follower(fleet, status):
+        yield
+
+
 def _read(path: Path, options: Mapping[str, Any]) -> FleetConfiguration:
     configuration = load(path, options)
     sources = len(configuration.sources)
-    needed = sources * _FILES_PER_SOURCE + 2 * configuration.limits.requests + _OTHER_FILES
+    shared = sum(one.postgresql is not None for one in configuration.sources)
+    needed = (sources - shared) * _FILES_PER_SOURCE + shared * _FILES_PER_SHARED_SOURCE
+    needed += 2 * configuration.limits.requests + _OTHER_FILES
     require_files(counted(sources, "Source"), needed)
     return configuration
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,14 +18,13 @@ from rsnotify.errors import ConfigurationError, Unavailable, counted
 from rsnotify.runtime.command_line import printable
 from rsnotify.runtime.command_reports import duration, print_result
 from rsnotify_subscriber.commands.report import status_facts
-from rsnotify_subscriber.fleet.fleet import FollowedSourceStatus, Standing, standing
+from rsnotify_subscriber.fleet.fleet import Fleet, FollowedSourceStatus, Standing, standing
 
 if TYPE_CHECKING:
     from aiohttp import web
     from rich.console import Group
 
     from rsnotify.runtime.command_status import StatusServer
-    from rsnotify_subscriber.fleet.fleet import Fleet
     from rsnotify_subscriber.subscriber import Subscriber
 
 _STATIC = Path(__file__).with_name("static")
@@ -54,7 +54,10 @@ def routes(follower: Subscriber | Fleet) -> list[web.RouteDef]:
 
     async def status(request: web.Request) -> web.Response:
         rows = [_row(name, one) for name, one in statuses(follower).items()]
-        body = msgspec.json.encode({"at": datetime.now(UTC), "sources": rows})
+        found: dict[str, Any] = {"at": datetime.now(UTC), "sources": rows}
+        if isinstance(follower, Fleet):
+            found["elsewhere"] = follower.elsewhere()
+        body = msgspec.json.encode(found)
         headers = {"Cache-Control": "no-store"}
         return web.Response(body=body, content_type="application/json", headers=headers)
 
@@ -94,6 +97,8 @@ class StatusRow(Struct, frozen=True):
 class StatusRows(Struct, frozen=True):
     at: datetime
     sources: list[StatusRow]
+    #: By the names of Sources that other processes follow, those of the processes.
+    elsewhere: dict[str, str] = {}
 
 
 def show_status(place: str, *, json: bool) -> None:
@@ -149,7 +154,14 @@ def _lines(found: StatusRows) -> Iterator[str]:
         is_new = row.through is None
         synced = "not synced yet" if is_new else f"synced through {_time(row.through)}"
         yield f"{row.standing:<6}  {row.name}  {synced}{why}"
+    yield from others(found.elsewhere)
     yield _sums(found)
+
+
+def others(elsewhere: Mapping[str, str]) -> Iterator[str]:
+    """Yield for each other process how many of the Sources it follows."""
+    for process, count in Counter(elsewhere.values()).most_common():
+        yield f"{counted(count, 'Source')} followed by {process}"
 
 
 def _table(found: StatusRows) -> Group:
@@ -174,7 +186,8 @@ def _table(found: StatusRows) -> Group:
             f"{row.pending:,}",
         )
     reasons = [Text(f"{printable(one.name)}: {one.reason}") for one in rows if one.reason]
-    return Group(table, Text(), *reasons, Text(_sums(found)))
+    notes = [Text(printable(line)) for line in others(found.elsewhere)]
+    return Group(table, Text(), *reasons, *notes, Text(_sums(found)))
 
 
 def _sums(found: StatusRows) -> str:

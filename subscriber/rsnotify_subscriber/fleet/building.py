@@ -22,6 +22,7 @@ from rsnotify.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines
 from rsnotify_subscriber.fleet.configuration import (
+    SCHEMA,
     FleetConfiguration,
     FollowedSource,
     SourceSettings,
@@ -93,17 +94,18 @@ def _message(error: BaseException) -> str:
 
 T = TypeVar("T", bound=str)
 
-#: The schema of a state in PostgreSQL, where the file names none.
-_SCHEMA = "rsnotify"
-
 
 def build(
     configuration: FleetConfiguration,
     source: FollowedSource,
     shared: SubscriberPool,
     callbacks: Callbacks | None,
+    location: StateLocation | None = None,
 ) -> Subscriber:
-    """Return the subscriber of one Source, which does not follow it yet."""
+    """Return the subscriber of one Source, which does not follow it yet.
+
+    `location` is that of its state, if the settings of the Source do not say it.
+    """
     folder = Path(configuration.path).absolute().parent
     try:
         credentials = Credentials(
@@ -113,7 +115,7 @@ def build(
         return Subscriber(
             source.url,
             _handler(source, folder),
-            state=_location(source),
+            state=location or _location(source),
             options=replace(options, per_host=shared.limits.per_source),
             shared=shared,
         )
@@ -186,7 +188,7 @@ def _location(source: FollowedSource) -> Path | StateLocation:
             from rsnotify_subscriber.storage.postgresql import PostgreSQLState
         except ImportError:
             raise missing_package("a state in PostgreSQL", "postgresql") from None
-        return PostgreSQLState(source.postgresql, schema=source.schema or _SCHEMA)
+        return PostgreSQLState(source.postgresql, schema=source.schema or SCHEMA)
     if source.state is not None:
         return Path(source.state)
     assert source.dest is not None, "it was checked"

@@ -47,6 +47,8 @@ Name = Annotated[
 ]
 
 
+#: The schema of a state in PostgreSQL, where the file names none.
+SCHEMA = "rsnotify"
 #: The settings that name a file with a password.
 PASSWORD_FILES = ("mqtt_password_file", "xmpp_password_file")
 
@@ -277,7 +279,7 @@ def _places(source: FollowedSource) -> Iterator[tuple[str, object]]:
     elif source.dest is not None:
         yield "dest", default_state(Path(source.dest))
     if source.postgresql is not None:
-        yield "schema", (source.postgresql, source.schema)
+        yield "schema", (source.postgresql, source.schema or SCHEMA)
     if source.mqtt_session:
         yield "mqtt_session", (source.mqtt_url, source.mqtt_user, source.mqtt_session)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from enum import StrEnum
@@ -132,7 +132,7 @@ class FleetMember:
         self._retry = retry
         self._random = Random()
         self._failures = 0
-        self._phase = Phase.WAITING
+        self.phase = Phase.WAITING
         self._error: Exception | None = None
         self._stopping = asyncio.Event()
         self._waiting: asyncio.Task[bool] | None = None
@@ -141,11 +141,11 @@ class FleetMember:
     def status(self) -> FollowedSourceStatus:
         status = self._subscriber.status
         # A failure counts until the copy is level again.
-        failed = self._error if self._phase is Phase.FAILED or not status.level else None
+        failed = self._error if self.phase is Phase.FAILED or not status.level else None
         error = status.error if failed is None else _message(failed)
         if error is None and status.in_step is False:
             error = status.difference
-        return FollowedSourceStatus(self._phase, status, error, self._subscriber.url)
+        return FollowedSourceStatus(self.phase, status, error, self._subscriber.url)
 
     @property
     def is_in_handler(self) -> bool:
@@ -162,7 +162,7 @@ class FleetMember:
         SOURCE_NAME.set(self._name)
         while not self._stopping.is_set():
             await self._try(self._subscriber.run)
-            if self._phase is Phase.FAILED:
+            if self.phase is Phase.FAILED:
                 await self._back_off()
         self._set_phase(Phase.ENDED)
 
@@ -170,7 +170,7 @@ class FleetMember:
         """Catch up once, when there is a slot; a failure is final."""
         SOURCE_NAME.set(self._name)
         await self._try(self._subscriber.catch_up)
-        if self._phase is not Phase.FAILED:
+        if self.phase is not Phase.FAILED:
             self._set_phase(Phase.ENDED)
 
     async def _try(self, run: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -224,7 +224,7 @@ class FleetMember:
         await wait_for_event(self._stopping, delay)
 
     def _set_phase(self, phase: Phase) -> None:
-        self._phase = phase
+        self.phase = phase
         self._moved()
 
 
@@ -262,6 +262,10 @@ class Fleet:
         self._start_slots = asyncio.Semaphore(limits.starting)
         self._members: dict[str, FleetMember] = {}
         self._tasks: dict[FleetMember, asyncio.Task[None]] = {}
+        #: Returns, by the names of Sources that other processes follow, those of the processes.
+        self.elsewhere: Callable[[], dict[str, str]] = dict
+        #: Returns the statuses of Sources that no process may follow now.
+        self.unleased: Callable[[], dict[str, FollowedSourceStatus]] = dict
         #: The event loop of the last run.
         self.loop: asyncio.AbstractEventLoop | None = None
         self._run: _Run | None = None
@@ -271,13 +275,23 @@ class Fleet:
     @property
     def status(self) -> dict[str, FollowedSourceStatus]:
         """The status of each Source, by its name."""
-        return {name: member.status for name, member in self._members.items()}
+        return self.unleased() | {name: member.status for name, member in self._members.items()}
 
     @property
     def in_handler(self) -> list[str]:
         """The names of Sources whose handler has been called and has not returned."""
         members = list(self._members.items())  # a copy, as this is called in any thread
         return [name for name, member in members if member.is_in_handler]
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping.is_set()
+
+    @property
+    def ended(self) -> set[str]:
+        """The names of Sources that are not followed any more, and whose state is closed."""
+        return {name for name, member in self._members.items() if member.phase is Phase.ENDED}
 
     def __contains__(self, name: str) -> bool:
         return name in self._members
@@ -408,15 +422,19 @@ class FleetReloader:
     def __init__(
         self,
         fleet: Fleet,
-        build: Callable[[FleetConfiguration, FollowedSource], Subscriber],
+        build: Callable[..., Subscriber],
         configuration: FleetConfiguration,
     ) -> None:
         self._fleet = fleet
         self._build = build
         self._leaving: set[asyncio.Task[None]] = set()
         self.configuration = configuration
-        for name, subscriber in self._built(configuration, configuration.sources).items():
+        for name, subscriber in self._built(configuration, self._own(configuration)).items():
             fleet.add(name, subscriber)
+
+    def _own(self, configuration: FleetConfiguration) -> Sequence[FollowedSource]:
+        """Return the Sources that this process follows without sharing them."""
+        return configuration.sources
 
     async def apply(self, configuration: FleetConfiguration) -> None:
         """Follow the Sources of another configuration; those without a change are not restarted.
@@ -424,7 +442,7 @@ class FleetReloader:
         If a setting cannot work, nothing changes.
         """
         before = self.configuration
-        gone, new = configuration_change(before.sources, configuration.sources)
+        gone, new = configuration_change(self._own(before), self._own(configuration))
         # Modules may take a while to import, and certificates to read.
         built = await asyncio.to_thread(self._built, configuration, new)
         self.configuration = configuration

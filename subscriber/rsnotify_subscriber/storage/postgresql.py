@@ -1,5 +1,8 @@
 """A state in the aggregator's own PostgreSQL, so that T is committed with what it covers.
 
+A single follower has two connections of its own, one of which holds a lock. The followers of a
+fleet borrow connections, and each of their transactions checks a lease.
+
 It needs psycopg 3: `pip install "rsnotify[postgresql]"`.
 """
 
@@ -7,13 +10,16 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from threading import Lock
+from time import monotonic
+from typing import Any, Protocol, cast
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify_subscriber.storage.state_database import Row, Rows
@@ -27,7 +33,7 @@ CREATE TABLE IF NOT EXISTS {resources} (
     hash text, length bigint, lastmod bigint, validator text, fetched_at bigint,
     mtime bigint, spelling text COLLATE "C", identity text COLLATE "C");
 CREATE INDEX IF NOT EXISTS tombstones ON {resources} (changed_at) WHERE change = 'deleted';
-CREATE TEMPORARY TABLE rsnotify_seen (
+CREATE {temporary} TABLE IF NOT EXISTS {seen} (
     identity text COLLATE "C" PRIMARY KEY, spelling text COLLATE "C");
 """
 #: The columns that a state of an earlier version lacks, and indexes of them.
@@ -41,17 +47,28 @@ _INDEXES = (
     "CREATE INDEX IF NOT EXISTS lost ON {resources} (uri) WHERE mtime = -1",
     "CREATE INDEX IF NOT EXISTS identities ON {resources} (identity) WHERE identity != ''",
 )
-# Queried first, since altering a table waits for all transactions that read it.
-_HAS_COLUMN = """
-SELECT FROM information_schema.columns
-    WHERE table_schema = ? AND table_name = 'resources' AND column_name = ?
-"""
+# Queried first, since altering a table waits for all transactions that read it; not in the
+# information_schema, where it takes 3 ms of the server among a thousand schemas.
+_COLUMNS = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(?) AND attnum > 0"
 _INTEND = """
-INSERT INTO {facts} SELECT 'intent', ?
-    WHERE set_config('synchronous_commit', 'on', true) IS NOT NULL
+INSERT INTO {facts} SELECT 'intent', ? FROM ({fence}) AS fence
+    WHERE fence.holds AND set_config('synchronous_commit', 'on', true) IS NOT NULL
     ON CONFLICT (name) DO UPDATE SET value = excluded.value
 """
 _LOCK = "SELECT pg_advisory_lock(hashtextextended('rsnotify ' || %s, 0))"
+# While this row is locked, the lease has no other owner. The lock keeps single followers away, and
+# those of earlier versions.
+_FENCE = """
+SELECT pg_try_advisory_xact_lock_shared(hashtextextended('rsnotify {source}', 0)) AS holds
+    FROM {leases} WHERE source = '{source}' AND fence = {number} FOR SHARE
+"""
+_NO_FENCE = "SELECT true AS holds"
+#: Members of fleets, and which of them follows a Source, by the schema of its state.
+MEMBERS, LEASES = "rsnotify_fleet.members", "rsnotify_fleet.leases"
+_LEASED = f"""
+SELECT name FROM {LEASES} JOIN {MEMBERS} ON owner = id
+    WHERE source = %s AND expires > clock_timestamp()
+"""
 # A process that was just killed holds its lock until the server has noticed.
 _PATIENCE = "SET lock_timeout = '1s'"
 # The longest identifier of PostgreSQL, in bytes.
@@ -84,10 +101,7 @@ class PostgreSQLState:
     def __init__(
         self, conninfo: str = "", *, schema: str = "rsnotify", incoming: Path | None = None
     ) -> None:
-        if not schema.isidentifier() or len(schema.encode()) > _NAME_LENGTH:
-            raise ConfigurationError(
-                f"{schema!r} cannot be the schema of a state; use letters, digits and _"
-            )
+        check_schema(schema)
         self._conninfo = _in_time(conninfo)
         self._schema = schema
         self._incoming = incoming
@@ -97,18 +111,17 @@ class PostgreSQLState:
 
     def open(self) -> PostgreSQLDatabase:
         """Open a connection that writes, and one that reads."""
-        try:
+        with storage_errors():
             writer = psycopg.connect(self._conninfo, autocommit=True)
             try:
                 self._lock(writer)
-                reader = psycopg.connect(self._conninfo, autocommit=True)
-                return PostgreSQLDatabase(writer, reader, self._schema, self._incoming)
+                own = _OwnConnections(
+                    writer, psycopg.connect(self._conninfo, autocommit=True), self._schema
+                )
             except BaseException:
                 writer.close()
                 raise
-        except psycopg.Error as error:
-            reason = " ".join(str(error).split())  # it may be of several lines
-            raise StorageError(f"the state in PostgreSQL: {reason}") from error
+            return PostgreSQLDatabase(own, self._schema, self._incoming)
 
     def _lock(self, writer: psycopg.Connection) -> None:
         # The connection that commits holds it, so that without the lock nothing can be committed.
@@ -116,11 +129,54 @@ class PostgreSQLState:
             writer.execute(_PATIENCE)
             writer.execute(_LOCK, (self._schema,))
             writer.execute("RESET lock_timeout")
+            owner = None
+            if writer.execute("SELECT to_regclass(%s)", (LEASES,)).fetchone() != (None,):
+                owner = writer.execute(_LEASED.encode(), (self._schema,)).fetchone()
+            if owner is not None:
+                raise followed_elsewhere(self._schema, *owner)
         except psycopg.errors.LockNotAvailable:
-            raise ConfigurationError(
-                f"the schema {self._schema} is in use by another follower; "
-                "stop it first, or choose another schema"
-            ) from None
+            raise followed_elsewhere(self._schema) from None
+
+
+def check_schema(schema: str) -> None:
+    """Raise `ConfigurationError` if a name cannot be that of a schema."""
+    if not schema.isidentifier() or len(schema.encode()) > _NAME_LENGTH:
+        raise ConfigurationError(
+            f"{schema!r} cannot be the schema of a state; use letters, digits and _"
+        )
+
+
+def followed_elsewhere(schema: str, owner: str | None = None) -> ConfigurationError:
+    by = f" ({owner})" if owner else ""
+    return ConfigurationError(
+        f"the schema {schema} is in use by another follower{by}; "
+        "stop it first, or choose another schema"
+    )
+
+
+@contextmanager
+def storage_errors() -> Iterator[None]:
+    """Raise errors of the database as `StorageError`."""
+    try:
+        yield
+    except psycopg.Error as error:
+        reason = " ".join(str(error).split())  # it may be of several lines
+        raise StorageError(f"the state in PostgreSQL: {reason}") from error
+
+
+class LeaseLost(StorageError):
+    """Another process follows the Source, so this one can commit nothing more.
+
+    Args:
+        schema: The schema of the state.
+    """
+
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
+        super().__init__(
+            f"the schema {schema}: another process follows this Source now, or may soon, "
+            "so nothing more is committed here"
+        )
 
 
 def _in_time(conninfo: str) -> str:
@@ -136,61 +192,287 @@ def _in_time(conninfo: str) -> str:
     return make_conninfo("", **parameters)
 
 
+class StatePool:
+    """Connections to one database, which the followers of a process borrow.
+
+    Args:
+        conninfo: As for `PostgreSQLState`.
+        name: The `application_name` of all of them.
+    """
+
+    def __init__(self, conninfo: str, name: str) -> None:
+        self._conninfo = make_conninfo(_in_time(conninfo), application_name=name)
+        self._lock = Lock()
+        #: Those that nobody uses, and when they were opened.
+        self._idle: list[tuple[psycopg.Connection, float]] = []
+        self._opened: dict[psycopg.Connection, float] = {}
+        self._closed = False
+
+    def take(self) -> psycopg.Connection:
+        with self._lock:
+            if self._idle:
+                connection, self._opened[connection] = self._idle.pop()
+                return connection
+        # Nothing is prepared: there are too many schemas for the statements that a server keeps.
+        connection = psycopg.connect(self._conninfo, autocommit=True, prepare_threshold=None)
+        with self._lock:
+            self._opened[connection] = monotonic()
+        return connection
+
+    def give(self, connection: psycopg.Connection) -> None:
+        """Take a connection back; one that is broken, or old, is closed."""
+        broken: list[psycopg.Connection] = []
+        with self._lock:
+            since = self._opened.pop(connection)
+            if connection.closed:
+                # The others broke with it.
+                broken, self._idle = [one for one, _ in self._idle], []
+            elif self._closed or len(self._idle) >= _IDLE or monotonic() - since > _LIFETIME:
+                broken = [connection]
+            else:
+                self._idle.append((connection, since))
+        for each in broken:
+            each.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection, _ in idle:
+            connection.close()
+
+
+#: The most connections that are kept for later.
+_IDLE = 16
+#: Seconds after which a connection is closed: its server process keeps a description of each table.
+_LIFETIME = 600.0
+
+
+class Leases(Protocol):
+    """The leases of this process."""
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether they were renewed in time."""
+
+    def fence_of(self, source: str) -> int | None:
+        """Return the number of a lease that is held and valid; None if there is none."""
+
+    def owner_of(self, source: str) -> str | None:
+        """Return the name of the process that has a lease, if one is known."""
+
+
+class LeasedState:
+    """A state that one process of a fleet follows under a lease; a `StateLocation`.
+
+    Args:
+        pool: The connections.
+        schema: The schema of the state, which is the name of the Source in the leases.
+        leases: The leases of this process.
+    """
+
+    def __init__(self, pool: StatePool, schema: str, leases: Leases) -> None:
+        check_schema(schema)
+        self._pool = pool
+        self._schema = schema
+        self._leases = leases
+
+    def __str__(self) -> str:
+        return f"the schema {self._schema}"
+
+    def open(self) -> PostgreSQLDatabase:
+        if not self._leases.is_valid:
+            raise StorageError("the state in PostgreSQL: the leases of this process are not valid")
+        fence = self._leases.fence_of(self._schema)
+        if fence is None:
+            raise followed_elsewhere(self._schema, self._leases.owner_of(self._schema))
+        with storage_errors():
+            leased = _LeasedConnections(self._pool, self._schema, fence, self._leases)
+            return PostgreSQLDatabase(leased, self._schema)
+
+
+class _Connections(Protocol):
+    """How a state uses connections: those of its own, or borrowed ones."""
+
+    #: The names and texts that stand in its statements.
+    names: dict[str, str]
+
+    @property
+    def connection(self) -> psycopg.Connection:
+        """The connection of the transaction that is open."""
+
+    def check(self) -> None:
+        """Raise `LeaseLost` if this process may not write any more, as far as it knows."""
+
+    def begin(self) -> None:
+        """Begin a transaction, or raise `LeaseLost`."""
+
+    def writing(self) -> AbstractContextManager[psycopg.Connection]:
+        """Return the connection of the transaction that is open, or for one statement."""
+
+    def reading(self) -> AbstractContextManager[psycopg.Connection]:
+        """Return a connection for a query, which may be used in another thread meanwhile."""
+
+    def close(self) -> None: ...
+
+
+class _OwnConnections:
+    def __init__(self, writer: psycopg.Connection, reader: psycopg.Connection, schema: str) -> None:
+        self.connection = writer
+        self._reader = reader
+        self.names = {
+            "seen": "pg_temp.rsnotify_seen",
+            "temporary": "TEMPORARY",
+            "fence": _NO_FENCE,
+        }
+
+    def check(self) -> None:
+        """Do nothing: a session that ended has lost its lock, and can commit nothing."""
+
+    def begin(self) -> None:
+        self.connection.execute("BEGIN")
+
+    @contextmanager
+    def writing(self) -> Iterator[psycopg.Connection]:
+        yield self.connection
+
+    @contextmanager
+    def reading(self) -> Iterator[psycopg.Connection]:
+        yield self._reader
+
+    def close(self) -> None:
+        self._reader.close()
+        with suppress(psycopg.Error):
+            self.connection.rollback()
+            self.connection.execute("SELECT pg_advisory_unlock_all()")
+        self.connection.close()
+
+
+class _LeasedConnections:
+    def __init__(self, pool: StatePool, schema: str, fence: int, leases: Leases) -> None:
+        self._pool = pool
+        self._schema = schema
+        self._fence = fence
+        self._leases = leases
+        text = _FENCE.format(leases=LEASES, source=schema, number=fence)
+        self._begin = f"BEGIN; {text}".encode()
+        # Not temporary, since the next transaction has another session.
+        self.names = {"seen": f'"{schema}".seen', "temporary": "UNLOGGED", "fence": text}
+        self._current: psycopg.Connection | None = None
+
+    @property
+    def connection(self) -> psycopg.Connection:
+        assert self._current is not None, "it is used within a transaction"
+        return self._current
+
+    def begin(self) -> None:
+        self.check()
+        with self.writing() as connection:
+            cursor = connection.execute(self._begin)
+            cursor.nextset()
+            if cursor.fetchone() != (True,):
+                connection.execute("ROLLBACK")
+                raise LeaseLost(self._schema)
+
+    def check(self) -> None:
+        if self._leases.fence_of(self._schema) != self._fence:
+            raise LeaseLost(self._schema)
+
+    @contextmanager
+    def writing(self) -> Iterator[psycopg.Connection]:
+        connection = self._current or self._pool.take()
+        try:
+            yield connection
+        finally:
+            is_open = connection.info.transaction_status is not TransactionStatus.IDLE
+            self._current = connection if is_open and not connection.closed else None
+            if self._current is None:
+                self._pool.give(connection)
+
+    @contextmanager
+    def reading(self) -> Iterator[psycopg.Connection]:
+        connection = self._pool.take()
+        try:
+            yield connection
+        finally:
+            self._pool.give(connection)
+
+    def close(self) -> None:
+        if self._current is not None:
+            with suppress(psycopg.Error), self.writing() as connection:
+                connection.rollback()
+
+
 class PostgreSQLDatabase:
-    """The tables of a state; a `StateDatabase`. Both connections are in autocommit mode."""
+    """The tables of a state; a `StateDatabase`. All connections are in autocommit mode."""
 
     errors: tuple[type[Exception], ...] = (psycopg.Error,)
     is_local = False
 
     def __init__(
-        self,
-        writer: psycopg.Connection,
-        reader: psycopg.Connection,
-        schema: str,
-        incoming: Path | None,
+        self, connections: _Connections, schema: str, incoming: Path | None = None
     ) -> None:
         self.name = f"the state in PostgreSQL, schema {schema}"
-        self.connection = writer
-        self._reader = reader
-        self._tables = {
+        self._connections = connections
+        self._schema = schema
+        self._names = {
             "schema": f'"{schema}"',
             "facts": f'"{schema}".facts',
             "resources": f'"{schema}".resources',
-            "seen": "pg_temp.rsnotify_seen",
+            **connections.names,
         }
         self._parent = incoming
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         try:
-            with writer.transaction():
-                for statement in filter(str.strip, _SCHEMA.split(";")):
-                    self.execute(statement)
-                for column, kind in _ADDED.items():
-                    if self.execute(_HAS_COLUMN, (schema, column)).fetchone() is None:
-                        self.execute(f"ALTER TABLE {{resources}} ADD COLUMN {column} {kind}")
-                for statement in _INDEXES:
-                    self.execute(statement)
+            self.execute("BEGIN")
+            self._prepare()
+            self.execute("COMMIT")
         except BaseException:
-            reader.close()
+            connections.close()
             raise
 
+    def _prepare(self) -> None:
+        for statement in filter(str.strip, _SCHEMA.split(";")):
+            self.execute(statement)
+        rows = self.execute(_COLUMNS, (f'"{self._schema}".resources',))
+        columns = {column for (column,) in rows}
+        for column, kind in _ADDED.items():
+            if column not in columns:
+                self.execute(f"ALTER TABLE {{resources}} ADD COLUMN {column} {kind}")
+        for statement in _INDEXES:
+            self.execute(statement)
+        self.execute("DELETE FROM {seen}")
+
+    @property
+    def connection(self) -> psycopg.Connection:
+        return self._connections.connection
+
     def _sql(self, text: str) -> bytes:
-        return text.format_map(self._tables).replace("?", "%s").encode()
+        return text.format_map(self._names).replace("?", "%s").encode()
 
     def execute(self, sql: str, parameters: Sequence[object] = ()) -> Rows:
-        return cast(Rows, self.connection.execute(self._sql(sql), parameters or None))
+        if sql == "BEGIN":
+            self._connections.begin()
+            return cast(Rows, ())
+        with self._connections.writing() as connection:
+            return cast(Rows, connection.execute(self._sql(sql), parameters or None))
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[object]]) -> None:
-        with self.connection.cursor() as cursor:
+        with self._connections.writing() as connection, connection.cursor() as cursor:
             cursor.executemany(self._sql(sql), list(parameters))
 
     def read(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
-        return self._reader.execute(self._sql(sql), parameters or None).fetchall()
+        with self._connections.reading() as connection:
+            return connection.execute(self._sql(sql), parameters or None).fetchall()
 
     def savepoint(self) -> AbstractContextManager[Any]:
         return self.connection.transaction()
 
     def store_intent(self, record: bytes) -> None:
-        self.execute(_INTEND, (record,))
+        with self._connections.writing() as connection:
+            self._connections.check()
+            if connection.execute(self._sql(_INTEND), (record,)).rowcount != 1:
+                raise LeaseLost(self._schema)
 
     def read_intents(self) -> list[bytes]:
         rows = self.execute("SELECT value FROM {facts} WHERE name = 'intent'")
@@ -203,10 +485,6 @@ class PostgreSQLDatabase:
         return Path(self._folder.name)
 
     def close(self) -> None:
-        self._reader.close()
-        with suppress(psycopg.Error):
-            self.connection.rollback()
-            self.connection.execute("SELECT pg_advisory_unlock_all()")
-        self.connection.close()
+        self._connections.close()
         if self._folder is not None:
             self._folder.cleanup()

@@ -1,0 +1,267 @@
+"""Which Sources this process follows, of several processes that share a database.
+
+Each calls `FleetShare.beat` every `BEAT` seconds: it renews its leases, and takes or requests more.
+The tables are behind an interface, and the clock is given, so that a simulation can run any number
+of processes (docs/decisions/0044-sources-are-leased-in-their-database.md).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from random import Random
+from typing import NamedTuple, Protocol
+
+#: Seconds between two renewals.
+BEAT = 1.5
+#: Seconds without a renewal after which others remove a process, by the clock of the database.
+LEASE = 6.0
+#: Seconds after the beginning of a renewal for which it holds, by the clock of the process.
+HOLD = 5.0
+#: Seconds after an interruption in which a process removes no other.
+_QUIET = 3.0
+#: Renewals for which a Source stays without a lease until it is taken beyond the share.
+_PASSES = 3
+#: The part of its Sources that a process takes beyond its share at a time.
+_PART = 10
+
+
+class Lease(NamedTuple):
+    """Which member follows a Source, and which one has requested it.
+
+    The fence is a number that no other lease has.
+    """
+
+    owner: int
+    fence: int
+    wanted_by: int | None = None
+
+
+class Members(NamedTuple):
+    """The state of the tables at a renewal.
+
+    Args:
+        me: The number of this member; another than before if it had been removed.
+        names: The names of all members, by their numbers.
+        sharing: Those that take a share of the Sources, and have not expired.
+        has_expired: Whether there are members, or leases of members, to be removed.
+        version: A value that differs after each change of the leases.
+    """
+
+    me: int
+    names: Mapping[int, str]
+    sharing: frozenset[int]
+    has_expired: bool
+    version: object
+
+
+class LeaseTable(Protocol):
+    """The tables of members and leases; each method is one transaction."""
+
+    def renew(self, me: int | None, *, shares: bool) -> Members:
+        """Renew the row of a member, or add one, and return the members.
+
+        Args:
+            me: The member; None for a new one.
+            shares: Whether it takes a share of the Sources.
+        """
+
+    def leases(self) -> dict[str, Lease]:
+        """Return all leases, by the Source."""
+
+    def remove_expired(self) -> None:
+        """Remove the members that have not renewed for `LEASE` seconds, with their leases.
+
+        A transaction of such a member that is still open is ended; its lease may remain until the
+        next call.
+        """
+
+    def take(self, me: int, sources: Collection[str]) -> None:
+        """Add leases of Sources that have none."""
+
+    def request(self, me: int, owner: int, sources: Collection[str], count: int) -> None:
+        """Request so many of the Sources that another member follows and nobody has requested."""
+
+    def hand_over(self, me: int, sources: Collection[str]) -> None:
+        """End leases of a member: transfer each to the member that has requested it, if any."""
+
+    def leave(self, me: int) -> None:
+        """Remove a member with its leases."""
+
+
+def boot_clock() -> float:
+    """Return the seconds of a clock that also runs while the machine is suspended."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)  # Linux has it
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
+class FleetShare:
+    """The leases of one process. `beat` and `leave` block; the rest may be called in any thread.
+
+    Args:
+        table: The tables of members and leases.
+        shares: Whether it takes a share; otherwise everything that nobody follows.
+        clock: Returns seconds.
+        random: Decides which free Sources are taken.
+
+    Attributes:
+        listed: The Sources to be followed, by this process or another.
+        leases: All leases, as of the last beat.
+        names: The names of the members.
+        held: The fences of the Sources that this process may follow while `is_valid`.
+        requested: Those that it has to hand over.
+        superfluous: Those with a lease of this process that are not listed.
+    """
+
+    def __init__(
+        self,
+        table: LeaseTable,
+        *,
+        shares: bool = True,
+        clock: Callable[[], float] = boot_clock,
+        random: Random | None = None,
+    ) -> None:
+        self._table = table
+        self._shares = shares
+        self._clock = clock
+        self._me: int | None = None
+        self._random = random or Random()
+        self._renewed: float | None = None
+        self._quiet_until = 0.0
+        self._valid_until = float("-inf")
+        self._version: object = None
+        #: The beats for which there were Sources without a lease and no room in the share.
+        self._passed = 0
+        self.listed: frozenset[str] = frozenset()
+        self.leases: Mapping[str, Lease] = {}
+        self.names: Mapping[int, str] = {}
+        self.held: Mapping[str, int] = {}
+        self.requested: Collection[str] = ()
+        self.superfluous: Collection[str] = ()
+
+    @property
+    def is_valid(self) -> bool:
+        return self.seconds_left > 0
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds for which the last renewal holds."""
+        return self._valid_until - self._clock()
+
+    def fence_of(self, source: str) -> int | None:
+        """Return the fence with which this process may follow a Source; None if it may not."""
+        return self.held.get(source) if self.is_valid else None
+
+    def owner_of(self, source: str) -> str | None:
+        """Return the name of the process that follows a Source, if any."""
+        lease = self.leases.get(source)
+        return None if lease is None else self.names.get(lease.owner)
+
+    def beat(self) -> None:
+        """Renew the leases, and take or request Sources up to the share.
+
+        Raises:
+            StorageError: The database cannot be reached; the leases end if this continues.
+        """
+        began = self._clock()
+        members = self._table.renew(self._me, shares=self._shares)
+        if self._renewed is None or began - self._renewed >= LEASE:
+            self._quiet_until = began + _QUIET
+        if members.me != self._me or members.version != self._version:
+            self._me = members.me
+            self._read()
+            self._version = members.version
+        self.names = members.names
+        # What is held was read after the renewal, so it does not include what others took before.
+        self._renewed, self._valid_until = began, began + HOLD
+        if members.has_expired and began >= self._quiet_until:
+            self._table.remove_expired()
+            self._read()
+        if self._take(members) or self._request(members):
+            self._read()
+
+    def set_listed(self, sources: Iterable[str]) -> None:
+        self.listed = frozenset(sources)
+        self._version = None
+
+    def hand_over(self, sources: Collection[str]) -> None:
+        """End leases of Sources that this process does not follow any more."""
+        if self._me is not None and sources:
+            self._version = None
+            self.held = {one: fence for one, fence in self.held.items() if one not in sources}
+            self._table.hand_over(self._me, sources)
+
+    def stop_sharing(self) -> None:
+        """Take no more Sources, and renew the leases until they are handed over."""
+        self._shares = False
+        self.set_listed(())
+
+    def leave(self) -> None:
+        """End all leases, so that other processes follow at once."""
+        self.held = {}
+        if self._me is not None:
+            self._table.leave(self._me)
+            self._me = None
+
+    def _read(self) -> None:
+        leases = self._table.leases()
+        own = {source: one for source, one in leases.items() if one.owner == self._me}
+        self.requested = [source for source, one in own.items() if one.wanted_by is not None]
+        self.superfluous = [source for source in own if source not in self.listed]
+        self.held = {source: one.fence for source, one in own.items()}
+        self.leases = leases
+
+    def _take(self, members: Members) -> bool:
+        """Take Sources without a lease; return whether there were any to be taken."""
+        free = [source for source in self.listed if source not in self.leases]
+        if not free:
+            self._passed = 0
+            return False
+        assert self._me is not None
+        if not self._shares:
+            count = len(free)
+        else:
+            share = -(-len(self.listed) // max(1, len(members.sharing)))
+            count = share - len(self.held)
+            if count <= 0:
+                # Others have had the time to take them, and perhaps do not list them.
+                self._passed += 1
+                count = max(1, len(self.listed) // _PART) if self._passed > _PASSES else 0
+        if count <= 0:
+            return False
+        # Any of them, so that processes that take at the same time seldom take the same.
+        self._random.shuffle(free)
+        self._table.take(self._me, free[:count])
+        return True
+
+    def _request(self, members: Members) -> bool:
+        """Request Sources from members that have more than their share, if this one has less."""
+        if not self._shares:
+            return False
+        assert self._me is not None
+        processes = max(1, len(members.sharing))
+        least = len(self.listed) // processes
+        most = -(-len(self.listed) // processes)
+        staying = Counter(
+            one.owner
+            for one in self.leases.values()
+            if one.wanted_by is None and one.owner in members.sharing and one.owner != self._me
+        )
+        coming = len(self.held) + sum(one.wanted_by == self._me for one in self.leases.values())
+        before = coming
+        for share in (least, most):
+            for owner, count in staying.most_common():
+                wanted = min(share - coming, count - share)
+                if wanted > 0 and (listed := self._to_request(owner)):
+                    self._table.request(self._me, owner, listed, wanted)
+                    staying[owner] -= wanted
+                    coming += wanted
+        return coming > before
+
+    def _to_request(self, owner: int) -> list[str]:
+        return [
+            source
+            for source, one in self.leases.items()
+            if one.owner == owner and one.wanted_by is None and source in self.listed
+        ]

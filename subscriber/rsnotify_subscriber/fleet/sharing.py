@@ -1,0 +1,355 @@
+"""Follows the Sources of a file whose leases this process has.
+
+The leases of all Sources in one database are renewed together. A process that cannot renew them
+follows none, and reports all as failing. Each process reports the Sources that nobody follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from secrets import token_hex
+from socket import gethostname
+
+from rsnotify.errors import RsnotifyError
+from rsnotify.runtime.extensions import missing_package
+from rsnotify.runtime.tasks import cancel, wait_for_event
+from rsnotify_subscriber.events import Status
+from rsnotify_subscriber.fleet.configuration import SCHEMA, FleetConfiguration, FollowedSource
+from rsnotify_subscriber.fleet.fleet import Fleet, FleetReloader, FollowedSourceStatus, Phase
+from rsnotify_subscriber.fleet.leases import BEAT, HOLD, FleetShare
+from rsnotify_subscriber.storage.state_database import StateLocation
+from rsnotify_subscriber.subscriber import Subscriber
+
+logger = logging.getLogger("rsnotify.subscriber.fleet")
+
+#: Seconds between two beats while the Sources end, so that others follow them soon.
+_ENDING_BEAT = 0.3
+#: Seconds that a database may take to release the leases at the end.
+_LEAVE_PATIENCE = 3.0
+
+
+class SharedDatabase:
+    """The leases and connections for the Sources of one database.
+
+    Attributes:
+        sources: The Sources that are listed, by the schemas of their states.
+        share: The leases.
+        wake: Set when there is something to do before the next renewal.
+    """
+
+    def __init__(self, conninfo: str, *, shares: bool) -> None:
+        try:
+            from rsnotify_subscriber.fleet.lease_tables import PostgreSQLLeases
+            from rsnotify_subscriber.storage.postgresql import StatePool
+        except ImportError:
+            raise missing_package("a state in PostgreSQL", "postgresql") from None
+        # Unlike the number of a process, it is not used again.
+        session = f"rsnotify {token_hex(8)}"
+        self._pool = StatePool(conninfo, session)
+        self._table = PostgreSQLLeases(conninfo, f"{gethostname()}:{os.getpid()}", session)
+        self._worker = ThreadPoolExecutor(1, "rsnotify-leases")
+        self._error = ""
+        self.share = FleetShare(self._table, shares=shares)
+        self.sources: dict[str, FollowedSource] = {}
+        self.wake = asyncio.Event()
+
+    def location(self, source: FollowedSource) -> StateLocation:
+        from rsnotify_subscriber.storage.postgresql import LeasedState
+
+        return LeasedState(self._pool, schema_of(source), self.share)
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds after which to look at the leases again if they are not renewed."""
+        left = self.share.seconds_left
+        return left if left > 0 else HOLD
+
+    def fences(self) -> dict[str, int]:
+        """Return the fence of each Source that this process is to follow, by its schema."""
+        share = self.share
+        if not share.is_valid:
+            return {}
+        requested = set(share.requested)
+        return {schema: one for schema, one in share.held.items() if schema not in requested}
+
+    def unleased(self, wrong: Mapping[str, str]) -> dict[str, FollowedSourceStatus]:
+        """Return the statuses of Sources that nobody follows, as far as this process knows.
+
+        `wrong` is why some cannot be followed here, by their names.
+        """
+        is_valid, held, leases = self.share.is_valid, self.share.held, self.share.leases
+        found = {}
+        for schema, source in self.sources.items():
+            if is_valid and schema in leases:
+                error = wrong.get(source.title) if schema in held else None
+                if error is None:
+                    continue
+            else:
+                error = f"its lease is not renewed: {self._error}" if self._error else None
+            phase = Phase.WAITING if error is None else Phase.FAILED
+            found[source.title] = FollowedSourceStatus(phase, Status(), error, source.url)
+        return found
+
+    def submit(self, work: Callable[..., None], *arguments: object) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
+
+    def renew(self, ended: Collection[str] = ()) -> None:
+        """Renew the leases, after handing some over; an error is logged once."""
+        try:
+            self.share.hand_over(ended)
+            self.share.beat()
+            self._error = ""
+        except RsnotifyError as error:
+            if str(error) != self._error:
+                logger.warning("leases are not renewed: %s", error)
+            self._error = str(error)
+        except Exception:
+            logger.exception("leases are not renewed")
+
+    async def end(self) -> None:
+        """Release the leases, so that other processes follow at once."""
+        leaving = self.submit(self._leave)
+        self._worker.shutdown(wait=False)
+        await asyncio.wait({leaving}, timeout=_LEAVE_PATIENCE)
+
+    def _leave(self) -> None:
+        try:
+            self.share.leave()
+        except RsnotifyError as error:
+            logger.warning("leases were not released, and end in some seconds: %s", error)
+        self._table.close()
+        self._pool.close()
+
+
+def schema_of(source: FollowedSource) -> str:
+    return source.schema or SCHEMA
+
+
+class SharingReloader(FleetReloader):
+    """Makes a fleet follow the Sources of a configuration whose leases this process has.
+
+    Sources whose states are in folders are followed without a lease.
+
+    Args:
+        fleet: The fleet.
+        build: Returns the subscriber of a Source, whose state is in a folder or at a location.
+        configuration: The configuration.
+        once: Whether the fleet only catches up. Then it has all Sources, takes each lease that is
+            free, and reports the others as followed by another process.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        build: Callable[..., Subscriber],
+        configuration: FleetConfiguration,
+        *,
+        once: bool = False,
+    ) -> None:
+        self._once = once
+        self._databases: dict[str, SharedDatabase] = {}
+        #: By the name of a Source in the fleet, its settings, and the fence of its lease.
+        self._followed: dict[str, tuple[FollowedSource, int]] = {}
+        #: By their names, the Sources that are being removed from the fleet.
+        self._ending: dict[str, asyncio.Task[None]] = {}
+        #: Subscribers that were built to check their settings, and have not been used.
+        self._prepared: dict[str, Subscriber] = {}
+        #: By their names, why Sources with a lease cannot be followed here.
+        self._wrong: dict[str, str] = {}
+        #: The tasks that renew leases; None while it does not run.
+        self._tasks: dict[str, asyncio.Task[None]] | None = None
+        super().__init__(fleet, build, configuration)
+        self._assign(self._prepare(configuration, _shared(configuration)))
+        fleet.elsewhere = self._elsewhere
+        if not once:
+            fleet.unleased = self._unleased
+
+    def _own(self, configuration: FleetConfiguration) -> list[FollowedSource]:
+        return [one for one in configuration.sources if one.postgresql is None]
+
+    async def apply(self, configuration: FleetConfiguration) -> None:
+        before = {one.title: one for one in _shared(self.configuration)}
+        new = [one for one in _shared(configuration) if before.get(one.title) != one]
+        prepared = await asyncio.to_thread(self._prepare, configuration, new)
+        await super().apply(configuration)
+        self._assign(prepared)
+        if new:
+            logger.info("%d shared Sources are new or changed", len(new))
+
+    def _prepare(
+        self, configuration: FleetConfiguration, sources: list[FollowedSource]
+    ) -> dict[str, Subscriber]:
+        return {one.title: self._build_shared(configuration, one) for one in sources}
+
+    def _build_shared(
+        self, configuration: FleetConfiguration, source: FollowedSource
+    ) -> Subscriber:
+        return self._build(configuration, source, location=self._database(source).location(source))
+
+    def _database(self, source: FollowedSource) -> SharedDatabase:
+        assert source.postgresql is not None, "the state of a shared Source is in a database"
+        if source.postgresql not in self._databases:
+            found = SharedDatabase(source.postgresql, shares=not self._once)
+            self._databases[source.postgresql] = found
+        return self._databases[source.postgresql]
+
+    def _assign(self, prepared: dict[str, Subscriber]) -> None:
+        """Share the Sources of the configuration."""
+        listed: dict[str, dict[str, FollowedSource]] = defaultdict(dict)
+        for source in _shared(self.configuration):
+            assert source.postgresql is not None
+            listed[source.postgresql][schema_of(source)] = source
+        for conninfo, database in list(self._databases.items()):
+            database.sources = listed[conninfo]
+            database.share.set_listed(database.sources)
+            if self._once:
+                database.renew()
+            database.wake.set()
+        if self._once:
+            for title, subscriber in prepared.items():
+                self._fleet.add(title, subscriber)
+        else:
+            self._prepared = prepared
+        if self._tasks is not None:
+            self._begin(self._tasks)
+
+    def _unleased(self) -> dict[str, FollowedSourceStatus]:
+        return {
+            name: status
+            for database in self._databases.values()
+            for name, status in database.unleased(self._wrong).items()
+        }
+
+    def _elsewhere(self) -> dict[str, str]:
+        return {
+            source.title: owner
+            for database in self._databases.values()
+            for schema, source in database.sources.items()
+            if schema not in database.share.held
+            and (owner := database.share.owner_of(schema)) is not None
+        }
+
+    @asynccontextmanager
+    async def sharing(self) -> AsyncIterator[None]:
+        """Renew the leases and follow accordingly within the context; at its end, release them."""
+        tasks = self._tasks = {}
+        self._begin(tasks)
+        try:
+            yield
+        finally:
+            self._tasks = None
+            await cancel(tasks.values())
+        # Not after an error: a handler may still be running then, until its lease ends.
+        for database in self._databases.values():
+            await database.end()
+
+    def _begin(self, tasks: dict[str, asyncio.Task[None]]) -> None:
+        for conninfo, database in self._databases.items():
+            if conninfo not in tasks:
+                tasks[conninfo] = asyncio.create_task(self._keep(database))
+
+    async def _keep(self, database: SharedDatabase) -> None:
+        while True:
+            if self._fleet.is_stopping:
+                database.share.stop_sharing()
+            database.wake.clear()
+            work = database.submit(database.renew, self._ended(database))
+            while not (await asyncio.wait({work}, timeout=database.seconds_left))[0]:
+                await self._reconcile(database)  # the leases have ended
+            try:
+                await self._reconcile(database)
+            except Exception:
+                logger.exception("Sources are not followed according to their leases")
+            pause = _ENDING_BEAT if self._fleet.is_stopping else BEAT
+            await wait_for_event(database.wake, min(pause, database.seconds_left))
+
+    def _ended(self, database: SharedDatabase) -> list[str]:
+        """Return the schemas of Sources that are to be followed by others, and have ended here."""
+        share = database.share
+        leaving = {*share.requested, *share.superfluous} & share.held.keys()
+        if not leaving or self._once:
+            return []
+        over = self._fleet.ended
+        followed = self._followed_in(database)
+        busy = {schema_of(source) for title, source, _ in followed if title not in over}
+        return sorted(leaving - busy)
+
+    def _followed_in(self, database: SharedDatabase) -> Iterator[tuple[str, FollowedSource, int]]:
+        for title, (source, fence) in self._followed.items():
+            if self._database(source) is database:
+                yield title, source, fence
+
+    async def _reconcile(self, database: SharedDatabase) -> None:
+        """Follow the Sources with a valid lease, and no others."""
+        self._fleet.shared.wake()
+        if self._once or self._fleet.is_stopping:
+            return
+        fences = database.fences()
+        for title, source, fence in self._followed_in(database):
+            schema = schema_of(source)
+            if database.sources.get(schema) != source or fences.get(schema) != fence:
+                self._end(title, database)
+        new = [
+            source
+            for schema, source in database.sources.items()
+            if schema in fences and source.title not in self._followed
+        ]
+        if not new:
+            return
+        missing = [one for one in new if one.title not in self._prepared]
+        prepared = self._prepared
+        self._prepared = {}
+        prepared |= await asyncio.to_thread(self._prepare_sound, self.configuration, missing)
+        fences = database.fences()
+        for source in new:
+            schema = schema_of(source)
+            # Meanwhile the configuration or the leases may have changed.
+            is_current = database.sources.get(schema) == source and schema in fences
+            if is_current and source.title in prepared:
+                self._follow(source, fences[schema], prepared[source.title])
+
+    def _prepare_sound(
+        self, configuration: FleetConfiguration, sources: list[FollowedSource]
+    ) -> dict[str, Subscriber]:
+        """Return the subscribers of the Sources whose settings, or handlers, work."""
+        prepared = {}
+        for source in sources:
+            try:
+                prepared[source.title] = self._build_shared(configuration, source)
+                self._wrong.pop(source.title, None)
+            except RsnotifyError as error:
+                if self._wrong.get(source.title) != str(error):
+                    logger.error("%s", error)
+                self._wrong[source.title] = str(error)
+        return prepared
+
+    def _follow(self, source: FollowedSource, fence: int, subscriber: Subscriber) -> None:
+        if source.title not in self._fleet and not self._fleet.is_stopping:
+            self._followed[source.title] = source, fence
+            self._fleet.add(source.title, subscriber)
+
+    def _end(self, title: str, database: SharedDatabase) -> asyncio.Task[None]:
+        async def end() -> None:
+            await self._fleet.remove(title)
+            del self._followed[title], self._ending[title]
+            database.wake.set()
+
+        if title not in self._ending:
+            self._ending[title] = asyncio.create_task(end())
+        return self._ending[title]
+
+    async def _remove(self, name: str) -> None:
+        if name in self._followed:
+            await self._end(name, self._database(self._followed[name][0]))
+        else:
+            await super()._remove(name)
+
+
+def _shared(configuration: FleetConfiguration) -> list[FollowedSource]:
+    return [one for one in configuration.sources if one.postgresql is not None]
