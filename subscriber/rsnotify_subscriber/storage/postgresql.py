@@ -130,14 +130,14 @@ class PostgreSQLState:
             return PostgreSQLDatabase(own, self._schema, self._incoming)
 
     def _lock(self, writer: psycopg.Connection) -> None:
+        if writer.execute(_HAS_LEASES).fetchone() == (True,):
+            for (owner,) in writer.execute(_LEASED.encode(), (self._schema,)):
+                raise followed_elsewhere(self._schema, owner)
         # The connection that commits holds it, so that without the lock nothing can be committed.
         try:
             writer.execute(_PATIENCE)
             writer.execute(_LOCK, (self._schema,))
             writer.execute("RESET lock_timeout")
-            if writer.execute(_HAS_LEASES).fetchone() == (True,):
-                for (owner,) in writer.execute(_LEASED.encode(), (self._schema,)):
-                    raise followed_elsewhere(self._schema, owner)
         except psycopg.errors.LockNotAvailable:
             raise followed_elsewhere(self._schema) from None
 
