@@ -31,6 +31,8 @@ logger = logging.getLogger("rsnotify.subscriber.fleet")
 
 #: Seconds between two beats while the Sources end, so that others follow them soon.
 _ENDING_BEAT = 0.3
+#: How many leases are handed over in one transaction, which must not take long.
+_AT_ONCE = 1_000
 #: Seconds for which handlers are made before the leases are renewed again.
 _BUILD_PATIENCE = 1.0
 #: Seconds that a database may take to release the leases at the end.
@@ -265,7 +267,10 @@ class SharingReloader(FleetReloader):
             if self._fleet.is_stopping:
                 database.share.stop_sharing()
             database.wake.clear()
-            work = database.submit(database.renew, self._ended(database))
+            ended = self._ended(database)
+            work = database.submit(database.renew, ended[:_AT_ONCE])
+            if ended[_AT_ONCE:]:
+                database.wake.set()
             while not (await asyncio.wait({work}, timeout=database.seconds_left))[0]:
                 await self._reconcile(database)  # the leases have ended
             await self._reconcile(database)
