@@ -107,6 +107,7 @@ class Trial:
 
     async def rest(self, what: str) -> None:
         """Print the requests of all Sources while nothing changes."""
+        await asyncio.sleep(2 * POLL)  # a change, or a new process, is followed by more polls
         before, began = (await self.seen())["requests"], time.monotonic()
         await asyncio.sleep(REST)
         took = time.monotonic() - began
@@ -114,9 +115,8 @@ class Trial:
         each = Counter(one - other for one, other in zip(after, before, strict=True))
         total = sum(number * count for number, count in each.items())
         print(
-            f"  {what}: {total / took:.1f} requests/s, of each Source "
-            f"{min(each)} to {max(each)} in {took:.0f} s; one each {POLL:.0f} s are "
-            f"{self._count / POLL:.1f}/s",
+            f"  {what}: {total / took:.1f} requests/s, {min(each)} to {max(each)} of each Source "
+            f"in {took:.0f} s; one poll each {POLL:.0f} s makes {self._count / POLL:.1f}/s",
             flush=True,
         )
 

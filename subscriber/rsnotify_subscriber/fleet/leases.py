@@ -189,7 +189,8 @@ class FleetShare:
         """End leases of Sources that this process does not follow any more."""
         if self._me is not None and sources:
             self._version = None
-            self.held = {one: fence for one, fence in self.held.items() if one not in sources}
+            ended = set(sources)
+            self.held = {one: fence for one, fence in self.held.items() if one not in ended}
             self._table.hand_over(self._me, sources)
 
     def stop_sharing(self) -> None:

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from secrets import token_hex
 from socket import gethostname
+from time import monotonic
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.runtime.extensions import missing_package
@@ -30,6 +31,10 @@ logger = logging.getLogger("rsnotify.subscriber.fleet")
 
 #: Seconds between two beats while the Sources end, so that others follow them soon.
 _ENDING_BEAT = 0.3
+#: How many leases are handed over in one transaction, which must not take long.
+_AT_ONCE = 1_000
+#: Seconds for which handlers are made before the leases are renewed again.
+_BUILD_PATIENCE = 1.0
 #: Seconds that a database may take to release the leases at the end.
 _LEAVE_PATIENCE = 3.0
 
@@ -79,19 +84,18 @@ class SharedDatabase:
         return {schema: one for schema, one in share.held.items() if schema not in requested}
 
     def unleased(self, wrong: Mapping[str, str]) -> dict[str, FollowedSourceStatus]:
-        """Return the statuses of Sources that nobody follows, as far as this process knows.
+        """Return the statuses of Sources that no other process follows, for those not in the fleet.
 
         `wrong` is why some cannot be followed here, by their names.
         """
-        is_valid, held, leases = self.share.is_valid, self.share.held, self.share.leases
+        share, is_valid = self.share, self.share.is_valid
         found = {}
         for schema, source in self.sources.items():
-            if is_valid and schema in leases:
-                error = wrong.get(source.title) if schema in held else None
-                if error is None:
-                    continue
-            else:
-                error = f"its lease is not renewed: {self._error}" if self._error else None
+            if is_valid and schema in share.leases and schema not in share.held:
+                continue  # another process follows it
+            error = wrong.get(source.title)
+            if not is_valid and self._error:
+                error = f"its lease is not renewed: {self._error}"
             phase = Phase.WAITING if error is None else Phase.FAILED
             found[source.title] = FollowedSourceStatus(phase, Status(), error, source.url)
         return found
@@ -109,18 +113,20 @@ class SharedDatabase:
             if str(error) != self._error:
                 logger.warning("leases are not renewed: %s", error)
             self._error = str(error)
-        except Exception:
+        except Exception as error:
             logger.exception("leases are not renewed")
+            self._error = f"{type(error).__name__}: {error}"
 
-    async def end(self) -> None:
-        """Release the leases, so that other processes follow at once."""
-        leaving = self.submit(self._leave)
+    async def end(self, *, leave: bool) -> None:
+        """Close all connections; with `leave`, release the leases, for others to follow at once."""
+        ending = self.submit(self._end, leave)
         self._worker.shutdown(wait=False)
-        await asyncio.wait({leaving}, timeout=_LEAVE_PATIENCE)
+        await asyncio.wait({ending}, timeout=_LEAVE_PATIENCE)
 
-    def _leave(self) -> None:
+    def _end(self, leave: bool) -> None:
         try:
-            self.share.leave()
+            if leave:
+                self.share.leave()
         except RsnotifyError as error:
             logger.warning("leases were not released, and end in some seconds: %s", error)
         self._table.close()
@@ -240,14 +246,16 @@ class SharingReloader(FleetReloader):
         """Renew the leases and follow accordingly within the context; at its end, release them."""
         tasks = self._tasks = {}
         self._begin(tasks)
+        # Not after an error: a handler may still be running then.
+        leave = False
         try:
             yield
+            leave = True
         finally:
             self._tasks = None
             await cancel(tasks.values())
-        # Not after an error: a handler may still be running then, until its lease ends.
-        for database in self._databases.values():
-            await database.end()
+            for database in self._databases.values():
+                await database.end(leave=leave)
 
     def _begin(self, tasks: dict[str, asyncio.Task[None]]) -> None:
         for conninfo, database in self._databases.items():
@@ -259,13 +267,13 @@ class SharingReloader(FleetReloader):
             if self._fleet.is_stopping:
                 database.share.stop_sharing()
             database.wake.clear()
-            work = database.submit(database.renew, self._ended(database))
+            ended = self._ended(database)
+            work = database.submit(database.renew, ended[:_AT_ONCE])
+            if ended[_AT_ONCE:]:
+                database.wake.set()
             while not (await asyncio.wait({work}, timeout=database.seconds_left))[0]:
                 await self._reconcile(database)  # the leases have ended
-            try:
-                await self._reconcile(database)
-            except Exception:
-                logger.exception("Sources are not followed according to their leases")
+            await self._reconcile(database)
             pause = _ENDING_BEAT if self._fleet.is_stopping else BEAT
             await wait_for_event(database.wake, min(pause, database.seconds_left))
 
@@ -300,8 +308,10 @@ class SharingReloader(FleetReloader):
             for schema, source in database.sources.items()
             if schema in fences and source.title not in self._followed
         ]
-        if not new:
-            return
+        if new:
+            await self._begin_to_follow(new, database)
+
+    async def _begin_to_follow(self, new: list[FollowedSource], database: SharedDatabase) -> None:
         missing = [one for one in new if one.title not in self._prepared]
         prepared = self._prepared
         self._prepared = {}
@@ -313,19 +323,26 @@ class SharingReloader(FleetReloader):
             is_current = database.sources.get(schema) == source and schema in fences
             if is_current and source.title in prepared:
                 self._follow(source, fences[schema], prepared[source.title])
+            elif source.title not in self._wrong:
+                database.wake.set()  # the next one, after the leases were renewed
 
     def _prepare_sound(
         self, configuration: FleetConfiguration, sources: list[FollowedSource]
     ) -> dict[str, Subscriber]:
-        """Return the subscribers of the Sources whose settings, or handlers, work."""
-        prepared = {}
+        """Return the subscribers of Sources whose handlers work; if that takes long, of some."""
+        prepared: dict[str, Subscriber] = {}
+        began = monotonic()
         for source in sources:
+            if monotonic() - began > _BUILD_PATIENCE:
+                break
             try:
                 prepared[source.title] = self._build_shared(configuration, source)
                 self._wrong.pop(source.title, None)
-            except RsnotifyError as error:
+            except Exception as error:
+                # The handler is not ours, and the leases of the others must still be renewed.
+                unexpected = not isinstance(error, RsnotifyError)
                 if self._wrong.get(source.title) != str(error):
-                    logger.error("%s", error)
+                    logger.error("%s: %s", source.title, error, exc_info=unexpected)
                 self._wrong[source.title] = str(error)
         return prepared
 

@@ -65,6 +65,12 @@ SELECT pg_try_advisory_xact_lock_shared(hashtextextended('rsnotify {source}', 0)
 _NO_FENCE = "SELECT true AS holds"
 #: Members of fleets, and which of them follows a Source, by the schema of its state.
 MEMBERS, LEASES = "rsnotify_fleet.members", "rsnotify_fleet.leases"
+# Another role may have made them.
+_HAS_LEASES = """
+SELECT bool_and(has_schema_privilege(s.oid, 'USAGE') AND has_table_privilege(t.oid, 'SELECT'))
+    FROM pg_class AS t JOIN pg_namespace AS s ON s.oid = t.relnamespace
+    WHERE s.nspname = 'rsnotify_fleet' AND t.relname IN ('members', 'leases')
+"""
 _LEASED = f"""
 SELECT name FROM {LEASES} JOIN {MEMBERS} ON owner = id
     WHERE source = %s AND expires > clock_timestamp()
@@ -124,16 +130,14 @@ class PostgreSQLState:
             return PostgreSQLDatabase(own, self._schema, self._incoming)
 
     def _lock(self, writer: psycopg.Connection) -> None:
+        if writer.execute(_HAS_LEASES).fetchone() == (True,):
+            for (owner,) in writer.execute(_LEASED.encode(), (self._schema,)):
+                raise followed_elsewhere(self._schema, owner)
         # The connection that commits holds it, so that without the lock nothing can be committed.
         try:
             writer.execute(_PATIENCE)
             writer.execute(_LOCK, (self._schema,))
             writer.execute("RESET lock_timeout")
-            owner = None
-            if writer.execute("SELECT to_regclass(%s)", (LEASES,)).fetchone() != (None,):
-                owner = writer.execute(_LEASED.encode(), (self._schema,)).fetchone()
-            if owner is not None:
-                raise followed_elsewhere(self._schema, *owner)
         except psycopg.errors.LockNotAvailable:
             raise followed_elsewhere(self._schema) from None
 

@@ -199,6 +199,12 @@ WRONG = {
         '[[source]]\nurl = "https://a.example/"\n[[source]]\nurl = "https://b.example/"',
         "line 6: [[source]] https://b.example/: schema: https://a.example/ has its own there",
     ),
+    "a schema for two, of which one names it": (
+        '[defaults]\nhandler = "a:b"\npostgresql = ""\n'
+        '[[source]]\nurl = "https://a.example/"\n'
+        '[[source]]\nurl = "https://b.example/"\nschema = "rsnotify"',
+        "line 8: [[source]] https://b.example/: schema: https://a.example/ has its own there",
+    ),
     "a mirror where no file can be": (f'{SOURCE}dest = "x\\u0000y"',
         "line 4: [[source]] one: dest: it has to be the path of a file or folder"),
     "a name that is a table": (

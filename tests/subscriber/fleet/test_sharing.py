@@ -231,6 +231,38 @@ async def test_changes_of_the_file_move_leases_too(
         await waiting.until(lambda: peer.level() == {"s1", "s2"})
 
 
+class Fragile(aggregator.Aggregator):
+    """A handler that cannot always be made."""
+
+    broken = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        if self.broken:
+            raise RuntimeError("no room")
+
+
+async def test_a_lost_lease_ends_following_and_a_handler_that_cannot_be_made_is_reported(
+    many: Many, postgresql: str, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await many.start(2)
+    file = described(many, postgresql, *many.sources)
+    file.write_text(
+        file.read_text().replace(f"{aggregator.__name__}:Aggregator", f"{__name__}:Fragile")
+    )
+    async with Peer(load(file)).following() as peer:
+        await waiting.until(lambda: peer.level() == {"s0", "s1"})
+        monkeypatch.setattr(Fragile, "broken", True)
+        execute(postgresql, "DELETE FROM rsnotify_fleet.leases WHERE source = 'of_s0'")
+        await waiting.until(lambda: "no room" in (peer.fleet.status["s0"].error or ""))
+        assert peer.fleet.status["s0"].phase is Phase.FAILED
+        monkeypatch.setattr(Fragile, "broken", False)
+        many.sources["s0"].put("new", b"new")
+        await waiting.until(lambda: is_right(many, postgresql))
+        await waiting.until(lambda: peer.level() == {"s0", "s1"})
+    assert rows(postgresql, TWICE) == []
+
+
 async def test_sources_are_reported_as_failing_while_the_database_is_away(
     many: Many, tmp_path: Path, quick: None
 ) -> None:
