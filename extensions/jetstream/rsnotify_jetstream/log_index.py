@@ -65,7 +65,8 @@ class LogIndex:
             return Applied()
         log = self._logs.get(record.topic)
         existed = log is not None and log.position > 0
-        if record.after < self.last(record.topic) < record.position - record.number:
+        is_of_last_batch = log is not None and log.head == record.head
+        if record.after < self.last(record.topic) and not is_of_last_batch:
             return Applied(accepted=False)
         # The reset itself is no longer in the stream if the log was trimmed since.
         is_reset = log is not None and record.reset > log.reset
@@ -190,11 +191,12 @@ def _page(entries: LogColumns, numbers: Iterable[int]) -> list[int]:
 class _TopicIndex:
     """The log of one topic; without a position, a log that was deleted."""
 
-    __slots__ = ("entries", "position", "received", "reset", "through")
+    __slots__ = ("entries", "head", "position", "received", "reset", "through")
 
     def __init__(self, reset: int = 0) -> None:
         self.entries = LogColumns()
         self.position = 0
+        self.head = 0
         self.reset = reset
         self.through = 0
         self.received = 0
@@ -205,7 +207,8 @@ class _TopicIndex:
         self.entries.add(record)
         latest = max(record.until, record.through)
         self.through = latest if self.position == 0 else max(self.through, latest)
-        self.position, self.received = record.position, record.received
+        self.position, self.head = record.position, record.head
+        self.received = record.received
         return replaced
 
     def _replaced(self, record: LogRecord) -> int | None:

@@ -85,6 +85,11 @@ class LogRecord(Struct, frozen=True, gc=False):
     reset: int = 0
     number: int = 0
 
+    @property
+    def head(self) -> int:
+        """The position of the first record of its batch."""
+        return self.position - self.number
+
 
 class Place(Struct, frozen=True):
     """Where a new record belongs in a log, as `LogRecord` has it."""

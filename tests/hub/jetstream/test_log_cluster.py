@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
+from rsnotify_jetstream import jetstream_log
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock
 from tests.hub.jetstream.callbacks import callback_ports
@@ -82,8 +83,10 @@ async def test_a_batch_whose_server_is_killed_in_the_middle_is_stored_once(
 
 
 async def test_what_is_acknowledged_survives_a_restart_of_all_servers(
-    cluster: NatsCluster, three_copies: NatsSettings, clock: Clock
+    cluster: NatsCluster, three_copies: NatsSettings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
+    # Many appends fail, of which some are stored nevertheless, and are repeated.
+    monkeypatch.setattr(jetstream_log, "APPEND_SECONDS", 0.5)
     async with loaded(three_copies, clock, count=2, topics=2) as load:
         await load.reached(50)
         cluster.stop()
