@@ -33,6 +33,9 @@ sys.dont_write_bytecode = False
 _MEMORY, _ENOUGH = "/dev/shm", 2_000_000_000
 if os.path.isdir(_MEMORY) and shutil.disk_usage(_MEMORY).free > _ENOUGH:
     tempfile.tempdir = _MEMORY
+# Where a release tool installed it, `jsonschema` imports it and builds 39 parsers, in each worker,
+# for formats that no test checks.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 watchdog.start()
 reserved_names.refuse()
 fork_server.start()
