@@ -79,7 +79,7 @@ class DeliveryScheduler:
         self._quick: FairQueue[DeliverySlot] = FairQueue(quick)
         self._slow: FairQueue[DeliverySlot] = FairQueue(slow)
         self._check: asyncio.TimerHandle | None = None
-        self._expiry: asyncio.TimerHandle | None = None
+        self.expiry: asyncio.TimerHandle | None = None
         self._closed = False
 
     def submit(self, host: str, start: Starter, *, slow: bool = False) -> DeliverySlot:
@@ -89,18 +89,13 @@ class DeliveryScheduler:
         `run` later, or calls `run`. It must not raise.
         """
         queue = self._slow if slow else self._quick
-        slot = DeliverySlot(host, start, queue, self)
-        if not self._closed and queue.has_capacity(host):
-            self._start(slot)
+        slot = DeliverySlot(host, start, queue, self, self._loop.time())
+        if not self._closed and queue.start_if_possible(slot, slot.began):
+            start(slot)
         else:
             queue.add(slot)
             self._schedule_check()
         return slot
-
-    def _start(self, slot: DeliverySlot) -> None:
-        slot.began = now = self._loop.time()
-        slot.queue.start(slot, now)
-        slot.start(slot)
 
     def run(self, slot: DeliverySlot, work: Coroutine[Any, Any, None]) -> None:
         """Do the work of a started request in a task, and release its slot at the end."""
@@ -122,7 +117,7 @@ class DeliveryScheduler:
         queue.remove(slot)
         if slot.ended is not None and not slot.ended.done():
             slot.ended.set_result(None)
-        if queue.has_waiting():
+        if queue.has_waiting:
             self._start_waiting(queue)
 
     def cancel(self, slot: DeliverySlot) -> None:
@@ -135,12 +130,14 @@ class DeliveryScheduler:
 
     def _start_waiting(self, queue: FairQueue[DeliverySlot]) -> None:
         while not self._closed and (slot := queue.pop()) is not None:
-            self._start(slot)
+            slot.began = self._loop.time()
+            queue.start(slot, slot.began)
+            slot.start(slot)
         if self._check is None:
             self._schedule_check()
 
     def _schedule_check(self) -> None:
-        if self._check is None and self._quick.has_waiting():
+        if self._check is None and self._quick.has_waiting:
             due = self._loop.time() + self._quick_seconds
             self._check = self._loop.call_at(due, self._clear_quick_queue, due)
 
@@ -155,20 +152,18 @@ class DeliveryScheduler:
 
     def _demote(self, slot: DeliverySlot, now: float) -> None:
         """Move a request to the slow queue, or end it if that is full."""
-        if self._slow.has_capacity(slot.host):
+        if self._slow.start_if_possible(slot, now):
             self._quick.remove(slot)
             slot.queue = self._slow
-            self._slow.start(slot, now)
         else:
             slot.expire()
 
     def schedule_expiry(self, began: float) -> None:
-        """Expire watched requests, of which this is the first that began, when its time is up."""
-        if self._expiry is None:
-            self._expiry = self._loop.call_at(began + self.seconds, self._expire)
+        """Expire watched requests, the first of which has begun now, when its time is up."""
+        self.expiry = self._loop.call_at(began + self.seconds, self._expire)
 
     def _expire(self) -> None:
-        self._expiry = None
+        self.expiry = None
         late = self._loop.time() - self.seconds
         watched = [each for each in self._running() if each.is_watched]
         for slot in watched:
@@ -189,8 +184,8 @@ class DeliveryScheduler:
         if self._check is not None:
             self._check.cancel()
         await self.finish(self._running(), seconds)
-        if self._expiry is not None:
-            self._expiry.cancel()
+        if self.expiry is not None:
+            self.expiry.cancel()
 
     async def finish(self, running: Sequence[DeliverySlot], seconds: float) -> None:
         """Wait until some started requests have ended, and cancel what runs after some seconds."""
@@ -218,12 +213,11 @@ class DeliverySlot:
     Attributes:
         task: Does its work, if it needs a task.
         ended: Resolved when it has ended, if `DeliveryScheduler.close` waits for that.
-        began: When its last request began, by the clock of the event loop.
+        began: When its last request began or it was submitted, by the clock of the event loop.
     """
 
     task: asyncio.Task[None] | None = None
     ended: asyncio.Future[None] | None = None
-    began = 0.0
     _request: CallbackRequest | None = None
     _done: Done | None = None
     _timeout: asyncio.Timeout | None = None
@@ -234,10 +228,12 @@ class DeliverySlot:
         start: Starter,
         queue: FairQueue[DeliverySlot],
         scheduler: DeliveryScheduler,
+        now: float,
     ) -> None:
         self.host = host
         self.start = start
         self.queue = queue
+        self.began = now
         self._scheduler = scheduler
 
     async def limit(self, request: Coroutine[Any, Any, Answer]) -> Answer:
@@ -260,7 +256,8 @@ class DeliverySlot:
         `done` receives what `complete` receives, or an error that says that the time was up.
         """
         self._request, self._done = request, done
-        self._scheduler.schedule_expiry(self.began)
+        if self._scheduler.expiry is None:
+            self._scheduler.schedule_expiry(self.began)
 
     def complete(self, outcome: HttpReply | Exception) -> None:
         """Report the outcome of a watched request."""
@@ -337,9 +334,12 @@ class FairQueue(Generic[T]):
     def _has_share(self, host: str) -> bool:
         return self._running_hosts.get(host, 0) < self._per_host
 
-    def has_capacity(self, host: str) -> bool:
-        running = self._running_hosts.get(host, 0)
-        return running < self._per_host and len(self._running) < self._count
+    def start_if_possible(self, item: T, now: float) -> bool:
+        """Count an item as running if there is capacity; return whether there is."""
+        if len(self._running) >= self._count or not self._has_share(item.host):
+            return False
+        self.start(item, now)
+        return True
 
     def start(self, item: T, now: float) -> None:
         """Count an item as running since `now`, in seconds of any monotonic clock."""
@@ -365,6 +365,7 @@ class FairQueue(Generic[T]):
             if self._waiting and (full or item.host in self._waiting):
                 yield item
 
+    @property
     def has_waiting(self) -> bool:
         return bool(self._waiting)
 

@@ -117,8 +117,13 @@ class DeliverySender:
             wait = self.failures.remaining_wait(delivery, now or self.clock())
         if wait > 0:
             self._retry_in(delivery, wait)
-        else:
-            self._submit(delivery)
+            return
+        is_retry = delivery.failures > 0
+        self.statistics.retries += is_retry
+        delivery.retry_at = None
+        delivery.slot = self.scheduler.submit(
+            delivery.authority, partial(self._start, delivery), slow=is_retry
+        )
 
     def is_behind(self, delivery: Delivery) -> bool:
         subscription = delivery.subscription
@@ -168,14 +173,6 @@ class DeliverySender:
         return ended
 
     # One attempt.
-
-    def _submit(self, delivery: Delivery) -> None:
-        is_retry = delivery.failures > 0
-        self.statistics.retries += is_retry
-        delivery.retry_at = None
-        delivery.slot = self.scheduler.submit(
-            delivery.authority, partial(self._start, delivery), slow=is_retry
-        )
 
     def _start(self, delivery: Delivery, slot: DeliverySlot) -> None:
         try:
@@ -238,7 +235,10 @@ class DeliverySender:
                 wait = self._log_fault(delivery)
             delivery.slot = None
             self.scheduler.release(slot)
-            self._continue(delivery, wait)
+            if wait:
+                self._continue(delivery, wait)
+            else:
+                self.wake(delivery)
 
     async def _attempt(
         self,
