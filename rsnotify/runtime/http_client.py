@@ -7,14 +7,13 @@ too. The rest of a body is read and dropped, so that the connection can be used 
 on the bytes of a response covers everything: heads, 1xx responses before them, chunk extensions,
 trailers and bodies.
 
-Requests are written to the socket of the transport directly, which costs a tenth less. That is
-permitted only while the transport is neither closing nor has data of its own to write.
+A parser takes more memory than the rest of a connection. So a connection borrows one for the time
+from the first byte of a response to its last, which mostly arrive together.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol, cast
@@ -24,15 +23,6 @@ from msgspec import Struct
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.runtime.tasks import settle
-
-_SOCKETS_ARE_FILES = os.name == "posix"
-
-
-def descriptor_of(transport: asyncio.BaseTransport) -> int:
-    """Return the file descriptor of a transport's socket; -1 where sockets are no files."""
-    socket = transport.get_extra_info("socket") if _SOCKETS_ARE_FILES else None
-    return -1 if socket is None else socket.fileno()
-
 
 #: The bytes of one response after which its connection is aborted.
 ANSWER_BYTES = 64 * 1024
@@ -78,7 +68,6 @@ class ResponseReader:
     """Reads the responses of one connection, one after another.
 
     Attributes:
-        begun: Whether any byte of the current response has arrived.
         status: Its status; 0 while unknown.
         size: How many bytes of it have arrived.
         complete: Whether all of it has arrived.
@@ -94,11 +83,11 @@ class ResponseReader:
 
     def start(self) -> None:
         """Expect the response to a new request."""
-        self.begun = self.complete = self.reusable = False
+        self.complete = self.reusable = False
         self.status = self.size = self._interim = 0
         self._retry_after = self._excerpt = b""
 
-    def feed(self, data: bytes | memoryview) -> None:
+    def feed(self, data: bytes) -> None:
         """Parse bytes that have arrived.
 
         Raises:
@@ -107,7 +96,6 @@ class ResponseReader:
         """
         if self.size > (ANSWER_BYTES if self.status else HEAD_BYTES):
             raise NoReply("answers with too many bytes")
-        self.begun = True
         self.size += len(data)
         try:
             self._parser.feed_data(data)
@@ -200,10 +188,6 @@ EXCERPT_SECONDS = 1.0
 
 _ENDED = "ends the connection without an answer"
 
-# All connections read into one buffer, which is parsed before the next read: allocating a buffer
-# for each read would cost more than the read itself.
-_BUFFER = memoryview(bytearray(64 * 1024))
-
 #: Receives the outcome of a request.
 Done = Callable[[HttpReply | Exception], None]
 
@@ -217,6 +201,12 @@ class HttpOrigin(NamedTuple):
 
 
 class ConnectionOwner(Protocol):
+    def lend_reader(self) -> ResponseReader:
+        """Return a reader that expects a response, and which `return_reader` may follow."""
+
+    def return_reader(self, reader: ResponseReader) -> None:
+        """Take back a reader that has read a whole response."""
+
     def keep(self, connection: HttpConnection) -> None: ...
 
     def drain(self, connection: HttpConnection) -> None:
@@ -226,16 +216,25 @@ class ConnectionOwner(Protocol):
         """Forget a connection that has ended."""
 
 
-class HttpConnection(asyncio.BufferedProtocol):
-    def __init__(
-        self, origin: HttpOrigin, owner: ConnectionOwner, reader: ResponseReader | None = None
-    ) -> None:
+class HttpConnection(asyncio.Protocol):
+    __slots__ = (
+        "_busy",
+        "_done",
+        "_excerpt_timer",
+        "_loop",
+        "_owner",
+        "_reader",
+        "_transport",
+        "_used",
+        "origin",
+    )
+
+    def __init__(self, origin: HttpOrigin, owner: ConnectionOwner) -> None:
         self.origin = origin
         self._owner = owner
-        self._reader = ResponseReader() if reader is None else reader
+        self._reader: ResponseReader | None = None  # set while a response is incomplete
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._descriptor = -1  # for direct writes; -1 if the transport must be used
         self._done: Done | None = None
         self._busy = False
         self._used = False
@@ -251,25 +250,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         if transport is None or transport.is_closing():
             return False
         self._busy = True
-        self._reader.start()
         self._done = done
-        data = head + body
-        sent = self._write(data)
-        if sent != len(data):
-            transport.write(memoryview(data)[sent:])
+        transport.write(head + body)
         return True
-
-    def _write(self, data: bytes) -> int:
-        """Write as much to the socket as it accepts; the transport must write the rest."""
-        if self._descriptor == -1:
-            return 0
-        try:
-            sent = os.write(self._descriptor, data)
-        except OSError:  # the transport will have it, too
-            sent = 0
-        if sent != len(data):
-            self._descriptor = -1  # nothing may overtake the rest
-        return sent
 
     async def request(self, head: bytes, body: bytes = b"") -> HttpReply:
         """Send a request, and return the reply, or raise what `send` reports."""
@@ -287,7 +270,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     @property
     def received(self) -> int:
         """How many bytes of the current response have arrived."""
-        return self._reader.size
+        return 0 if self._reader is None else self._reader.size
 
     def cancel(self) -> None:
         self._done = None
@@ -307,49 +290,49 @@ class HttpConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A cast, since uvloop's transports do not inherit from asyncio's.
         self._transport = cast(asyncio.Transport, transport)
-        if not self.origin.secure:
-            self._descriptor = descriptor_of(transport)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return _BUFFER
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
         if not self._busy:
             self.abort()  # a response without a request
             return
+        reader = self._reader
+        if reader is None:
+            reader = self._reader = self._owner.lend_reader()
         try:
-            self._reader.feed(_BUFFER[:nbytes])
+            reader.feed(data)
         except NoReply as error:
             self.abort()
-            self._settle(self._reader.rest() or error)
+            self._settle(reader.rest() or error)
             return
-        reply = self._reader.reply()
-        if self._reader.complete:
-            self._end_response()
+        reply = reader.reply()
+        if reader.complete:
+            self._busy = False
+            self._used = True
+            if reader.reusable:
+                self._reader = None
+                self._owner.return_reader(reader)
+                self._owner.keep(self)
+            else:
+                self.abort()
         elif reply is None:
-            self._wait_for_excerpt()
+            self._wait_for_excerpt(reader)
         elif self._done is not None:
             self._owner.drain(self)
         if reply is not None:
             self._settle(reply)
 
-    def _wait_for_excerpt(self) -> None:
-        reader = self._reader
+    def _wait_for_excerpt(self, reader: ResponseReader) -> None:
         if reader.waits_for_excerpt and reader.status and self._excerpt_timer is None:
             self._excerpt_timer = self._loop.call_later(EXCERPT_SECONDS, self._end_excerpt)
 
     def _end_excerpt(self) -> None:
         self.abort()
-        if (reply := self._reader.rest()) is not None:
+        if (reply := self._rest()) is not None:
             self._settle(reply)
 
-    def _end_response(self) -> None:
-        self._busy = False
-        self._used = True
-        if self._reader.reusable:
-            self._owner.keep(self)
-        else:
-            self.abort()
+    def _rest(self) -> HttpReply | None:
+        """Return the incomplete response as far as it is known."""
+        return None if self._reader is None else self._reader.rest()
 
     def _settle(self, outcome: HttpReply | Exception) -> None:
         """Report the outcome of the request; the next one may be sent within this call."""
@@ -364,10 +347,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport = None
         self._busy = False
         self._owner.lost(self)
-        self._settle(self._reader.rest() or self._reason(error))
+        self._settle(self._rest() or self._reason(error))
 
     def _reason(self, error: Exception | None) -> Exception:
-        if self._used and not self._reader.begun:
+        if self._used and self._reader is None:
             return StaleConnection(_ENDED)
         return error or NoReply(_ENDED)
 
@@ -394,7 +377,10 @@ class ConnectionPool:
         most: int = IDLE,
         per_origin: int = IDLE_PER_ORIGIN,
         seconds: float = IDLE_SECONDS,
+        reader: type[ResponseReader] = ResponseReader,
     ) -> None:
+        self._new_reader = reader
+        self._spare: ResponseReader | None = None
         self._most = most
         self._per_origin = per_origin
         self._seconds = seconds
@@ -414,11 +400,17 @@ class ConnectionPool:
         found = self._origins.get(origin)
         if not found:
             return None
-        connection = found.pop()
-        if not found:
-            del self._origins[origin]
+        connection = found.pop()  # `lost` removes the list, if it stays empty
         del self._idle[connection]
         return connection
+
+    def lend_reader(self) -> ResponseReader:
+        reader, self._spare = self._spare, None
+        return reader or self._new_reader()
+
+    def return_reader(self, reader: ResponseReader) -> None:
+        reader.start()
+        self._spare = reader
 
     def keep(self, connection: HttpConnection) -> None:
         self._draining.pop(connection, None)
@@ -440,11 +432,11 @@ class ConnectionPool:
 
     def lost(self, connection: HttpConnection) -> None:
         self._draining.pop(connection, None)
+        others = self._origins.get(connection.origin, [])
         if self._idle.pop(connection, None) is not None:
-            others = self._origins[connection.origin]
             others.remove(connection)
-            if not others:
-                del self._origins[connection.origin]
+        if not others:
+            self._origins.pop(connection.origin, None)
 
     def _abort(self, connection: HttpConnection) -> None:
         self.lost(connection)

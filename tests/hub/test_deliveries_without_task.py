@@ -9,7 +9,7 @@ import pytest
 
 from rsnotify_hub.subscriptions import DeliveryState
 from rsnotify_hub.websub.delivery import Delivery
-from rsnotify_hub.websub.scheduler import Deadlines, DeliveryScheduler
+from rsnotify_hub.websub.scheduler import DeliveryScheduler
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import Callback, Clock, fragment
 from tests.hub.posting.servers import CLOSE, OK, serving
@@ -73,7 +73,7 @@ async def test_a_delivery_that_takes_too_long_has_failed(
     scheduler = DeliveryScheduler(1000)
     async with opened_channel(tmp_path, clock, scheduler, retry_seconds=600) as deliveries:
         delivery = await deliveries.delivered(callback)
-        monkeypatch.setattr(scheduler, "_deadlines", Deadlines(0.05))
+        monkeypatch.setattr(scheduler, "seconds", 0.05)
         callback.open.clear()
         await deliveries.publish(2)
         await deliveries.until(lambda: delivery.failures == 1)

@@ -24,6 +24,7 @@ which encodes them in a thread.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from abc import ABC, abstractmethod
@@ -34,7 +35,6 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
-from rsnotify.runtime.http_client import descriptor_of
 from rsnotify.selection import PushSelection
 from rsnotify_hub.config.configuration import WebSocketConfig
 from rsnotify_hub.fragments import Fragment
@@ -48,6 +48,9 @@ log = logging.getLogger("rsnotify.hub.live")
 
 #: How long a subscriber that was cut off has to read what its transport holds, in seconds.
 CUT_OFF_SECONDS = 10.0
+
+
+_SOCKETS_ARE_FILES = os.name == "posix"
 
 
 class LiveChannel(DeliveryChannel):
@@ -207,7 +210,7 @@ class Audience:
         if member.connection.is_paused or member.connection.replay_lock is not None:
             self.slow.add(member)
         else:
-            self.quick[member] = descriptor_of(member.connection.transport)
+            self.quick[member] = _descriptor_of(member.connection.transport)
 
     def sent_to(self, member: LiveSubscriber) -> int:
         is_member = member in self.quick or member in self.slow
@@ -228,6 +231,12 @@ class Audience:
                 sent = 0
             if sent != size:
                 _write_rest(member.connection, data, sent)
+
+
+def _descriptor_of(transport: asyncio.BaseTransport) -> int:
+    """Return the file descriptor of a transport's socket; -1 where sockets are no files."""
+    socket = transport.get_extra_info("socket") if _SOCKETS_ARE_FILES else None
+    return -1 if socket is None else socket.fileno()
 
 
 def _write_rest(connection: LiveConnection, data: bytes, sent: int) -> None:

@@ -42,6 +42,7 @@ class GroupCommit:
         self._database = database
         self._loop = asyncio.get_running_loop()
         self._batches: SimpleQueue[_Batch | None] = SimpleQueue()
+        self._has_ended = False
         self._thread = Thread(target=self._write, name="hub-writer", daemon=True)
         self._thread.start()
         self._waiting: _Batch = []
@@ -56,7 +57,7 @@ class GroupCommit:
             A future of its result, done once it is durable. If the database fails, StorageError,
             and nothing of the transaction is kept; if the operation fails, its error.
         """
-        if not self._thread.is_alive():
+        if self._has_ended:
             raise StorageError("the hub's data is closed")
         future: asyncio.Future[T] = self._loop.create_future()
         self._waiting.append((operation, future))
@@ -76,9 +77,12 @@ class GroupCommit:
 
     def _write(self) -> None:
         """Run one transaction after another, in a thread."""
-        while (batch := self._batches.get()) is not None:
-            results = self._run([operation for operation, _ in batch])
-            self._loop.call_soon_threadsafe(self._finish, batch, results)
+        try:
+            while (batch := self._batches.get()) is not None:
+                results = self._run([operation for operation, _ in batch])
+                self._loop.call_soon_threadsafe(self._finish, batch, results)
+        finally:
+            self._has_ended = True
 
     def _run(self, operations: list[Operation[Any]]) -> list[_Result]:
         try:
@@ -159,7 +163,6 @@ CREATE UNIQUE INDEX IF NOT EXISTS fragment_digest ON fragment (topic, digest);
 -- Both contain the position, since every index of SQLite contains the row's id.
 CREATE INDEX IF NOT EXISTS fragment_topic ON fragment (topic);
 CREATE INDEX IF NOT EXISTS fragment_until ON fragment (topic, until);
-CREATE INDEX IF NOT EXISTS fragment_whole ON fragment (topic) WHERE whole;
 CREATE TABLE IF NOT EXISTS subscription (
     topic TEXT NOT NULL,
     callback TEXT NOT NULL,

@@ -202,7 +202,10 @@ class WebSocketPublication(WebSocketRole):
             self._failure = self._failure or refusal
         elif self._failure is None:
             self._durable = until
-        self._schedule()
+        if self._in_flight or self._is_scheduled:
+            self._schedule()
+        else:
+            self._continue()  # no other acknowledgement can be part of this one
 
     def _acknowledge(self) -> None:
         if self._durable is None or self.connection.is_paused:

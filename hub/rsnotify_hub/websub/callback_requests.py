@@ -27,6 +27,7 @@ from rsnotify.format.signatures import SigningKey
 from rsnotify.runtime.dialing import Dialer, any_socket
 from rsnotify.runtime.http_client import (
     ConnectionPool,
+    Done,
     HttpConnection,
     HttpOrigin,
     HttpReply,
@@ -114,36 +115,30 @@ class CallbackRequests:
         self._clock = clock
 
     def begin(
-        self,
-        subscription: Subscription,
-        body: bytes,
-        content_type: str,
-        done: Callable[[Answer | None], None],
+        self, target: CallbackTarget, topic: str, body: bytes, content_type: str, done: Done
     ) -> HttpConnection | None:
         """POST a notification without a task, if a connection is kept for it.
 
-        `done` is called once, later, with the answer; or with None if the connection had already
-        ended, so that `deliver` must make the request.
+        `done` is called once, later, with the outcome, of which `answer` makes an answer.
 
         Returns:
             The connection, with which the request can be cancelled; None if nothing was sent, and
             `deliver` must be used.
         """
-
-        def settle(outcome: HttpReply | Exception) -> None:
-            if isinstance(outcome, HttpReply):
-                done(self._answer(outcome))
-            else:
-                done(None if isinstance(outcome, StaleConnection) else _no_reply(outcome))
-
-        try:
-            origin, head = self._request(subscription, body, content_type)
-        except ValueError:
-            return None
-        connection = self.pool.acquire(origin)
-        if connection is None or not connection.send(head, body, settle):
+        head = self._head(target, topic, body, content_type)
+        connection = self.pool.acquire(target.origin)
+        if connection is None or not connection.send(head, body, done):
             return None
         return connection
+
+    def answer(self, outcome: HttpReply | Exception) -> Answer | None:
+        """Return the answer to a request that `begin` has sent.
+
+        It is None if the connection had already ended, so that `deliver` must make the request.
+        """
+        if isinstance(outcome, HttpReply):
+            return self._answer(outcome)
+        return None if isinstance(outcome, StaleConnection) else _no_reply(outcome)
 
     async def deliver(
         self,
@@ -159,8 +154,9 @@ class CallbackRequests:
             NotOwner: `is_allowed` returned False when it would have been sent.
         """
         try:
-            origin, head = self._request(subscription, body, content_type)
-            reply = await self._post(origin, head, body, is_allowed)
+            target = self.target(subscription)
+            head = self._head(target, subscription.topic, body, content_type)
+            reply = await self._post(target.origin, head, body, is_allowed)
         except (NoReply, Unreachable, OSError, ValueError) as error:
             return _no_reply(error)
         return self._answer(reply)
@@ -199,15 +195,18 @@ class CallbackRequests:
             raise Unreachable from error
         return connection
 
-    def _request(
-        self, subscription: Subscription, body: bytes, content_type: str
-    ) -> tuple[HttpOrigin, bytes]:
-        endpoint, key = _target(subscription.callback, subscription.secret, self._method)
-        common = notification_head(subscription.topic, self._hub_url, content_type, len(body))
-        if key is None:
-            return endpoint.origin, endpoint.opening + common + b"\r\n"
-        signature = f"X-Hub-Signature: {key.sign(body)}\r\n\r\n".encode()  # WebSub §7.1
-        return endpoint.origin, endpoint.opening + common + signature
+    def target(self, subscription: Subscription) -> CallbackTarget:
+        """Return what all deliveries to a subscription share; ValueError if it has no URL."""
+        secret = subscription.secret
+        key = None if secret is None else SigningKey(secret, self._method)
+        return CallbackTarget(*endpoint_of(subscription.callback), secret, key)
+
+    def _head(self, target: CallbackTarget, topic: str, body: bytes, content_type: str) -> bytes:
+        common = notification_head(topic, self._hub_url, content_type, len(body))
+        if target.key is None:
+            return target.opening + common + b"\r\n"
+        signature = f"X-Hub-Signature: {target.key.sign(body)}\r\n\r\n"  # WebSub §7.1
+        return target.opening + common + signature.encode()
 
     async def get(self, url: str, *, limit: int) -> Answer:
         """GET a callback with a query (WebSub §5.2, §5.3); keep one byte more than the limit."""
@@ -264,14 +263,13 @@ class CallbackEndpoint(NamedTuple):
     opening: bytes
 
 
-# As many as the subscriptions of a large hub: a smaller cache that is used in order never hits.
-@lru_cache(maxsize=32_768)
-def _target(
-    callback: str, secret: str | None, method: str
-) -> tuple[CallbackEndpoint, SigningKey | None]:
-    """Return what the deliveries to one subscription share; ValueError if it is no URL."""
-    key = None if secret is None else SigningKey(secret, method)
-    return endpoint_of(callback), key
+class CallbackTarget(NamedTuple):
+    """The endpoint of a subscription, and the key that signs its deliveries."""
+
+    origin: HttpOrigin
+    opening: bytes
+    secret: str | None
+    key: SigningKey | None
 
 
 def endpoint_of(url: str) -> CallbackEndpoint:

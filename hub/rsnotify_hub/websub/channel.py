@@ -92,7 +92,8 @@ class WebSubChannel(DeliveryChannel):
         return self._scheduler.waiting()
 
     def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
-        self._sender.deliver_appended(self.registry.of_topic(topic))
+        if deliveries := self.registry.of_topic(topic):
+            self._sender.deliver_appended(deliveries)
 
     async def put(self, subscription: Subscription) -> None:
         delivery = await self._updates.put(subscription)

@@ -24,7 +24,7 @@ from rsnotify.format.coverage import EARLIEST
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.subscriptions import DeliveryState, Subscription, subscription_id
 from rsnotify_hub.urls import authority_of, host_of
-from rsnotify_hub.websub.callback_requests import Answer, redacted
+from rsnotify_hub.websub.callback_requests import Answer, CallbackTarget, redacted
 from rsnotify_hub.websub.scheduler import DeliverySlot
 
 #: How many failed and how many successful attempts are kept in memory for each subscription.
@@ -80,10 +80,34 @@ class Delivery:
         delivered: Some of its last successful attempts.
         kept_after: Successful attempts are kept from this instant on.
         given_up_since: When it became a dead letter; None unless it is one.
+        target: Where its attempts go; None until the first.
         slot: The attempt that runs or waits for capacity.
         lock: Held while its value is changed in the store.
         is_stopped: Whether no attempt is made any more: another node has it, or will have it.
     """
+
+    __slots__ = (
+        "_trying_since",
+        "authority",
+        "backoff_until",
+        "behind_since",
+        "delivered",
+        "failed",
+        "failures",
+        "given_up_since",
+        "host",
+        "id",
+        "is_extra",
+        "is_stopped",
+        "kept_after",
+        "lock",
+        "retry_at",
+        "slot",
+        "stored_trouble",
+        "subscription",
+        "target",
+        "timer",
+    )
 
     def __init__(self, subscription: Subscription) -> None:
         self.id = subscription_id(subscription.topic, subscription.callback)
@@ -100,6 +124,7 @@ class Delivery:
         self.delivered: list[DeliveryAttempt] = []
         self.kept_after = EARLIEST
         self.given_up_since: Instant | None = None
+        self.target: CallbackTarget | None = None
         self.slot: DeliverySlot | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.lock = asyncio.Lock()

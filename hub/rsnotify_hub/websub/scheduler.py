@@ -9,8 +9,8 @@ waiting are served round-robin: a host with a thousand callbacks delays the othe
 host with one (`FairQueue`).
 
 A request starts within `submit` if there is capacity. It takes a task only if its starter runs
-one (`DeliveryScheduler.run`). All requests have the same time limit, so that one timer serves them
-all (`Deadlines`).
+one (`DeliveryScheduler.run`). All requests have the same time limit, and one timer serves those
+without a task.
 
 Deliveries and the GETs that verify or deny a subscription (`IntentRequests`) have a scheduler each.
 Whatever a stranger sends to the hub, it causes one GET at most: a request is repeated only if no
@@ -23,13 +23,13 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
+from rsnotify.runtime.http_client import Done, HttpReply, NoReply
 from rsnotify.runtime.tasks import cancel, settle
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.urls import authority_of
@@ -58,6 +58,7 @@ SLOW_INTENTS = Capacity(50, per_host=5)
 TRIES = 3
 
 _TIMED_OUT = Answer(None, "takes too long")
+_TIME_IS_UP = NoReply(_TIMED_OUT.reason)
 _NOT_SENT = Answer(None, "could not be requested")
 
 
@@ -73,11 +74,12 @@ class DeliveryScheduler:
         quick_seconds: float = QUICK_SECONDS,
     ) -> None:
         self._loop = asyncio.get_running_loop()  # each look-up is a system call
-        self._deadlines = Deadlines(seconds)
+        self.seconds = seconds
         self._quick_seconds = quick_seconds
         self._quick: FairQueue[DeliverySlot] = FairQueue(quick)
         self._slow: FairQueue[DeliverySlot] = FairQueue(slow)
         self._check: asyncio.TimerHandle | None = None
+        self.expiry: asyncio.TimerHandle | None = None
         self._closed = False
 
     def submit(self, host: str, start: Starter, *, slow: bool = False) -> DeliverySlot:
@@ -87,17 +89,13 @@ class DeliveryScheduler:
         `run` later, or calls `run`. It must not raise.
         """
         queue = self._slow if slow else self._quick
-        slot = DeliverySlot(host, start, queue, self._deadlines)
-        if not self._closed and queue.has_capacity(host):
-            self._start(slot)
+        slot = DeliverySlot(host, start, queue, self, self._loop.time())
+        if not self._closed and queue.start_if_possible(slot, slot.began):
+            start(slot)
         else:
             queue.add(slot)
             self._schedule_check()
         return slot
-
-    def _start(self, slot: DeliverySlot) -> None:
-        slot.queue.start(slot, self._loop.time())
-        slot.start(slot)
 
     def run(self, slot: DeliverySlot, work: Coroutine[Any, Any, None]) -> None:
         """Do the work of a started request in a task, and release its slot at the end."""
@@ -119,7 +117,7 @@ class DeliveryScheduler:
         queue.remove(slot)
         if slot.ended is not None and not slot.ended.done():
             slot.ended.set_result(None)
-        if queue.has_waiting():
+        if queue.has_waiting:
             self._start_waiting(queue)
 
     def cancel(self, slot: DeliverySlot) -> None:
@@ -132,12 +130,14 @@ class DeliveryScheduler:
 
     def _start_waiting(self, queue: FairQueue[DeliverySlot]) -> None:
         while not self._closed and (slot := queue.pop()) is not None:
-            self._start(slot)
+            slot.began = self._loop.time()
+            queue.start(slot, slot.began)
+            slot.start(slot)
         if self._check is None:
             self._schedule_check()
 
     def _schedule_check(self) -> None:
-        if self._check is None and self._quick.has_waiting():
+        if self._check is None and self._quick.has_waiting:
             due = self._loop.time() + self._quick_seconds
             self._check = self._loop.call_at(due, self._clear_quick_queue, due)
 
@@ -152,12 +152,29 @@ class DeliveryScheduler:
 
     def _demote(self, slot: DeliverySlot, now: float) -> None:
         """Move a request to the slow queue, or end it if that is full."""
-        if self._slow.has_capacity(slot.host):
+        if self._slow.start_if_possible(slot, now):
             self._quick.remove(slot)
             slot.queue = self._slow
-            self._slow.start(slot, now)
         else:
             slot.expire()
+
+    def schedule_expiry(self, began: float) -> None:
+        """Expire watched requests, the first of which has begun now, when its time is up."""
+        self.expiry = self._loop.call_at(began + self.seconds, self._expire)
+
+    def _expire(self) -> None:
+        self.expiry = None
+        late = self._loop.time() - self.seconds
+        watched = [each for each in self._running() if each.is_watched]
+        for slot in watched:
+            if slot.began <= late:
+                slot.expire()
+        rest = [slot.began for slot in watched if slot.is_watched]
+        if rest:
+            self.schedule_expiry(min(rest))
+
+    def _running(self) -> list[DeliverySlot]:
+        return [*self._quick.running(), *self._slow.running()]
 
     async def close(self, seconds: float) -> None:
         """Start nothing more, and cancel what still runs after some seconds."""
@@ -166,8 +183,9 @@ class DeliveryScheduler:
         self._slow.clear()
         if self._check is not None:
             self._check.cancel()
-        await self.finish([*self._quick.running(), *self._slow.running()], seconds)
-        self._deadlines.close()
+        await self.finish(self._running(), seconds)
+        if self.expiry is not None:
+            self.expiry.cancel()
 
     async def finish(self, running: Sequence[DeliverySlot], seconds: float) -> None:
         """Wait until some started requests have ended, and cancel what runs after some seconds."""
@@ -184,31 +202,44 @@ class DeliveryScheduler:
         await asyncio.gather(*ends)
 
 
-@dataclass(slots=True, eq=False, repr=False)
+class CallbackRequest(Protocol):
+    def cancel(self) -> None:
+        """Stop waiting for the answer."""
+
+
 class DeliverySlot:
     """A request to a host and port that waits for capacity, or runs.
 
     Attributes:
         task: Does its work, if it needs a task.
         ended: Resolved when it has ended, if `DeliveryScheduler.close` waits for that.
-        due: When the time of its last request ends, by the clock of the event loop.
+        began: When its last request began or it was submitted, by the clock of the event loop.
     """
 
-    host: str
-    start: Starter
-    queue: FairQueue[DeliverySlot]
-    deadlines: Deadlines
     task: asyncio.Task[None] | None = None
     ended: asyncio.Future[None] | None = None
-    due: float = 0.0
-    _cancel_request: Callable[[], None] | None = None
-    _done: Callable[[Answer | None], None] | None = None
+    _request: CallbackRequest | None = None
+    _done: Done | None = None
     _timeout: asyncio.Timeout | None = None
+
+    def __init__(
+        self,
+        host: str,
+        start: Starter,
+        queue: FairQueue[DeliverySlot],
+        scheduler: DeliveryScheduler,
+        now: float,
+    ) -> None:
+        self.host = host
+        self.start = start
+        self.queue = queue
+        self.began = now
+        self._scheduler = scheduler
 
     async def limit(self, request: Coroutine[Any, Any, Answer]) -> Answer:
         """Await a request within the time limit; only from the slot's own task."""
-        self.deadlines.add(self)
-        timeout = self._timeout = asyncio.timeout(None)  # until `expire`
+        self.began = asyncio.get_running_loop().time()
+        timeout = self._timeout = asyncio.timeout(self._scheduler.seconds)
         try:
             async with timeout:
                 return await request
@@ -218,90 +249,55 @@ class DeliverySlot:
             return _TIMED_OUT
         finally:
             self._timeout = None
-            self.deadlines.remove(self)
 
-    def watch(self, cancel: Callable[[], None], done: Callable[[Answer | None], None]) -> None:
+    def watch(self, request: CallbackRequest, done: Done) -> None:
         """Wait within the time limit for a request without a task, which will call `complete`.
 
-        `done` receives what `complete` receives, or an answer that says that the time was up.
+        `done` receives what `complete` receives, or an error that says that the time was up.
         """
-        self._cancel_request, self._done = cancel, done
-        self.deadlines.add(self)
+        self._request, self._done = request, done
+        if self._scheduler.expiry is None:
+            self._scheduler.schedule_expiry(self.began)
 
-    def complete(self, answer: Answer | None) -> None:
-        """Report the answer to a watched request, or None if the request must be made again."""
+    def complete(self, outcome: HttpReply | Exception) -> None:
+        """Report the outcome of a watched request."""
         done, self._done = self._done, None
-        self._cancel_request = None
-        self.deadlines.remove(self)
+        self._request = None
         if done is not None:
-            done(answer)
+            done(outcome)
 
     def cancel(self) -> None:
         if self.task is not None:
             self.task.cancel()
-        elif self._cancel_request is not None:
-            self._cancel_request()
-            self._cancel_request = self._done = None
-            self.deadlines.remove(self)
+        elif self._request is not None:
+            self._request.cancel()
+            self._request = self._done = None
 
     def expire(self) -> None:
         """End the request that runs, if one does, with the answer that its time was up."""
-        if self._cancel_request is not None:
-            self._cancel_request()
-            self.complete(_TIMED_OUT)
+        if self._request is not None:
+            self._request.cancel()
+            self.complete(_TIME_IS_UP)
         elif self._timeout is not None and not self._timeout.expired():
             self._timeout.reschedule(0)
 
     @property
     def seconds(self) -> float:
         """How long its last request has taken until now."""
-        return self.deadlines.elapsed(self.due)
+        return asyncio.get_running_loop().time() - self.began
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a request without a task runs."""
+        return self._request is not None
 
     @property
     def is_started(self) -> bool:
-        return self.task is not None or self._cancel_request is not None
+        return self.task is not None or self._request is not None
 
 
 #: Starts the request of a slot.
 Starter = Callable[[DeliverySlot], None]
-
-
-class Deadlines:
-    """Expires slots after the same time each, with one timer for all."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._loop = asyncio.get_running_loop()
-        self._due: dict[DeliverySlot, float] = {}  # in the order in which they are due
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, slot: DeliverySlot) -> None:
-        self._due[slot] = slot.due = due = self._loop.time() + self._seconds
-        if self._timer is None:
-            self._timer = self._loop.call_at(due, self._expire)
-
-    def remove(self, slot: DeliverySlot) -> None:
-        self._due.pop(slot, None)
-
-    def elapsed(self, due: float) -> float:
-        """Return the seconds since a slot with this deadline was added."""
-        return self._loop.time() - due + self._seconds
-
-    def _expire(self) -> None:
-        self._timer = None
-        while self._due:
-            first, due = next(iter(self._due.items()))
-            if due > self._loop.time():
-                self._timer = self._loop.call_at(due, self._expire)
-                return
-            del self._due[first]
-            first.expire()
-
-    def close(self) -> None:
-        self._due.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 class QueueItem(Protocol):
@@ -314,7 +310,7 @@ T = TypeVar("T", bound=QueueItem)
 
 class FairQueue(Generic[T]):
     def __init__(self, capacity: Capacity) -> None:
-        self._capacity = capacity
+        self._count, self._per_host = capacity.count, capacity.per_host
         self._waiting: OrderedDict[str, deque[T]] = OrderedDict()
         self._running: dict[T, float] = {}
         self._running_hosts: dict[str, int] = {}
@@ -324,7 +320,7 @@ class FairQueue(Generic[T]):
 
     def pop(self) -> T | None:
         """Remove and return the waiting item that may run next; None if none may."""
-        if not self._waiting or len(self._running) >= self._capacity.count:
+        if not self._waiting or len(self._running) >= self._count:
             return None
         host = next((host for host in self._waiting if self._has_share(host)), None)
         if host is None:
@@ -336,10 +332,14 @@ class FairQueue(Generic[T]):
         return found
 
     def _has_share(self, host: str) -> bool:
-        return self._running_hosts.get(host, 0) < self._capacity.per_host
+        return self._running_hosts.get(host, 0) < self._per_host
 
-    def has_capacity(self, host: str) -> bool:
-        return len(self._running) < self._capacity.count and self._has_share(host)
+    def start_if_possible(self, item: T, now: float) -> bool:
+        """Count an item as running if there is capacity; return whether there is."""
+        if len(self._running) >= self._count or not self._has_share(item.host):
+            return False
+        self.start(item, now)
+        return True
 
     def start(self, item: T, now: float) -> None:
         """Count an item as running since `now`, in seconds of any monotonic clock."""
@@ -358,13 +358,14 @@ class FairQueue(Generic[T]):
 
     def blocking(self, before: float) -> Iterator[T]:
         """Yield what runs since `before` or earlier while another waits for its capacity."""
-        full = len(self._running) >= self._capacity.count
+        full = len(self._running) >= self._count
         for item, started in list(self._running.items()):
             if started > before:
                 return
             if self._waiting and (full or item.host in self._waiting):
                 yield item
 
+    @property
     def has_waiting(self) -> bool:
         return bool(self._waiting)
 

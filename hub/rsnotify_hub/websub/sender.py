@@ -29,6 +29,7 @@ from msgspec import Struct
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
+from rsnotify.runtime.http_client import HttpReply
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.config.configuration import WebSubConfig
 from rsnotify_hub.fragments import MERGED_CONTENT_TYPE, count_chained, merge_fragments
@@ -116,8 +117,13 @@ class DeliverySender:
             wait = self.failures.remaining_wait(delivery, now or self.clock())
         if wait > 0:
             self._retry_in(delivery, wait)
-        else:
-            self._submit(delivery)
+            return
+        is_retry = delivery.failures > 0
+        self.statistics.retries += is_retry
+        delivery.retry_at = None
+        delivery.slot = self.scheduler.submit(
+            delivery.authority, partial(self._start, delivery), slow=is_retry
+        )
 
     def is_behind(self, delivery: Delivery) -> bool:
         subscription = delivery.subscription
@@ -168,19 +174,13 @@ class DeliverySender:
 
     # One attempt.
 
-    def _submit(self, delivery: Delivery) -> None:
-        is_retry = delivery.failures > 0
-        self.statistics.retries += is_retry
-        delivery.retry_at = None
-        delivery.slot = self.scheduler.submit(
-            delivery.authority, partial(self._start, delivery), slow=is_retry
-        )
-
     def _start(self, delivery: Delivery, slot: DeliverySlot) -> None:
         try:
             # A retry has mostly fragments to merge.
             if not delivery.failures and self._send_now(delivery, slot):
                 return
+        except ValueError:  # it has no URL that can be requested
+            pass
         except Exception:
             log.exception("a delivery to the callback at %s needs a task", slot.host)
         self.scheduler.run(slot, self._attempt(delivery, slot))
@@ -197,12 +197,19 @@ class DeliverySender:
         now = self.clock()
         if is_expired(subscription, now) or not self.updates.may_deliver(delivery):
             return False
+        target = delivery.target
+        if target is None or target.secret != subscription.secret:
+            target = delivery.target = self.requests.target(subscription)
         request = self.requests.begin(
-            subscription, notification.body, notification.content_type, slot.complete
+            target,
+            subscription.topic,
+            notification.body,
+            notification.content_type,
+            slot.complete,
         )
         if request is None:
             return False
-        slot.watch(request.cancel, partial(self._answered, delivery, slot, notification, now))
+        slot.watch(request, partial(self._answered, delivery, slot, notification, now))
         return True
 
     def _answered(
@@ -211,8 +218,9 @@ class DeliverySender:
         slot: DeliverySlot,
         notification: Notification,
         began: Instant,
-        answer: Answer | None,
+        outcome: HttpReply | Exception,
     ) -> None:
+        answer = self.requests.answer(outcome)
         if answer is None:
             self.scheduler.run(slot, self._attempt(delivery, slot))
         elif not answer.succeeded:
@@ -227,7 +235,10 @@ class DeliverySender:
                 wait = self._log_fault(delivery)
             delivery.slot = None
             self.scheduler.release(slot)
-            self._continue(delivery, wait)
+            if wait:
+                self._continue(delivery, wait)
+            else:
+                self.wake(delivery)
 
     async def _attempt(
         self,
@@ -368,8 +379,9 @@ class Notifications:
         """Return the next notification if that takes neither reading nor merging; else None."""
         topic, after = subscription.topic, subscription.position
         state = self._topics.state(topic)  # another value whenever anything in the log changes
-        if (found := self._known(state, after)) is not None:
-            return found
+        last = self._last
+        if last is not None and last[0] is state and last[1] == after:
+            return last[2]
         entries = _latest(self._topics.recent(topic, after=after) or [])
         if state is None or not entries or (len(entries) > 1 and _chained(entries) > 1):
             return None

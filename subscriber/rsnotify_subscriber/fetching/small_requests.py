@@ -85,7 +85,7 @@ class SmallRequests:
         self._silence = silence
         self._tls = tls
         self._create_socket = create_socket
-        self._pool = ConnectionPool(per_origin=per_host, seconds=_KEEP)
+        self._pool = ConnectionPool(per_origin=per_host, seconds=_KEEP, reader=ContentReader)
         self._loop = asyncio.get_running_loop()
         self._avoided: dict[HttpOrigin, float] = {}
         self._busy: set[_Progress] = set()
@@ -138,7 +138,7 @@ class SmallRequests:
             self._tls = self._tls or ssl.create_default_context()
             # No certificate has the dot of the DNS root.
             tls = {"ssl": self._tls, "server_hostname": origin.host.rstrip(".")}
-        factory = partial(HttpConnection, origin, self._pool, ContentReader())
+        factory = partial(HttpConnection, origin, self._pool)
         try:
             async with asyncio.timeout(TIMEOUT):
                 _, made = await self._loop.create_connection(factory, sock=connected, **tls)
