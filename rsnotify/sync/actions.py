@@ -70,7 +70,7 @@ class TakeBacklog(Struct, frozen=True):
 
 
 class ClearBacklog(Struct, frozen=True):
-    """Remove everything from the backlog. Needs no answer."""
+    """Remove everything from the backlog. An answer is ignored."""
 
 
 class BacklogExtent(Struct, frozen=True):
@@ -131,12 +131,11 @@ class LogNote(Struct, frozen=True):
 
 
 #: The actions on the backlog; they are carried out, and answered, in their order.
-BacklogAction = StoreBacklog | TakeBacklog
+BacklogAction = StoreBacklog | TakeBacklog | ClearBacklog
 Action = (
     Fetch
     | Apply
     | BacklogAction
-    | ClearBacklog
     | BeginBaseline
     | Compare
     | FindUnlisted

@@ -344,7 +344,7 @@ class Follower:
         changes: Iterable[tuple[Change, Instant]],
         now: float,
     ) -> list[Action]:
-        """Use the changes that an action has removed from the backlog, of which `extent` is left."""
+        """Use the changes that an action has removed; `extent` is what the backlog has now."""
         self._state.pending.taken(action, extent, changes)
         return self._next_actions(now)
 
@@ -444,6 +444,11 @@ class Follower:
     def backlog(self) -> int:
         """How many of them wait until other changes are applied, or until all lists are read."""
         return len(self._state.pending.backlog)
+
+    @property
+    def is_parking(self) -> bool:
+        """Whether changes wait until all lists are read, so that more may come."""
+        return self._state.pending.is_holding
 
     def is_pending(self, uri: str) -> bool:
         """Return whether a resource has changes that are not applied, and not in the backlog."""

@@ -241,14 +241,11 @@ class PendingChanges:
     At most `most_parked` changes are parked here; `backlog` has the others.
     """
 
-    def __init__(
-        self, retry: Retry, random: Random, actions: ActionList, most_parked: int
-    ) -> None:
+    def __init__(self, retry: Retry, random: Random, actions: ActionList, most_parked: int) -> None:
         self._retry = retry
         self._random = random
         self.backlog = Backlog(actions)
         self._most_parked = most_parked
-        self._is_holding = False
         self._pending: dict[str, _Pending] = {}
         self._ready: deque[str] = deque()
         self._parked: list[str] = []
@@ -256,6 +253,8 @@ class PendingChanges:
         self._since: list[tuple[Instant, str]] = []
         self._failing = 0
         self._passed: tuple[Change, ...] | None = ()
+        #: Whether changes are parked until `release`.
+        self.is_holding = False
         #: How many changes were dispatched and not answered yet.
         self.in_flight = 0
 
@@ -341,7 +340,7 @@ class PendingChanges:
         resources. Return whether it says something that was not tried already.
         """
         pending = self._pending.get(change.uri)
-        self._is_holding = self._is_holding or parked
+        self.is_holding = self.is_holding or parked
         is_full = parked and pending is None and len(self._parked) >= self._most_parked
         # A resource that is parked here has nothing in the backlog.
         if (pending is not None and pending.parked) or not (is_full or self.backlog):
@@ -502,7 +501,7 @@ class PendingChanges:
 
     def release(self) -> None:
         """Make the parked changes ready, and those in the backlog as these are applied."""
-        self._is_holding = False
+        self.is_holding = False
         for uri in self._parked:
             pending = self._pending.get(uri)
             if pending is not None and pending.parked:
@@ -521,7 +520,7 @@ class PendingChanges:
         if not backlog:
             return
         backlog.store()
-        if not (self._is_holding or backlog.is_taking) and self.untried <= most:
+        if not (self.is_holding or backlog.is_taking) and self.untried <= most:
             backlog.take(most)
 
     def taken(
@@ -530,7 +529,7 @@ class PendingChanges:
         extent: BacklogExtent,
         changes: Iterable[tuple[Change, Instant]],
     ) -> None:
-        """Add the changes that an action has removed from the backlog, of which `extent` is left."""
+        """Add the changes that an action has removed; `extent` is what the backlog has now."""
         if self.backlog.answered(action, extent):
             due = action.due if isinstance(action, TakeBacklog) else None
             for change, since in changes:

@@ -157,6 +157,8 @@ class PostgreSQLDatabase:
             "facts": f'"{schema}".facts',
             "resources": f'"{schema}".resources',
             "seen": "pg_temp.rsnotify_seen",
+            "backlog": "pg_temp.rsnotify_backlog",
+            "bytes": "bytea",
         }
         self._parent = incoming
         self._folder: tempfile.TemporaryDirectory[str] | None = None
