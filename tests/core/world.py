@@ -80,7 +80,8 @@ class Destination:
         verifies: bool = False,
     ) -> None:
         self.source = source
-        self.pace = pace
+        #: One change may be parked in memory, so that the others are in the backlog.
+        self.pace = replace(pace, parked=1)
         self.random = random
         self.offer = offer
         self.now = 0.0
