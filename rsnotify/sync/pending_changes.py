@@ -397,14 +397,9 @@ class PendingChanges:
         if since < pending.since:
             self._hold(pending, since)
         announced = pending.missing or pending.change
-        if _is_undecided(change, announced) or (
-            change.at < announced.at and _contradicts(change, announced)
-        ):
-            is_deleted = ChangeType.DELETED in (change.change, announced.change)
-            change = _verification(change, ChangeType.DELETED if is_deleted else change.change)
-        if change.at >= pending.change.at or change.check is CheckMethod.FETCH:
-            if change.check is CheckMethod.DATE and pending.change.check is not CheckMethod.DATE:
-                change = replace(change, check=CheckMethod.COMPARE)
+        successor = _successor(_verified_if_needed(change, announced), pending.change)
+        if successor is not None:
+            change = successor
             if is_delayed and not pending.in_flight:
                 self._enqueue(change.uri, False, due)  # do not wait for the old failure's backoff
             self._failing -= pending.attempts > 0
@@ -677,6 +672,36 @@ class PendingChanges:
     def wakeup(self) -> float | None:
         """Return when the next delayed change is due, if there is one."""
         return self._delayed[0][0] if self._delayed else None
+
+
+def merged(before: Change, change: Change) -> Change | None:
+    """Return the one of two changes of a resource that stands for both when nothing was tried yet.
+
+    None if both count, as one of them leads to a request for the resource.
+    """
+    verified = _verified_if_needed(change, before)
+    if CheckMethod.FETCH in (before.check, verified.check):
+        return None
+    return _successor(change, before) or before
+
+
+def _verified_if_needed(change: Change, announced: Change) -> Change:
+    """Return a change; if it contradicts what was announced, one that fetches the resource."""
+    if not _is_undecided(change, announced) and not (
+        change.at < announced.at and _contradicts(change, announced)
+    ):
+        return change
+    is_deleted = ChangeType.DELETED in (change.change, announced.change)
+    return _verification(change, ChangeType.DELETED if is_deleted else change.change)
+
+
+def _successor(change: Change, before: Change) -> Change | None:
+    """Return what a change becomes if it supersedes another one; None if it does not."""
+    if change.at < before.at and change.check is not CheckMethod.FETCH:
+        return None
+    if change.check is CheckMethod.DATE and before.check is not CheckMethod.DATE:
+        return replace(change, check=CheckMethod.COMPARE)
+    return change
 
 
 def _is_undecided(change: Change, announced: Change) -> bool:

@@ -1,7 +1,10 @@
 """The table of the backlog: changes that wait until all lists are read (`rsnotify.sync.backlog`).
 
 It is temporary, since a later run reads the lists again, and exists only while it has rows. So it
-costs no flush, and copies that are level need no memory for it.
+costs no flush, and copies that are level need no memory for it. Each resource has one row, whose
+key is the hash of its URI: two resources with one hash are taken together. The changes of a
+resource are merged as they come, by the rule for changes in memory, so that the table grows with
+the resources, and not with their changes.
 """
 
 from __future__ import annotations
@@ -20,26 +23,32 @@ from rsnotify.sync.actions import (
     StoreBacklog,
     TakeBacklog,
 )
+from rsnotify.sync.pending_changes import merged
 from rsnotify_subscriber.storage.resource_state import select_in
 from rsnotify_subscriber.storage.state_database import StateDatabase, StateTransactions
 
+# `number` keeps the order of the resources with one instant.
 _CREATE = """
 CREATE TABLE {backlog} (
-    number INTEGER PRIMARY KEY, uri TEXT NOT NULL, since BIGINT NOT NULL, change {bytes} NOT NULL,
-    UNIQUE (uri, number), UNIQUE (since, number))
+    key {integer} PRIMARY KEY, since {integer} NOT NULL, number {integer} NOT NULL,
+    changes {bytes} NOT NULL, UNIQUE (since, number))
 """
-_INSERT = "INSERT INTO {backlog} (number, uri, since, change) VALUES (?, ?, ?, ?)"
-_KNOWN = "SELECT DISTINCT uri FROM {backlog} WHERE uri IN"
-_FIRST = "SELECT uri FROM {backlog} ORDER BY since, number LIMIT ?"
-_ROWS = "SELECT number, since, change FROM {backlog} WHERE uri IN"
-_DELETE = "DELETE FROM {backlog} WHERE uri = ?"
+_FIND = "SELECT key, since, number, changes FROM {backlog} WHERE key IN"
+_UPSERT = """
+INSERT INTO {backlog} (key, since, number, changes) VALUES (?, ?, ?, ?)
+    ON CONFLICT (key) DO UPDATE SET since = excluded.since, changes = excluded.changes
+"""
+_FIRST = "SELECT key, since, number, changes FROM {backlog} ORDER BY since, number LIMIT ?"
+_DELETE = "DELETE FROM {backlog} WHERE key = ?"
+#: How many changes are merged at once.
+_PART = 5_000
 
+#: Changes, and which of the datetimes of each are coarse: MessagePack does not keep their `fold`.
+_Record = list[tuple[Change, tuple[str, ...]]]
 _encode = msgspec.msgpack.Encoder().encode
-#: A change, and which of its datetimes are coarse: MessagePack does not keep their `fold`.
-_decode = msgspec.msgpack.Decoder(tuple[Change, bool, tuple[str, ...]]).decode
-_DATETIMES = ("datetime", "lastmod")
+_decode = msgspec.msgpack.Decoder(_Record).decode
 
-_Changes = list[tuple[Change, Instant]]
+_Taken = list[tuple[Change, Instant]]
 
 
 class BacklogTable:
@@ -49,56 +58,71 @@ class BacklogTable:
         self._resources = 0
         self._last = 0
 
-    def use(self, action: BacklogAction) -> tuple[BacklogExtent, _Changes]:
+    def use(self, action: BacklogAction) -> tuple[BacklogExtent, _Taken]:
         """Carry out an action; return what the backlog has then, and the changes it has removed."""
-        changes: _Changes = []
+        taken: _Taken = []
         match action:
             case StoreBacklog():
                 self._store(action.changes)
             case TakeBacklog():
-                changes = self._take(action.most, action.uris)
+                taken = self._take(action.most, action.uris)
             case ClearBacklog():
                 self.clear()
         with self._transactions.storage_errors():
-            return self._extent(), changes
-
-    def _store(self, changes: Sequence[tuple[Change, Instant]]) -> None:
-        uris = list({change.uri for change, _ in changes})
-        with self._transactions.writing():
-            if not self._resources:
-                self._database.execute(_CREATE)
-            known = list(select_in(self._database.execute, _KNOWN, uris)) if self._resources else []
-            rows = (
-                (number, change.uri, to_microseconds(since), _encoded(change))
-                for number, (change, since) in enumerate(changes, self._last + 1)
-            )
-            self._database.executemany(_INSERT, rows)
-            self._last += len(changes)
-            self._resources += len(uris) - len(known)
-
-    def _take(self, most: int, uris: Sequence[str]) -> _Changes:
-        if not self._resources:
-            return []
-        with self._transactions.writing():
-            if not uris:
-                first = self._database.execute(_FIRST, (most,))
-                uris = list(dict.fromkeys(uri for (uri,) in first))
-                taken = len(uris)
-            else:
-                taken = len(list(select_in(self._database.execute, _KNOWN, uris)))
-            rows = sorted(select_in(self._database.execute, _ROWS, uris))
-            self._resources -= taken
-            if self._resources:
-                self._database.executemany(_DELETE, [(uri,) for uri in uris])
-            else:
-                self._drop()
-        return [(_decoded(change), from_microseconds(at)) for _, at, change in rows]
+            return self._extent(), taken
 
     def clear(self) -> None:
         if self._resources:
             with self._transactions.writing():
                 self._drop()
             self._resources = 0
+
+    def _store(self, changes: Sequence[tuple[Change, Instant]]) -> None:
+        with self._transactions.writing():
+            if not self._resources:
+                self._database.execute(_CREATE)
+            for begin in range(0, len(changes), _PART):
+                self._merge(changes[begin : begin + _PART])
+
+    def _merge(self, changes: Sequence[tuple[Change, Instant]]) -> None:
+        keys = list({hash(change.uri) for change, _ in changes})
+        known = {}
+        if self._resources:
+            known = {row[0]: row for row in select_in(self._database.execute, _FIND, keys)}
+        rows: dict[int, tuple[int, int, list[Change]]] = {
+            key: (since, number, _decoded(record)) for key, since, number, record in known.values()
+        }
+        for change, instant in changes:
+            key, since = hash(change.uri), to_microseconds(instant)
+            row = rows.get(key)
+            if row is None:
+                self._last += 1
+                rows[key] = since, self._last, [change]
+            else:
+                rows[key] = min(since, row[0]), row[1], row[2]
+                _add(change, row[2])
+        self._database.executemany(
+            _UPSERT,
+            ((key, since, number, _encoded(each)) for key, (since, number, each) in rows.items()),
+        )
+        self._resources += len(rows) - len(known)
+
+    def _take(self, most: int, uris: Sequence[str]) -> _Taken:
+        if not self._resources:
+            return []
+        with self._transactions.writing():
+            if uris:
+                keys = list({hash(uri) for uri in uris})
+                rows = list(select_in(self._database.execute, _FIND, keys))
+            else:
+                rows = self._database.execute(_FIRST, (most,)).fetchall()
+            self._resources -= len(rows)
+            if self._resources:
+                self._database.executemany(_DELETE, [(key,) for key, *_ in rows])
+            else:
+                self._drop()
+        taken = ((from_microseconds(since), _decoded(record)) for _, since, _, record in rows)
+        return [(change, since) for since, changes in taken for change in changes]
 
     def _drop(self) -> None:
         self._database.execute("DROP TABLE {backlog}")
@@ -110,16 +134,31 @@ class BacklogTable:
         return BacklogExtent(self._resources, from_microseconds(since))
 
 
-def _encoded(change: Change) -> bytes:
+def _add(change: Change, before: list[Change]) -> None:
+    """Add a change to those of its resource."""
+    one = merged(before[-1], change) if before[-1].uri == change.uri else None
+    if one is None:
+        before.append(change)
+    else:
+        before[-1] = one
+
+
+def _encoded(changes: Sequence[Change]) -> bytes:
+    return _encode([(change, _coarse(change)) for change in changes])
+
+
+def _coarse(change: Change) -> list[str]:
     entry = change.resource
-    coarse = [name for name in _DATETIMES if (at := getattr(entry, name)) and at.fold]
-    return _encode((change, bool(change.at.fold), coarse))
+    named = {"at": change.at, "datetime": entry.datetime, "lastmod": entry.lastmod}
+    return [name for name, at in named.items() if at is not None and at.fold]
 
 
-def _decoded(record: bytes) -> Change:
-    change, is_coarse, names = _decode(record)
-    if names:
-        entry = change.resource
-        dates = {name: getattr(entry, name).replace(fold=1) for name in names}
-        change = replace(change, resource=replace(entry, **dates))
-    return replace(change, at=change.at.replace(fold=1)) if is_coarse else change
+def _decoded(record: bytes) -> list[Change]:
+    return [_with_fold(change, names) if names else change for change, names in _decode(record)]
+
+
+def _with_fold(change: Change, names: Sequence[str]) -> Change:
+    entry = change.resource
+    dates = {name: getattr(entry, name).replace(fold=1) for name in names if name != "at"}
+    at = change.at.replace(fold=1) if "at" in names else change.at
+    return replace(change, at=at, resource=replace(entry, **dates))

@@ -158,6 +158,7 @@ class PostgreSQLDatabase:
             "resources": f'"{schema}".resources',
             "seen": "pg_temp.rsnotify_seen",
             "backlog": "pg_temp.rsnotify_backlog",
+            "integer": "bigint",
             "bytes": "bytea",
         }
         self._parent = incoming

@@ -1,8 +1,8 @@
 """The database of a state: its interface, its transactions, and SQLite in a folder of its own.
 
 SQL is written once, for all databases: parameters are `?`, tables `{facts}`, `{resources}`,
-`{seen}` and `{backlog}`, the last two of them temporary, and `{bytes}` is a type. Everything else
-in it is common to all of them. A local one has `{contents}`, too.
+`{seen}` and `{backlog}`, the last two of them temporary, and `{integer}`, of 64 bits, and `{bytes}`
+are types. Everything else in it is common to all of them. A local one has `{contents}`, too.
 
 The `identity` of a resource is the normal form of its URI, which all spellings share; it is ''
 where the URI is in that form, and NULL in a row that an earlier version wrote.
@@ -207,6 +207,7 @@ _TABLES = {
     "contents": "contents",
     "seen": "temp.seen",
     "backlog": "temp.backlog",
+    "integer": "INTEGER",
     "bytes": "BLOB",
 }
 
