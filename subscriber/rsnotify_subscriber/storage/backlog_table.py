@@ -85,7 +85,7 @@ class BacklogTable:
                 self._merge(changes[begin : begin + _PART])
 
     def _merge(self, changes: Sequence[tuple[Change, Instant]]) -> None:
-        keys = list({hash(change.uri) for change, _ in changes})
+        keys = sorted({hash(change.uri) for change, _ in changes})
         known = {}
         if self._resources:
             known = {row[0]: row for row in select_in(self._database.execute, _FIND, keys)}
@@ -101,9 +101,11 @@ class BacklogTable:
             else:
                 rows[key] = min(since, row[0]), row[1], row[2]
                 _add(change, row[2])
+        # In the order of the keys, each page of the table is written once.
+        merged_rows = ((key, *rows[key]) for key in sorted(rows))
         self._database.executemany(
             _UPSERT,
-            ((key, since, number, _encoded(each)) for key, (since, number, each) in rows.items()),
+            ((key, since, number, _encoded(each)) for key, since, number, each in merged_rows),
         )
         self._resources += len(rows) - len(known)
 
