@@ -25,7 +25,7 @@ from rsnotify.sync.actions import (
 )
 from rsnotify.sync.pending_changes import merged
 from rsnotify_subscriber.storage.resource_state import select_in
-from rsnotify_subscriber.storage.state_database import StateDatabase, StateTransactions
+from rsnotify_subscriber.storage.state_database import Row, StateDatabase, StateTransactions
 
 # `number` keeps the order of the resources with one instant.
 _CREATE = """
@@ -34,10 +34,10 @@ CREATE TABLE {backlog} (
     changes {bytes} NOT NULL, UNIQUE (since, number))
 """
 _FIND = "SELECT key, since, number, changes FROM {backlog} WHERE key IN"
-_UPSERT = """
-INSERT INTO {backlog} (key, since, number, changes) VALUES (?, ?, ?, ?)
-    ON CONFLICT (key) DO UPDATE SET since = excluded.since, changes = excluded.changes
-"""
+_INSERT = "INSERT INTO {backlog} (key, since, number, changes) VALUES (?, ?, ?, ?)"
+# The index is left as it is.
+_UPDATE = "UPDATE {backlog} SET changes = ? WHERE key = ?"
+_UPDATE_ALL = "UPDATE {backlog} SET since = ?, changes = ? WHERE key = ?"
 _FIRST = "SELECT key, since, number, changes FROM {backlog} ORDER BY since, number LIMIT ?"
 _DELETE = "DELETE FROM {backlog} WHERE key = ?"
 #: How many changes are merged at once.
@@ -85,29 +85,31 @@ class BacklogTable:
                 self._merge(changes[begin : begin + _PART])
 
     def _merge(self, changes: Sequence[tuple[Change, Instant]]) -> None:
-        keys = sorted({hash(change.uri) for change, _ in changes})
-        known = {}
+        # In the order of the keys, each page of the table is read and written once.
+        grouped: dict[int, list[tuple[Change, Instant]]] = {}
+        for one in changes:
+            grouped.setdefault(hash(one[0].uri), []).append(one)
+        keys = sorted(grouped)
+        known: dict[int, Row] = {}
         if self._resources:
             known = {row[0]: row for row in select_in(self._database.execute, _FIND, keys)}
-        rows: dict[int, tuple[int, int, list[Change]]] = {
-            key: (since, number, _decoded(record)) for key, since, number, record in known.values()
-        }
-        for change, instant in changes:
-            key, since = hash(change.uri), to_microseconds(instant)
-            row = rows.get(key)
-            if row is None:
+        new, merged_only, earlier = [], [], []
+        for key in keys:
+            since = to_microseconds(min(instant for _, instant in grouped[key]))
+            before = known.get(key)
+            kept = [] if before is None else _decoded(before[-1])
+            for change, _ in grouped[key]:
+                _add(change, kept)
+            if before is None:
                 self._last += 1
-                rows[key] = since, self._last, [change]
+                new.append((key, since, self._last, _encoded(kept)))
+            elif since < before[1]:
+                earlier.append((since, _encoded(kept), key))
             else:
-                rows[key] = min(since, row[0]), row[1], row[2]
-                _add(change, row[2])
-        # In the order of the keys, each page of the table is written once.
-        merged_rows = ((key, *rows[key]) for key in sorted(rows))
-        self._database.executemany(
-            _UPSERT,
-            ((key, since, number, _encoded(each)) for key, since, number, each in merged_rows),
-        )
-        self._resources += len(rows) - len(known)
+                merged_only.append((_encoded(kept), key))
+        for query, rows in ((_INSERT, new), (_UPDATE, merged_only), (_UPDATE_ALL, earlier)):
+            self._database.executemany(query, rows)
+        self._resources += len(new)
 
     def _take(self, most: int, uris: Sequence[str]) -> _Taken:
         if not self._resources:
@@ -138,7 +140,8 @@ class BacklogTable:
 
 def _add(change: Change, before: list[Change]) -> None:
     """Add a change to those of its resource."""
-    one = merged(before[-1], change) if before[-1].uri == change.uri else None
+    is_same = bool(before) and before[-1].uri == change.uri
+    one = merged(before[-1], change) if is_same else None
     if one is None:
         before.append(change)
     else:
