@@ -47,6 +47,39 @@ class Apply(Struct, frozen=True):
     changes: tuple[Change, ...]
 
 
+class StoreBacklog(Struct, frozen=True):
+    """Append changes to the backlog; answer with `backlog_done`.
+
+    Each has the instant that T must not reach before it is applied. The backlog is temporary: it is
+    empty when a follower starts.
+    """
+
+    changes: tuple[tuple[Change, Instant], ...]
+
+
+class TakeBacklog(Struct, frozen=True):
+    """Remove changes from the backlog; answer with `backlog_done`, and the changes in their order.
+
+    All changes of a resource are removed together: those of the resources `uris`, or without any,
+    those of at most `most` resources whose instants are the earliest. `due` is for the follower.
+    """
+
+    most: int
+    uris: tuple[str, ...] = ()
+    due: float | None = None
+
+
+class ClearBacklog(Struct, frozen=True):
+    """Remove everything from the backlog. An answer is ignored."""
+
+
+class BacklogExtent(Struct, frozen=True):
+    """How many resources have changes in the backlog, and the earliest instant of these changes."""
+
+    resources: int = 0
+    since: Instant | None = None
+
+
 class BeginBaseline(Struct, frozen=True):
     """Forget which resources an earlier baseline has listed. Needs no answer."""
 
@@ -97,8 +130,18 @@ class LogNote(Struct, frozen=True):
     warning: bool = False
 
 
+#: The actions on the backlog; they are carried out, and answered, in their order.
+BacklogAction = StoreBacklog | TakeBacklog | ClearBacklog
 Action = (
-    Fetch | Apply | BeginBaseline | Compare | FindUnlisted | ForgetDatetimes | Discover | LogNote
+    Fetch
+    | Apply
+    | BacklogAction
+    | BeginBaseline
+    | Compare
+    | FindUnlisted
+    | ForgetDatetimes
+    | Discover
+    | LogNote
 )
 
 

@@ -292,7 +292,8 @@ class BaselineRun:
         #: Whether the Source has begun to offer a Resource Dump since this began.
         self.has_new_dump = False
         self._begin_root()
-        state.actions.append(baseline.current)
+        self._next = baseline.current
+        self._is_at_start = True
 
     @property
     def current(self) -> Fetch:
@@ -349,21 +350,36 @@ class BaselineRun:
         return True
 
     def proceed(self) -> None:
-        """Request the next document once most of the last one is applied.
+        """Request the next document once the differences of the last one are stored.
 
-        So memory stays flat, and at most two packages are needed at once. Before another root is
-        compared, everything from the first is applied: it need not be fetched then. Nor can what a
-        dump has, and the list lacks, be found before it is stored.
+        Those of a package are applied first. So memory stays flat, and at most two packages are
+        needed at once. Before another root is compared, everything from the first is applied: it
+        need not be fetched then. Nor can what a dump has, and the list lacks, be found before it is
+        stored. A baseline begins without a backlog: an earlier one may have listed resources that
+        its list lacks.
         """
-        state = self._state
-        is_for_unlisted = isinstance(self._next, FindUnlisted) and self._dump_at is not None
-        is_last = self._next is self.baseline.root or is_for_unlisted
-        limit = 0 if is_last else state.pace.in_flight
-        if self._next is not None and state.pending.untried <= limit:
-            if isinstance(self._next, Fetch) and self._next.package is not None:
-                state.settled = False  # a package with something new is no routine
-            state.actions.append(self._next)
-            self._next = None
+        following = self._next
+        if following is None or not self._is_ready(following):
+            return
+        self._is_at_start = False
+        if isinstance(following, Fetch) and following.package is not None:
+            self._state.settled = False  # a package with something new is no routine
+        self._state.actions.append(following)
+        self._next = None
+
+    def _is_ready(self, following: Fetch | FindUnlisted) -> bool:
+        pending = self._state.pending
+        if isinstance(following, Fetch):
+            is_last, is_list = following is self.baseline.root, following.package is None
+        else:
+            is_last, is_list = self._dump_at is not None, not self.baseline.by_dump
+        if is_list and not is_last:
+            return not pending.backlog.is_storing
+        pending.release()
+        if pending.backlog:
+            return False
+        limit = 0 if is_last else self._state.pace.in_flight
+        return self._is_at_start or pending.untried <= limit
 
     @property
     def is_dump_better(self) -> bool:
@@ -371,7 +387,7 @@ class BaselineRun:
         state = self._state
         if self._next is None or self.baseline.by_dump or not self.has_new_dump:
             return False
-        return state.frontiers.known is None and state.pending.untried > state.pace.in_flight
+        return state.frontiers.known is None and state.is_much_pending
 
     def add_differing(
         self,
@@ -404,7 +420,8 @@ class BaselineRun:
     def _add(self, resource: Resource, change: Change | None, *, is_news: bool) -> None:
         pending, uri = self._state.pending, normalize(resource.uri)
         if change is not None and not (self.is_repeated and uri in pending):
-            is_new = pending.add(change, since=EARLIEST)
+            # The lists of changes that follow may have a later one.
+            is_new = pending.announce(change, since=EARLIEST, parked=change.package is None)
             self._has_found = self._has_found or (is_new and is_news)
         if uri in pending:
             self._still_listed.add(uri)  # it may turn out to be missing before all is compared
@@ -455,7 +472,8 @@ class BaselineRun:
             is_of_dump = self._dump_at is not None and at <= self._dump_at
             if is_of_dump or self._state.frontiers.may_lack_known(at):
                 deletion = verification(deletion, at)
-            self._has_found = pending.add(deletion, since=EARLIEST) or self._has_found
+            is_new = pending.announce(deletion, since=EARLIEST, parked=True)
+            self._has_found = is_new or self._has_found
         if is_new_list and self._has_found:
             self._intake.has_news = True
         self._intake.end_baseline(at, now)

@@ -148,7 +148,7 @@ class CatchUp:
     def set_offer(self, offer: Offer, now: float) -> None:
         """Use what the Source offers now from the next pull or baseline on.
 
-        If a Resource Dump was not offered before, a baseline that is under way may use it.
+        If a Resource Dump was not offered before, a first copy that is under way may use it.
         """
         before, self._offer = self._offer, offer
         schedule = self._state.schedule
@@ -159,6 +159,10 @@ class CatchUp:
         has_new_dump = before.resource_dump is None and offer.resource_dump is not None
         if has_new_dump and isinstance(self.run, BaselineRun):
             self.run.has_new_dump = True
+        elif has_new_dump and self._state.frontiers.is_first and self._state.is_much_pending:
+            self._state.frontiers.reset()
+            self._intake.reset()
+            self._begin_with_dump(is_routine=False)
         if self._has_moved:
             self._state.settled = False
             schedule.catch_up_by(now)
@@ -221,12 +225,15 @@ class CatchUp:
         """Request the next document, if little of the last one is still to be applied."""
         run = self.run
         if isinstance(run, BaselineRun) and run.is_dump_better:
-            # The content that was fetched already need not be fetched again.
-            self._state.actions.note("the Source has a Resource Dump now, which is quicker")
-            self._state.pending.drop_waiting()
-            self._begin_baseline(is_routine=run.is_routine)
-        elif run is not None:
-            run.proceed()
+            self._begin_with_dump(is_routine=run.is_routine)
+        if self.run is not None:
+            self.run.proceed()
+
+    def _begin_with_dump(self, *, is_routine: bool) -> None:
+        """Begin a baseline again; the content that was fetched already is not fetched again."""
+        self._state.actions.note("the Source has a Resource Dump now, which is quicker")
+        self._state.pending.drop_waiting()
+        self._begin_baseline(is_routine=is_routine)
 
     # Documents
 

@@ -176,7 +176,6 @@ class ChangeIntake:
         self._frontiers = state.frontiers
         self._pending = state.pending
         self._unconfirmed = state.unconfirmed
-        self._most_parked = state.pace.hold
         self._last_closed: tuple[str, Instant | None] | None = None
         #: The fingerprints of the lists that were read last.
         self._read: deque[ListFingerprint] = deque(maxlen=_REPLICAS)
@@ -233,7 +232,7 @@ class ChangeIntake:
         # If more lists follow, a resource may change once more, and one GET is enough. A package
         # has the content itself, unless it is read again.
         has_content = fetch.package is not None and not again
-        parked = more and not has_content and self._pending.parked < self._most_parked
+        parked = more and not has_content
         unproven = {uri for uri, change in reduced.latest.items() if _is_unproven(change, before)}
         if unproven:
             unproven &= {change.uri for change in (*_appended(coverage, read), *undated)}
@@ -241,7 +240,7 @@ class ChangeIntake:
             change = self._checked(_from_package_if_new(change, before))
             if uri in unproven:
                 change = structs.replace(change, check=CheckMethod.FETCH)
-            self._pending.add(change, reduced.since[uri], parked=parked)
+            self._pending.announce(change, reduced.since[uri], parked=parked)
         self._correct_watched(coverage, reduced.latest)
         self._verify(self._unconfirmed.confirm(coverage, reduced.latest, before))
         self._join_held(now)
@@ -267,7 +266,7 @@ class ChangeIntake:
         reduced = reduce_changes(listed, ordered=coverage.ordered, compare=True)
         for change in reduced.latest.values():
             if change.check is not CheckMethod.FETCH:
-                self._pending.add(change, since=LATEST)
+                self._pending.announce(change, since=LATEST)
 
     def reset(self) -> None:
         """Forget the lists that were read, as everything is compared."""
@@ -289,7 +288,8 @@ class ChangeIntake:
         self._frontiers.closed = self.closed.known
         self.compare_next_list()
         for change in self._unconfirmed.remove_compared(at):
-            if self._pending.holds(change):  # it may not exist, and never be applied
+            # It may not exist, and never be applied.
+            if self._pending.holds(change) or self._pending.backlog.is_coming(change.uri):
                 self._verify([(verification(change, at), change.at)])
         self._join_held(now)
 
@@ -301,13 +301,13 @@ class ChangeIntake:
     def _verify(self, verifications: Iterable[Verification]) -> None:
         """Fetch the resources of changes that no list has confirmed."""
         for change, pushed_at in verifications:
-            self._pending.add(change, since=min(change.at, pushed_at))
+            self._pending.announce(change, since=min(change.at, pushed_at))
 
     def _join_held(self, now: float) -> None:
         changes = self._frontiers.join_held()
         self._unconfirmed.add(changes, now)
         for change in changes:
-            self._pending.add(change)
+            self._pending.announce(change, at_once=True)
 
     def _must_compare_open(self, fetch: Fetch, coverage: Coverage, now: float) -> bool:
         """Return whether datetimes do not prove which entries of an open list are old."""

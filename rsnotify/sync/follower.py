@@ -38,6 +38,7 @@ The states are kept in these parts, each with its own transitions in its header:
 
     `frontiers`        T <= known, confirmed <= known; what happens to an early fragment, and when
     `pending_changes`  known changes that are not applied: dispatched, retried, watched
+    `backlog`          those that wait in the state until all lists are read
     `catch_up`         idle, pull or baseline; which failure leads where
     `follower_state`   when the documents are read next
     `doubts`           why the copy may be wrong; `level` while there is no doubt; the audit
@@ -51,8 +52,9 @@ A change that fails is retried. After some attempts, T passes a resource that is
 (`ApplyResults`): it is stored with the progress and fetched again, less and less often, and the
 follower is not `level` meanwhile.
 
-The program must answer each `Fetch`, `Apply`, `Compare` and `FindUnlisted`, in any order, and may
-stop at any point: started again from the last stored `progress`, it ends with the same result.
+The program must answer each `Fetch`, `Apply`, `Compare` and `FindUnlisted`, in any order, and each
+`StoreBacklog` and `TakeBacklog` in theirs. It may stop at any point: started again from the last
+stored `progress`, it ends with the same result.
 """
 
 from __future__ import annotations
@@ -73,6 +75,8 @@ from rsnotify.representations import has_inline_content
 from rsnotify.sync.actions import (
     Action,
     Apply,
+    BacklogAction,
+    BacklogExtent,
     Discover,
     Fetch,
     ForgetDatetimes,
@@ -90,6 +94,8 @@ from rsnotify.sync.retry import LONGEST_RETRY_AFTER
 
 #: Seconds until a warning is repeated whose reason is the same for another resource.
 _WARN_AGAIN = 60.0
+#: How many resources are taken from the backlog at once, for each that may be in flight.
+_TAKEN = 2
 #: How many resources that are not available are stored with the progress. T waits for more.
 _MOST_MISSING = 10_000
 
@@ -138,6 +144,10 @@ class Follower:
     def _next_actions(self, now: float) -> list[Action]:
         if self._catch_up.run is not None:
             self._catch_up.proceed()
+        if self._catch_up.run is None:
+            # However a run has ended, what it has read is applied.
+            self._state.pending.release()
+        self._state.pending.use_backlog(_TAKEN * self._state.pace.in_flight)
         changes = self._state.pending.dispatch(self._state.pace.in_flight, now)
         if changes:
             self._state.actions.append(Apply(tuple(changes)))
@@ -198,9 +208,8 @@ class Follower:
             # The same time for all: they are on one host, and its connections can be reused.
             later += self._spread()
         for change in joined:
-            state.pending.add(
-                change, due=None if later == now or has_inline_content(change) else later
-            )
+            due = None if later == now or has_inline_content(change) else later
+            state.pending.announce(change, at_once=True, due=due)
         if coverage.from_ is None:
             state.schedule.catch_up_by(later + state.pace.gap_grace)
         elif not is_early:
@@ -271,7 +280,7 @@ class Follower:
         """
         for change in changes:
             if not self._state.pending.is_watched(change.uri):
-                self._state.pending.add(change, since=UNWAITED)
+                self._state.pending.announce(change, since=UNWAITED, at_once=True)
         return self._next_actions(now)
 
     def compare_lost(self, now: float) -> list[Action]:
@@ -324,6 +333,19 @@ class Follower:
         uris = list(uris)
         self._audit.differences += len(uris)
         self._catch_up.add_unlisted(uris, now)
+        return self._next_actions(now)
+
+    # Answers to `StoreBacklog` and `TakeBacklog`
+
+    def backlog_done(
+        self,
+        action: BacklogAction,
+        extent: BacklogExtent,
+        changes: Iterable[tuple[Change, Instant]],
+        now: float,
+    ) -> list[Action]:
+        """Use the changes that an action has removed; `extent` is what the backlog has now."""
+        self._state.pending.taken(action, extent, changes)
         return self._next_actions(now)
 
     # Answers to `Apply` and `audit_due`
@@ -416,9 +438,20 @@ class Follower:
     @property
     def untried(self) -> int:
         """How many of them have not failed so far."""
-        return self._state.pending.untried
+        return self._state.pending.untried + self.backlog
+
+    @property
+    def backlog(self) -> int:
+        """How many of them wait until other changes are applied, or until all lists are read."""
+        return len(self._state.pending.backlog)
+
+    @property
+    def is_parking(self) -> bool:
+        """Whether changes wait until all lists are read, so that more may come."""
+        return self._state.pending.is_holding
 
     def is_pending(self, uri: str) -> bool:
+        """Return whether a resource has changes that are not applied, and not in the backlog."""
         return uri in self._state.pending
 
     def holds(self, change: Change) -> bool:

@@ -258,9 +258,14 @@ class SyncState:
         self.random = random
         self.actions = ActionList()
         self.frontiers = SyncFrontiers(progress, pace.hold)
-        self.pending = PendingChanges(pace.retry, random)
+        self.pending = PendingChanges(pace.retry, random, self.actions, pace.parked)
         self.schedule = Schedule(pace, random)
         self.unconfirmed = UnconfirmedChanges(grace=pace.poll, patience=pace.stale)
         self.unconfirmed.add(pushed, -inf)
         #: Whether the documents were read to their end, and nothing has cast doubt on that since.
         self.settled = False
+
+    @property
+    def is_much_pending(self) -> bool:
+        """Whether more resources are still to be fetched than can be in flight."""
+        return self.pending.untried + len(self.pending.backlog) > self.pace.in_flight

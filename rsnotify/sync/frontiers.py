@@ -155,6 +155,11 @@ class SyncFrontiers:
         return self._known.instant if self._known else None
 
     @property
+    def is_first(self) -> bool:
+        """Whether the copy was never complete: there is no T yet."""
+        return self._through is None
+
+    @property
     def confirmed(self) -> Instant:
         """Every change up to here is known from the standard documents."""
         return self._confirmed.instant

@@ -4,9 +4,12 @@ A resource is pending once, however often it changed, with its latest change. Th
 *first* unapplied change is kept, because T must not pass it (`low_water`).
 
     added ──> ready ──dispatch──> in flight ──applied──> gone
-      └─ parked, until more lists are read    └─failed──> waits with backoff, then ready
+      └─ parked, until all lists are read     └─failed──> waits with backoff, then ready
       └─ delayed, so that subscribers do not            ──too often──> watched: T passes it, and it
          all send requests at once                                     is retried ever less often
+
+Of the parked changes, some are kept here, and the others in the `Backlog`: so the memory does not
+grow with what has to be caught up.
 
 A failure holds up nothing but T. Only news ends a backoff: another entry, and not the same entry in
 a list that was read again.
@@ -31,6 +34,9 @@ from rsnotify.format.coverage import EARLIEST, Change, CheckMethod, Coverage
 from rsnotify.format.datetimes import LATEST, MICROSECOND, Instant, end_of_unit, is_undecided
 from rsnotify.format.hashes import agree
 from rsnotify.format.model import ChangeType, Rel, Resource
+from rsnotify.representations import has_inline_content
+from rsnotify.sync.actions import ActionList, BacklogAction, BacklogExtent, TakeBacklog
+from rsnotify.sync.backlog import Backlog
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER, Retry
 
 #: A change that makes a Destination fetch a resource, and the datetime of the change that was
@@ -200,6 +206,8 @@ class _Pending(Struct):
     #: Whether it was removed from the copy, as its server did not have it for long.
     removed: bool = False
     in_flight: bool = False
+    #: Whether it waits for `release`, and was not dispatched before.
+    parked: bool = False
     #: When it may be dispatched, while it waits for that.
     due: float | None = None
     #: The change that announced the resource, while `change` removes it because of a 404.
@@ -228,11 +236,16 @@ class _Pending(Struct):
 
 
 class PendingChanges:
-    """The pending changes, and the order in which they are dispatched."""
+    """The pending changes, and the order in which they are dispatched.
 
-    def __init__(self, retry: Retry, random: Random) -> None:
+    At most `most_parked` changes are parked here; `backlog` has the others.
+    """
+
+    def __init__(self, retry: Retry, random: Random, actions: ActionList, most_parked: int) -> None:
         self._retry = retry
         self._random = random
+        self.backlog = Backlog(actions)
+        self._most_parked = most_parked
         self._pending: dict[str, _Pending] = {}
         self._ready: deque[str] = deque()
         self._parked: list[str] = []
@@ -240,24 +253,22 @@ class PendingChanges:
         self._since: list[tuple[Instant, str]] = []
         self._failing = 0
         self._passed: tuple[Change, ...] | None = ()
+        #: Whether changes are parked until `release`.
+        self.is_holding = False
         #: How many changes were dispatched and not answered yet.
         self.in_flight = 0
 
     def __len__(self) -> int:
-        return len(self._pending)
+        return len(self._pending) + len(self.backlog)
 
     def __contains__(self, uri: str) -> bool:
+        """Return whether a resource is pending here, and not in the backlog."""
         return uri in self._pending
 
     @property
     def untried(self) -> int:
-        """How many resources are pending whose latest change has not failed so far."""
+        """How many resources are pending here whose latest change has not failed so far."""
         return len(self._pending) - self._failing
-
-    @property
-    def parked(self) -> int:
-        """How many resources wait for `release`."""
-        return len(self._parked)
 
     @property
     def watched(self) -> tuple[Change, ...]:
@@ -283,7 +294,7 @@ class PendingChanges:
     @property
     def all_given_up(self) -> bool:
         """Whether every pending change has failed often enough for this run."""
-        return all(pending.given_up for pending in self._pending.values())
+        return not self.backlog and all(pending.given_up for pending in self._pending.values())
 
     def first_failures(self) -> Iterator[float]:
         """Yield when the pending changes that fail have failed for the first time."""
@@ -308,9 +319,35 @@ class PendingChanges:
     def holds(self, change: Change) -> bool:
         """Return whether this very announcement of a resource is pending, and no other."""
         pending = self._pending.get(change.uri)
-        return pending is not None and pending.change.resource is change.resource
+        if pending is None or pending.change.resource != change.resource:
+            return False
+        return (pending.change.check is CheckMethod.FETCH) is (change.check is CheckMethod.FETCH)
 
     # Adding and removing
+
+    def announce(
+        self,
+        change: Change,
+        since: Instant | None = None,
+        *,
+        parked: bool = False,
+        at_once: bool = False,
+        due: float | None = None,
+    ) -> bool:
+        """Add a change after all that were announced before it, which may be in the backlog.
+
+        The arguments are as in `add`. With `at_once`, the change does not wait for those of other
+        resources. Return whether it says something that was not tried already.
+        """
+        pending = self._pending.get(change.uri)
+        self.is_holding = self.is_holding or parked
+        is_full = parked and pending is None and len(self._parked) >= self._most_parked
+        # A resource that is parked here has nothing in the backlog.
+        if (pending is not None and pending.parked) or not (is_full or self.backlog):
+            return self.add(change, since, parked=parked, due=due)
+        at_once = at_once or pending is not None
+        self.backlog.add(change, since or change.at, at_once=at_once, due=due)
+        return pending is None or not pending.is_known(change)
 
     def add(
         self,
@@ -333,7 +370,8 @@ class PendingChanges:
             change: The change.
             since: The instant that T must not reach before this is applied, if not the change's
                 own: an entry of a Resource List may have changed at any time.
-            parked: Whether to wait for `release`, as a later change may be about to come.
+            parked: Whether to wait for `release`, as a later change may be about to come. One that
+                does not wait makes an earlier one ready.
             due: When it may be dispatched, if not at once.
             missing: The change that announced the resource, if this one removes it because of a
                 404. That is no statement of the Source, so lists of changes are compared with the
@@ -353,18 +391,15 @@ class PendingChanges:
             if since < pending.since and not pending.is_watched:
                 self._hold(pending, since)
             return False
+        if pending.parked and not parked:
+            self._enqueue(change.uri, False, due)
         is_delayed = bool(pending.attempts) or pending.is_watched
         if since < pending.since:
             self._hold(pending, since)
         announced = pending.missing or pending.change
-        if _is_undecided(change, announced) or (
-            change.at < announced.at and _contradicts(change, announced)
-        ):
-            is_deleted = ChangeType.DELETED in (change.change, announced.change)
-            change = _verification(change, ChangeType.DELETED if is_deleted else change.change)
-        if change.at >= pending.change.at or change.check is CheckMethod.FETCH:
-            if change.check is CheckMethod.DATE and pending.change.check is not CheckMethod.DATE:
-                change = replace(change, check=CheckMethod.COMPARE)
+        successor = _successor(_verified_if_needed(change, announced), pending.change)
+        if successor is not None:
+            change = successor
             if is_delayed and not pending.in_flight:
                 self._enqueue(change.uri, False, due)  # do not wait for the old failure's backoff
             self._failing -= pending.attempts > 0
@@ -440,7 +475,9 @@ class PendingChanges:
 
     def drop_waiting(self) -> None:
         """Remove the changes that are not in flight, as the documents will list them again."""
+        self.backlog.clear()
         self._pending = {uri: each for uri, each in self._pending.items() if each.in_flight}
+        self._parked.clear()
         self._passed = None
         self._failing = sum(pending.attempts > 0 for pending in self._pending.values())
 
@@ -450,15 +487,48 @@ class PendingChanges:
         del self._pending[uri]
 
     def _enqueue(self, uri: str, parked: bool, due: float | None) -> None:
-        self._pending[uri].due = due
+        pending = self._pending[uri]
+        pending.due, pending.parked = due, parked and due is None
         if due is not None:
             heappush(self._delayed, (due, uri))
         else:
             (self._parked if parked else self._ready).append(uri)
 
     def release(self) -> None:
-        self._ready.extend(self._parked)
+        """Make the parked changes ready, and those in the backlog as these are applied."""
+        self.is_holding = False
+        for uri in self._parked:
+            pending = self._pending.get(uri)
+            if pending is not None and pending.parked:
+                pending.parked = False
+                self._ready.append(uri)
         self._parked.clear()
+
+    # The backlog
+
+    def use_backlog(self, most: int) -> None:
+        """Store what was added to the backlog, and request the next changes if few are left here.
+
+        At most as many resources are requested at once.
+        """
+        backlog = self.backlog
+        if not backlog:
+            return
+        backlog.store()
+        if not (self.is_holding or backlog.is_taking) and self.untried <= most:
+            backlog.take(most)
+
+    def taken(
+        self,
+        action: BacklogAction,
+        extent: BacklogExtent,
+        changes: Iterable[tuple[Change, Instant]],
+    ) -> None:
+        """Add the changes that an action has removed; `extent` is what the backlog has now."""
+        if self.backlog.answered(action, extent):
+            due = action.due if isinstance(action, TakeBacklog) else None
+            for change, since in changes:
+                self.add(change, since, due=None if has_inline_content(change) else due)
 
     # Dispatching, and its answers
 
@@ -563,6 +633,13 @@ class PendingChanges:
 
     def low_water(self) -> Instant | None:
         """Return the datetime of the earliest pending change, if there is one."""
+        return self._with_backlog(self._low_water())
+
+    def _with_backlog(self, since: Instant | None) -> Instant | None:
+        parked = self.backlog.since
+        return parked if since is None or (parked is not None and parked < since) else since
+
+    def _low_water(self) -> Instant | None:
         while self._since:
             since, uri = self._since[0]
             pending = self._pending.get(uri)
@@ -575,19 +652,19 @@ class PendingChanges:
         """Return what `low_water` will be once dispatched changes are applied."""
         done = {change.uri: change for change in changes}
         passed = []
-        while (since := self.low_water()) is not None:
+        while (since := self._low_water()) is not None:
             uri = self._since[0][1]
             if self._pending[uri].change is not done.get(uri):  # or superseded meanwhile
                 break
             passed.append(heappop(self._since))
         for entry in passed:
             heappush(self._since, entry)
-        return since
+        return self._with_backlog(since)
 
     @property
     def is_deferred(self) -> bool:
         """Whether the earliest pending change has not failed, and only waits until it is due."""
-        if self.low_water() is None:
+        if self.backlog or self._low_water() is None:
             return False
         pending = self._pending[self._since[0][1]]
         return pending.due is not None and not (pending.attempts or pending.in_flight)
@@ -595,6 +672,36 @@ class PendingChanges:
     def wakeup(self) -> float | None:
         """Return when the next delayed change is due, if there is one."""
         return self._delayed[0][0] if self._delayed else None
+
+
+def merged(before: Change, change: Change) -> Change | None:
+    """Return the one of two changes of a resource that stands for both when nothing was tried yet.
+
+    None if both count, as one of them leads to a request for the resource.
+    """
+    verified = _verified_if_needed(change, before)
+    if CheckMethod.FETCH in (before.check, verified.check):
+        return None
+    return _successor(change, before) or before
+
+
+def _verified_if_needed(change: Change, announced: Change) -> Change:
+    """Return a change; if it contradicts what was announced, one that fetches the resource."""
+    if not _is_undecided(change, announced) and not (
+        change.at < announced.at and _contradicts(change, announced)
+    ):
+        return change
+    is_deleted = ChangeType.DELETED in (change.change, announced.change)
+    return _verification(change, ChangeType.DELETED if is_deleted else change.change)
+
+
+def _successor(change: Change, before: Change) -> Change | None:
+    """Return what a change becomes if it supersedes another one; None if it does not."""
+    if change.at < before.at and change.check is not CheckMethod.FETCH:
+        return None
+    if change.check is CheckMethod.DATE and before.check is not CheckMethod.DATE:
+        return replace(change, check=CheckMethod.COMPARE)
+    return change
 
 
 def _is_undecided(change: Change, announced: Change) -> bool:

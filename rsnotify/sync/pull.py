@@ -479,7 +479,7 @@ class PullRun:
     ) -> None:
         self._state = state
         self._intake = intake
-        self._next_package: Fetch | None = None
+        self._next: Fetch | None = None
         self._checks_archive = checks_archive
         self.pull = Pull(offer, intake.packages, intake.closed)
         state.actions.append(self.pull.current)
@@ -499,16 +499,23 @@ class PullRun:
         return self._follow(fetch, self.pull.abandon(error, frontier), now)
 
     def proceed(self) -> None:
-        """Request the next package once most changes of the last one are applied.
+        """Request the next list once the changes of the last one are stored; a package, applied.
 
         So memory stays flat, and at most two packages are needed at once. Changes that have failed
         do not delay it: a later package may supersede them.
         """
-        state = self._state
-        if self._next_package is not None and state.pending.untried <= state.pace.in_flight:
-            state.settled = False  # a package with something new is no routine
-            state.actions.append(self._next_package)
-            self._next_package = None
+        state, pending = self._state, self._state.pending
+        if self._next is None:
+            return
+        if self._next.package is None or self.pull.is_rereading:
+            is_ready = not pending.backlog.is_storing
+        else:
+            pending.release()
+            is_ready = pending.untried <= state.pace.in_flight and not pending.backlog
+            state.settled = state.settled and not is_ready  # with something new, it is no routine
+        if is_ready:
+            state.actions.append(self._next)
+            self._next = None
 
     def _follow(self, fetch: Fetch, step: PullStep, now: float) -> PullStep | None:
         actions, coverage = self._state.actions, step.coverage
@@ -538,8 +545,4 @@ class PullRun:
         if fetch.kind is not previous.kind:
             self._state.settled = False
             self._state.actions.note(f"going on with the {fetch.kind} {fetch.uri}")
-        if fetch.package is None or self.pull.is_rereading:
-            self._state.actions.append(fetch)
-        else:
-            self._state.pending.release()
-            self._next_package = fetch
+        self._next = fetch

@@ -80,7 +80,8 @@ class Status(Struct, frozen=True):
         pending: Resources with changes that are known and not yet applied.
         through: T: every change up to here is applied; None before the first baseline.
         lag_ms: The median age at which changes were applied within the last second, in
-            milliseconds; None if there were none.
+            milliseconds; None if there were none, or if the copy had to catch up, as the age then
+            says only since when it was behind.
         lag_p99_ms: The 99th percentile of these ages.
         push: Whether changes arrive by push.
         way: The hubs from which they arrive now, the best first; the scheme of each URI is that
@@ -186,7 +187,8 @@ class StatusCounters:
         self.copied = 0
         self._lags: deque[tuple[datetime, float]] = deque()
 
-    def count(self, changes: Iterable[Change]) -> None:
+    def count(self, changes: Iterable[Change], *, is_current: bool) -> None:
+        """Count changes; their age is a lag if the copy `is_current`, and does not catch up."""
         now = datetime.now(UTC)
         for change in changes:
             self.applied += 1
@@ -195,7 +197,8 @@ class StatusCounters:
                 self._counters.copied += 1
             else:
                 lag = (now - change.at).total_seconds()
-                self._lags.append((now, 1000 * lag))
+                if is_current:
+                    self._lags.append((now, 1000 * lag))
                 self._counters.lags.add(max(0.0, lag))
         self._drop_old(now)
 
@@ -393,6 +396,11 @@ class EventWatch:
         elif now - self._mark[0] >= LATE:
             self._announce_behind(follower, self._mark[1], doubt)
             self._mark = (now, follower.known)
+
+    @property
+    def is_level(self) -> bool:
+        """Whether the copy is not behind, apart from changes that are applied as they come."""
+        return self._level is True
 
     @property
     def behind_from(self) -> int | None:

@@ -137,11 +137,12 @@ def test_content_of_a_package_that_is_out_of_order_is_fetched_instead() -> None:
 
 
 def test_changes_wait_for_the_lists_that_follow_but_not_those_of_packages() -> None:
-    copy = Copy(Pace(hold=2))
+    copy = Copy(Pace(parked=2))
     assert copy.read(covering("a6 b7"), more=True) == []
-    assert kept(copy.read(covering("a6 b7 c8"), more=True)) == ["c8 date"], "two are parked"
+    assert copy.read(covering("a6 b7 c8"), more=True) == []
     copy.state.pending.release()
-    assert len(copy.state.pending.dispatch(9, now=0)) == 2
+    assert len(copy.state.pending.dispatch(9, now=0)) == 2, "two wait in memory"
+    assert len(copy.state.pending.backlog) == 1
     package = covering("d9", from_=8, until=9, package=PACKAGE.uri)
     assert kept(Copy().read(package, PACKAGE, is_open=False, more=True)) == ["d9 date"]
 

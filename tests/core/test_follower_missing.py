@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from rsnotify.errors import NotFound
+from rsnotify.errors import MalformedDocument, NotFound
 from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.sync.actions import Action, Apply, DocumentKind
+from rsnotify.sync.actions import Action, Apply, DocumentKind, Fetch
 from tests.core.source import EPOCH, at
 from tests.core.wire import Wire
 from tests.core.world import PACE
@@ -22,6 +22,7 @@ from tests.core.world import PACE
 URI = "http://example.com/b"
 LISTED = Resource(URI, hash="md5:1")
 GONE_AFTER = 600.0
+NO_CHANGES = Document(Capability.CHANGE_LIST, from_=EPOCH, until=at(100))
 POINTS = ["fetched", "removed", "waiting", "fetched again"]
 
 
@@ -30,28 +31,29 @@ def change_list(kind: ChangeType, **fields: str) -> Document:
     return Document(Capability.CHANGE_LIST, (entry,), from_=EPOCH)
 
 
+def listing(*resources: Resource, seconds: int = 100) -> Document:
+    return Document(Capability.RESOURCE_LIST, resources, at=at(seconds))
+
+
 class MissingResource:
-    """A Destination that has compared a Resource List as of 100 s and waits for the Change List.
+    """A Destination that has compared a Resource List as of 100 s, and read the Change List."""
 
-    Unless the comparison `ends` at once, it ends later.
-    """
-
-    def __init__(self, *, ends: bool = True) -> None:
+    def __init__(self) -> None:
         self.wire = Wire(Offer(resource_list="r", change_list="c"), gone_after=GONE_AFTER)
         self.follower = self.wire.follower
-        self.wire.answer(Document(Capability.RESOURCE_LIST, (LISTED,), at=at(100)))
         self.in_flight: list[Change] = []
-        self._begin(self.follower.differing((LISTED,), 0.0))
-        if ends:
-            self.end()
-
-    def end(self) -> None:
-        self.requested = self.follower.unlisted((), self.wire.now)
+        self._requested: Fetch | None = None
+        self.wire.answer(listing(LISTED))
+        self.follower.differing((LISTED,), 0.0)
+        self._begin(self.follower.unlisted((), self.wire.now))
+        self.read(NO_CHANGES)
 
     def _begin(self, actions: Sequence[Action]) -> None:
         for action in actions:
             if isinstance(action, Apply):
                 self.in_flight += action.changes
+            elif isinstance(action, Fetch):
+                self._requested = action
 
     def until(self, point: str) -> None:
         """Answer 404 until the follower has come to a point."""
@@ -70,9 +72,12 @@ class MissingResource:
             assert self.in_flight[0].check is CheckMethod.FETCH
 
     def read(self, document: Document) -> None:
-        self.wire.actions = self.requested
-        self.wire.answer(document)
-        self._begin(self.wire.actions)
+        """Answer the request for the Change List, or the next one."""
+        while self._requested is None:
+            assert self.follower.wakeup is not None
+            self.wait(max(0.0, self.follower.wakeup - self.wire.now))
+        fetch, self._requested = self._requested, None
+        self._begin(self.follower.fetched(fetch, document, self.wire.now))
 
     def compare(self, wait: float) -> None:
         """Wait, and compare everything with a Resource List that lacks the resource."""
@@ -81,11 +86,10 @@ class MissingResource:
         self._begin(self.wire.actions)
         assert self.wire.requested() == [DocumentKind.RESOURCE_LIST]
         seconds = 200 + int(self.wire.now)
-        self.wire.answer(Document(Capability.RESOURCE_LIST, at=at(seconds)))
+        self.wire.answer(listing(seconds=seconds))
         self._begin(self.follower.differing((), self.wire.now))
-        self.wire.actions = self.follower.unlisted((), self.wire.now)
-        self._begin(self.wire.actions)
-        self.wire.answer(Document(Capability.CHANGE_LIST, from_=EPOCH, until=at(seconds)))
+        self._begin(self.follower.unlisted((), self.wire.now))
+        self.read(Document(Capability.CHANGE_LIST, from_=EPOCH, until=at(seconds)))
 
     def answer(self) -> None:
         """Answer a GET with 404; a deletion is applied, or found to be right."""
@@ -146,15 +150,28 @@ def test_a_deletion_in_a_list_is_verified_by_one_more_request(
 
 
 def test_a_resource_given_up_before_the_comparison_that_listed_it_ends_stays_a_doubt() -> None:
-    missing = MissingResource(ends=False)
-    missing.answer()
-    for _ in range(PACE.give_up - 1):
-        missing.wait(PACE.retry.most)
-        missing.answer()
-    missing.end()
-    missing.read(Document(Capability.CHANGE_LIST, from_=EPOCH, until=at(100)))
-    assert not missing.follower.level
-    progress = missing.follower.progress
+    offer = Offer(resource_list="r", resource_list_archive="a")
+    wire = Wire(offer, gone_after=GONE_AFTER, baseline_after=1)
+    members = (Resource("one"), Resource("two"))
+    wire.answer(Document(Capability.RESOURCE_LIST, members, index=True, at=at(100)))
+    wire.answer(listing(LISTED))
+    wire.actions = wire.follower.differing((LISTED,), wire.now)
+    wire.answer(MalformedDocument("truncated", source="two"))
+    for _ in range(PACE.give_up):
+        (apply,) = [action for action in wire.actions if isinstance(action, Apply)]
+        error = NotFound(URI, "404")
+        wire.actions = wire.follower.failed(apply.changes[0], error, wire.now)
+        if fetches := [action for action in wire.actions if isinstance(action, Fetch)]:
+            archive = fetches
+        wire.now += PACE.retry.most
+        wire.actions = wire.follower.tick(wire.now)
+    wire.actions = list(archive)
+    wire.answer(Document(Capability.RESOURCE_LIST_ARCHIVE, (Resource("one"),)))
+    wire.answer(listing(LISTED))
+    wire.follower.differing((LISTED,), wire.now)
+    wire.follower.unlisted((), wire.now)
+    assert not wire.follower.level
+    progress = wire.follower.progress
     assert progress is not None
     assert [one.uri for one in progress.missing] == [URI]
 
@@ -163,7 +180,7 @@ def test_a_resource_list_read_during_the_next_attempt_is_read_once_more(
     missing: MissingResource,
 ) -> None:
     missing.until("waiting")
-    missing.read(Document(Capability.CHANGE_LIST, from_=EPOCH, until=at(100)))
+    missing.read(NO_CHANGES)
     missing.compare(wait=GONE_AFTER)
     assert missing.in_flight
     missing.answer()

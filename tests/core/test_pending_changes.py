@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.model import ChangeType, Resource
+from rsnotify.sync.actions import ActionList
 from rsnotify.sync.pending_changes import PendingChanges, verification
 from rsnotify.sync.retry import Retry
 from tests.core.source import EPOCH, at
@@ -23,7 +24,7 @@ def change(name: str, seconds: int) -> Change:
 
 
 def pending_of(*changes: Change) -> PendingChanges:
-    pending = PendingChanges(Retry(first=1, most=8), Random(1))
+    pending = PendingChanges(Retry(first=1, most=8), Random(1), ActionList(), most_parked=20)
     for one in changes:
         pending.add(one)
     return pending
@@ -326,13 +327,23 @@ def test_parked_changes_wait_for_their_release() -> None:
     pending = pending_of()
     pending.add(change("a", 1), parked=True)
     pending.add(change("b", 1), parked=True)
-    assert pending.parked == 2
     assert pending.dispatch(9, now=99) == []
     pending.add(change("a", 2), parked=True)
     assert pending.dispatch(9, now=99) == [], "a later change does not release it either"
     pending.release()
-    assert pending.parked == 0
     assert [one.uri for one in pending.dispatch(9, now=0)] == ["a", "b"]
+
+
+def test_a_change_that_does_not_wait_makes_a_parked_one_of_its_resource_ready_once() -> None:
+    pending = pending_of()
+    for name in "ab":
+        pending.announce(change(name, 1), parked=True)
+    pending.announce(change("b", 2))
+    (begun,) = pending.dispatch(9, now=0)
+    assert begun == change("b", 2)
+    pending.failed(begun, now=0)
+    pending.release()
+    assert [one.uri for one in pending.dispatch(9, now=0)] == ["a"], "b waits until it is retried"
 
 
 def test_a_change_that_fetches_supersedes_a_later_one_and_the_next_is_compared() -> None:

@@ -25,7 +25,10 @@ from rsnotify.representations import has_inline_content
 from rsnotify.sync.actions import (
     Action,
     Apply,
+    BacklogAction,
+    BacklogExtent,
     BeginBaseline,
+    ClearBacklog,
     Compare,
     Discover,
     Fetch,
@@ -33,6 +36,8 @@ from rsnotify.sync.actions import (
     ForgetDatetimes,
     LogNote,
     Progress,
+    StoreBacklog,
+    TakeBacklog,
 )
 from rsnotify.sync.follower import Follower
 from rsnotify.sync.pace import Pace
@@ -75,7 +80,8 @@ class Destination:
         verifies: bool = False,
     ) -> None:
         self.source = source
-        self.pace = pace
+        #: One change may be parked in memory, so that the others are in the backlog.
+        self.pace = replace(pace, parked=1)
         self.random = random
         self.offer = offer
         self.now = 0.0
@@ -99,6 +105,8 @@ class Destination:
         #: Whether content counts only with the hash that was announced.
         self.verifies = verifies
         self.pending: list[Action] = []
+        #: The changes in the backlog, in their order.
+        self.backlog: list[tuple[Change, datetime]] = []
         self.restart()
 
     def restart(self) -> None:
@@ -112,6 +120,8 @@ class Destination:
             pushed=self._pushed(),
         )
         self.pending = []
+        self.backlog = []
+        self._backlog_actions: list[BacklogAction] = []
         self.packages.clear()
         self._begin(self.follower.start(self.now))
 
@@ -194,7 +204,13 @@ class Destination:
                 self._undate(action)
             elif isinstance(action, LogNote):
                 self.notes.append(action.text)
+            elif isinstance(action, ClearBacklog):
+                while self._backlog_actions:  # these were to be carried out before
+                    self._use_backlog(self._backlog_actions.pop(0))
+                self.backlog.clear()
             else:
+                if isinstance(action, StoreBacklog | TakeBacklog):
+                    self._backlog_actions.append(action)
                 self.pending.append(action)
         if self.follower.audit_due:
             self._audit()
@@ -240,8 +256,26 @@ class Destination:
                     uri for uri in self.content if uri not in self.seen and not self._later(uri, at)
                 ]
                 self._begin(follower.unlisted(missing, self.now))
+            case StoreBacklog() | TakeBacklog():
+                if self._backlog_actions:  # in their order, whichever of them is drawn
+                    self._use_backlog(self._backlog_actions.pop(0))
             case Discover():
                 self.discover()
+
+    def _use_backlog(self, action: BacklogAction) -> None:
+        taken: list[tuple[Change, datetime]] = []
+        if isinstance(action, StoreBacklog):
+            self.backlog += action.changes
+        else:
+            ordered = sorted(self.backlog, key=lambda row: row[1])
+            uris = action.uris or [*dict.fromkeys(change.uri for change, _ in ordered)]
+            named = set(uris if action.uris else uris[: action.most])
+            taken = [row for row in self.backlog if row[0].uri in named]
+            self.backlog = [row for row in self.backlog if row[0].uri not in named]
+        resources = {change.uri for change, _ in self.backlog}
+        since = min((since for _, since in self.backlog), default=None)
+        extent = BacklogExtent(len(resources), since)
+        self._begin(self.follower.backlog_done(action, extent, taken, self.now))
 
     def _undate(self, action: ForgetDatetimes) -> None:
         if action.entirely:

@@ -287,8 +287,12 @@ class Preparation:
                     raise
                 self.ready(_missing(ready, held))
             else:
-                decided = self._selected(ready.change, held)
-                self.ready(replace(ready, decided=decided).with_answer(content, held))
+                ready = replace(ready, decided=self._selected(ready.change, held))
+                if ready.decided is None or ready.decided.change is not ChangeType.DELETED:
+                    ready = ready.with_answer(content, held)
+                elif isinstance(content, Content):
+                    content.discard()  # it is not selected any more, so it is removed
+                self.ready(ready)
 
     def _selected(self, change: Change, held: ResourceState | None) -> Change | None:
         """Return the creation or update that the current version amounts to, if it is selected."""

@@ -44,7 +44,9 @@ from rsnotify.runtime.tasks import Tasks, wait_for_event
 from rsnotify.sync.actions import (
     Action,
     Apply,
+    BacklogAction,
     BeginBaseline,
+    ClearBacklog,
     Compare,
     Discover,
     Fetch,
@@ -52,6 +54,8 @@ from rsnotify.sync.actions import (
     ForgetDatetimes,
     LogNote,
     Progress,
+    StoreBacklog,
+    TakeBacklog,
 )
 from rsnotify.sync.doubts import DoubtKind, undated
 from rsnotify.sync.follower import Follower
@@ -424,18 +428,25 @@ class Following:
             if is_long:
                 return SyncActivity(ActivityKind.READING, str(fetch.kind), bytes=received - before)
         is_first = self._is_first and not self._events.was_level
-        if follower.baselining or (is_first and untried):
-            kind = ActivityKind.COPYING if is_first else ActivityKind.COMPARING
-            share = follower.share_listed if follower.baselining else 1.0
+        if follower.baselining:
+            kind, share = ActivityKind.COMPARING, follower.share_listed
+            if is_first:
+                kind = ActivityKind.COPYING
             total = None if share is None else round(self._listed / share)
             done = max(0, self._listed - follower.pending)
             return SyncActivity(kind, "", done, total, share != 1, received)
+        is_estimate = follower.is_parking
+        if is_first and untried:
+            done = self._state.resources
+            total = done + follower.pending
+            return SyncActivity(ActivityKind.COPYING, "", done, total, is_estimate, received)
         if self._copy.verified is not None:
             verified, held = self._copy.verified, self._state.resources
             return SyncActivity(ActivityKind.VERIFYING, "", verified, held, bytes=received)
         if untried and (before_behind := self._events.behind_from) is not None:
             done = self._counters.applied - before_behind
-            return SyncActivity(ActivityKind.CATCHING_UP, "", done, done + untried, bytes=received)
+            total = done + untried
+            return SyncActivity(ActivityKind.CATCHING_UP, "", done, total, is_estimate, received)
         return None
 
     @property
@@ -486,6 +497,7 @@ class Following:
             self._tasks.spawn(self._keep_saving())
             self._tasks.spawn(self._copy.run())
             self._tasks.spawn(self._copy.fetch_lost())
+            self._begin_in_worker(self._state.backlog.clear)  # an earlier run may have left some
             self._push.start(self._tasks, self._context.identity.offer)
             if not self._once:
                 self._tasks.spawn(self._rediscovery.run())
@@ -587,6 +599,8 @@ class Following:
                 self._push.pulls.requested(action)
                 self._reading = action, self._loop.time(), self._context.fetcher.received
                 self._tasks.spawn(self._fetch(action))
+            case StoreBacklog() | TakeBacklog() | ClearBacklog():
+                self._use_backlog(action)
             case BeginBaseline():
                 self._begin_in_worker(self._state.begin_baseline)
                 self._listed = 0
@@ -608,6 +622,18 @@ class Following:
         """Begin at once: the worker has to keep the order of the actions."""
         begun = self._loop.run_in_executor(self._context.worker, work, *arguments)
         self._tasks.spawn(_awaited(begun))
+
+    def _use_backlog(self, action: BacklogAction) -> None:
+        """Begin at once, as the actions have to be carried out, and answered, in their order."""
+        begun = self._loop.run_in_executor(self._context.worker, self._state.backlog.use, action)
+
+        async def answer() -> None:
+            extent, changes = await begun
+            if not self._ended.done():
+                now = self._loop.time()
+                self._perform(self._follower.backlog_done(action, extent, changes, now))
+
+        self._tasks.spawn(answer())
 
     async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
         return await self._loop.run_in_executor(self._context.worker, work, *arguments)
@@ -672,7 +698,7 @@ class Following:
         self._perform(self._follower.applied(changes, self._loop.time()))
 
     def committed(self, changes: Sequence[Change]) -> None:
-        self._counters.count(changes)
+        self._counters.count(changes, is_current=self._events.is_level)
         if self._observers.on_committed is not None:
             self._observers.on_committed(changes)
         self._after_change()

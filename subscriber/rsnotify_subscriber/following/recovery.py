@@ -473,6 +473,9 @@ class CopyCheck:
     async def _fetch_round(self, refetch: _Refetch) -> bool:
         """Go through all that is lost, a part at a time; return whether anything is left to try."""
         after, is_left = "", False
+        # It may have changes of the resources, which would be fetched twice.
+        while self._follower.backlog:  # noqa: ASYNC110 - as for the place
+            await asyncio.sleep(_FIRST_WAIT)
         while changes := await self._in_worker(self._state.lost_changes, after, _PAGE):
             after = next(reversed(changes))
             is_left = refetch.proceed(changes.values()) or is_left

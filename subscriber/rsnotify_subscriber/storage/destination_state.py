@@ -46,6 +46,7 @@ from rsnotify.selection import Selection
 from rsnotify.sync.actions import MissingResource, Progress
 from rsnotify.sync.list_evidence import KnownLists
 from rsnotify_subscriber.handlers import HeldResource
+from rsnotify_subscriber.storage.backlog_table import BacklogTable
 from rsnotify_subscriber.storage.baseline_tables import BaselineTables, EntryCounts, same_resource
 from rsnotify_subscriber.storage.identity import Identity, KnownLinks, has_moved
 from rsnotify_subscriber.storage.resource_state import (
@@ -319,6 +320,7 @@ class DestinationState:
         self.baseline = BaselineTables(
             self.database, self.transactions, self._lookup, self._respell, prefer
         )
+        self.backlog = BacklogTable(self.database, self.transactions)
         stored = self.transactions.read_fact("sum", str)
         doubts = self.transactions.read_fact("doubts", dict[str, str])
         self._doubts: Mapping[str, str] = doubts or {}

@@ -326,7 +326,9 @@ class _OwnConnections:
         self._reader = reader
         self.names = {
             "seen": "pg_temp.rsnotify_seen",
+            "backlog": "pg_temp.rsnotify_backlog",
             "temporary": "TEMPORARY",
+            "unlogged": "",
             "fence": _NO_FENCE,
         }
 
@@ -361,7 +363,13 @@ class _LeasedConnections:
         text = _FENCE.format(leases=LEASES, source=schema, number=fence)
         self._begin = f"BEGIN; {text}".encode()
         # Not temporary, since the next transaction has another session.
-        self.names = {"seen": f'"{schema}".seen', "temporary": "UNLOGGED", "fence": text}
+        self.names = {
+            "seen": f'"{schema}".seen',
+            "backlog": f'"{schema}".backlog',
+            "temporary": "UNLOGGED",
+            "unlogged": "UNLOGGED",
+            "fence": text,
+        }
         self._current: psycopg.Connection | None = None
 
     @property
@@ -423,6 +431,8 @@ class PostgreSQLDatabase:
             "schema": f'"{schema}"',
             "facts": f'"{schema}".facts',
             "resources": f'"{schema}".resources',
+            "integer": "bigint",
+            "bytes": "bytea",
             **connections.names,
         }
         self._parent = incoming
@@ -446,6 +456,7 @@ class PostgreSQLDatabase:
         for statement in _INDEXES:
             self.execute(statement)
         self.execute("DELETE FROM {seen}")
+        self.execute("DROP TABLE IF EXISTS {backlog}")
 
     @property
     def connection(self) -> psycopg.Connection:

@@ -309,7 +309,7 @@ class EquivalentLookup:
         return found
 
 
-def select_in(query: Query, sql: str, values: Sequence[str]) -> Iterator[Row]:
+def select_in(query: Query, sql: str, values: Sequence[object]) -> Iterator[Row]:
     """Yield the rows for values, of which a query ends with the parameters."""
     for begin in range(0, len(values), _PART):
         part = values[begin : begin + _PART]

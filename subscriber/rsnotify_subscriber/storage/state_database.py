@@ -1,8 +1,9 @@
 """The database of a state: its interface, its transactions, and SQLite in a folder of its own.
 
-SQL is written once, for all databases: parameters are `?`, tables `{facts}`, `{resources}` and
-`{seen}`, the last of them temporary. Everything else in it is common to all of them. A local one
-has `{contents}`, too.
+SQL is written once, for all databases: parameters are `?`, tables `{facts}`, `{resources}`,
+`{seen}` and `{backlog}`, the last two of them temporary (`{unlogged}` where sessions change), and
+the types `{integer}`, of 64 bits, and `{bytes}`. Everything else in it is common to all of them. A
+local one has `{contents}`, too.
 
 The `identity` of a resource is the normal form of its URI, which all spellings share; it is ''
 where the URI is in that form, and NULL in a row that an earlier version wrote.
@@ -201,7 +202,16 @@ CREATE INDEX IF NOT EXISTS identities ON resources (identity) WHERE identity != 
 """
 #: The length of the record at the start of a file; the rest is left over from a longer one.
 _LENGTH = struct.Struct(">Q")
-_TABLES = {"facts": "facts", "resources": "resources", "contents": "contents", "seen": "temp.seen"}
+_TABLES = {
+    "facts": "facts",
+    "resources": "resources",
+    "contents": "contents",
+    "seen": "temp.seen",
+    "backlog": "temp.backlog",
+    "unlogged": "",
+    "integer": "INTEGER",
+    "bytes": "BLOB",
+}
 
 
 class SQLiteFolder:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from tests.harnesses.matrix.run import Run
 
 #: As in production; only the comparisons are more frequent.
-PACE = Pace(compare=60.0)
+#: One change may be parked in memory, so that the others are in the backlog.
+PACE = Pace(compare=60.0, parked=1)
 #: The time between two comparisons of the files with what was written.
 CHECK_FILES = 60.0
 #: After how many seconds something starts a Destination again that has ended with an error.

@@ -72,8 +72,8 @@ class Run:
             self.wire.hubs[f"ws{each.url[4:]}ws"] = each.name
             self.wire.hubs[f"{each.url}websub"] = each.name
         self.destinations = [
-            DestinationMachine(loop, network, folder, "near", "plain"),
-            DestinationMachine(loop, network, folder, "far", world.far),
+            DestinationMachine(loop, network, folder, "near", "plain", world),
+            DestinationMachine(loop, network, folder, "far", world.far, world),
         ]
         for destination in self.destinations:
             destination.on_event = partial(self._happened, destination)

@@ -66,6 +66,8 @@ class World(NamedTuple):
         entries: How many entries a document holds before it gets an index.
         late: Whether an intermediary shows some changes later than others that are newer.
         dead: Whether the server lacks resources for some time that its documents list.
+        parked: How many changes wait in memory, and not in the backlog.
+        in_flight: How many changes are applied at once; few are taken from the backlog then.
     """
 
     hubs: int
@@ -83,6 +85,8 @@ class World(NamedTuple):
     entries: int
     late: bool
     dead: bool
+    parked: int
+    in_flight: int
 
 
 def make_world(random: Random, rare: Random) -> World:
@@ -109,6 +113,8 @@ def make_world(random: Random, rare: Random) -> World:
         3 if is_paged else 50_000,
         is_late,
         rare.random() < 0.25,
+        rare.choice((0, 1, 2, 3)),
+        rare.choice((1, 2, 256)),
     )
     # What is late in a closed list is never read: nobody reads that again.
     return world._replace(rotate="1000 changes") if is_late else world
@@ -349,10 +355,13 @@ class DestinationMachine(Simulated):
     """A subscriber with a folder."""
 
     def __init__(
-        self, loop: SimulatedLoop, network: Network, root: Path, name: str, kind: str
+        self, loop: SimulatedLoop, network: Network, root: Path, name: str, kind: str, world: World
     ) -> None:
         super().__init__(loop, network, name, Clock())
         self.kind = kind
+        self._pace = Pace(
+            poll=3.0, poll_with_push=15.0, parked=world.parked, in_flight=world.in_flight
+        )
         self.copy, self.state = root / name / "copy", root / name / "state"
         self.on_event: Callable[[Any], None]
         self.subscriber: Subscriber | None = None
@@ -378,7 +387,7 @@ class DestinationMachine(Simulated):
             selection=Selection(only=_ONLY) if self.kind == "filtered" else Selection(),
             hubs=self.loop.random.choice((1, 2)),
             allow_private_addresses=True,
-            pace=Pace(poll=3.0, poll_with_push=15.0),
+            pace=self._pace,
         )
         while True:
             self.subscriber = Subscriber(

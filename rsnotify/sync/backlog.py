@@ -1,0 +1,121 @@
+"""The changes that wait in the Destination's state until they can be superseded no more.
+
+While lists are read, most of the changes in them are superseded by later ones. Fetching a resource
+before the last list is read would mostly fail, as its server has a later version than was
+announced. So changes are parked until then: some in memory (`PendingChanges`), and all others here,
+as there may be millions.
+
+    `PendingChanges.announce` ──> stored ──> taken ──> `PendingChanges.add`
+                                    │          when all lists are read, the earliest first;
+                                    │          at once, if push names the resource, or if it is
+                                    │          pending already
+                                    └─> cleared, if everything will be listed again
+
+While there is a backlog, all changes that are announced pass through it, so that those of one
+resource are merged in the order in which they were announced. It needs not outlive the process: T
+does not pass what is in it, so the next run reads it again.
+"""
+
+from __future__ import annotations
+
+from rsnotify.format.coverage import Change
+from rsnotify.format.datetimes import Instant
+from rsnotify.sync.actions import (
+    ActionList,
+    BacklogAction,
+    BacklogExtent,
+    ClearBacklog,
+    StoreBacklog,
+    TakeBacklog,
+)
+
+
+class Backlog:
+    """What the state holds of the backlog, as far as it has answered, and what was requested."""
+
+    def __init__(self, actions: ActionList) -> None:
+        self._actions = actions
+        self._extent = BacklogExtent()
+        #: The requests that were not answered yet, and the earliest instant of what they store.
+        self._unanswered: list[tuple[BacklogAction, Instant | None]] = []
+        #: What the current event adds, and the resources that it needs at once.
+        self._new: list[tuple[Change, Instant]] = []
+        self._needed: dict[str, None] = {}
+        self._due: float | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._extent.resources or self._unanswered or self._new)
+
+    def __len__(self) -> int:
+        """Return how many resources wait here; changes that are being stored count as one each."""
+        storing = (len(a.changes) for a, _ in self._unanswered if isinstance(a, StoreBacklog))
+        return self._extent.resources + len(self._new) + sum(storing)
+
+    @property
+    def since(self) -> Instant | None:
+        """The earliest instant that T must not reach, if there is one."""
+        instants = [self._extent.since, *(since for _, since in self._unanswered)]
+        instants += [since for _, since in self._new]
+        return min((one for one in instants if one is not None), default=None)
+
+    @property
+    def is_storing(self) -> bool:
+        """Whether more changes would only fill the memory."""
+        return bool(self._new) or any(isinstance(a, StoreBacklog) for a, _ in self._unanswered)
+
+    @property
+    def is_taking(self) -> bool:
+        """Whether the next resources were requested."""
+        return any(isinstance(a, TakeBacklog) and not a.uris for a, _ in self._unanswered)
+
+    def is_coming(self, uri: str) -> bool:
+        """Return whether all changes of a resource were requested."""
+        takes = (a for a, _ in self._unanswered if isinstance(a, TakeBacklog))
+        return uri in self._needed or any(uri in take.uris for take in takes)
+
+    def add(
+        self, change: Change, since: Instant, *, at_once: bool = False, due: float | None = None
+    ) -> None:
+        """Add a change; with `at_once`, all changes of its resource are requested.
+
+        They are dispatched when they are `due`, if not at once.
+        """
+        self._new.append((change, since))
+        if at_once:
+            self._needed[change.uri] = None
+            self._due = due
+
+    def store(self) -> None:
+        """Request what the current event needs, before it ends."""
+        if self._new:
+            self._request(StoreBacklog(tuple(self._new)), min(since for _, since in self._new))
+            self._new.clear()
+        if self._needed:
+            self._request(TakeBacklog(len(self._needed), tuple(self._needed), self._due))
+            self._needed.clear()
+            self._due = None
+
+    def take(self, most: int) -> None:
+        """Request the changes of the next resources."""
+        self._request(TakeBacklog(most))
+
+    def _request(self, action: BacklogAction, since: Instant | None = None) -> None:
+        self._unanswered.append((action, since))
+        self._actions.append(action)
+
+    def answered(self, action: BacklogAction, extent: BacklogExtent) -> bool:
+        """Record what is left after an action; return whether it is still of use."""
+        if not self._unanswered or self._unanswered[0][0] is not action:
+            return False  # the backlog was cleared since
+        del self._unanswered[0]
+        self._extent = extent
+        return True
+
+    def clear(self) -> None:
+        """Remove everything, also what was requested, as it will be listed again."""
+        if self:
+            self._actions.append(ClearBacklog())
+        self._extent = BacklogExtent()
+        self._unanswered.clear()
+        self._new.clear()
+        self._needed.clear()

@@ -1,0 +1,169 @@
+"""The table of the backlog: changes that wait until all lists are read (`rsnotify.sync.backlog`).
+
+It is temporary, since a later run reads the lists again, and exists only while it has rows. So it
+costs no flush, and copies that are level need no memory for it. Each resource has one row, whose
+key is the hash of its URI: two resources with one hash are taken together. The changes of a
+resource are merged as they come, by the rule for changes in memory, so that the table grows with
+the resources, and not with their changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from rsnotify.format.coverage import Change
+from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
+from rsnotify.sync.actions import (
+    BacklogAction,
+    BacklogExtent,
+    ClearBacklog,
+    StoreBacklog,
+    TakeBacklog,
+)
+from rsnotify.sync.pending_changes import merged
+from rsnotify_subscriber.storage.resource_state import select_in
+from rsnotify_subscriber.storage.state_database import Row, StateDatabase, StateTransactions
+
+# `number` keeps the order of the resources with one instant.
+_CREATE = """
+CREATE {unlogged} TABLE {backlog} (
+    key {integer} PRIMARY KEY, since {integer} NOT NULL, number {integer} NOT NULL,
+    changes {bytes} NOT NULL, UNIQUE (since, number))
+"""
+_FIND = "SELECT key, since, number, changes FROM {backlog} WHERE key IN"
+_INSERT = "INSERT INTO {backlog} (key, since, number, changes) VALUES (?, ?, ?, ?)"
+# The index is left as it is.
+_UPDATE = "UPDATE {backlog} SET changes = ? WHERE key = ?"
+_UPDATE_ALL = "UPDATE {backlog} SET since = ?, changes = ? WHERE key = ?"
+_FIRST = "SELECT key, since, number, changes FROM {backlog} ORDER BY since, number LIMIT ?"
+_DELETE = "DELETE FROM {backlog} WHERE key = ?"
+#: How many changes are merged at once.
+_PART = 5_000
+
+#: Changes, and which of the datetimes of each are coarse: MessagePack does not keep their `fold`.
+_Record = list[tuple[Change, tuple[str, ...]]]
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Record).decode
+
+_Taken = list[tuple[Change, Instant]]
+
+
+class BacklogTable:
+    def __init__(self, database: StateDatabase, transactions: StateTransactions) -> None:
+        self._database = database
+        self._transactions = transactions
+        self._resources = 0
+        self._last = 0
+
+    def use(self, action: BacklogAction) -> tuple[BacklogExtent, _Taken]:
+        """Carry out an action; return what the backlog has then, and the changes it has removed."""
+        taken: _Taken = []
+        match action:
+            case StoreBacklog():
+                self._store(action.changes)
+            case TakeBacklog():
+                taken = self._take(action.most, action.uris)
+            case ClearBacklog():
+                self.clear()
+        with self._transactions.storage_errors():
+            return self._extent(), taken
+
+    def clear(self) -> None:
+        if self._resources:
+            with self._transactions.writing():
+                self._drop()
+            self._resources = 0
+
+    def _store(self, changes: Sequence[tuple[Change, Instant]]) -> None:
+        with self._transactions.writing():
+            if not self._resources:
+                self._database.execute(_CREATE)
+            for begin in range(0, len(changes), _PART):
+                self._merge(changes[begin : begin + _PART])
+
+    def _merge(self, changes: Sequence[tuple[Change, Instant]]) -> None:
+        # In the order of the keys, each page of the table is read and written once.
+        grouped: dict[int, list[tuple[Change, Instant]]] = {}
+        for one in changes:
+            grouped.setdefault(hash(one[0].uri), []).append(one)
+        keys = sorted(grouped)
+        known: dict[int, Row] = {}
+        if self._resources:
+            known = {row[0]: row for row in select_in(self._database.execute, _FIND, keys)}
+        new, merged_only, earlier = [], [], []
+        for key in keys:
+            since = to_microseconds(min(instant for _, instant in grouped[key]))
+            before = known.get(key)
+            kept = [] if before is None else _decoded(before[-1])
+            for change, _ in grouped[key]:
+                _add(change, kept)
+            if before is None:
+                self._last += 1
+                new.append((key, since, self._last, _encoded(kept)))
+            elif since < before[1]:
+                earlier.append((since, _encoded(kept), key))
+            else:
+                merged_only.append((_encoded(kept), key))
+        for query, rows in ((_INSERT, new), (_UPDATE, merged_only), (_UPDATE_ALL, earlier)):
+            self._database.executemany(query, rows)
+        self._resources += len(new)
+
+    def _take(self, most: int, uris: Sequence[str]) -> _Taken:
+        if not self._resources:
+            return []
+        with self._transactions.writing():
+            if uris:
+                keys = list({hash(uri) for uri in uris})
+                rows = list(select_in(self._database.execute, _FIND, keys))
+            else:
+                rows = self._database.execute(_FIRST, (most,)).fetchall()
+            self._resources -= len(rows)
+            if self._resources:
+                self._database.executemany(_DELETE, [(key,) for key, *_ in rows])
+            else:
+                self._drop()
+        taken = ((from_microseconds(since), _decoded(record)) for _, since, _, record in rows)
+        return [(change, since) for since, changes in taken for change in changes]
+
+    def _drop(self) -> None:
+        self._database.execute("DROP TABLE {backlog}")
+
+    def _extent(self) -> BacklogExtent:
+        if not self._resources:
+            return BacklogExtent()
+        ((since,),) = self._database.execute("SELECT min(since) FROM {backlog}").fetchall()
+        return BacklogExtent(self._resources, from_microseconds(since))
+
+
+def _add(change: Change, before: list[Change]) -> None:
+    """Add a change to those of its resource."""
+    is_same = bool(before) and before[-1].uri == change.uri
+    one = merged(before[-1], change) if is_same else None
+    if one is None:
+        before.append(change)
+    else:
+        before[-1] = one
+
+
+def _encoded(changes: Sequence[Change]) -> bytes:
+    return _encode([(change, _coarse(change)) for change in changes])
+
+
+def _coarse(change: Change) -> list[str]:
+    entry = change.resource
+    named = {"at": change.at, "datetime": entry.datetime, "lastmod": entry.lastmod}
+    return [name for name, at in named.items() if at is not None and at.fold]
+
+
+def _decoded(record: bytes) -> list[Change]:
+    return [_with_fold(change, names) if names else change for change, names in _decode(record)]
+
+
+def _with_fold(change: Change, names: Sequence[str]) -> Change:
+    entry = change.resource
+    dates = {name: getattr(entry, name).replace(fold=1) for name in names if name != "at"}
+    at = change.at.replace(fold=1) if "at" in names else change.at
+    return replace(change, at=at, resource=replace(entry, **dates))
