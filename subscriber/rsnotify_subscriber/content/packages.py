@@ -136,8 +136,9 @@ class ZipPackage:
             content = _inflated(self._raw(info), info)
         except _DAMAGE:
             return None
-        is_whole = content is not None and len(content) == info.file_size
-        return content if is_whole and zlib.crc32(content) == info.CRC else None
+        if content is None or len(content) != info.file_size:
+            return None
+        return content if zlib.crc32(content) == info.CRC else None
 
     def _raw(self, info: ZipInfo) -> bytes | None:
         """Return a member as it is stored; None if the header before it is that of another."""

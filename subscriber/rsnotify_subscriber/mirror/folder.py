@@ -16,7 +16,7 @@ from rsnotify.runtime.arguments import require
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.state_folders import flush, make_durably
 from rsnotify_subscriber.handlers import Received
-from rsnotify_subscriber.mirror.paths import PROBE, MirrorTree
+from rsnotify_subscriber.mirror.paths import PROBE, MirrorTree, PlainPaths
 
 #: How many files are flushed at once, by all mirrors of a process.
 _FLUSHES = 8
@@ -197,10 +197,10 @@ class FolderMirror:
             # First, since a file may have become a folder of the same name.
             for change in deleted:
                 self._remove(self._tree.find(change.uri), touched)
+            plain = self._tree.plain_paths()
             for change in changes:
                 if change.content is not None:
-                    target = self._tree.find_free(change.uri)
-                    self._move(str(change.content), target, touched)
+                    target = self._place_content(change.uri, str(change.content), plain, touched)
                     if not flushed:
                         touched.files.add(target)
             for source, target in self._tree.freed_paths() if deleted else ():
@@ -215,6 +215,22 @@ class FolderMirror:
                 self._unflushed.folders |= touched.folders
         if freed:
             self.flush()  # the state has no content of these
+
+    def _place_content(
+        self, uri: str, source: str, plain: PlainPaths, touched: _TouchedPaths
+    ) -> str:
+        """Rename a file to the path of a resource; return that."""
+        assert self._tree is not None, "prepare is called first"
+        target = plain.find(uri)
+        if target is not None and plain.folder is not None:
+            with suppress(OSError):  # a folder is in its place, or was removed
+                os.replace(source, target)
+                touched.folders.add(plain.folder)
+                return target
+        target = self._tree.find_free(uri)
+        self._move(source, target, touched)
+        plain.forget()
+        return target
 
     def _move(self, source: str, target: str, touched: _TouchedPaths) -> None:
         folder = os.path.dirname(target)
