@@ -2,7 +2,7 @@
 
 It prints `ready` once it is level and push works, then two lines per change: `visible` once its
 file is in place and `durable` once it is committed, each followed by the change's datetime and the
-time, both in microseconds since 1970.
+time, both in microseconds since 1970. It runs on uvloop, as `rsnotify follow` does.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+import uvloop
 
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant, to_microseconds
@@ -60,4 +62,4 @@ async def main(url: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], Path(sys.argv[2])))
+    uvloop.run(main(sys.argv[1], Path(sys.argv[2])))
