@@ -2,7 +2,8 @@
 
 It prints `ready` once it is level and push works, then two lines per change: `visible` once its
 file is in place and `durable` once it is committed, each followed by the change's datetime and the
-time, both in microseconds since 1970.
+time, both in microseconds since 1970. It runs as `rsnotify follow` does: on uvloop, and with little
+garbage collection.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant, to_microseconds
+from rsnotify.runtime.command_line import run
 from rsnotify_subscriber import FolderMirror, FollowOptions, Received, Subscriber
 
 
@@ -60,4 +62,4 @@ async def main(url: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], Path(sys.argv[2])))
+    run(lambda _: main(sys.argv[1], Path(sys.argv[2])))

@@ -78,6 +78,10 @@ def verified_hashes(content: bytes, announced: str | None, length: int | None = 
     """Return the `hashes` of content; None if it has not the announced hash and length."""
     if length not in (None, len(content)):
         return None
+    if announced is not None and _is_sha256(announced):  # as nearly all are
+        digest = hashlib.sha256(content, usedforsecurity=False).hexdigest()
+        if digest == announced[len(_SHA256) :].lower():
+            return _SHA256 + digest
     digester = Digester(announced)
     digester.update(content)
     hashes = digester.hashes
@@ -108,7 +112,10 @@ def agree(one: str | None, other: str | None) -> bool | None:
 
     Digests in different forms, such as hexadecimal and Base64, cannot be compared either.
     """
-    ours, theirs = _digests(one), _digests(other)
+    ours = _digests(one)
+    if one == other:
+        return True if ours else None
+    theirs = _digests(other)
     common = ours.keys() & theirs.keys()
     return all(ours[form] == theirs[form] for form in common) if common else None
 

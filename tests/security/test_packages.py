@@ -83,12 +83,15 @@ def read(path: Path, member: str) -> str:
     except (DocumentError, ContentMismatch):
         package.close()
         return "package"
+    small = package.small(member)
     try:
         content = b"".join(package.pieces(member))
     except ContentMismatch:
+        assert small is None
         return "member"
     finally:
         package.close()
+    assert small == content or (small is None and content != GOOD)
     return "used" if content == GOOD else "member"  # the hash of its entry shows it
 
 

@@ -19,6 +19,7 @@ import zlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Lock
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from msgspec.structs import replace
@@ -50,7 +51,12 @@ _INFLATION = 200
 #: The bytes to which any member may inflate.
 _SMALL = 1_000_000
 _PIECE = 131_072
-_LOCAL_HEADER = 30
+#: The header before a member: signature, flags, and the lengths of its name and extra field.
+_HEADER = struct.Struct("<4s2xH18xHH")
+_SIGNATURE = b"PK\x03\x04"
+_IS_UTF8 = 0x800
+#: The flags of members that cannot be read: patched data, strong encryption.
+_UNREADABLE = 0x60
 #: The exceptions that reading a damaged ZIP raises.
 _DAMAGE = (BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError,
            OverflowError, IndexError, OSError)  # fmt: skip
@@ -76,11 +82,15 @@ class ZipPackage:
         self._path = path
         self.size = path.stat().st_size
         self._file = _BoundedFile(io.FileIO(path))
+        #: Reads small members, one thread at a time.
+        self._small = open(path, "rb", buffering=_PIECE)  # noqa: SIM115
+        self._lock = Lock()
         try:
             self._zip = ZipFile(self._file)
             _check_overlaps(self._zip.infolist(), self._zip.start_dir)
         except _DAMAGE as error:
             self._file.close()
+            self._small.close()
             raise MalformedDocument(f"no usable ZIP package: {error}", source=uri) from None
         self._members: dict[str, ZipInfo | None] = {}
         for info in self._zip.infolist():
@@ -113,19 +123,39 @@ class ZipPackage:
             raise ContentMismatch(self.uri, f"the member {name!r} is damaged: {error}") from None
 
     def small(self, path: str) -> bytes | None:
-        """Return a member; None if it cannot be returned, or is not small."""
+        """Return a member; None if it is not small, or only `pieces` can return it or say why not.
+
+        A stream of `zipfile` would take most of the time.
+        """
         info = self._members.get(path.removeprefix("/"))
-        if info is None or info.file_size > _PIECE:
+        if info is None or _fault(info) or info.flag_bits & _UNREADABLE:
+            return None
+        if max(info.file_size, info.compress_size) > _PIECE:
             return None
         try:
-            return b"".join(self.pieces(path))
-        except ContentMismatch:
+            content = _inflated(self._raw(info), info)
+        except _DAMAGE:
             return None
+        if content is None or len(content) != info.file_size:
+            return None
+        return content if zlib.crc32(content) == info.CRC else None
+
+    def _raw(self, info: ZipInfo) -> bytes | None:
+        """Return a member as it is stored; None if the header before it is that of another."""
+        with self._lock:
+            self._small.seek(info.header_offset)
+            signature, flags, name, extra = _HEADER.unpack(self._small.read(_HEADER.size))
+            data = self._small.read(name + extra + info.compress_size)
+        encoding = "utf-8" if flags & _IS_UTF8 else "cp437"
+        if signature != _SIGNATURE or data[:name].decode(encoding) != info.orig_filename:
+            return None
+        return data[name + extra :]
 
     def close(self) -> None:
         """Close the package, and remove its file."""
         self._zip.close()
         self._file.close()
+        self._small.close()
         self._path.unlink(missing_ok=True)
 
 
@@ -147,10 +177,17 @@ def _fault(info: ZipInfo) -> str | None:
     return None
 
 
+def _inflated(data: bytes | None, info: ZipInfo) -> bytes | None:
+    """Return the content of a member, or enough of it to see that it is longer than announced."""
+    if data is None or info.compress_type == ZIP_STORED:
+        return data
+    return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, info.file_size + 1)
+
+
 def _check_overlaps(infos: list[ZipInfo], end: int) -> None:
     """Refuse members that share bytes, as those of decompression bombs do."""
     for info in sorted(infos, key=lambda info: info.header_offset, reverse=True):
-        least = _LOCAL_HEADER + len(info.filename) + info.compress_size
+        least = _HEADER.size + len(info.filename) + info.compress_size
         if info.header_offset + least > end:
             raise BadZipFile(f"its member {info.filename!r} overlaps what comes after it")
         end = info.header_offset

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ContentMismatch, DocumentError, MalformedDocument, NotFound, Unavailable
 from rsnotify.format.datetimes import Instant, to_microseconds
-from rsnotify.format.hashes import Digester
+from rsnotify.format.hashes import Digester, verified_hashes
 from rsnotify.format.links import parse_links, resolve
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import SitemapReader, with_resources
@@ -467,10 +467,13 @@ class Fetcher:
         most = most or max(self._largest, resource.length or 0)
         if len(response.body) > most:
             raise ContentMismatch(resource.uri, f"it has more than {most} bytes")
-        digester = Digester(resource.hash)
-        digester.update(response.body)
-        digester.verify(resource)
-        content = self.store(response.body, digester.hashes)
+        hashes = verified_hashes(response.body, resource.hash, resource.length)
+        if hashes is None:
+            digester = Digester(resource.hash)
+            digester.update(response.body)
+            digester.verify(resource)  # raises
+            hashes = digester.hashes
+        content = self.store(response.body, hashes)
         return _dated(content, response, is_proven=resource.hash is not None)
 
     async def collect(

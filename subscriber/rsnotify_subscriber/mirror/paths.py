@@ -232,6 +232,10 @@ class MirrorTree:
                 os.rmdir(os.path.join(os.path.dirname(beside), names[-1]))
         return self.find(uri)
 
+    def plain_paths(self) -> PlainPaths:
+        """Return the paths that need no search; for one batch, as it remembers what is on disk."""
+        return PlainPaths(self._layout, self._root, self._fallbacks)
+
     def freed_paths(self) -> Iterator[tuple[str, str]]:
         """Yield (fallback, natural) paths of resources whose natural path has become free."""
         for name in os.listdir(self._fallbacks) if _is_folder(self._fallbacks) else ():
@@ -315,6 +319,51 @@ class MirrorTree:
             return None
         folder = os.path.dirname(path)
         return folder if _is_folder(folder) else None
+
+
+class PlainPaths:
+    """The paths of resources in existing folders, whose names are those in their URIs.
+
+    URIs of one folder that follow each other take no `stat` each. Nothing shows whether a folder
+    has the name of a resource: the system refuses to replace it with a file.
+
+    Attributes:
+        folder: The folder of the last path that was found.
+    """
+
+    folder: str | None = None
+
+    def __init__(self, layout: MirrorLayout, root: str, fallbacks: str) -> None:
+        self._layout = layout
+        self._root = root
+        self._fallbacks = fallbacks
+        self.forget()
+
+    def forget(self) -> None:
+        """Look at the disk again, as folders may have been made or removed."""
+        self._above = ""
+        self._has_fallbacks = _mode(self._fallbacks) is not None
+
+    def find(self, uri: str) -> str | None:
+        """Return the path; None if `MirrorTree.find_free` has to find it."""
+        above, _, name = uri.rpartition("/")
+        if above != self._above:
+            self._above, self.folder = above, None if self._has_fallbacks else self._folder(above)
+        if self.folder is None or not self._layout.is_plain(name):
+            return None
+        return f"{self.folder}{os.sep}{name}"
+
+    def _folder(self, above: str) -> str | None:
+        path, base = self._root, self._layout.base
+        if f"{above}/" == base:
+            return path
+        if not above.startswith(base) or len(above) - len(base) > _SHORT:
+            return None
+        for name in above[len(base) :].split("/"):
+            path = f"{path}{os.sep}{name}"
+            if not self._layout.is_plain(name) or not _is_folder(path):
+                return None
+        return path
 
 
 def _is_folder(path: str) -> bool:
