@@ -79,7 +79,9 @@ class Options(Struct, frozen=True, kw_only=True):
         linger: Seconds that a file stays readable after its document was replaced, or dropped
             from an archive, for clients that have just read its URL.
         resource_list_every: Seconds between two Resource Lists, or a cron expression; one is
-            written at the start, the others if there are changes.
+            written at the start, the others if there are changes. With seconds, one is also
+            written when recording has paused for 5 s after at least 1,000 changes, and as many
+            as the last one has entries.
         resource_list_archive: Keep former Resource Lists, in an archive.
         resource_dump_every: Seconds between two Resource Dumps, or a cron expression; None writes
             none. It needs `content`. The first is written at once, the others if there are changes.

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
+from rsnotify.format.model import Resource
 from rsnotify_publisher import FinishedDocument, Options, Publisher
 from rsnotify_publisher.background.pool import JobScheduler
 from rsnotify_publisher.options import (
@@ -340,6 +341,54 @@ def test_the_resource_list_is_written_at_the_start_and_at_cron_times(tmp_path: P
         source.update("b")
         source.wait_listed()
         assert sorted(names([source.read("resourcelist.xml")])) == ["a", "b"]
+
+
+class Standing(Published):
+    """A Source whose clock stands, which publishes at long intervals."""
+
+    def __init__(self, folder: Path, **changed: Any) -> None:
+        super().__init__(folder, resource_list_archive=True, **changed)
+        self.now = time.time_ns() // 1000
+        self.publisher.source.clock = lambda: self.now
+
+    def bulk(self, *names: object) -> None:
+        self.publisher.record(Resource(f"{BASE}{name}", change="updated") for name in names)
+        self.wait_written()
+
+    def lists(self) -> list[int]:
+        """Return how many entries each Resource List has had, the newest first."""
+        archived = self.read("resourcelist-archive.xml").resources
+        former = [len(self.read(entry.uri).resources) for entry in reversed(archived)]
+        return [len(self.read("resourcelist.xml").resources), *former]
+
+
+def test_the_resource_list_is_written_when_recording_pauses_after_many_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("rsnotify_publisher.documents.document_store.OUTDATED_AFTER", 4)
+    with Standing(tmp_path) as source:
+        source.bulk(*range(5))
+        source.bulk(*range(5, 10))
+        assert source.lists() == [0], "recording has not paused"
+        source.now += 6_000_000
+        eventually(lambda: source.lists() == [10, 0])
+        source.bulk(*range(10, 19))
+        source.now += 6_000_000
+        source.bulk(19)
+        assert source.lists() == [10, 0], "it lacked fewer changes than it has entries"
+        source.now += 6_000_000
+        eventually(lambda: source.lists() == [20, 10, 0])
+
+
+def test_with_a_cron_expression_the_resource_list_is_written_at_its_times_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("rsnotify_publisher.documents.document_store.OUTDATED_AFTER", 4)
+    with Standing(tmp_path, resource_list_every=NEVER_DURING_A_TEST) as source:
+        source.bulk(*range(5))
+        source.now += 6_000_000
+        source.bulk(*range(5))  # which is written after the pause was noticed
+        assert source.lists() == [0]
 
 
 def test_changes_up_to_the_schedule_may_be_closed_whatever_the_limits():

@@ -44,6 +44,8 @@ _RETRY = Retry(first=0.1, most=30.0)
 _TIDY_EVERY = 10
 # Part of the interval after which a Resource Dump that was not due is checked again.
 _CHECK_DUMP_EVERY = 0.1
+#: How long after the last change recording counts as paused, in microseconds.
+_PAUSE = 5_000_000
 # Seconds after which the next set may start, though not all documents of this one are written.
 _PATIENCE = 10.0
 #: How much later than the clock the last change may be before that is logged, in microseconds.
@@ -162,6 +164,7 @@ class Leader:
         self._random = Random()
         self._busy = {kind: asyncio.Lock() for kind in WorkKind}
         self._published = asyncio.Event()
+        self._outdated = asyncio.Event()
         self._written: tuple[int, int, int] | None = None
         self._skipped_writes = 0
         self._is_ahead = False
@@ -202,6 +205,8 @@ class Leader:
                 tasks.create_task(self._repeat(seconds, job))
             for name, schedule, job in self._scheduled_jobs():
                 tasks.create_task(self._run_by_schedule(name, schedule, job))
+            if self.source.resource_list_schedule.cron is None:
+                tasks.create_task(self._replace_outdated_list())
 
     async def _advertise_brokers(self) -> None:
         self.source.documents.stated_brokers = self._brokers.urls
@@ -295,12 +300,22 @@ class Leader:
         else:
             await self._write_change_lists()
 
+    async def _replace_outdated_list(self) -> None:
+        """Write the Resource List whenever recording pauses after many changes."""
+        while True:
+            await self._outdated.wait()
+            await self._run_until_done(self._write_resource_list)
+            self._outdated.clear()
+
     async def _write_change_lists(self) -> None:
         """Write the Change Lists if the journal has something that they do not show yet."""
         self._skipped_writes += 1
         with self.journal.snapshot() as state:
             current = state.last_change, state.closed, self.journal.last_notice()
         self._check_clock(state.last_change)
+        has_paused = self.source.clock() - state.last_change >= _PAUSE
+        if has_paused and self._store.is_outdated(state.last_change):
+            self._outdated.set()
         # Limits by age are reached at any time, so they are checked now and then.
         by_age = self.source.rotation.age is not None and self._skipped_writes >= _TIDY_EVERY
         if current == self._written and not by_age:

@@ -41,6 +41,9 @@ _log = logging.getLogger("rsnotify.publisher")
 _SHOWN = 100
 # Changes that are held at once, however many there are to catch up with.
 _AT_ONCE = 20_000
+#: How many changes outdate a Resource List, and at least as many as it has entries: so however
+#: often it is written, that takes little time for each change.
+OUTDATED_AFTER = 1_000
 
 
 class WritingStopped(RsnotifyError):
@@ -66,6 +69,8 @@ class DocumentStore:
         self.is_complete = False
         #: The last change that the Resource List covers; -1 if it was not written yet.
         self.listed = -1
+        #: The entries of the Resource List, and how many changes came before it was written.
+        self._entries = self._before_list = 0
         self._noticed = -1
         # A job that was cancelled may still be at work in its thread.
         self._locks = {name: threading.Lock() for name in ("changes", "resources", "dumps")}
@@ -186,8 +191,15 @@ class DocumentStore:
             if not self.is_complete:
                 self._write_resource_list(journal)
 
+    def is_outdated(self, last_change: int) -> bool:
+        """Return whether the Resource List lacks many of the changes through an instant (µs)."""
+        lacking = self._change_lists.count - self._before_list
+        is_older = 0 <= self.listed < last_change
+        return is_older and lacking >= max(OUTDATED_AFTER, self._entries)
+
     def _write_resource_list(self, journal: Journal) -> None:
         if journal.state().last_change != self.listed:
+            before = self._change_lists.count
             state = self._recorder.run(Journal.promise)
             self._archives.reclaim(stem(Capability.RESOURCE_LIST, state.reached))
             resources = self._resources(journal)
@@ -196,6 +208,7 @@ class DocumentStore:
             )
             self._archives.replace(journal, document)
             self.listed = state.last_change
+            self._entries, self._before_list = document.entries, before
             self._offer()
 
     def write_resource_dump(self) -> None:
@@ -247,6 +260,12 @@ class DocumentStore:
 
 
 class ChangeLists:
+    """Keeps the Change Lists in step with the journal.
+
+    Attributes:
+        count: The changes that were written since the start.
+    """
+
     def __init__(self, source: SourceContext, recorder: Recorder, archives: Archives) -> None:
         self._captured = source.captured
         self._clock = source.clock
@@ -258,6 +277,7 @@ class ChangeLists:
         self._notifications = NotificationBuilder(source.documents)
         self._open = OpenChangeList(source.documents)
         self.views = ViewDocuments(source, recorder)
+        self.count = 0
         self._published = ""
 
     def write(self, journal: Journal, scheduled: int | None = None) -> bool:
@@ -271,6 +291,7 @@ class ChangeLists:
         while True:
             behind = self._open.through < last
             changes = self._open.refresh(journal, _AT_ONCE if behind else 0)
+            self.count += len(changes)
             self.views.follow(self._open.begin, changes)
             if self._captured is not None:
                 # The process that recorded them may have ended before it kept their content. This
