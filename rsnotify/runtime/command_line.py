@@ -456,8 +456,6 @@ def run(
     """
     import asyncio  # takes an eighth of the time of `rsnotify --help`, which does not need it
 
-    from rsnotify.runtime.tasks import new_event_loop
-
     async def supervised() -> T:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -469,7 +467,7 @@ def run(
 
     _reduce_garbage_collection()
     # Closing the loop waits for threads as well, so it comes before the end of `forced`.
-    with ExitStack() as contexts, asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with ExitStack() as contexts, asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(supervised())
 
 
@@ -522,6 +520,14 @@ def require_files(what: str, needed: int) -> None:
             f"{allowed:,}; raise that (ulimit -n)",
             0,
         )
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 #: How long the sentence about a command may be.

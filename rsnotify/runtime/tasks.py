@@ -17,15 +17,6 @@ from typing import Any, ParamSpec, TypeVar
 _CANCEL_AGAIN = 1.0
 
 
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop of uvloop if that is installed, otherwise one of asyncio."""
-    try:
-        import uvloop  # a program that only waits for tasks does not need it
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
-
-
 async def wait_for_event(event: asyncio.Event, seconds: float | None) -> bool:
     """Wait for an event, at most for some seconds; return whether it is set."""
     with suppress(TimeoutError):

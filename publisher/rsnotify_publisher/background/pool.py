@@ -27,7 +27,6 @@ from typing import Any, TypeVar
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from msgspec import Struct
 
-from rsnotify.runtime.tasks import new_event_loop
 from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.journal.journal import USUAL_MEMORY
 from rsnotify_publisher.options import MISFIRE_GRACE, JobSchedule
@@ -110,7 +109,7 @@ class PoolThreads:
     """The threads of a pool that is in use, for a number of sets."""
 
     def __init__(self, sets: int) -> None:
-        self.loop = new_event_loop()
+        self.loop = asyncio.new_event_loop()
         self.workers = {
             kind: ThreadPoolExecutor(most, f"rsnotify-{kind}") for kind, most in _WORKERS.items()
         }
