@@ -17,15 +17,24 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.format.coverage import Change
+from rsnotify.format.coverage import EARLIEST, Change
 from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.hashes import SetSum
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.runtime.tasks import Lane
-from rsnotify.sync.actions import Progress
+from rsnotify.sync.actions import (
+    BacklogExtent,
+    ClearBacklog,
+    Progress,
+    StoreBacklog,
+    TakeBacklog,
+)
 from rsnotify_subscriber import PostgreSQLState
+from rsnotify_subscriber.fleet.lease_tables import PostgreSQLLeases
+from rsnotify_subscriber.fleet.leases import FleetShare
 from rsnotify_subscriber.storage import postgresql
 from rsnotify_subscriber.storage.destination_state import DestinationState, opened
+from rsnotify_subscriber.storage.postgresql import LeasedState, StatePool
 from rsnotify_subscriber.storage.resource_state import ResourceState
 from tests.subscriber.source import PATIENCE
 
@@ -35,14 +44,26 @@ DAY = timedelta(days=1)
 A, B = "md5:" + "a" * 32, "md5:" + "b" * 32
 
 
-@pytest.fixture(params=["a folder", "PostgreSQL"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | PostgreSQLState:
+Place = Path | PostgreSQLState | LeasedState
+
+
+@pytest.fixture(params=["a folder", "PostgreSQL", "PostgreSQL, under a lease"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     if request.param == "a folder":
-        return tmp_path / "state"
-    return PostgreSQLState(request.getfixturevalue("postgresql"))
+        yield tmp_path / "state"
+        return
+    database = request.getfixturevalue("postgresql")
+    if request.param == "PostgreSQL":
+        yield PostgreSQLState(database)
+        return
+    with closing(PostgreSQLLeases(database, "me", "me")) as table:
+        share = FleetShare(table, clock=lambda: 0.0)  # which does not end
+        share.set_listed({"rsnotify"})
+        share.beat()
+        with closing(StatePool(database, "me")) as pool:
+            yield LeasedState(pool, "rsnotify", share)
 
 
-Place = Path | PostgreSQLState
 Reopen = Callable[[], DestinationState]
 
 
@@ -207,9 +228,42 @@ def test_progress_outlives_the_process(state: DestinationState, reopen: Reopen) 
     assert again.resources == 1
 
 
+@pytest.mark.parametrize("place", ["a folder", "PostgreSQL"], indirect=True)
 def test_a_state_is_used_by_one_process_at_a_time(state: DestinationState, place: Place) -> None:
     with pytest.raises(ConfigurationError, match="in use"):
         DestinationState(place)
+
+
+def updated(uri: str, at: datetime, hash: str = A) -> Change:
+    resource = Resource(uri, change=ChangeType.UPDATED, datetime=at, hash=hash)
+    return Change(uri, ChangeType.UPDATED, at, resource)
+
+
+def test_the_backlog_returns_the_latest_change_of_each_resource_the_earliest_first(
+    state: DestinationState,
+) -> None:
+    first, second, early = (
+        updated("a", SECOND),
+        updated("a", SECOND + DAY, B),
+        updated("b", PRECISE),
+    )
+    deleted = replace(updated("c", SECOND), change=ChangeType.DELETED)
+    use = state.backlog.use
+    assert use(StoreBacklog(((first, SECOND), (deleted, SECOND)))) == (BacklogExtent(2, SECOND), [])
+    extent, _ = use(StoreBacklog(((early, EARLIEST), (second, SECOND + DAY))))
+    assert extent == BacklogExtent(3, EARLIEST)
+    assert use(TakeBacklog(1, ("c", "absent")))[1] == [(deleted, SECOND)]
+    assert use(TakeBacklog(1)) == (BacklogExtent(1, SECOND), [(early, EARLIEST)])
+    assert use(TakeBacklog(9)) == (BacklogExtent(), [(second, SECOND)])
+    assert use(StoreBacklog(((first, SECOND),)))[0] == BacklogExtent(1, SECOND)
+    assert use(ClearBacklog())[0] == BacklogExtent()
+
+
+def test_a_state_is_opened_without_the_backlog_of_an_earlier_run(reopen: Reopen) -> None:
+    reopen().backlog.use(StoreBacklog(((updated("a", SECOND), SECOND),)))
+    again = reopen().backlog
+    assert again.use(TakeBacklog(9)) == (BacklogExtent(), [])
+    assert again.use(StoreBacklog(((updated("b", SECOND), SECOND),)))[0].resources == 1
 
 
 def test_the_effect_of_a_handler_is_committed_with_the_progress_over_it(
@@ -444,15 +498,16 @@ def _intents(folder: Path) -> dict[str, bytes]:
 def test_a_state_of_an_earlier_version_is_used_on(
     place: Place, state: DestinationState, reopen: Reopen
 ) -> None:
-    schema = "rsnotify." if isinstance(place, PostgreSQLState) else ""
+    is_local = isinstance(place, Path)
+    schema = "" if is_local else "rsnotify."
     for index in ("lost", "identities"):
         state.database.execute(f"DROP INDEX {schema}{index}")
     for column in ("identity", "spelling", "mtime", "fetched_at", "validator"):
-        if isinstance(place, PostgreSQLState) and column == "validator":
+        if column == "validator" and not is_local:
             break  # there was none without it
         state.database.execute(f"ALTER TABLE {{resources}} DROP COLUMN {column}")
     values = ("u", 1, "updated", A, 5, None)
-    marks = "?, ?, ?, ?, ?, ?" + (", NULL" if isinstance(place, PostgreSQLState) else "")
+    marks = "?, ?, ?, ?, ?, ?" + ("" if is_local else ", NULL")
     state.database.execute(f"INSERT INTO {{resources}} VALUES ({marks})", values)
     again = reopen()
     assert again.find("u") == ResourceState("u", 1, "updated", A, 5)
