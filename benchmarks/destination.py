@@ -1,9 +1,9 @@
 """The Destination for `latency.py` in a separate process: when changes are visible and durable.
 
-It prints `ready` once it is level and push works, then two lines per change: `visible` once its
-file is in place and `durable` once it is committed, each followed by the change's datetime and the
-time, both in microseconds since 1970. It runs as `rsnotify follow` does: on uvloop, and with little
-garbage collection.
+It prints `ready` once it is level, and push is in the expected state, then two lines per change:
+`visible` once its file is in place and `durable` once it is committed, each followed by the
+change's datetime and the time, both in microseconds since 1970. It runs as `rsnotify follow` does:
+on uvloop, and with little garbage collection.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.runtime.command_line import run
+from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import FolderMirror, FollowOptions, Received, Subscriber
 
 
@@ -38,28 +39,28 @@ class TimedMirror(FolderMirror):
         print_all("visible", (change.at for change in changes))
 
 
-async def in_step(subscriber: Subscriber) -> None:
-    """Wait until the copy is level and push works."""
+async def in_step(subscriber: Subscriber, push: str) -> None:
+    """Wait until the copy is level, and push is in some state."""
     while True:
         status = subscriber.status
-        if status.level and status.push == "up":
+        if status.level and status.push == push:
             return
         await asyncio.sleep(0.05)
 
 
-async def main(url: str, folder: Path) -> None:
+async def main(url: str, folder: Path, push: str) -> None:
     subscriber = Subscriber(
         url,
         TimedMirror(folder),
         state=folder.with_suffix(".state"),
-        options=FollowOptions(allow_private_addresses=True),
+        options=FollowOptions(allow_private_addresses=True, pace=Pace(poll=1.0)),
         on_committed=print_committed,
     )
     async with subscriber:
-        await in_step(subscriber)
+        await in_step(subscriber, push)
         print("ready", flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
 if __name__ == "__main__":
-    run(lambda _: main(sys.argv[1], Path(sys.argv[2])))
+    run(lambda _: main(sys.argv[1], Path(sys.argv[2]), sys.argv[3]))

@@ -19,7 +19,7 @@ import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from statistics import quantiles
@@ -30,6 +30,7 @@ from fanout import processor_seconds
 from targets import compare
 
 from rsnotify.format.datetimes import to_microseconds
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify.runtime.processes import Process
 from rsnotify_publisher import Publisher, routes
 from tests.ports import free_port
@@ -49,31 +50,41 @@ BARE = {"a bare commit": "commit", "a bare commit and file": "place"}
 class LiveSource:
     """Resources in memory that change, published by an embedded Publisher."""
 
-    def __init__(self, root: Path, url: str, hub: str) -> None:
+    def __init__(self, root: Path, url: str, hubs: Sequence[str], resources: int) -> None:
         self.url = url
+        self._resources = range(resources)
         self._contents: dict[str, bytes] = {}
         self._random = Random(1)
-        self.publisher = Publisher(root, url, hubs=[hub], content=self._contents.get)
+        self.publisher = Publisher(root, url, hubs=hubs, content=self._contents.get)
         self.recorded: dict[int, int] = {}
 
-    async def change(self) -> None:
-        uri = f"{self.url}r/{self._random.randrange(RESOURCES)}"
-        content = self._random.randbytes(SIZE // 2).hex().encode()
+    async def change(self, count: int = 1) -> None:
+        """Change resources, and record the changes together."""
         began = time.time_ns() // 1000
-        self._contents[uri] = content
-        digest = "sha-256:" + hashlib.sha256(content).hexdigest()
-        change = await self.publisher.aupdated(uri, hash=digest, length=SIZE, type="text/plain")
-        assert change.datetime is not None
-        self.recorded[to_microseconds(change.datetime)] = began
+        changes = []
+        for number in self._random.sample(self._resources, count):
+            uri = f"{self.url}r/{number}"
+            self._contents[uri] = content = self._random.randbytes(SIZE // 2).hex().encode()
+            digest = "sha-256:" + hashlib.sha256(content).hexdigest()
+            changes.append(
+                Resource(
+                    uri, change=ChangeType.UPDATED, hash=digest, length=SIZE, type="text/plain"
+                )
+            )
+        for change in await self.publisher.arecord(changes):
+            assert change.datetime is not None
+            self.recorded[to_microseconds(change.datetime)] = began
 
-    async def change_for(self, seconds: float) -> None:
+    async def change_for(self, seconds: float, rate: int = RATE) -> None:
         """Record at the rate whatever each record takes, as an open loop does."""
         loop = asyncio.get_running_loop()
         due = loop.time()
+        # Above a thousand a second, a Source records what has gathered in a millisecond.
+        count = max(1, round(rate / 1_000))
         async with asyncio.TaskGroup() as changes:
-            for _ in range(round(RATE * seconds)):
-                changes.create_task(self.change())
-                due += 1 / RATE
+            for _ in range(round(rate * seconds / count)):
+                changes.create_task(self.change(count))
+                due += count / rate
                 await asyncio.sleep(max(0.0, due - loop.time()))
 
     def application(self) -> web.Application:
@@ -130,35 +141,45 @@ class Latencies:
 
     async def complete(self) -> None:
         """Wait until the last change is durable."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while max(self.found["durable"], default=0) < max(self._recorded):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
 
-async def measure(root: Path, seconds: float) -> tuple[Latencies, dict[str, float]]:
-    """Return the latency of every change, and the milliseconds of CPU of each process for one."""
+async def measure(
+    root: Path,
+    seconds: float,
+    rate: int = RATE,
+    resources: int = RESOURCES,
+    *,
+    push: bool = True,
+) -> tuple[Latencies, dict[str, float]]:
+    """Return the latency of every change, and the milliseconds of CPU of each process for one.
+
+    Without push, the Destination polls every second, and the hub has nothing to do.
+    """
     hub = await Process.start("hub", "--port", "0", "--data", str(root / "hub"), log=root / "log")
     port = free_port()
     url = f"http://127.0.0.1:{port}/"
-    source = LiveSource(root / "source", url, await hub.url())
+    source = LiveSource(root / "source", url, [await hub.url()] if push else [], resources)
     runner = web.AppRunner(source.application())
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()
     try:
         async with source.publisher:
             source.publisher.wait_published(10)
-            return await _follow(source, hub.pid, root, seconds)
+            return await _follow(source, hub.pid, root, seconds, rate, "up" if push else "off")
     finally:
         await runner.cleanup()
         await hub.stop()
 
 
 async def _follow(
-    source: LiveSource, hub: int, root: Path, seconds: float
+    source: LiveSource, hub: int, root: Path, seconds: float, rate: int, push: str
 ) -> tuple[Latencies, dict[str, float]]:
     destination = await asyncio.create_subprocess_exec(
         *(sys.executable, str(Path(__file__).with_name("destination.py"))),
-        *(source.url, str(root / "copy")),
+        *(source.url, str(root / "copy"), push),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -171,7 +192,7 @@ async def _follow(
     reading = asyncio.create_task(latencies.read(destination.stdout))
     processes = {"Source": os.getpid(), "hub": hub, "Destination": destination.pid}
     before = {name: processor_seconds(pid) for name, pid in processes.items()}
-    await source.change_for(seconds)
+    await source.change_for(seconds, rate)
     await latencies.complete()
     count = len(source.recorded)
     cpu = {

@@ -11,9 +11,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import fleet
+import latency
 import many_sets
 import recording
 import restart
@@ -26,6 +28,9 @@ RATES = (1, 10, 100, 1_000, 5_000)
 RESOURCES = (1_000, 10_000, 100_000, 1_000_000)
 ENTRIES = (1_000, 10_000, 100_000, 1_000_000)
 SOURCES = (1, 10, 100, 500)
+
+#: Changes a second, and for how many seconds.
+LATENCY_RATES = {10: 10.0, 50: 6.0, 200: 5.0, 1_000: 5.0, 5_000: 5.0}
 
 Lines = dict[str, list[Point]]
 
@@ -86,6 +91,40 @@ def with_rate() -> Lines:
     return {"hub with one subscriber": line}
 
 
+@cache
+def _followed(rate: int, *, push: bool) -> tuple[float, float, float]:
+    """Return p50 and p99 from `record` to visible, and milliseconds of CPU in each second."""
+    with tempfile.TemporaryDirectory(prefix="rsnotify-bench-") as name:
+        seconds = LATENCY_RATES[rate]
+        # So many resources that hardly any changes again before a poll has fetched it.
+        measured = latency.measure(Path(name), seconds, rate, 100_000, push=push)
+        latencies, cpu = asyncio.run(measured)
+    p50, p99 = latency.percentiles(list(latencies.found["visible"].values()))
+    return p50, p99, sum(cpu.values()) * rate
+
+
+def latency_with_rate() -> Lines:
+    """Return the milliseconds until a change is visible."""
+    with tempfile.TemporaryDirectory(prefix="rsnotify-bench-") as name:
+        flush, _ = latency.percentiles(latency.rounds(Path(name))[0])
+    pushed = {rate: _followed(rate, push=True) for rate in LATENCY_RATES}
+    polled = {rate: _followed(rate, push=False) for rate in LATENCY_RATES}
+    return {
+        "polling every second, p50": [(rate, found[0]) for rate, found in polled.items()],
+        "push, p99": [(rate, found[1]) for rate, found in pushed.items()],
+        "push, p50": [(rate, found[0]) for rate, found in pushed.items()],
+        "one flush, p50": [(rate, flush) for rate in LATENCY_RATES],
+    }
+
+
+def cost_with_rate() -> Lines:
+    """Return the milliseconds of CPU in each second, of all processes together."""
+    return {
+        name: [(rate, _followed(rate, push=push)[2]) for rate in LATENCY_RATES]
+        for name, push in (("polling every second", False), ("push", True))
+    }
+
+
 def with_resources() -> Lines:
     """Return the Source's microseconds for a change that is recorded, and applied later."""
     lines: Lines = {f"in batches of {batch}": [] for batch in recording.BATCHES}
@@ -132,6 +171,18 @@ SERIES: dict[str, tuple[str, str, str, Callable[[], Lines]]] = {
         "subscribers",
         "ms of CPU of the hub",
         with_subscribers,
+    ),
+    "latency": (
+        "From record to visible",
+        "changes a second",
+        "ms",
+        latency_with_rate,
+    ),
+    "polling": (
+        "Push and polling: Source, hub and a Destination",
+        "changes a second",
+        "ms of CPU a second",
+        cost_with_rate,
     ),
     "resources": (
         "Recording a change",
