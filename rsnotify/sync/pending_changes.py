@@ -674,15 +674,9 @@ class PendingChanges:
         return self._delayed[0][0] if self._delayed else None
 
 
-def merged(before: Change, change: Change) -> Change | None:
-    """Return the one of two changes of a resource that stands for both when nothing was tried yet.
-
-    None if both count, as one of them leads to a request for the resource.
-    """
-    verified = _verified_if_needed(change, before)
-    if CheckMethod.FETCH in (before.check, verified.check):
-        return None
-    return _successor(change, before) or before
+def merged(before: Change, change: Change) -> Change:
+    """Return what stands for two changes of a resource, in this order, before either is tried."""
+    return _successor(_verified_if_needed(change, before), before) or before
 
 
 def _verified_if_needed(change: Change, announced: Change) -> Change:
