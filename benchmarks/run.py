@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 
+import backlog
 import callbacks
 import cluster
 import copy_check
@@ -26,6 +27,7 @@ BENCHMARKS = {
     "source": source.main,
     "inline": inline.main,
     "first-copy": first_copy.main,
+    "backlog": backlog.main,
     "copy-check": copy_check.main,
     "fanout": fanout.main,
     "callbacks": callbacks.main,

@@ -8,8 +8,8 @@ A resource is pending once, however often it changed, with its latest change. Th
       └─ delayed, so that subscribers do not            ──too often──> watched: T passes it, and it
          all send requests at once                                     is retried ever less often
 
-Of the parked changes, some are kept here, and the others in the `Backlog`: so the memory does not
-grow with what has to be caught up.
+Of the parked changes, some are kept here, and the others in the `ChangeBacklog`, so that the memory
+does not grow with what has to be caught up.
 
 A failure holds up nothing but T. Only news ends a backoff: another entry, and not the same entry in
 a list that was read again.
@@ -36,7 +36,7 @@ from rsnotify.format.hashes import agree
 from rsnotify.format.model import ChangeType, Rel, Resource
 from rsnotify.representations import has_inline_content
 from rsnotify.sync.actions import ActionList, BacklogAction, BacklogExtent, TakeBacklog
-from rsnotify.sync.backlog import Backlog
+from rsnotify.sync.backlog import ChangeBacklog
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER, Retry
 
 #: A change that makes a Destination fetch a resource, and the datetime of the change that was
@@ -244,7 +244,7 @@ class PendingChanges:
     def __init__(self, retry: Retry, random: Random, actions: ActionList, most_parked: int) -> None:
         self._retry = retry
         self._random = random
-        self.backlog = Backlog(actions)
+        self.backlog = ChangeBacklog(actions)
         self._most_parked = most_parked
         self._pending: dict[str, _Pending] = {}
         self._ready: deque[str] = deque()
