@@ -150,9 +150,8 @@ def test_a_pushed_change_takes_the_earlier_ones_of_its_resource_with_it_at_once(
         Capability.CHANGE_NOTIFICATION, (entry("b", 15),), from_=at(10), until=at(15)
     )
     wire.actions = wire.follower.fragment(fragment, wire.now)
-    (take,) = wire.of(TakeBacklog)
-    assert isinstance(take, TakeBacklog)
-    assert take.uris == ("b",)
+    takes = [action for action in wire.actions if isinstance(action, TakeBacklog)]
+    assert [take.uris for take in takes] == [("b",)]
     wire.answer_backlog()
     assert wire.applying() == [("b", "md5:b15")]
     assert [change.uri for change, _ in wire.rows] == ["a"], "it waits for the other lists"
