@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 
+import backlog
 import callbacks
 import cluster
 import copy_check
@@ -27,6 +28,7 @@ BENCHMARKS = {
     "source": source.main,
     "inline": inline.main,
     "first-copy": first_copy.main,
+    "backlog": backlog.main,
     "copy-check": copy_check.main,
     "large-sets": large_sets.main,
     "fanout": fanout.main,

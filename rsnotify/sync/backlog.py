@@ -30,7 +30,7 @@ from rsnotify.sync.actions import (
 )
 
 
-class Backlog:
+class ChangeBacklog:
     """What the state holds of the backlog, as far as it has answered, and what was requested."""
 
     def __init__(self, actions: ActionList) -> None:

@@ -279,7 +279,6 @@ class CatchUp:
 
     def _fail(self, error: RsnotifyError, now: float) -> None:
         run, self.run = self.run, None
-        self._state.pending.release()
         if isinstance(run, BaselineRun) and run.has_lost:
             self.lacks_comparison = True
         baseline = run.baseline if isinstance(run, BaselineRun) else None
@@ -319,14 +318,12 @@ class CatchUp:
             return
         self.run = None
         if step.gap_ends is not None:
-            self._state.pending.release()
             can_compare = self.can_compare
             self._policy.handle_gap(step.gap_ends, can_compare=can_compare, cure=step.cure)
             self.begin(now)
             return
         state, frontiers = self._state, self._state.frontiers
         self._intake.end(now)
-        state.pending.release()
         if self._intake.clock.has_gone_back(now) and not state.pending.in_flight:
             self._restart(now)
             return

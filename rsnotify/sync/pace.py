@@ -23,8 +23,6 @@ class Pace(Struct, frozen=True):
         gap_grace: How long to wait before a gap is pulled, as fragments may be out of order.
         in_flight: How many changes may be applied at the same time.
         hold: How many changes of fragments beyond a gap are kept.
-        parked: How many resources wait in memory until all lists are read; further ones wait in the
-            state.
         give_up: After so many failures a resource counts as unavailable: T does not wait for it,
             and it is retried less and less often.
         patience: After this time a resource counts as unavailable, too, if its server fails, is
@@ -45,6 +43,8 @@ class Pace(Struct, frozen=True):
             number of subscribers, if that is known. Inline content waits for nothing.
         rate: The largest number of resources to fetch in a second; None for any number.
         retry: How failures are retried.
+        parked: How many resources wait in memory until all lists are read; further ones wait in the
+            state.
     """
 
     poll: float = 10.0
@@ -52,7 +52,6 @@ class Pace(Struct, frozen=True):
     gap_grace: float = 0.1
     in_flight: int = 256
     hold: int = 20_000
-    parked: int = 2_000
     give_up: int = 5
     patience: float = 60.0
     gone_after: float = 600.0
@@ -64,6 +63,7 @@ class Pace(Struct, frozen=True):
     spread: float | None = None
     rate: float | None = None
     retry: Retry = Retry()
+    parked: int = 2_000
 
     def spread_among(self, listeners: int) -> float:
         """Return the time over which requests of so many subscribers are spread."""

@@ -8,8 +8,8 @@ A resource is pending once, however often it changed, with its latest change. Th
       └─ delayed, so that subscribers do not            ──too often──> watched: T passes it, and it
          all send requests at once                                     is retried ever less often
 
-Of the parked changes, some are kept here, and the others in the `Backlog`: so the memory does not
-grow with what has to be caught up.
+Of the parked changes, some are kept here, and the others in the `ChangeBacklog`, so that the memory
+does not grow with what has to be caught up.
 
 A failure holds up nothing but T. Only news ends a backoff: another entry, and not the same entry in
 a list that was read again.
@@ -36,7 +36,7 @@ from rsnotify.format.hashes import agree
 from rsnotify.format.model import ChangeType, Rel, Resource
 from rsnotify.representations import has_inline_content
 from rsnotify.sync.actions import ActionList, BacklogAction, BacklogExtent, TakeBacklog
-from rsnotify.sync.backlog import Backlog
+from rsnotify.sync.backlog import ChangeBacklog
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER, Retry
 
 #: A change that makes a Destination fetch a resource, and the datetime of the change that was
@@ -244,7 +244,7 @@ class PendingChanges:
     def __init__(self, retry: Retry, random: Random, actions: ActionList, most_parked: int) -> None:
         self._retry = retry
         self._random = random
-        self.backlog = Backlog(actions)
+        self.backlog = ChangeBacklog(actions)
         self._most_parked = most_parked
         self._pending: dict[str, _Pending] = {}
         self._ready: deque[str] = deque()
@@ -674,15 +674,9 @@ class PendingChanges:
         return self._delayed[0][0] if self._delayed else None
 
 
-def merged(before: Change, change: Change) -> Change | None:
-    """Return the one of two changes of a resource that stands for both when nothing was tried yet.
-
-    None if both count, as one of them leads to a request for the resource.
-    """
-    verified = _verified_if_needed(change, before)
-    if CheckMethod.FETCH in (before.check, verified.check):
-        return None
-    return _successor(change, before) or before
+def merged(before: Change, change: Change) -> Change:
+    """Return what stands for two changes of a resource, in this order, before either is tried."""
+    return _successor(_verified_if_needed(change, before), before) or before
 
 
 def _verified_if_needed(change: Change, announced: Change) -> Change:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from rsnotify.errors import Unavailable
 from rsnotify.format.coverage import Change
@@ -11,7 +11,13 @@ from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Apply, Progress
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber import Behind, Event, GapSeen, LevelReached
-from rsnotify_subscriber.events import LATE, Announcer, EventWatch, StatusCounters
+from rsnotify_subscriber.events import (
+    LATE,
+    Announcer,
+    EventWatch,
+    FollowCounters,
+    StatusCounters,
+)
 from tests.core.test_follower_broken import EPOCH
 from tests.core.wire import Wire
 
@@ -121,3 +127,15 @@ def test_a_change_that_is_postponed_on_purpose_does_not_count_as_behind() -> Non
     for _ in range(10):
         watched.look(after=LATE)
     assert watched.events == [LevelReached(EPOCH)]
+
+
+def test_the_age_of_a_change_is_a_lag_only_if_the_copy_does_not_have_to_catch_up() -> None:
+    counters = StatusCounters(FollowCounters())
+    at = datetime.now(UTC) - timedelta(hours=1)
+    missed = Change("a", ChangeType.UPDATED, at, Resource("a", change=ChangeType.UPDATED))
+    counters.count([missed], is_current=False)
+    assert (counters.applied, counters.lag_ms(), counters.lag_p99_ms()) == (1, None, None)
+    counters.count([missed], is_current=True)
+    lag = counters.lag_ms()
+    assert lag is not None
+    assert lag >= 3_600_000

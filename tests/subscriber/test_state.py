@@ -17,14 +17,13 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.format.coverage import EARLIEST, Change
+from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.hashes import SetSum
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.runtime.tasks import Lane
 from rsnotify.sync.actions import (
     BacklogExtent,
-    ClearBacklog,
     Progress,
     StoreBacklog,
     TakeBacklog,
@@ -237,26 +236,6 @@ def test_a_state_is_used_by_one_process_at_a_time(state: DestinationState, place
 def updated(uri: str, at: datetime, hash: str = A) -> Change:
     resource = Resource(uri, change=ChangeType.UPDATED, datetime=at, hash=hash)
     return Change(uri, ChangeType.UPDATED, at, resource)
-
-
-def test_the_backlog_returns_the_latest_change_of_each_resource_the_earliest_first(
-    state: DestinationState,
-) -> None:
-    first, second, early = (
-        updated("a", SECOND),
-        updated("a", SECOND + DAY, B),
-        updated("b", PRECISE),
-    )
-    deleted = replace(updated("c", SECOND), change=ChangeType.DELETED)
-    use = state.backlog.use
-    assert use(StoreBacklog(((first, SECOND), (deleted, SECOND)))) == (BacklogExtent(2, SECOND), [])
-    extent, _ = use(StoreBacklog(((early, EARLIEST), (second, SECOND + DAY))))
-    assert extent == BacklogExtent(3, EARLIEST)
-    assert use(TakeBacklog(1, ("c", "absent")))[1] == [(deleted, SECOND)]
-    assert use(TakeBacklog(1)) == (BacklogExtent(1, SECOND), [(early, EARLIEST)])
-    assert use(TakeBacklog(9)) == (BacklogExtent(), [(second, SECOND)])
-    assert use(StoreBacklog(((first, SECOND),)))[0] == BacklogExtent(1, SECOND)
-    assert use(ClearBacklog())[0] == BacklogExtent()
 
 
 def test_a_state_is_opened_without_the_backlog_of_an_earlier_run(reopen: Reopen) -> None:

@@ -139,13 +139,12 @@ class BacklogTable:
 
 
 def _add(change: Change, before: list[Change]) -> None:
-    """Add a change to those of its resource."""
-    is_same = bool(before) and before[-1].uri == change.uri
-    one = merged(before[-1], change) if is_same else None
-    if one is None:
-        before.append(change)
-    else:
-        before[-1] = one
+    """Merge a change with that of its resource; other resources may have the same hash."""
+    for index, one in enumerate(before):
+        if one.uri == change.uri:
+            before[index] = merged(one, change)
+            return
+    before.append(change)
 
 
 def _encoded(changes: Sequence[Change]) -> bytes:
