@@ -17,26 +17,38 @@ from pathlib import Path
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.runtime.command_line import run
+from rsnotify.runtime.tasks import running
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import FolderMirror, FollowOptions, Received, Subscriber
 
+#: What has not been printed yet: printing each line at once would be a part of the CPU time.
+_lines: list[str] = []
 
-def print_all(what: str, changed: Iterable[Instant]) -> None:
+
+def note(what: str, changed: Iterable[Instant]) -> None:
     now = time.time_ns() // 1000
-    sys.stdout.write("".join([f"{what} {to_microseconds(at)} {now}\n" for at in changed]))
-    sys.stdout.flush()
+    _lines.extend([f"{what} {to_microseconds(at)} {now}\n" for at in changed])
 
 
-def print_committed(changes: Sequence[Change]) -> None:
-    print_all("durable", (change.at for change in changes))
+def note_committed(changes: Sequence[Change]) -> None:
+    note("durable", (change.at for change in changes))
+
+
+async def print_lines() -> None:
+    while True:
+        await asyncio.sleep(0.2)
+        count = len(_lines)
+        sys.stdout.write("".join(_lines[:count]))
+        sys.stdout.flush()
+        del _lines[:count]
 
 
 class TimedMirror(FolderMirror):
-    """A mirror that prints when changes are visible."""
+    """A mirror that notes when changes are visible."""
 
     def apply_unflushed(self, changes: Sequence[Received]) -> None:
         super().apply_unflushed(changes)
-        print_all("visible", (change.at for change in changes))
+        note("visible", (change.at for change in changes))
 
 
 async def in_step(subscriber: Subscriber, push: str) -> None:
@@ -54,12 +66,13 @@ async def main(url: str, folder: Path, push: str) -> None:
         TimedMirror(folder),
         state=folder.with_suffix(".state"),
         options=FollowOptions(allow_private_addresses=True, pace=Pace(poll=1.0)),
-        on_committed=print_committed,
+        on_committed=note_committed,
     )
     async with subscriber:
         await in_step(subscriber, push)
         print("ready", flush=True)
-        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+        async with running(print_lines()):
+            await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
 if __name__ == "__main__":

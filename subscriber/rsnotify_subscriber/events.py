@@ -377,15 +377,16 @@ class EventWatch:
             now: The time, in seconds of any clock that does not jump.
             doubt: Why the copy may be wrong for a reason that the follower does not know.
         """
-        if follower.has_push_gap and not self._gap:
+        has_gap, baselining = follower.has_push_gap, follower.baselining
+        if has_gap and not self._gap:
             self._announce(GapSeen())
-        if follower.baselining != self._baseline:
+        if baselining != self._baseline:
             self._announce(BaselineComplete() if self._baseline else BaselineBegun())
-        self._gap, self._baseline = follower.has_push_gap, follower.baselining
-        audited = Audited(follower.in_step, follower.difference)
-        if audited != self._audited:
-            self._audited = audited
-            self._announce(audited)
+        self._gap, self._baseline = has_gap, baselining
+        in_step, difference = follower.in_step, follower.difference
+        if in_step is not self._audited.in_step or difference != self._audited.reason:
+            self._audited = Audited(in_step, difference)
+            self._announce(self._audited)
         if follower.level and not doubt:
             self._mark = self._announce.behind_since = None
             if self._level is not True:

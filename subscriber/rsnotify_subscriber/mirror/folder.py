@@ -235,7 +235,7 @@ class FolderMirror:
                 return target
         target = self._tree.find_free(uri)
         self._move(source, target, touched)
-        plain.forget()
+        plain.note(target)
         return target
 
     def _move(self, source: str, target: str, touched: _TouchedPaths) -> None:

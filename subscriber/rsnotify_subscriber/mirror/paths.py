@@ -337,12 +337,15 @@ class PlainPaths:
         self._layout = layout
         self._root = root
         self._fallbacks = fallbacks
-        self.forget()
-
-    def forget(self) -> None:
-        """Look at the disk again, as folders may have been made or removed."""
         self._above = ""
-        self._has_fallbacks = _mode(self._fallbacks) is not None
+        self._has_fallbacks = _mode(fallbacks) is not None
+
+    def note(self, path: str) -> None:
+        """Note a path that was found otherwise, as folders may have been made or removed for it."""
+        folder = os.path.dirname(path)
+        self._has_fallbacks |= folder == self._fallbacks
+        if folder != self.folder:
+            self._above, self.folder = "", None
 
     def find(self, uri: str) -> str | None:
         """Return the path; None if `MirrorTree.find_free` has to find it."""

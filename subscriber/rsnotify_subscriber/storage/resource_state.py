@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from enum import Enum
+from functools import lru_cache
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -294,6 +295,8 @@ class EquivalentLookup:
             state = found.get(uri)
             if state is None or not state.exists:
                 others.setdefault(normalize(uri), []).append(uri)
+        if not others:
+            return found
         candidates: dict[str, list[ResourceState]] = {}
         if self.has_spellings:
             for *columns, identity in select_in(query, _FIND_IDENTITY, list(others)):
@@ -313,8 +316,12 @@ def select_in(query: Query, sql: str, values: Sequence[object]) -> Iterator[Row]
     """Yield the rows for values, of which a query ends with the parameters."""
     for begin in range(0, len(values), _PART):
         part = values[begin : begin + _PART]
-        marks = ", ".join("?" * len(part))
-        yield from query(f"{sql} ({marks})", part)
+        yield from query(_with_marks(sql, len(part)), part)
+
+
+@lru_cache(64)
+def _with_marks(sql: str, count: int) -> str:
+    return f"{sql} ({', '.join('?' * count)})"
 
 
 def held_uris(query: Query) -> Iterator[str]:

@@ -18,6 +18,7 @@ import sqlite3
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import lru_cache
 from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -103,9 +104,30 @@ T = TypeVar("T")
 _UPSERT = " ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 
 
+class StorageErrors:
+    """A context, for any number of uses at once; a generator would take three times as long."""
+
+    def __init__(self, database: StateDatabase) -> None:
+        self._name = database.name
+        self._errors = database.errors
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise StorageError(f"{error.filename or self._name}: {reason_of(error)}") from error
+        if isinstance(error, msgspec.DecodeError):
+            raise StorageError(f"{self._name}: {error}") from error
+        if isinstance(error, self._errors):
+            reason = reason_of(error, str(error).strip())
+            raise StorageError(f"{self._name}: {reason}") from error
+
+
 class StateTransactions:
     def __init__(self, database: StateDatabase) -> None:
         self._database = database
+        self._errors = StorageErrors(database)
         #: Why a transaction failed; empty if none did.
         self._failed = ""
         self._begun = False
@@ -151,18 +173,9 @@ class StateTransactions:
                 raise
             self._begun = True
 
-    @contextmanager
-    def storage_errors(self) -> Iterator[None]:
+    def storage_errors(self) -> StorageErrors:
         """Raise errors of the database and of the disk as `StorageError`."""
-        name = self._database.name
-        try:
-            yield
-        except OSError as error:
-            raise StorageError(f"{error.filename or name}: {reason_of(error)}") from error
-        except msgspec.DecodeError as error:
-            raise StorageError(f"{name}: {error}") from error
-        except self._database.errors as error:
-            raise StorageError(f"{name}: {reason_of(error, str(error).strip())}") from error
+        return self._errors
 
     def read_fact(self, name: str, kind: type[T]) -> T | None:
         with self.storage_errors():
@@ -212,6 +225,11 @@ _TABLES = {
     "integer": "INTEGER",
     "bytes": "BLOB",
 }
+
+
+@lru_cache(256)
+def _with_tables(sql: str) -> str:
+    return sql.format_map(_TABLES)
 
 
 class SQLiteFolder:
@@ -283,13 +301,13 @@ class SQLiteDatabase:
         )
 
     def execute(self, sql: str, parameters: Sequence[object] = ()) -> Rows:
-        return self.connection.execute(sql.format_map(_TABLES), tuple(parameters))
+        return self.connection.execute(_with_tables(sql), tuple(parameters))
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[object]]) -> None:
-        self.connection.executemany(sql.format_map(_TABLES), parameters)
+        self.connection.executemany(_with_tables(sql), parameters)
 
     def read(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
-        return self._reader.execute(sql.format_map(_TABLES), tuple(parameters)).fetchall()
+        return self._reader.execute(_with_tables(sql), tuple(parameters)).fetchall()
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
