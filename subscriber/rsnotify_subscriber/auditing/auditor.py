@@ -35,13 +35,13 @@ from rsnotify.representations import (
     describe_representation,
     wanted_representation,
 )
+from rsnotify.runtime.temporary_sets import TemporarySet
 from rsnotify.sync.actions import Progress
 from rsnotify_subscriber.auditing.expected_resources import (
     ExpectationReader,
     ExpectedFile,
     ExpectedResources,
     expected_resources,
-    in_parts,
 )
 from rsnotify_subscriber.content.resolver import contradiction_in
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
@@ -52,6 +52,7 @@ from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.mirror import MirrorTree, default_state
+from rsnotify_subscriber.mirror.paths import pieces_of
 from rsnotify_subscriber.options import DEFAULT_OPTIONS, FollowOptions
 from rsnotify_subscriber.storage.identity import (
     Identity,
@@ -68,8 +69,6 @@ _PART = 64
 _WORKERS = 4
 #: How many resources are read from the expected ones at once.
 _PAGE = 1_000
-#: How many bytes of a file are read at once.
-_PIECE = 1 << 20
 #: The most missing files for which a request checks whether the Source itself has the resource.
 _MOST_CHECKS = 100
 #: The field of `Audit` for a difference, the name that it gets there, and whether it is that of a
@@ -174,7 +173,8 @@ async def audit(
             descriptions = DescriptionReader(fetcher, memory)
             offer, identity = await _identified(fetcher, descriptions, url, folder, known)
             tree = MirrorTree(folder, identity.base, probe=False)  # an audit only reads
-            with expected_resources(Path(temporary, "expected.sqlite")) as expected:
+            stored = Path(temporary, "expected.sqlite")
+            with expected_resources(stored) as expected, TemporarySet() as paths:
                 expectation = ExpectationReader(
                     fetcher,
                     offer,
@@ -184,7 +184,9 @@ async def audit(
                     expected=expected,
                     activity=activity,
                 )
-                comparison = _MirrorComparison(fetcher, tree, expected, identity, place, activity)
+                comparison = _MirrorComparison(
+                    fetcher, tree, expected, paths, identity, place, activity
+                )
                 for attempt in range(_ATTEMPTS):
                     if attempt:
                         await asyncio.sleep(pause)
@@ -256,6 +258,7 @@ class _MirrorComparison:
         fetcher: Fetcher,
         tree: MirrorTree,
         expected: ExpectedResources,
+        paths: TemporarySet,
         identity: Identity,
         state: Path,
         activity: SyncActivity,
@@ -264,6 +267,8 @@ class _MirrorComparison:
         self._tree = tree
         self._root = os.path.join(tree.root, "")
         self._expected = expected
+        #: The paths of resources, relative to the root of the mirror.
+        self._paths = paths
         self._state = state
         self._activity = activity
         self._prefer = identity.prefer
@@ -320,15 +325,14 @@ class _MirrorComparison:
         left = set(suspects or ())
         for files in self._resource_files():
             if suspects is None:
-                self._expected.add_paths(map(self._relative, (one.path for one in files)))
+                self._paths.update(self._relative(one.path) for one in files)
                 yield from files
             elif found := [one for one in files if one.path in suspects]:
                 left.difference_update(one.path for one in found)
                 yield from found
         if suspects is None:
-            for paths in in_parts(self._tree.paths()):
-                unknown = self._expected.unknown_paths(map(self._relative, paths))
-                yield from (_ComparedFile(self._root + one) for one in unknown)
+            unknown = (one for one in self._tree.paths() if self._relative(one) not in self._paths)
+            yield from map(_ComparedFile, unknown)
         yield from map(_ComparedFile, left)
 
     def _resource_files(self) -> Iterator[list[_ComparedFile]]:
@@ -393,7 +397,7 @@ class _MirrorComparison:
         if listed is None:
             return False
         try:
-            return matches(listed, _pieces(file))
+            return matches(listed, pieces_of(file.path, file.size))
         except FileNotFoundError:
             return False  # it was removed in this moment
 
@@ -414,7 +418,7 @@ class _MirrorComparison:
             return None
         digester = Digester(self._announced(file.entry).hash)
         try:
-            for piece in _pieces(file):
+            for piece in pieces_of(file.path, file.size):
                 digester.update(piece)
         except FileNotFoundError:
             return None  # it was removed in this moment
@@ -496,11 +500,3 @@ class _MirrorComparison:
         if doubt := contradiction_in(content, wanted) or self._doubted.get(normalize(resource.uri)):
             return self._unknown(resource, doubt)
         return None
-
-
-def _pieces(file: _ComparedFile) -> Iterator[bytes]:
-    # Most files are small, and a large buffer takes longer than they do.
-    size = min(_PIECE, (file.size or 0) + 1)
-    with open(file.path, "rb", buffering=0) as content:
-        while piece := content.read(size):
-            yield piece

@@ -6,7 +6,6 @@ They are read into a temporary database, so that a set of any size takes little 
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -103,7 +102,6 @@ PRAGMA cache_size = -8000;
 CREATE TABLE resources (uri TEXT PRIMARY KEY, entry BLOB, is_undated INTEGER, listed BLOB,
     listed_at INTEGER, changed_at INTEGER, before BLOB) WITHOUT ROWID;
 CREATE TABLE held (uri TEXT PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE paths (path BLOB PRIMARY KEY) WITHOUT ROWID;
 BEGIN;
 """
 _COLUMNS = "uri, entry, listed, listed_at, changed_at, before"
@@ -259,18 +257,6 @@ class ExpectedResources:
         query = "SELECT uri, name FROM held WHERE uri IN"
         with self._lock:
             return dict(select_in(self._database.execute, query, uris))
-
-    def add_paths(self, paths: Iterable[str]) -> None:
-        """Store paths of resources."""
-        with self._lock:
-            query = "INSERT OR IGNORE INTO paths VALUES (?)"
-            self._database.executemany(query, ((os.fsencode(path),) for path in paths))
-
-    def unknown_paths(self, paths: Iterable[str]) -> list[str]:
-        """Return those of some paths that were not stored."""
-        query, found = "SELECT 1 FROM paths WHERE path = ?", self._database.execute
-        with self._lock:
-            return [path for path in paths if not found(query, (os.fsencode(path),)).fetchone()]
 
 
 @contextmanager

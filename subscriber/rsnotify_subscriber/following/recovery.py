@@ -22,6 +22,7 @@ import asyncio
 import logging
 import os
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import cache
@@ -43,7 +44,7 @@ from rsnotify.errors import (
     counted,
 )
 from rsnotify.format.coverage import EARLIEST, Change
-from rsnotify.format.hashes import Digester, agree
+from rsnotify.format.hashes import matches
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.sync.actions import Action
 from rsnotify.sync.follower import Follower
@@ -55,6 +56,7 @@ from rsnotify_subscriber.handlers import (
     Received,
     deferred_handler,
 )
+from rsnotify_subscriber.mirror.paths import pieces_of
 from rsnotify_subscriber.storage.destination_state import DestinationState, HeldFile
 from rsnotify_subscriber.storage.identity import Identity
 from rsnotify_subscriber.storage.resource_state import LOST
@@ -69,6 +71,8 @@ _INTERVAL = 5.0
 _NEW = 300.0
 #: How many files are compared by one call in a thread.
 _PART = 1_000
+#: Into how many arrays the hashes of paths are divided.
+_ARRAYS = 64
 #: How many checks of files run at once in a process, however many Sources it follows.
 _CHECKS = 2
 #: How many lost resources are read from the state at once.
@@ -167,6 +171,34 @@ class PresenceCheck:
         return await loop.run_in_executor(self._worker, lambda: handler.place) != self._place
 
 
+class _PathHashes:
+    """Hashes of paths: a million paths would take much memory.
+
+    They are in many arrays, as `sort` makes a list of each.
+    """
+
+    def __init__(self) -> None:
+        self._arrays = [array("q") for _ in range(_ARRAYS)]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._arrays))
+
+    def add(self, path: str) -> None:
+        key = hash(path)
+        self._arrays[key % _ARRAYS].append(key)
+
+    def sort(self) -> None:
+        """Prepare for `in`, after all were added."""
+        for index, each in enumerate(self._arrays):
+            self._arrays[index] = array("q", sorted(each))
+
+    def __contains__(self, path: str) -> bool:
+        key = hash(path)
+        keys = self._arrays[key % _ARRAYS]
+        index = bisect_left(keys, key)
+        return index < len(keys) and keys[index] == key
+
+
 class FileScan:
     """One comparison of all files with the state, part by part; used once.
 
@@ -182,8 +214,7 @@ class FileScan:
         self.verify = verify
         self._place = handler.place
         self._after = ""
-        #: Hashes of the paths of all resources: a million paths would take much memory.
-        self._known = array("q")
+        self._known = _PathHashes()
         self._missing = 0
         self._begun_at = state.commits
         self._stopped = Event()
@@ -206,14 +237,14 @@ class FileScan:
         touched, lost = [], []
         files = self._handler.find_files([each.uri for each in held])
         for each, (path, found) in zip(held, files, strict=True):
-            self._known.append(hash(path))
+            self._known.add(path)
             self._missing += found is None
             if each.hash is None:  # a crash has left it unknown, and it is fetched
                 continue
             if found is None or found.st_size != (each.length or found.st_size):
                 lost.append(each)
             elif self.verify or found.st_mtime_ns != each.mtime:
-                if self._is_same(path, each):
+                if self._is_same(path, found.st_size, each):
                     touched.append((each, found.st_mtime_ns))
                 else:
                     lost.append(each)
@@ -227,23 +258,20 @@ class FileScan:
             [each for each in lost if each.mtime != LOST],
         )
 
-    def _is_same(self, path: str, held: HeldFile) -> bool:
-        digester = Digester(held.hash)
+    def _is_same(self, path: str, size: int, held: HeldFile) -> bool:
+        pieces = takewhile(lambda _: not self._stopped.is_set(), pieces_of(path, size))
         try:
-            with open(path, "rb") as file:
-                while (chunk := file.read(1 << 20)) and not self._stopped.is_set():
-                    digester.update(chunk)
+            return matches(held.hash, pieces)
         except OSError:
             return False  # it cannot be read, or has just been removed
-        return agree(held.hash, digester.hashes) is True
 
     def unknown_paths(self) -> set[str]:
         """Return the paths of files that no resource had when it was compared."""
         is_same = self._state.commits == self._begun_at
         if is_same and sum(1 for _ in self._paths()) == len(self._known) - self._missing:
             return set()
-        known = set(self._known)
-        return {path for path in self._paths() if hash(path) not in known}
+        self._known.sort()
+        return {path for path in self._paths() if path not in self._known}
 
     def without_known(self, paths: set[str], applying: Sequence[str]) -> list[str]:
         """Return the paths that are not part of the copy, out of those that were `unknown_paths`.

@@ -132,6 +132,8 @@ def _escaped(segment: str, portable: bool) -> str:
 
 #: A path of folders that leaves enough of the longest path to any plain name, in characters.
 _SHORT = 100
+#: How many bytes of a file are read at once.
+_PIECE = 1 << 20
 #: A file that is made for a moment. No resource has this name, see `MirrorLayout`.
 PROBE = "@@rsnotify"
 
@@ -381,6 +383,15 @@ def _file(path: str) -> os.stat_result | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found if stat.S_ISREG(found.st_mode) else None
+
+
+def pieces_of(path: str, size: int) -> Iterator[bytes]:
+    """Yield the content of a file that had a size, in pieces."""
+    # Most files are small, and a large buffer takes longer than they do.
+    most = min(_PIECE, size + 1)
+    with open(path, "rb", buffering=0) as file:
+        while piece := file.read(most):
+            yield piece
 
 
 def _mode(path: str) -> int | None:

@@ -19,8 +19,8 @@ identifier. Records are listed with their metadata, which is hashed and not kept
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -42,6 +42,7 @@ from rsnotify.errors import (
 from rsnotify.format.datetimes import Instant, format_datetime, parse_datetime
 from rsnotify.format.model import Resource
 from rsnotify.format.xml_parser import safe_parser
+from rsnotify.runtime.temporary_sets import TemporarySet
 from rsnotify_gateway.adapter import (
     KnownEntries,
     MissingEntry,
@@ -431,14 +432,37 @@ class OaiAdapter:
         compares = state.since is not None and due and self._is_compared
         if compares:
             state = OaiCursor(state.since, compared=state.compared)
-        seen: set[str] | None = set() if compares else None
-        recorded = {uri for uri, _ in await known.select(lambda *_: True)} if compares else set()
-        is_empty, is_late = True, False
+        with TemporarySet() as seen, TemporarySet() as recorded:
+
+            def record(uri: str, _: frozenset[str]) -> bool:
+                recorded.update((uri,))
+                return False
+
+            if compares:
+                await known.select(record)
+            batches = self._check(state, known, began, seen if compares else None, recorded)
+            async with aclosing(batches):
+                async for batch in batches:
+                    yield batch
+
+    async def _check(
+        self,
+        state: OaiCursor,
+        known: KnownEntries,
+        began: float,
+        seen: TemporarySet | None,
+        recorded: TemporarySet,
+    ) -> AsyncGenerator[OriginBatch, None]:
+        """Harvest; with `seen`, compare the whole list with what is recorded."""
+        is_empty, is_late, is_known = True, False, False
         for _ in range(_MOST_RESTARTS + 1):
             try:
                 async for batch in self._list(state, seen):
                     is_empty = is_empty and not batch.entries
-                    is_late = is_late or (compares and _has_late(batch, recorded, state.since))
+                    if seen is not None:
+                        uris = _seen_uris(batch.entries)
+                        is_known = is_known or any(uri in recorded for uri in uris)
+                        is_late = is_late or _has_late(batch, recorded, state.since)
                     yield batch
                 break
             except _Restart:
@@ -453,7 +477,7 @@ class OaiAdapter:
                 # GetRecord would confirm it, if an index is made again.
                 raise Unavailable(self._url, "it lists no records, which may be temporary")
             missing = await self._missing(seen, known)
-            if is_late and not seen.isdisjoint(recorded):  # else, all have other URIs now
+            if is_late and is_known:  # else, all have other URIs now
                 self._late = format_datetime(datetime.fromtimestamp(began, UTC))
         compared = began if seen is not None or state.compared is None else state.compared
         done = OaiCursor(state.next_since or state.since, compared=compared)
@@ -470,7 +494,9 @@ class OaiAdapter:
         _check_errors(self._url, response, set())
         self._identity = response.fields
 
-    async def _list(self, state: OaiCursor, seen: set[str] | None) -> AsyncIterator[OriginBatch]:
+    async def _list(
+        self, state: OaiCursor, seen: TemporarySet | None
+    ) -> AsyncIterator[OriginBatch]:
         """Yield the records page by page; the cursor of each batch continues after it."""
         walk = _Walk()
         while True:
@@ -479,8 +505,7 @@ class OaiAdapter:
                 state.next_since = self._next_since(response.date)
             entries = [self._entry(record) for record in response.records]
             if seen is not None:
-                present = (one for one in entries if isinstance(one, SeenEntry))
-                seen.update(one.resource.uri for one in present)
+                seen.update(_seen_uris(entries))
             token = response.token or None
             state.pages += 1
             if token is not None and (problem := walk.problem(state, response, token)) is not None:
@@ -557,7 +582,7 @@ class OaiAdapter:
 
     # Deletions that lists do not show
 
-    async def _missing(self, seen: set[str], known: KnownEntries) -> list[MissingEntry]:
+    async def _missing(self, seen: TemporarySet, known: KnownEntries) -> list[MissingEntry]:
         """Return the records that the whole list lacked, and that are confirmed not to be there."""
         found = []
         for uri, _ in await known.select(lambda uri, _: uri not in seen):
@@ -650,7 +675,11 @@ class _Walk:
         return None
 
 
-def _has_late(batch: OriginBatch, recorded: set[str], since: str | None) -> bool:
+def _seen_uris(entries: Iterable[SeenEntry | MissingEntry]) -> Iterator[str]:
+    return (one.resource.uri for one in entries if isinstance(one, SeenEntry))
+
+
+def _has_late(batch: OriginBatch, recorded: TemporarySet, since: str | None) -> bool:
     """Return whether a record is new, and older than the begin of the next harvest."""
     if since is None:
         return False

@@ -38,6 +38,7 @@ from rsnotify.errors import (
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.runtime.extensions import missing_package
+from rsnotify.runtime.temporary_sets import TemporarySet
 from rsnotify_gateway.adapter import (
     KnownEntries,
     MissingEntry,
@@ -230,28 +231,28 @@ class PostgreSQLAdapter:
         rows = self._tables.resources()
         #: The resources whose state is that of a later line of the outbox.
         changed: set[str] = set()
-        present: set[str] = set()
         unusable = 0
-        try:
-            pending: list[str] = await run(thread, next, rows)
-            changed.update(uri for line in pending if (uri := _uri_of(line)) is not None)
-            while (entries := await run(thread, next, rows, None)) is not None:
-                found = [_listed(entry) for entry in entries]
-                unusable += found.count(None)
-                batch = [entry for entry in found if entry is not None]
-                present.update(map(_uri, batch))
-                yield OriginBatch(tuple(one for one in batch if _uri(one) not in changed))
-                async with aclosing(self._lines(thread, changed)) as lines:
-                    async for line in lines:
-                        yield line
-        finally:
-            thread.submit(rows.close)
-        self._last = replace(self._last, unusable=unusable)
-        if unusable:
-            _log.warning("%d rows of %s are no resources", unusable, self._tables.view)
-            return
-        missing = await known.select(lambda uri, _: uri not in present and uri not in changed)
-        yield OriginBatch(tuple(MissingEntry(uri) for uri, _ in missing))
+        with TemporarySet() as present:
+            try:
+                pending: list[str] = await run(thread, next, rows)
+                changed.update(uri for line in pending if (uri := _uri_of(line)) is not None)
+                while (entries := await run(thread, next, rows, None)) is not None:
+                    found = [_listed(entry) for entry in entries]
+                    unusable += found.count(None)
+                    batch = [entry for entry in found if entry is not None]
+                    present.update(map(_uri, batch))
+                    yield OriginBatch(tuple(one for one in batch if _uri(one) not in changed))
+                    async with aclosing(self._lines(thread, changed)) as lines:
+                        async for line in lines:
+                            yield line
+            finally:
+                thread.submit(rows.close)
+            self._last = replace(self._last, unusable=unusable)
+            if unusable:
+                _log.warning("%d rows of %s are no resources", unusable, self._tables.view)
+                return
+            missing = await known.select(lambda uri, _: uri not in present and uri not in changed)
+            yield OriginBatch(tuple(MissingEntry(uri) for uri, _ in missing))
 
     @asynccontextmanager
     async def _forward(
