@@ -149,8 +149,8 @@ def main() -> None:
     hub = results[MeasuredHub.name]
     for name, took in results.items():
         print(f"{'a delivery by ' + name:36}{took:10.1f}{hub / took:10.3f}")
-    targets.compare("signed callback, ratio to aiohttp's client", hub / results[_CLIENT], 0.1)
-    targets.compare("signed callback, ratio to a bare writer", hub / results[_BARE], 2)
+    targets.compare("signed callback, ratio to aiohttp's client", hub / results[_CLIENT], 0.15)
+    targets.compare("signed callback, ratio to a bare writer", hub / results[_BARE], 1.5)
 
 
 if __name__ == "__main__":

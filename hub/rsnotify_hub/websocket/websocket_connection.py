@@ -71,16 +71,19 @@ TOPICS = Subprotocol("rsnotify.topics")
 _ADDED_BY_AIOHTTP = frozenset(("connection", "content-length", "content-type", "date"))
 
 
+# One for all connections: each is in a cycle of objects, which would stay in memory for some time.
+_HANDSHAKES = ServerProtocol(
+    select_subprotocol=lambda _, offered: TOPICS if TOPICS in offered else None
+)
+
+
 def accept_upgrade(request: web.Request) -> tuple[bytes, bool]:
     """Return the answer to an upgrade request (RFC 6455 §4.2), and if it is for many topics."""
-    protocol = ServerProtocol(
-        select_subprotocol=lambda _, offered: TOPICS if TOPICS in offered else None
-    )
     headers = Headers([(name, value) for name, value in request.headers.items()])
-    answer = protocol.accept(Request(path=request.raw_path, headers=headers))
+    answer = _HANDSHAKES.accept(Request(path=request.raw_path, headers=headers))
     if answer.status_code != 101:
         raise _refused(answer.status_code, answer.body or b"", answer.headers)
-    return answer.serialize(), protocol.subprotocol == TOPICS
+    return answer.serialize(), answer.headers.get("Sec-WebSocket-Protocol") == TOPICS
 
 
 def _refused(status: int, body: bytes | bytearray, headers: Headers) -> web.HTTPException:
