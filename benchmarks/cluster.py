@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
@@ -125,22 +126,27 @@ def measure_deliveries(
 
 
 def measure_websockets(
-    cluster: MeasuredCluster, folder: Path, column: dict[str, float], alone: Parts
+    cluster: MeasuredCluster, folder: Path, column: dict[str, float], alone: dict[str, Parts]
 ) -> None:
-    """Measure deliveries to WebSockets at all nodes."""
+    """Measure deliveries to WebSockets at all nodes, of single fragments and of eight at once."""
     with ExitStack() as stack:
         clients = [WebSocketClients(node, WEBSOCKETS, folder, stack) for node in cluster.nodes]
 
-        def each() -> None:
+        def each(count: int) -> None:
             for client in clients:
-                client.expect(1)
-            cluster.publish()
+                client.expect(count)
+            cluster.publish(count)
             for client in clients:
                 client.wait()
 
-        column["delivery over WebSocket"], _ = measure_deliveries(
-            cluster, each, 40, WEBSOCKETS * len(cluster.nodes), alone
-        )
+        for row, how, count in (
+            ("delivery over WebSocket", "one at a time", 1),
+            ("delivery over WebSocket, in bursts", "in bursts", 8),
+        ):
+            published = {name: spent * count for name, spent in alone[how].items()}
+            deliveries = count * WEBSOCKETS * len(cluster.nodes)
+            work = partial(each, count)
+            column[row], _ = measure_deliveries(cluster, work, 40 // count, deliveries, published)
 
 
 def subscribe(cluster: MeasuredCluster, server: CallbackServer, topic: str) -> None:
@@ -283,12 +289,12 @@ def measure(folder: Path) -> Figures:
         (own := folder / name).mkdir()
         with ExitStack() as stack:
             cluster = MeasuredCluster(own, stack, servers, nodes)
-            alone = measure_publishing(cluster, column)["one at a time"]
+            alone = measure_publishing(cluster, column)
             measure_websockets(cluster, own, column, alone)
             server = CallbackServer(own, stack)
             if name in ("SQLite", LARGEST):
                 memory[name] = measure_memory(cluster, server, own)
-            measure_callbacks(cluster, server, column, alone)
+            measure_callbacks(cluster, server, column, alone["one at a time"])
         if name in ("SQLite", LARGEST):
             (own := folder / f"{name} and a broker").mkdir()
             memory[name] |= measure_broker(own, servers, nodes, column)
@@ -314,9 +320,9 @@ def compare(figures: Figures) -> None:
         for name in ("3 copies, 1 node", LARGEST):
             ratio = spent[name] / spent["SQLite"]
             targets.compare(f"CPU of the receiving node, {how}, {name}, of SQLite", ratio, 2)
-    spent = figures["delivery over WebSocket"]
-    ratio = spent[LARGEST] / spent["3 copies, 1 node"]
-    targets.compare("delivery over WebSocket with three nodes, of one node", ratio, 1.1)
+    for row in ("delivery over WebSocket", "delivery over WebSocket, in bursts"):
+        ratio = figures[row][LARGEST] / figures[row]["3 copies, 1 node"]
+        targets.compare(f"{row}, with three nodes, of one node", ratio, 1.1)
 
 
 def main(*, record: bool = False) -> None:

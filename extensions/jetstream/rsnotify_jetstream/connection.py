@@ -66,14 +66,36 @@ def parse_headers(raw: bytes) -> dict[str, str]:
     for line in raw.decode("utf-8", "replace").split("\r\n"):
         name, separator, value = line.partition(":")
         if separator:
-            headers[name.strip()] = value.strip()
+            headers[name] = value.strip()
     return headers
 
 
 class _Client(Client):
-    """The client of the library, which would examine each character of a header."""
+    """The client of the library, with faster headers: there are 20 in each record of the log.
+
+    The library examines each character of their names, and sends each with several calls.
+    """
 
     _parse_header_lines = staticmethod(parse_headers)
+
+    async def _send_publish(
+        self,
+        subject: str,
+        reply: str,
+        payload: bytes,
+        payload_size: int,
+        headers: dict[str, Any] | None,
+    ) -> None:
+        # A value with a line break is left to the library, which replaces it.
+        lines = "".join([f"{name}: {value}\r\n" for name, value in (headers or {}).items()])
+        if headers is None or lines.count("\n") != len(headers):
+            await super()._send_publish(subject, reply, payload, payload_size, headers)
+            return
+        head = f"NATS/1.0\r\n{lines}\r\n".encode()
+        command = f"HPUB {subject} {reply} {len(head)} {len(head) + payload_size}\r\n".encode()
+        await self._send_command(b"%b%b%b\r\n" % (command, head, payload))
+        if self._flush_queue is not None and self._flush_queue.empty():
+            await self._flush_pending()
 
 
 class NatsConnection:

@@ -459,7 +459,7 @@ class Appender:
             try:
                 await self._follow(answer)
             except ApiError as error:
-                log.debug("records are appended one at a time: %s", error)
+                log.debug("a batch was not stored: %s", error)
                 await self._follower.catch_up()  # an attempt without an answer may have succeeded
                 if not self._has(records) and self._last(records[0].topic) == records[0].after:
                     return False

@@ -24,7 +24,7 @@ def three_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsClus
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient_appends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for appends as long as servers may take to start or to elect a leader."""
     monkeypatch.setattr(jetstream_log, "APPEND_SECONDS", 600)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rsnotify_jetstream import jetstream_store, node_messages
+from rsnotify_jetstream import jetstream_log, jetstream_store, node_messages
 from tests.browser import Browser
 from tests.hub.event_streams import events
 from tests.hub.helpers import TOPIC, Client, RunHub, callback_server, fragment
@@ -182,14 +182,16 @@ async def test_a_node_that_has_lost_nats_says_so_and_what_it_does_not_know(
 
 @pytest.mark.slow
 async def test_a_node_that_reaches_no_majority_of_the_servers_says_so(
-    tmp_path: Path, run_hub: RunHub
+    tmp_path: Path, run_hub: RunHub, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(jetstream_log, "APPEND_SECONDS", 1)
     with running_nats(tmp_path / "nats", servers=3) as cluster:
         async with run_hub(store=cluster.url) as hub:
             await nodes(hub, lambda found: found["free"] == 0)
             server = (await nodes(hub, bool))["rows"][0]["server"]
             for name in cluster.servers.keys() - {server}:
                 cluster.servers[name].stop()
+            assert (await hub.publish(fragment(0, 1)))[0] == 503
             async with asyncio.timeout(PATIENCE):
                 while "do most of its servers run?" not in await ready(hub, 503):
                     pass
@@ -199,6 +201,10 @@ async def test_a_node_that_reaches_no_majority_of_the_servers_says_so(
             for name in cluster.servers.keys() - {server}:
                 cluster.servers[name].start()
             assert await ready(hub, 200) == "ready\n"
+            async with asyncio.timeout(PATIENCE):
+                while (await hub.publish(fragment(0, 1)))[0] == 503:
+                    pass
+            assert (await hub.topics(bool))[0]["kept"] == 1
 
 
 async def test_a_hub_on_one_machine_shows_no_cluster(hub: Client, browser: Browser):

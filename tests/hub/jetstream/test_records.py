@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from nats.aio.client import Client
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify_hub.fragments import Fragment
+from rsnotify_jetstream.connection import NatsConnection, parse_headers
 from rsnotify_jetstream.log_records import (
     LogRecord,
     Place,
@@ -21,6 +23,7 @@ from rsnotify_jetstream.log_records import (
     read_stored_fragment,
     records_of,
 )
+from rsnotify_jetstream.settings import parse_nats_url
 from tests.hub.helpers import TOPIC, at
 from tests.hub.storing import made
 
@@ -90,6 +93,33 @@ def test_a_reset_is_read_as_it_was_written(topic: str, position: int):
 def some_headers() -> dict[str, str]:
     (record,) = records_of(TOPIC, [made(0, 1)], received=at(1), through=None, place=Place())
     return headers_of(record, "application/xml")
+
+
+class Sent:
+    """What a client of NATS sends."""
+
+    def __init__(self, client: Client) -> None:
+        self.commands: list[bytes] = []
+        self._client = client
+        client._send_command = self._keep  # type: ignore[method-assign]
+
+    async def _keep(self, command: bytes, priority: bool = False) -> None:
+        self.commands.append(command)
+
+    async def publish(self, headers: dict[str, str] | None) -> bytes:
+        await self._client._send_publish("a.b", "inbox", b"body", 4, headers)
+        return self.commands[-1]
+
+
+@pytest.mark.parametrize(
+    "headers", [None, {}, some_headers(), {"A": "é"}, {"A": "line\r\nB: other"}, {"A": ""}]
+)
+async def test_headers_are_sent_and_read_as_by_the_library(headers: dict[str, str] | None):
+    ours = NatsConnection(parse_nats_url("nats://localhost")).client
+    sent = await Sent(ours).publish(headers)
+    assert sent == await Sent(Client()).publish(headers)
+    lines = sent.partition(b"NATS/1.0\r\n")[2]
+    assert parse_headers(lines) == Client._parse_header_lines(lines)
 
 
 def test_a_record_of_a_newer_version_is_refused_with_what_to_do():
