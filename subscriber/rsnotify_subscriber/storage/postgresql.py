@@ -8,6 +8,7 @@ It needs psycopg 3: `pip install "rsnotify[postgresql]"`.
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,12 +18,16 @@ from threading import Lock
 from time import monotonic
 from typing import Any, Protocol, cast
 
+import msgspec
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 
-from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.errors import ConfigurationError, StorageError, without_credentials
+from rsnotify_subscriber.storage.destination_state import HandlerIntent
 from rsnotify_subscriber.storage.state_database import Row, Rows
+
+logger = logging.getLogger("rsnotify.subscriber")
 
 # COLLATE "C": URIs are compared byte by byte, which also makes the index quicker.
 _SCHEMA = """
@@ -435,6 +440,8 @@ class PostgreSQLDatabase:
             "bytes": "bytea",
             **connections.names,
         }
+        #: The intent of which nothing is committed.
+        self._intent: bytes | None = None
         self._parent = incoming
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         try:
@@ -470,7 +477,10 @@ class PostgreSQLDatabase:
             self._connections.begin()
             return cast(Rows, ())
         with self._connections.writing() as connection:
-            return cast(Rows, connection.execute(self._sql(sql), parameters or None))
+            rows = cast(Rows, connection.execute(self._sql(sql), parameters or None))
+        if sql == "COMMIT":
+            self._intent = None
+        return rows
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[object]]) -> None:
         with self._connections.writing() as connection, connection.cursor() as cursor:
@@ -488,6 +498,7 @@ class PostgreSQLDatabase:
             self._connections.check()
             if connection.execute(self._sql(_INTEND), (record,)).rowcount != 1:
                 raise LeaseLost(self._schema)
+        self._intent = record
 
     def read_intents(self) -> list[bytes]:
         rows = self.execute("SELECT value FROM {facts} WHERE name = 'intent'")
@@ -501,5 +512,25 @@ class PostgreSQLDatabase:
 
     def close(self) -> None:
         self._connections.close()
+        if self._intent is not None:
+            try:
+                self._connections.check()
+            except LeaseLost:
+                intent = msgspec.json.decode(self._intent, type=HandlerIntent)
+                _warn_of_late_effects(self.name, intent.uris)
         if self._folder is not None:
             self._folder.cleanup()
+
+
+def _warn_of_late_effects(name: str, uris: Sequence[str]) -> None:
+    named = ", ".join(map(without_credentials, uris[:_NAMED]))
+    rest = f" and {len(uris) - _NAMED} more" if uris[_NAMED:] else ""
+    logger.warning(
+        "%s: the lease ended while the handler was applying changes, perhaps after another process "
+        "had applied later ones; compare what the handler has of %s%s",
+        *(name, named, rest),
+    )
+
+
+#: How many resources a warning names.
+_NAMED = 10

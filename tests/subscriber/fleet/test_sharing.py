@@ -115,6 +115,21 @@ def test_an_open_transaction_of_a_silent_process_ends_before_its_lease_is_taken(
     assert rows(postgresql, "SELECT FROM effects") == []
 
 
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_process_warns_of_effects_that_may_have_come_after_those_of_another(
+    member: Member, caplog: pytest.LogCaptureFixture, is_committed: bool
+) -> None:
+    with closing(DestinationState(member.state)) as state:
+        state.store_intent(["https://source.example/a"], ())
+        if is_committed:
+            state.commit((), None)
+        member.share._valid_until = 0.0
+    warned = [one.getMessage() for one in caplog.records]
+    assert [line.endswith("has of https://source.example/a") for line in warned] == (
+        [] if is_committed else [True]
+    )
+
+
 def test_a_process_that_could_not_renew_its_lease_writes_nothing(
     member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
