@@ -11,7 +11,7 @@ import importlib
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from itertools import product, starmap
 from typing import NamedTuple
 
@@ -44,6 +44,8 @@ LENGTH = 2_000
 #: Compared with the time that a quadratic expression takes for a long text, the growth of what
 #: takes less than this part is not measured.
 SUSPICIOUS = 0.25
+#: Texts whose time is measured together first, since hardly any takes long.
+AT_ONCE = 60
 
 AnyPattern = re.Pattern[str] | re.Pattern[bytes]
 Use = tuple[str, AnyPattern, str]
@@ -134,11 +136,25 @@ def _repeat(work: Callable[[Both], None], text: Text, length: int) -> None:
 
 def slow(work: Callable[[Both], None], texts: list[Both]) -> Iterator[Text]:
     """Yield the texts that take suspiciously long on this machine."""
+
+    def work_on(some: list[Both]) -> None:
+        for given in some:
+            work(given)
+
+    longest = _suspicious_time()
+    for first in range(0, len(TEXTS), AT_ONCE):
+        some = texts[first : first + AT_ONCE]
+        if timed(work_on, some) <= longest:
+            continue  # so does each of them
+        for text, given in zip(TEXTS[first : first + AT_ONCE], some, strict=True):
+            if timed(work, given) > longest and timed(work, given) > longest:
+                yield text
+
+
+@cache
+def _suspicious_time() -> float:
     quadratic = partial(_apply, re.compile("a+b"), "search")
-    longest = SUSPICIOUS * min(timed(quadratic, ("a" * LENGTH, b"")) for _ in range(3))
-    for text, given in zip(TEXTS, texts, strict=True):
-        if timed(work, given) > longest and timed(work, given) > longest:
-            yield text
+    return SUSPICIOUS * min(timed(quadratic, ("a" * LENGTH, b"")) for _ in range(10))
 
 
 @pytest.mark.parametrize("expression", ["(a|a)*b", r"(\w+\s?)*!"])

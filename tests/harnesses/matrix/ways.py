@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from posixpath import normpath
 from typing import TYPE_CHECKING, Any
@@ -253,11 +254,12 @@ class Destination:
         return found
 
     def _files(self) -> Iterator[tuple[str, bytes]]:
-        for where, _, names in os.walk(self.copy):
+        root = str(self.copy)
+        for where, _, names in os.walk(root):
             for name in names:
-                path = Path(where, name)
-                with suppress(OSError):
-                    yield path.relative_to(self.copy).as_posix(), path.read_bytes()
+                path = os.path.join(where, name)
+                with suppress(OSError), open(path, "rb") as file:
+                    yield path[len(root) + 1 :], file.read()
 
     def path(self, name: str) -> Path:
         return next(iter(self.copy.rglob("a"))).with_name(name)
@@ -277,6 +279,7 @@ class Destination:
                 shutil.copytree(backup, folder, symlinks=True)
 
 
+@cache  # The copies of all runs have the same few names.
 def _name(held: str) -> str:
     """Return the name of a resource by its URI, in any spelling, or by the path of its file."""
     uri = unquote(held.rpartition("copy/")[2].rpartition(f"{FALLBACKS}/")[2])
