@@ -190,9 +190,8 @@ class Publisher(Startable):
         self._pool.enter()
         try:
             contents, threads = self.source.contents, self._pool.threads
-            changes = ChangeStream(
-                None if contents is None else contents.inline, self._pool.call, threads.contents
-            )
+            inline = None if contents is None else contents.inline
+            changes = ChangeStream(inline, self._pool.call, threads.readers.submit)
             self._recorder = Recorder(
                 self.source.open_journal,
                 changes.recorded,

@@ -51,7 +51,7 @@ class World:
         self.hubs = [cast(HubFeed, SimpleNamespace(sent=last)) for _ in range(hubs)]
         self.calls: list[Callable[[], object]] = []
         self.pool = ThreadPoolExecutor(1)
-        self.stream = ChangeStream(self.read_contents, self.calls.append, self.pool)
+        self.stream = ChangeStream(self.read_contents, self.calls.append, self.pool.submit)
         self.stream.open(self.foreign)
         self.stream.feeds = self.hubs
 
@@ -105,7 +105,7 @@ class World:
 def test_changes_are_passed_on_only_while_the_stream_is_open(tmp_path: Path) -> None:
     calls: list[Callable[[], object]] = []
     with Journal(tmp_path / "journal.sqlite3", BASE) as journal, ThreadPoolExecutor(1) as pool:
-        stream = ChangeStream(None, calls.append, pool)
+        stream = ChangeStream(None, calls.append, pool.submit)
 
         def record() -> int:
             with journal.transaction():
@@ -123,7 +123,7 @@ def test_changes_are_passed_on_only_while_the_stream_is_open(tmp_path: Path) -> 
 
 async def test_a_journal_that_cannot_be_read_is_left_to_the_feeds(tmp_path: Path) -> None:
     with Journal(tmp_path / "journal.sqlite3", BASE) as journal, ThreadPoolExecutor(1) as pool:
-        stream = ChangeStream(None, lambda work: None, pool)
+        stream = ChangeStream(None, lambda work: None, pool.submit)
         stream.open(journal)
     stream.check()  # the feed that reads gets the error
     with pytest.raises(sqlite3.ProgrammingError):
@@ -137,7 +137,7 @@ async def test_contents_that_cannot_be_read_at_all_are_left_out(
         raise MemoryError
 
     with Journal(tmp_path / "journal.sqlite3", BASE) as journal, ThreadPoolExecutor(1) as pool:
-        stream = ChangeStream(read, lambda work: None, pool)
+        stream = ChangeStream(read, lambda work: None, pool.submit)
         with journal.transaction():
             journal.record([change("a")])
         stream.open(journal)

@@ -20,7 +20,7 @@ from watchfiles import Change, awatch
 from rsnotify.format.model import Capability, ChangeType, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import Publisher, Record, SourceDescription
-from rsnotify_publisher.background.pool import CommitThreads, JournalPoller
+from rsnotify_publisher.background.pool import FunctionThreads, JournalPoller
 from rsnotify_publisher.folder.scanner import FileNames, FolderScanner
 from rsnotify_publisher.folder.server import PublishedFolder, server
 from rsnotify_publisher.folder.watcher import SystemWatch
@@ -458,7 +458,7 @@ async def test_a_cancelled_call_leaves_the_others():
 
 
 def test_a_function_that_fails_ends_no_thread(caplog: pytest.LogCaptureFixture):
-    threads, done = CommitThreads(1), Event()
+    threads, done = FunctionThreads(1, "test"), Event()
     with caplog.at_level(logging.ERROR):
         threads.submit(lambda: 1 / 0)
         threads.submit(done.set)
@@ -468,7 +468,7 @@ def test_a_function_that_fails_ends_no_thread(caplog: pytest.LogCaptureFixture):
 
 
 def test_all_that_was_submitted_runs_before_the_threads_end():
-    threads, numbers = CommitThreads(2), list[int]()
+    threads, numbers = FunctionThreads(2, "test"), list[int]()
     for number in range(100):
         threads.submit(lambda number=number: numbers.append(number))  # type: ignore[misc]
     threads.shutdown()

@@ -438,7 +438,7 @@ async def test_the_grace_of_hubs_is_not_longer_on_a_slow_machine(tmp_path: Path)
     with publisher.source.open_journal() as journal:
         pool = ThreadPoolExecutor(1)
         recorder = Recorder(publisher.source.open_journal, lambda _: None, pool)
-        changes = ChangeStream(None, asyncio.get_running_loop().call_soon, pool)
+        changes = ChangeStream(None, asyncio.get_running_loop().call_soon, pool.submit)
         push = HubPush(publisher.source, journal, recorder, changes, HubConnections())
         slow = asyncio.create_task(be_slow())
         await push.drain()

@@ -213,7 +213,7 @@ def test_a_clock_that_was_a_day_ahead_is_reported_once(
 
 
 KILLED = """
-import asyncio, os, signal, sys
+import asyncio, os, signal, sys, threading
 from rsnotify_publisher import Options, Publisher
 
 folder, hub, instant = sys.argv[1:]
@@ -224,7 +224,9 @@ now = False
 def let_others_run():
     # If something was on its way to the hub already, it would be sent now.
     for _ in range(20):
-        publisher._pool.threads.contents.submit(int).result()
+        read = threading.Event()
+        publisher._pool.threads.readers.submit(read.set)
+        read.wait()
         publisher._pool.spawn(asyncio.sleep(0)).result()
 
 def die():

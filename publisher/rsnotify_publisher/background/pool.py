@@ -50,7 +50,7 @@ class WorkKind(StrEnum):
 
 
 _WORKERS = {WorkKind.CHANGES: 6, WorkKind.RESOURCES: 4, WorkKind.DUMPS: 2}
-#: Threads that read contents to send them inline.
+#: Threads that read contents to send them inline; they wait for the Source's callbacks.
 _READERS = 6
 #: Threads that commit changes for callers that cannot; they wait for the disk.
 _RECORDERS = 8
@@ -113,9 +113,9 @@ class PoolThreads:
         self.workers = {
             kind: ThreadPoolExecutor(most, f"rsnotify-{kind}") for kind, most in _WORKERS.items()
         }
-        self.contents = ThreadPoolExecutor(_READERS, "rsnotify-contents")
-        # One set never uses two, and what just ran runs faster.
-        self.recorders = CommitThreads(min(_RECORDERS, sets))
+        # One set never uses two of these, and what just ran runs faster.
+        self.readers = FunctionThreads(min(_READERS, sets), "rsnotify-reader")
+        self.recorders = FunctionThreads(min(_RECORDERS, sets), "rsnotify-recorder")
         self.websockets = HubConnections()
         self.poller = JournalPoller()
         self.permits = asyncio.Semaphore(_STARTING)
@@ -130,13 +130,14 @@ class PoolThreads:
         for pool in self.workers.values():
             pool.shutdown()
         self.recorders.shutdown()
+        self.readers.shutdown()
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
             runner.run(self._main())
 
     async def _main(self) -> None:
-        self.loop.set_default_executor(self.contents)
+        self.loop.set_default_executor(ThreadPoolExecutor(_READERS, "rsnotify-contents"))
         tasks = [asyncio.create_task(work.run()) for work in (self.poller, self.scheduler)]
         try:
             await self._stop.wait()
@@ -146,13 +147,13 @@ class PoolThreads:
             await asyncio.wait(tasks)
 
 
-class CommitThreads:
+class FunctionThreads:
     """Threads that run functions; a hand-over costs much less than with a `ThreadPoolExecutor`."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, name: str) -> None:
         self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._threads = [
-            threading.Thread(target=self._run, name=f"rsnotify-recorder_{number}", daemon=True)
+            threading.Thread(target=self._run, name=f"{name}_{number}", daemon=True)
             for number in range(count)
         ]
         for thread in self._threads:
@@ -172,8 +173,8 @@ class CommitThreads:
         while (function := self._queue.get()) is not None:
             try:
                 function()
-            except Exception:  # the thread goes on for other journals
-                _log.exception("a thread that commits changes failed")
+            except Exception:  # the thread goes on for other sets
+                _log.exception("work for a set failed")
 
 
 _CHECK_CLOCK_EVERY = 10.0

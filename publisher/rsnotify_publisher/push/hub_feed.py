@@ -28,7 +28,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from time import time
@@ -46,7 +45,7 @@ from rsnotify_publisher.counters import HubCounters
 from rsnotify_publisher.journal import Journal, JournalState, RecordedChanges, consecutive
 
 InlineContents = Callable[[Sequence[str]], Mapping[str, bytes]]
-Call = Callable[[Callable[[], object]], None]
+Call = Callable[[Callable[[], object]], object]
 
 _log = logging.getLogger("rsnotify.publisher")
 
@@ -108,14 +107,14 @@ class ChangeStream(Stream):
     Args:
         read_contents: Reads contents, in a thread; with None, only recorded ones are sent inline.
         call: Calls a function in the event loop, soon.
-        readers: The threads that read contents.
+        submit: Calls a function in a thread that may wait for contents.
     """
 
-    def __init__(self, read_contents: InlineContents | None, call: Call, readers: Executor) -> None:
+    def __init__(self, read_contents: InlineContents | None, call: Call, submit: Call) -> None:
         super().__init__()
         self._read_contents = read_contents
         self._call = call
-        self._readers = readers
+        self._submit = submit
         self._lock = threading.Lock()
         # What waits for a thread that reads contents; it runs until nothing does.
         self._unread: list[RecordedChanges] = []
@@ -149,7 +148,7 @@ class ChangeStream(Stream):
         if is_complete:
             self._call(lambda: self._add(recorded))
         elif not is_reading:
-            self._readers.submit(self._read_all)
+            self._submit(self._read_all)
 
     def _read_all(self) -> None:
         reading = True
@@ -226,8 +225,7 @@ class ChangeStream(Stream):
 
     async def contents(self, recorded: RecordedChanges) -> Mapping[str, bytes | None]:
         if self._missing(recorded):
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._readers, self._complete, recorded)
+            return await asyncio.to_thread(self._complete, recorded)
         return recorded.contents
 
 

@@ -56,7 +56,7 @@ class SimulatedThreads(PoolThreads):
     def __init__(self, sets: int) -> None:
         self.loop = asyncio.get_event_loop()
         self.workers = {kind: simulated.SimulatedExecutor() for kind in WorkKind}  # type: ignore[misc]
-        self.contents = simulated.SimulatedExecutor()  # type: ignore[assignment]
+        self.readers = simulated.SimulatedExecutor()  # type: ignore[assignment]
         self.recorders = simulated.SimulatedExecutor()  # type: ignore[assignment]
         self.poller = JournalPoller()
         self.permits = asyncio.Semaphore(8)
