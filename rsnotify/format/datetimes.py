@@ -44,11 +44,12 @@ def parse_datetime(text: str) -> Instant:
     Raises:
         ValueError: The text is not a W3C Datetime, or not an instant of the calendar.
     """
-    # C code reads the form that rsnotify and nearly every Source write. It also accepts weeks and
-    # a decimal comma, which W3C Datetimes do not have, so those are excluded first.
+    # C code reads the form that rsnotify and nearly every Source write. It also accepts weeks, a
+    # decimal comma and times without colons, which W3C Datetimes do not have, so those are
+    # excluded first.
     if text[-1:] == "Z" and text[10:11] == "T" and len(text) in (20, 27):
         try:
-            if text[5] != "W" and text[19] in ".Z":
+            if text[5] != "W" and text[13] == text[16] == ":" and text[19] in ".Z":
                 return _from_iso(text)
         except ValueError:
             pass  # the slow path explains the error, or reads a rarer form of this length

@@ -53,7 +53,7 @@ _FOREIGN_ATTRIBUTES = rf'((?: {_NAME}:{_NAME}="{_VALUE}")*+)'
 #: first, since that takes the least time.
 _MORE = rf"((?:<(?!rs:md|/url>)/?+{_NAME}:[^<>]*+>[^<]*+)*+)"
 # The forms of a W3C Datetime that `fromisoformat` reads without mistakes.
-_DATETIME = r"[0-9-]{10}T[0-9:]{8}(?:\.[0-9]{6})?+Z"
+_DATETIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{6})?+Z"
 _COUNT = "[0-9]{1,18}+"
 
 
