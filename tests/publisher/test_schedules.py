@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -349,11 +350,24 @@ class Standing(Published):
     def __init__(self, folder: Path, **changed: Any) -> None:
         super().__init__(folder, resource_list_archive=True, **changed)
         self.now = time.time_ns() // 1000
-        self.publisher.source.clock = lambda: self.now
+        self.checks = 0
+        self.publisher.source.clock = self._time
+
+    def _time(self) -> int:
+        # There, it is read only to find out whether recording has paused, twice each time.
+        if threading.current_thread().name == "rsnotify-publisher":
+            self.checks += 1
+        return self.now
 
     def bulk(self, *names: object) -> None:
         self.publisher.record(Resource(f"{BASE}{name}", change="updated") for name in names)
         self.wait_written()
+
+    def rest(self) -> None:
+        """Let recording pause, until that was noticed."""
+        self.now += 6_000_000
+        noticed = self.checks + 4
+        eventually(lambda: self.checks >= noticed)
 
     def lists(self) -> list[int]:
         """Return how many entries each Resource List has had, the newest first."""
@@ -370,14 +384,14 @@ def test_the_resource_list_is_written_when_recording_pauses_after_many_changes(
         source.bulk(*range(5))
         source.bulk(*range(5, 10))
         assert source.lists() == [0], "recording has not paused"
-        source.now += 6_000_000
+        source.rest()
         eventually(lambda: source.lists() == [10, 0])
         source.bulk(*range(10, 19))
-        source.now += 6_000_000
+        source.rest()
         source.bulk(19)
-        assert source.lists() == [10, 0], "it lacked fewer changes than it has entries"
-        source.now += 6_000_000
-        eventually(lambda: source.lists() == [20, 10, 0])
+        source.rest()
+        eventually(lambda: source.lists()[0] == 20)
+    assert source.lists() == [20, 10, 0], "one lacked fewer changes than it had entries"
 
 
 def test_with_a_cron_expression_the_resource_list_is_written_at_its_times_only(
@@ -386,8 +400,8 @@ def test_with_a_cron_expression_the_resource_list_is_written_at_its_times_only(
     monkeypatch.setattr("rsnotify_publisher.documents.document_store.OUTDATED_AFTER", 4)
     with Standing(tmp_path, resource_list_every=NEVER_DURING_A_TEST) as source:
         source.bulk(*range(5))
-        source.now += 6_000_000
-        source.bulk(*range(5))  # which is written after the pause was noticed
+        source.rest()
+        source.bulk(5)
         assert source.lists() == [0]
 
 
