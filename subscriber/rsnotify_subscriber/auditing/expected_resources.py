@@ -19,7 +19,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.errors import DocumentError, FetchError, StorageError, without_credentials
+from rsnotify.errors import (
+    DocumentError,
+    FetchError,
+    InvalidDocument,
+    StorageError,
+    without_credentials,
+)
 from rsnotify.format.coverage import Change, Coverage, Frontier, is_ahead
 from rsnotify.format.datetimes import Instant, format_datetime, postponed, to_microseconds
 from rsnotify.format.hashes import agree
@@ -191,7 +197,10 @@ class ExpectedResources:
             return None
         dates = (entry.lastmod, entry.datetime, *(link.modified for link in entry.links))
         folds = tuple(0 if date is None else date.fold for date in dates)
-        return self._encode(_StoredEntry(entry, folds if any(folds) else ()))
+        try:
+            return self._encode(_StoredEntry(entry, folds if any(folds) else ()))
+        except OverflowError:
+            raise InvalidDocument(f"the entry of {entry.uri} has an impossible length") from None
 
     def _entry(self, stored: bytes | None) -> Resource | None:
         if stored is None:
