@@ -240,7 +240,7 @@ class HttpConnection(asyncio.Protocol):
         self._used = False
         self._excerpt_timer: asyncio.TimerHandle | None = None
 
-    def send(self, head: bytes, body: bytes, done: Done) -> bool:
+    def send(self, request: bytes, done: Done) -> bool:
         """Send a request, unless the connection has ended; return whether it was sent.
 
         `done` is called once, later, with the reply, or with `StaleConnection`, `NoReply` or
@@ -251,14 +251,14 @@ class HttpConnection(asyncio.Protocol):
             return False
         self._busy = True
         self._done = done
-        transport.write(head + body)
+        transport.write(request)
         return True
 
-    async def request(self, head: bytes, body: bytes = b"") -> HttpReply:
+    async def request(self, request: bytes) -> HttpReply:
         """Send a request, and return the reply, or raise what `send` reports."""
         waiting: asyncio.Future[HttpReply] = self._loop.create_future()
         done = partial(settle, waiting)
-        if not self.send(head, body, done):
+        if not self.send(request, done):
             raise StaleConnection(_ENDED)
         try:
             return await waiting

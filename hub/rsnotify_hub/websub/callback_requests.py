@@ -125,9 +125,9 @@ class CallbackRequests:
             The connection, with which the request can be cancelled; None if nothing was sent, and
             `deliver` must be used.
         """
-        head = self._head(target, topic, body, content_type)
+        request = self._request(target, topic, body, content_type)
         connection = self.pool.acquire(target.origin)
-        if connection is None or not connection.send(head, body, done):
+        if connection is None or not connection.send(request, done):
             return None
         return connection
 
@@ -155,19 +155,19 @@ class CallbackRequests:
         """
         try:
             target = self.target(subscription)
-            head = self._head(target, subscription.topic, body, content_type)
-            reply = await self._post(target.origin, head, body, is_allowed)
+            request = self._request(target, subscription.topic, body, content_type)
+            reply = await self._post(target.origin, request, is_allowed)
         except (NoReply, Unreachable, OSError, ValueError) as error:
             return _no_reply(error)
         return self._answer(reply)
 
     async def _post(
-        self, origin: HttpOrigin, head: bytes, body: bytes, is_allowed: Callable[[], bool]
+        self, origin: HttpOrigin, request: bytes, is_allowed: Callable[[], bool]
     ) -> HttpReply:
         connection = self.pool.acquire(origin)
         if connection is not None:
             try:
-                return await connection.request(head, body)
+                return await connection.request(request)
             except StaleConnection:
                 # Repeat it once (RFC 9110 §9.2.2): a subscriber must accept a notification twice.
                 pass
@@ -175,7 +175,7 @@ class CallbackRequests:
         if not is_allowed():  # this process may have been suspended meanwhile
             connection.abort()
             raise NotOwner("another node delivers to this callback")
-        return await connection.request(head, body)
+        return await connection.request(request)
 
     async def _connect(self, origin: HttpOrigin) -> HttpConnection:
         try:
@@ -201,12 +201,13 @@ class CallbackRequests:
         key = None if secret is None else SigningKey(secret, self._method)
         return CallbackTarget(*endpoint_of(subscription.callback), secret, key)
 
-    def _head(self, target: CallbackTarget, topic: str, body: bytes, content_type: str) -> bytes:
+    def _request(self, target: CallbackTarget, topic: str, body: bytes, content_type: str) -> bytes:
         common = notification_head(topic, self._hub_url, content_type, len(body))
-        if target.key is None:
-            return target.opening + common + b"\r\n"
-        signature = f"X-Hub-Signature: {target.key.sign(body)}\r\n\r\n"  # WebSub §7.1
-        return target.opening + common + signature.encode()
+        signature = b"\r\n"
+        if target.key is not None:
+            # WebSub §7.1
+            signature = f"X-Hub-Signature: {target.key.sign(body)}\r\n\r\n".encode()
+        return b"".join((target.opening, common, signature, body))
 
     async def get(self, url: str, *, limit: int) -> Answer:
         """GET a callback with a query (WebSub §5.2, §5.3); keep one byte more than the limit."""

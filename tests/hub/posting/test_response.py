@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from itertools import pairwise
 
@@ -13,6 +14,9 @@ from rsnotify.runtime.http_client import (
     ANSWER_BYTES,
     EXCERPT_BYTES,
     HEAD_BYTES,
+    ConnectionPool,
+    HttpConnection,
+    HttpOrigin,
     HttpReply,
     NoReply,
     ResponseReader,
@@ -153,3 +157,35 @@ def test_any_bytes_are_at_most_refused(data: bytes, beginning: bytes):
     with suppress(NoReply):
         reader.feed(beginning + data)
     assert reader.complete or reader.status in (0, 200, 500)
+
+
+class Sink(asyncio.Transport):
+    """A transport whose bytes go nowhere."""
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: object) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+async def test_answers_that_arrive_in_turns_are_read_apart():
+    pool, outcomes = ConnectionPool(), list[HttpReply | Exception]()
+    one, other = (HttpConnection(HttpOrigin(False, "a.example", 80), pool) for _ in range(2))
+    for connection in (one, other):
+        connection.connection_made(Sink())
+        assert connection.send(b"", outcomes.append)
+    one.data_received(b"HTTP/1.1 503 Later\r\nRetry-After: 9\r\nContent-Le")
+    other.data_received(b"HTTP/1.1 204 No Content\r\n\r\n")
+    assert other.send(b"", outcomes.append)
+    other.data_received(b"HTTP/1.1 500 ")
+    one.data_received(b"ngth: 4\r\n\r\nwait")
+    other.data_received(b"No\r\nContent-Length: 2\r\n\r\nno")
+    assert outcomes == [
+        HttpReply(204),
+        HttpReply(503, "9", b"wait"),
+        HttpReply(500, "", b"no"),
+    ]
+    assert len(pool) == 2
+    pool.close()
