@@ -95,6 +95,28 @@ async def test_a_resource_may_be_the_folder_of_another_and_moves_once_its_path_i
     assert list(mirrored.root.iterdir()) == []
 
 
+@pytest.mark.parametrize("step", [1, -1])
+async def test_resources_of_one_batch_may_be_the_folders_of_others(
+    step: int, mirrored: Mirrored
+) -> None:
+    names = ("a/b", "a", "a/c", "d", "d/e", "f g", "h/i", "h/j", "k")[::step]
+    for content in (b"old", b"new"):
+        await mirrored.put(*names, content=content)
+        assert {mirrored.content(name) for name in names} == {content}
+        assert len(mirrored.files()) == len(names)
+
+
+async def test_nothing_is_put_behind_a_symbolic_link_in_place_of_a_folder(
+    mirrored: Mirrored, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (mirrored.root / "a").symlink_to(outside)
+    await mirrored.put("a/b", "a/c", "d", content=b"inside")
+    assert list(outside.iterdir()) == []
+    assert {mirrored.content(name) for name in ("a/b", "a/c", "d")} == {b"inside"}
+
+
 async def test_a_symbolic_link_in_place_of_the_folder_of_fallbacks_is_refused(
     mirrored: Mirrored, tmp_path: Path
 ) -> None:

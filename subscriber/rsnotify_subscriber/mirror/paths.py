@@ -338,15 +338,13 @@ class PlainPaths:
     def __init__(self, layout: MirrorLayout, root: str, fallbacks: str) -> None:
         self._layout = layout
         self._root = root
-        self._fallbacks = fallbacks
         self._above = ""
+        # Those that a batch makes are of its own resources, each of which is in it once.
         self._has_fallbacks = _mode(fallbacks) is not None
 
     def note(self, path: str) -> None:
         """Note a path that was found otherwise, as folders may have been made or removed for it."""
-        folder = os.path.dirname(path)
-        self._has_fallbacks |= folder == self._fallbacks
-        if folder != self.folder:
+        if os.path.dirname(path) != self.folder:
             self._above, self.folder = "", None
 
     def find(self, uri: str) -> str | None:
