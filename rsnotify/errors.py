@@ -23,8 +23,7 @@
     │   ├── MissingExtension         an extension is not installed (runtime.extensions)
     │   └── SeveralSets              a URI leads to several sets; the user has to name one
     ├── StorageError             the journal, log or state cannot be read or written
-    │   ├── StoreUnavailable         a handler cannot reach its store; it is called again later
-    │   └── LeaseLost                another process follows the Source (storage.postgresql)
+    │   └── StoreUnavailable         a handler cannot reach its store; it is called again later
     ├── Unreachable              no connection could be opened (runtime.http_client)
     ├── NoReply                  a host does not answer with valid HTTP (runtime.http_client)
     │   └── StaleConnection          a kept connection had ended (runtime.http_client)

@@ -196,7 +196,7 @@ def _is_bracketed_well(uri: str) -> bool:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and value >= 0
+    return isinstance(value, int) and 0 <= value < 10**18
 
 
 def _is_hashes(value: object) -> bool:

@@ -170,9 +170,15 @@ else:
     _ParserTarget = object
 
 
+#: A state and MessagePack hold 64 bits.
+_MOST_DIGITS = 18
+
+
 def _integer(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise ValueError(f"{text!r} is not a whole number")
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"{text[:_MOST_DIGITS]}… is too large a number")
     return int(text)
 
 

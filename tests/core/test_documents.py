@@ -184,6 +184,7 @@ def test_any_encoding_that_a_document_declares_is_read() -> None:
         (urlset('<rs:md at="1"/>'), InvalidDocument, "rs:md/@at"),
         (urlset('<url><rs:md change="moved"/></url>'), InvalidDocument, "created, updated"),
         (urlset('<url><rs:md length="-1"/></url>'), InvalidDocument, "not a whole number"),
+        (urlset(f'<url><rs:md length="{2**64}"/></url>'), InvalidDocument, "too large a number"),
         (urlset('<rs:ln rel="up"/>'), InvalidDocument, "lacks its href"),
         (urlset('<rs:ln href="a"/>'), InvalidDocument, "lacks its href or rel"),
         (urlset('<rs:ln rel="a" href="b" pri="0"/>'), InvalidDocument, "between 1 and 999999"),

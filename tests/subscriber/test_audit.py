@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.errors import InvalidDocument, StorageError
+from rsnotify.errors import StorageError
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import ActivityKind, Audit, SyncActivity, audit
@@ -179,15 +179,6 @@ def test_an_entry_keeps_how_exactly_it_was_dated(tmp_path: Path) -> None:
         assert one.datetime is not None
         assert one.links[0].modified is not None
         assert (one.lastmod.fold, one.datetime.fold, one.links[0].modified.fold) == (1, fold, 1)
-
-
-async def test_an_impossible_length_is_named(source: SmallSource, destination: Destination) -> None:
-    source.changes[-1] = replace(source.changes[-1], length=1 << 64)
-    source.answers["/data/resourcelist.xml"] = body(
-        write_document(replace(source.resource_list(), at=source.begins, resources=()))
-    )
-    with pytest.raises(InvalidDocument, match="impossible length"):
-        await audited(source, destination)
 
 
 def test_a_full_disk_is_named(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from rsnotify.errors import (
     DocumentError,
     FetchError,
-    InvalidDocument,
     StorageError,
     without_credentials,
 )
@@ -197,10 +196,7 @@ class ExpectedResources:
             return None
         dates = (entry.lastmod, entry.datetime, *(link.modified for link in entry.links))
         folds = tuple(0 if date is None else date.fold for date in dates)
-        try:
-            return self._encode(_StoredEntry(entry, folds if any(folds) else ()))
-        except OverflowError:
-            raise InvalidDocument(f"the entry of {entry.uri} has an impossible length") from None
+        return self._encode(_StoredEntry(entry, folds if any(folds) else ()))
 
     def _entry(self, stored: bytes | None) -> Resource | None:
         if stored is None:
