@@ -39,6 +39,8 @@ SIZE = 500
 BATCH = 5_000
 #: How often a document is written that the benchmark does not wait for.
 NEVER = 86_400
+#: Seconds between two looks at the memory.
+_SAMPLE = 0.1
 #: The figures of the design.
 MOST_REQUESTS, MOST_MEGABYTES = 1.02, 150
 
@@ -112,6 +114,14 @@ class CountingSource:
         self._publisher.wait_published()
 
 
+def _megabytes(pid: int) -> float:
+    """Return the most memory of a process so far; what it has inherited does not count."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1_000
+    return 0.0  # it has just ended
+
+
 class Run:
     """What one run of `rsnotify follow --once` took."""
 
@@ -123,7 +133,11 @@ class Run:
             tempfile.TemporaryFile("w+") as log,
             subprocess.Popen([*command, str(copy), "--once"], stdout=log, stderr=log) as process,
         ):
-            _, status, used = os.wait4(process.pid, 0)
+            ended, self.megabytes = 0, 0.0
+            while not ended:
+                self.megabytes = _megabytes(process.pid) or self.megabytes
+                time.sleep(_SAMPLE)
+                ended, status, used = os.wait4(process.pid, os.WNOHANG)
             process.returncode = os.waitstatus_to_exitcode(status)
             log.seek(0)
             lines = log.read().splitlines()
@@ -131,7 +145,6 @@ class Run:
             raise AssertionError("\n".join(lines[-20:]))
         self.seconds = time.perf_counter() - began
         self.cpu = used.ru_utime + used.ru_stime
-        self.megabytes = used.ru_maxrss / 1_000
         self.requests = source.requests.total()
         self.failures = sum("could not apply" in line for line in lines)
         self.warnings = sum("WARNING" in line for line in lines)

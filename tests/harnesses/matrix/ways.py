@@ -34,8 +34,8 @@ from tests.harnesses.simulation.loop import Clock, Machine, SimulatedLoop
 if TYPE_CHECKING:
     from tests.harnesses.matrix.run import Run
 
-#: As in production; only the comparisons are more frequent.
-#: One change may be parked in memory, so that the others are in the backlog.
+#: As in production; but the comparisons are more frequent, and of the changes that are parked, all
+#: but one are in the backlog.
 PACE = Pace(compare=60.0, parked=1)
 #: The time between two comparisons of the files with what was written.
 CHECK_FILES = 60.0
