@@ -71,11 +71,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def settle(future: asyncio.Future[T], outcome: T | Exception) -> None:
+def settle(future: asyncio.Future[T], outcome: T | BaseException) -> None:
     """Set the result or the error of a future, unless it is done or was cancelled."""
     if future.done():
         return
-    if isinstance(outcome, Exception):
+    if isinstance(outcome, BaseException):
         future.set_exception(outcome)
     else:
         future.set_result(outcome)

@@ -38,7 +38,7 @@ from rsnotify.format.hashes import agree
 from rsnotify.format.model import ChangeType
 from rsnotify.representations import WantedRepresentation
 from rsnotify.runtime.reasons import reason_of
-from rsnotify.runtime.tasks import Tasks, wait_for_event
+from rsnotify.runtime.tasks import Tasks, settle, wait_for_event
 from rsnotify.selection import Selection
 from rsnotify.sync.actions import Progress
 from rsnotify.sync.retry import Retry
@@ -527,8 +527,21 @@ class Applier:
         return True
 
     def _call_in_worker(self, apply: _Apply, batch: list[PreparedChange]) -> asyncio.Future[bool]:
-        loop, call = asyncio.get_running_loop(), self._call_and_commit
-        return loop.run_in_executor(self._worker, call, apply, batch, *self._to_store(batch))
+        """Begin to apply a batch; `run_in_executor` would take a second future, and more time."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[bool] = loop.create_future()
+        states, progress = self._to_store(batch)
+
+        def work() -> None:
+            outcome: bool | BaseException
+            try:
+                outcome = self._call_and_commit(apply, batch, states, progress)
+            except BaseException as error:
+                outcome = error
+            loop.call_soon_threadsafe(settle, done, outcome)
+
+        self._worker.submit(work)
+        return done
 
     async def _apply_alone(self, new: list[PreparedChange]) -> dict[str, RsnotifyError]:
         """Call the handler with each change alone; return, by URI, why any could not be applied."""
