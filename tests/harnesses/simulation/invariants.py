@@ -62,9 +62,21 @@ class CopyCheck:
         found = destination.content()
         # What a Destination had before a restore of the Source stays true until it notices that.
         histories = (self._history.recorded, *self._history.lost)
-        problems = [self._problem(each, found, through, status.level) for each in histories]
-        if all(problems):
-            raise Wrong(problems[0])
+        differing = [self._differing(each, found, through) for each in histories]
+        # Then it has resources from before and after the restore for a while, and is not level.
+        for uri in sorted(set.intersection(*map(set, differing))):
+            now, then = found.get(uri), differing[0][uri]
+            raise Wrong(
+                f"I4: {destination.name} is synced through {through}: {uri} is {now}, not {then}"
+            )
+        if status.level and not any(
+            not differs and self._is_of(each, found, through)
+            for each, differs in zip(histories, differing, strict=True)
+        ):
+            applied = destination.selected(set_at(histories[0], to_microseconds(through)))
+            raise Wrong(
+                f"I9: {destination.name} is level through {through} with {found}, and not {applied}"
+            )
 
     def _unavailable(self) -> set[str]:
         """Return the URIs that T has passed, and that are stored as doubts.
@@ -83,26 +95,29 @@ class CopyCheck:
             self._missing = {one.uri for one in progress.missing}
         return self._missing
 
-    def _problem(
-        self, recorded: Sequence[Recorded], found: dict[str, str], through: Instant, is_level: bool
-    ) -> str:
-        """Return why a copy is neither what it was at T nor of later, whatever came first."""
-        name, since = self._destination.name, to_microseconds(through)
+    def _differing(
+        self, recorded: Sequence[Recorded], found: dict[str, str], through: Instant
+    ) -> dict[str, str | None]:
+        """Return the resources that are neither what they were at T nor of later, as of T."""
+        since = to_microseconds(through)
         unavailable = self._unavailable()
         applied = self._destination.selected(set_at(recorded, since))
-        if found == applied:
-            return ""
         later = {(uri, digest) for at, uri, digest in recorded if at > since}
-        for uri in sorted(found.keys() | applied.keys()):
-            now, then = found.get(uri), applied.get(uri)
-            if now != then and (uri, now) not in later and uri not in unavailable:
-                return f"I4: {name} is synced through {through}: {uri} is {now}, not {then}"
+        return {
+            uri: applied.get(uri)
+            for uri in found.keys() | applied.keys()
+            if found.get(uri) != applied.get(uri)
+            and (uri, found.get(uri)) not in later
+            and uri not in unavailable
+        }
+
+    def _is_of(self, recorded: Sequence[Recorded], found: dict[str, str], through: Instant) -> bool:
+        """Return whether a copy is what the Source had at T, or at some time later."""
+        since = to_microseconds(through)
         sets = map(self._destination.selected, sets_since(recorded, since))
         # A copy that compares may have what the Source served before it recorded that.
         early = dict(found.items() & self._history.early)
-        if is_level and all(found != each | early for each in sets):
-            return f"I9: {name} is level through {through} with {found}, and not {applied}"
-        return ""
+        return any(found == each | early for each in sets)
 
 
 def check_leads(what: str) -> None:

@@ -104,9 +104,13 @@ class Wire:
         is_new = connection.__dict__.get("joins", 0) != joins
         connection.joins = joins
         chained = None if is_new else connection.__dict__.get("chained", connection._through)
+        hub = next((name for url, name in self.hubs.items() if connection.hub == url), "")
+        ends = self._logs.get((hub, connection.endpoint.topic), [])
+        if is_new and until not in ends:
+            # The hub of an earlier subscription has sent it, late.
+            connection.chained = None
+            return
         if chained is not None and begin > chained:
-            hub = next((name for url, name in self.hubs.items() if connection.hub == url), "")
-            ends = self._logs.get((hub, connection.endpoint.topic), [])
             # A Source that was killed may send an old fragment late, after later ones.
             later = ends[ends.index(chained) :] if chained in ends else ends
             if any(chained < end <= begin for end in later):
