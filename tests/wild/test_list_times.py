@@ -162,7 +162,7 @@ async def test_a_handler_receives_it_once(source: Source, tmp_path: Path):
     source.list_changes(created, from_=-1)
     copy = Recorder(source.base, tmp_path / "state")
     await run_right(source, copy)
-    assert copy.calls == [("updated", "a")]
+    assert copy.calls == [("created", "a")]
     assert len(source.requests("a")) == 1
 
 
