@@ -24,7 +24,7 @@ GROUP := $(PIP) "pip>=25.1" && $(PIP) --group
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
-.PHONY: demo help gateway-demo test check format fuzz bench fleet shared-fleet publishing slow recipes replay returning killing cluster-killing torture soak containers simulate matrix simulate-scale mutants power-cuts sabotage screenshots dist installs sbom image-sbom manifests docs docs-serve clean
+.PHONY: demo help gateway-demo test check format fuzz bench fleet shared-fleet publishing slow recipes replay returning killing cluster-killing torture soak containers simulate matrix simulate-scale simulate-fleet mutants power-cuts sabotage screenshots dist installs sbom image-sbom manifests docs docs-serve clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -67,6 +67,9 @@ fleet: $(VENV)/ready-dev ## what following hundreds of Sources in one process co
 
 shared-fleet: $(VENV)/ready-dev ## kill processes that share a thousand Sources: make shared-fleet ARGS="1000 3"
 	PYTHONPATH=. $(BIN)/python benchmarks/shared_fleet.py $(ARGS)
+
+simulate-fleet: $(VENV)/ready-dev ## processes that share 10,000 Sources, simulated: make simulate-fleet ARGS="10000 40"
+	PYTHONPATH=. $(BIN)/python benchmarks/simulate_fleet.py $(ARGS)
 
 publishing: $(VENV)/ready-dev ## what publishing hundreds of sets in one process costs: make publishing ARGS=500
 	$(BIN)/python benchmarks/publishing.py $(ARGS)

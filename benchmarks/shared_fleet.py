@@ -24,6 +24,7 @@ from typing import Any
 
 import aiohttp
 import psycopg
+from fanout import processor_seconds
 from fleet import serving
 
 from rsnotify.runtime.processes import Process, allow_files
@@ -55,6 +56,7 @@ class Trial:
         self._file = folder / "fleet.toml"
         self._log = folder / "follow.log"
         self._session = aiohttp.ClientSession()
+        self._running: list[Process] = []
         aggregator.prepare(database)
         with psycopg.connect(database) as connection:
             connection.execute("CREATE INDEX ON effects (uri, at)")
@@ -109,14 +111,16 @@ class Trial:
         """Print the requests of all Sources while nothing changes."""
         await asyncio.sleep(2 * POLL)  # a change, or a new process, is followed by more polls
         before, began = (await self.seen())["requests"], time.monotonic()
+        used = self.processor_seconds()
         await asyncio.sleep(REST)
         took = time.monotonic() - began
         after = (await self.seen())["requests"]
         each = Counter(one - other for one, other in zip(after, before, strict=True))
+        cpu = (self.processor_seconds() - used) / took * 1000
         total = sum(number * count for number, count in each.items())
         print(
             f"  {what}: {total / took:.1f} requests/s, {min(each)} to {max(each)} of each Source "
-            f"in {took:.0f} s; one poll each {POLL:.0f} s makes {self._count / POLL:.1f}/s",
+            f"in {took:.0f} s; one poll each {POLL:.0f} s makes {self._count / POLL:.1f}/s; {cpu:.0f} ms of CPU a second",
             flush=True,
         )
 
@@ -125,8 +129,11 @@ class Trial:
         is_equal = bool(shares) and shares[-1] - shares[0] <= 1
         return sum(shares) == self._count and len(shares) == processes and is_equal
 
+    def processor_seconds(self) -> float:
+        return sum(processor_seconds(one.pid) for one in self._running)
+
     async def run(self, processes: int, stack: AsyncExitStack) -> None:
-        running = [await self.start()]
+        running = self._running = [await self.start()]
         stack.push_async_callback(lambda: stop(running))
         stack.push_async_callback(self._session.close)
         print(f"{self._count} Sources, followed by one process, and then by {processes}")
