@@ -120,7 +120,8 @@ class Trial:
         total = sum(number * count for number, count in each.items())
         print(
             f"  {what}: {total / took:.1f} requests/s, {min(each)} to {max(each)} of each Source "
-            f"in {took:.0f} s; one poll each {POLL:.0f} s makes {self._count / POLL:.1f}/s; {cpu:.0f} ms of CPU a second",
+            f"in {took:.0f} s; one poll each {POLL:.0f} s makes {self._count / POLL:.1f}/s; "
+            f"{cpu:.0f} ms of CPU a second",
             flush=True,
         )
 
