@@ -418,7 +418,8 @@ class Following:
         """What is being done that may take long."""
         follower, untried = self._follower, self._follower.untried
         received = self._context.fetcher.received
-        if self._reading is not None and not untried and not self._is_level:
+        is_waiting = follower.is_parking or not untried  # for what is being read
+        if self._reading is not None and is_waiting and not self._is_level:
             fetch, since, before = self._reading
             is_first = follower.baselining and not self._listed
             is_long = is_first or self._loop.time() - since >= LATE
