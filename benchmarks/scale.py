@@ -110,7 +110,7 @@ def latency_with_rate() -> Lines:
     pushed = {rate: _followed(rate, push=True) for rate in LATENCY_RATES}
     polled = {rate: _followed(rate, push=False) for rate in LATENCY_RATES}
     return {
-        "polling every second, p50": [(rate, found[0]) for rate, found in polled.items()],
+        "polling, at least every second, p50": [(rate, found[0]) for rate, found in polled.items()],
         "push, p99": [(rate, found[1]) for rate, found in pushed.items()],
         "push, p50": [(rate, found[0]) for rate, found in pushed.items()],
         "one flush, p50": [(rate, flush) for rate in LATENCY_RATES],
@@ -121,7 +121,7 @@ def cost_with_rate() -> Lines:
     """Return the milliseconds of CPU in each second, of all processes together."""
     return {
         name: [(rate, _followed(rate, push=push)[2]) for rate in LATENCY_RATES]
-        for name, push in (("polling every second", False), ("push", True))
+        for name, push in (("polling, at least every second", False), ("push", True))
     }
 
 
