@@ -275,6 +275,9 @@ async def test_a_newer_content_replaces_the_one_before_and_may_come_back(store: 
         assert node.state(TOPIC) == state
         await node.append(TOPIC, made(0, 1))
         assert await node.kept(TOPIC) == [made(0, 1)]
+        await node.append(TOPIC, content(b"one"))
+        await node.append(TOPIC, content(b"two"))
+        assert [fragment.body for fragment in await node.kept(TOPIC)] == [made(0, 1).body, b"two"]
 
 
 async def test_a_log_is_trimmed_by_size_but_keeps_its_last_fragment(store: OpenLog):

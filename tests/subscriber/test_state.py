@@ -46,7 +46,7 @@ A, B = "md5:" + "a" * 32, "md5:" + "b" * 32
 Place = Path | PostgreSQLState | LeasedState
 
 
-@pytest.fixture(params=["a folder", "PostgreSQL", "PostgreSQL, under a lease"])
+@pytest.fixture(params=["a folder", "PostgreSQL"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     if request.param == "a folder":
         yield tmp_path / "state"
@@ -64,6 +64,12 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 
 Reopen = Callable[[], DestinationState]
+
+
+#: Also with connections that change between transactions.
+everywhere = pytest.mark.parametrize(
+    "place", ["a folder", "PostgreSQL", "PostgreSQL, under a lease"], indirect=True
+)
 
 
 @pytest.fixture
@@ -177,6 +183,7 @@ def test_a_comparison_returns_the_entries_that_differ_from_the_copy(
     assert [resource.uri for resource in absent] == ["deleted", "new"]
 
 
+@everywhere
 def test_resources_that_no_list_of_this_baseline_had_are_returned(state: DestinationState) -> None:
     later = PRECISE + timedelta(days=1)
     old = [held(uri, SECOND) for uri in ("a", "b", "c")]
@@ -218,6 +225,7 @@ def test_resources_are_counted(state: DestinationState) -> None:
     assert state.resources == 1
 
 
+@everywhere
 def test_progress_outlives_the_process(state: DestinationState, reopen: Reopen) -> None:
     progress = Progress(PRECISE, SECOND, (("u", "updated", A),))
     state.commit([held("u", PRECISE, hash=A)], progress)
@@ -227,7 +235,6 @@ def test_progress_outlives_the_process(state: DestinationState, reopen: Reopen) 
     assert again.resources == 1
 
 
-@pytest.mark.parametrize("place", ["a folder", "PostgreSQL"], indirect=True)
 def test_a_state_is_used_by_one_process_at_a_time(state: DestinationState, place: Place) -> None:
     with pytest.raises(ConfigurationError, match="in use"):
         DestinationState(place)
@@ -238,6 +245,7 @@ def updated(uri: str, at: datetime, hash: str = A) -> Change:
     return Change(uri, ChangeType.UPDATED, at, resource)
 
 
+@everywhere
 def test_a_state_is_opened_without_the_backlog_of_an_earlier_run(reopen: Reopen) -> None:
     reopen().backlog.use(StoreBacklog(((updated("a", SECOND), SECOND),)))
     again = reopen().backlog
@@ -245,6 +253,7 @@ def test_a_state_is_opened_without_the_backlog_of_an_earlier_run(reopen: Reopen)
     assert again.use(StoreBacklog(((updated("b", SECOND), SECOND),)))[0].resources == 1
 
 
+@everywhere
 def test_the_effect_of_a_handler_is_committed_with_the_progress_over_it(
     state: DestinationState, reopen: Reopen
 ) -> None:
@@ -394,6 +403,7 @@ def test_datetimes_that_are_later_than_possible_are_forgotten(
     assert state.resources == 2
 
 
+@everywhere
 def test_changes_that_were_being_applied_at_a_crash_are_held_with_unknown_content(
     state: DestinationState, reopen: Reopen
 ) -> None:
@@ -474,6 +484,7 @@ def _intents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("*applying")}
 
 
+@everywhere
 def test_a_state_of_an_earlier_version_is_used_on(
     place: Place, state: DestinationState, reopen: Reopen
 ) -> None:
@@ -497,6 +508,7 @@ def test_a_state_of_an_earlier_version_is_used_on(
     assert again.find("u") == state_of_now
 
 
+@everywhere
 def test_a_lost_resource_stays_lost_until_its_content_is_stored(
     state: DestinationState, reopen: Reopen
 ) -> None:
@@ -570,6 +582,7 @@ def test_the_sum_has_the_spelling_that_the_source_wrote_last(
 
 
 @pytest.mark.parametrize("pages", [1, 2])
+@everywhere
 def test_a_resource_that_is_listed_in_two_spellings_is_held_once_and_in_doubt(
     state: DestinationState, reopen: Reopen, pages: int
 ) -> None:

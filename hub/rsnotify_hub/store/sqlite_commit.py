@@ -163,6 +163,7 @@ CREATE UNIQUE INDEX IF NOT EXISTS fragment_digest ON fragment (topic, digest);
 -- Both contain the position, since every index of SQLite contains the row's id.
 CREATE INDEX IF NOT EXISTS fragment_topic ON fragment (topic);
 CREATE INDEX IF NOT EXISTS fragment_until ON fragment (topic, until);
+CREATE INDEX IF NOT EXISTS fragment_whole ON fragment (topic) WHERE whole;
 CREATE TABLE IF NOT EXISTS subscription (
     topic TEXT NOT NULL,
     callback TEXT NOT NULL,

@@ -193,6 +193,9 @@ def append(
         row.received = to_microseconds(now)
         row.kept += 1
         row.size += len(entry.fragment.body)
+    if added:
+        # A log has one whole content or changes: a new fragment replaces a whole content.
+        _delete(database, row, "whole AND position < ?", row.position)
     first, begins = _trim(database, row, now=now, retention=retention)
     _save(database, row)
     if not added:
@@ -309,8 +312,8 @@ def _trim(
 ) -> tuple[int, int]:
     """Delete the oldest fragments until the log is within its retention.
 
-    A log has one whole content or changes. A whole content is kept until another fragment replaces
-    it: it is the present content of the topic, however old it is.
+    A whole content is kept until another fragment replaces it: it is the present content of the
+    topic, however old it is.
 
     Returns:
         The position and the begin of the oldest fragment that is kept; if none is, the position
@@ -325,9 +328,8 @@ def _trim(
         " WHERE topic = ? ORDER BY position",
         (topic.id,),
     ):
-        is_last = position == topic.position
-        is_wanted = is_last if whole else received > too_old
-        if is_wanted and (is_last or size <= retention.size):
+        too_much = size > retention.size and position != topic.position
+        if whole or (received > too_old and not too_much):
             oldest = position, begins
             break
         cut = position
