@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 
 import pytest
 
@@ -12,7 +13,7 @@ from rsnotify.runtime.temporary_sets import TemporarySet
 
 def test_a_temporary_set_has_what_was_added_to_it() -> None:
     strange = os.fsdecode(b"\xff")
-    with TemporarySet() as texts:
+    with closing(TemporarySet()) as texts:
         assert not texts
         texts.update(["a", "é", strange, "a"])
         assert [text in texts for text in ("a", "é", strange, "b", "")] == [True] * 3 + [False] * 2
@@ -24,3 +25,5 @@ def test_a_temporary_set_has_what_was_added_to_it() -> None:
         texts.update(["a"])
     with pytest.raises(StorageError, match="temporary file"):
         assert "a" in texts
+    with pytest.raises(StorageError, match="temporary file"):
+        texts.clear()

@@ -141,7 +141,7 @@ def check_resource(resource: Resource) -> Resource:
 def _check_metadata(length: object, hashes: object, name: str, instant: object) -> None:
     """Check the metadata that resources and links have in common."""
     if length is not None and not _is_count(length):
-        raise ValueError(f"length is {length!r}; give whole bytes, 0 or more")
+        raise ValueError(f"length is {length!r}; give whole bytes, 0 or more, in at most 18 digits")
     if hashes is not None and not _is_hashes(hashes):
         raise ValueError(f"hash is {hashes!r}; write it as sha-256:<hex digits>")
     if instant is not None and not _is_instant(instant):

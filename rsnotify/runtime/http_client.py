@@ -205,7 +205,7 @@ class ConnectionOwner(Protocol):
         """Return a reader that expects a response, and which `return_reader` may follow."""
 
     def return_reader(self, reader: ResponseReader) -> None:
-        """Take back a reader that has read a whole response."""
+        """Return a reader to its owner after it has read a whole response."""
 
     def keep(self, connection: HttpConnection) -> None: ...
 

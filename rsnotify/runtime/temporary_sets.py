@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from threading import Lock
-from types import TracebackType
-from typing import Self
 
 from rsnotify.errors import StorageError
 from rsnotify.runtime.reasons import reason_of
@@ -21,11 +18,11 @@ BEGIN;
 """
 
 
-class TemporarySet(AbstractContextManager["TemporarySet"]):
-    """A set of texts in a temporary file; it may be used in several threads.
+class TemporarySet:
+    """A set of texts in a temporary file, which is removed by `close`.
 
-    A million URIs in memory would take 150 MB. All methods raise `StorageError` if the disk is
-    full.
+    A million URIs in memory would take 150 MB. It may be used in several threads. All methods
+    raise `StorageError` if the file cannot be used, as when the disk is full.
     """
 
     def __init__(self) -> None:
@@ -33,15 +30,7 @@ class TemporarySet(AbstractContextManager["TemporarySet"]):
         self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         self._database.executescript(_SCHEMA)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         with self._lock:  # a thread may still be using it
             self._database.close()
 
@@ -54,20 +43,21 @@ class TemporarySet(AbstractContextManager["TemporarySet"]):
                 raise _failed(error) from error
 
     def __contains__(self, text: str) -> bool:
-        query = "SELECT 1 FROM texts WHERE text = ?"
-        with self._lock:
-            try:
-                return self._database.execute(query, (_encoded(text),)).fetchone() is not None
-            except sqlite3.Error as error:
-                raise _failed(error) from error
+        return self._execute("SELECT 1 FROM texts WHERE text = ?", _encoded(text))
 
     def __bool__(self) -> bool:
-        with self._lock:
-            return self._database.execute("SELECT 1 FROM texts").fetchone() is not None
+        return self._execute("SELECT 1 FROM texts")
 
     def clear(self) -> None:
+        self._execute("DELETE FROM texts")
+
+    def _execute(self, sql: str, *parameters: bytes) -> bool:
+        """Execute a statement; return whether there is a row."""
         with self._lock:
-            self._database.execute("DELETE FROM texts")
+            try:
+                return self._database.execute(sql, parameters).fetchone() is not None
+            except sqlite3.Error as error:
+                raise _failed(error) from error
 
 
 def _encoded(text: str) -> bytes:

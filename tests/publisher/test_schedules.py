@@ -364,7 +364,7 @@ class Standing(Published):
         self.wait_written()
 
     def rest(self) -> None:
-        """Let recording pause, until that was noticed."""
+        """Advance the clock past a pause in recording, and wait until that is noticed."""
         self.now += 6_000_000
         noticed = self.checks + 4
         eventually(lambda: self.checks >= noticed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -174,7 +175,7 @@ async def audit(
             offer, identity = await _identified(fetcher, descriptions, url, folder, known)
             tree = MirrorTree(folder, identity.base, probe=False)  # an audit only reads
             stored = Path(temporary, "expected.sqlite")
-            with expected_resources(stored) as expected, TemporarySet() as paths:
+            with expected_resources(stored) as expected, closing(TemporarySet()) as paths:
                 expectation = ExpectationReader(
                     fetcher,
                     offer,

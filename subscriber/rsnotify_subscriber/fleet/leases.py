@@ -194,7 +194,7 @@ class FleetShare:
             self._table.hand_over(self._me, sources)
 
     def stop_sharing(self) -> None:
-        """Take no more Sources, and renew the leases until they are handed over."""
+        """Acquire no more leases; those that are held are renewed until they are handed over."""
         self._shares = False
         self.set_listed(())
 
@@ -214,7 +214,7 @@ class FleetShare:
         self.leases = leases
 
     def _take(self, members: Members) -> bool:
-        """Take Sources without a lease; return whether there were any to be taken."""
+        """Acquire leases of Sources that have none; return whether that was tried."""
         free = [source for source in self.listed if source not in self.leases]
         if not free:
             self._passed = 0

@@ -229,7 +229,7 @@ class StatePool:
         return connection
 
     def give(self, connection: psycopg.Connection) -> None:
-        """Take a connection back; one that is broken, or old, is closed."""
+        """Return a connection to the pool; one that is broken or old is closed."""
         broken: list[psycopg.Connection] = []
         with self._lock:
             since = self._opened.pop(connection)

@@ -138,7 +138,7 @@ class World:
         return self.processes[-1]
 
     def disturb(self) -> None:
-        """Let time pass and others act, while a process waits for its transaction."""
+        """Advance the clock and run other processes, while one waits for its transaction."""
         if self.is_calm or self._depth > 2 or self.random.random() < 0.7:
             return
         self._depth += 1

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing, closing, suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -432,7 +432,7 @@ class OaiAdapter:
         compares = state.since is not None and due and self._is_compared
         if compares:
             state = OaiCursor(state.since, compared=state.compared)
-        with TemporarySet() as seen, TemporarySet() as recorded:
+        with closing(TemporarySet()) as seen, closing(TemporarySet()) as recorded:
 
             def record(uri: str, _: frozenset[str]) -> bool:
                 recorded.update((uri,))

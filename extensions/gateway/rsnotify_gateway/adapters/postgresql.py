@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, closing
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -232,7 +232,7 @@ class PostgreSQLAdapter:
         #: The resources whose state is that of a later line of the outbox.
         changed: set[str] = set()
         unusable = 0
-        with TemporarySet() as present:
+        with closing(TemporarySet()) as present:
             try:
                 pending: list[str] = await run(thread, next, rows)
                 changed.update(uri for line in pending if (uri := _uri_of(line)) is not None)
