@@ -18,8 +18,9 @@ _LATENCIES = (0.0001,) * 8 + (0.001,) * 4 + (0.02, 0.5)
 class SimulatedSocket:
     """A connection that was accepted and has no transport yet."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, listener: tuple[Machine, Factory] | None) -> None:
         self.port = port
+        self.listener = listener
 
     def close(self) -> None: ...
 
@@ -178,18 +179,27 @@ class Network:
         self.buffer = 65_536
         #: Who listens at each port; the first accepts.
         self._listeners: dict[int, list[tuple[Machine, Factory]]] = {}
+        #: The ports of load balancers: chance decides which of those who listen accepts.
+        self.balanced = set[int]()
         self._ends: set[SimulatedTransport] = set()
         self._cut: set[frozenset[str]] = set()
         #: What waits for the end of a partition.
-        self._held: list[Callable[[], None]] = []
+        self._held: list[Callable[[], object]] = []
 
     def listen(self, machine: Machine, port: int, factory: Factory) -> None:
-        listener = machine, factory
-        self._listeners.setdefault(port, []).append(listener)
-        machine.on_kill.append(lambda: self._listeners[port].remove(listener))
+        self._listeners.setdefault(port, []).append((machine, factory))
+        machine.on_kill.append(lambda: self.refuse(machine, port))
+
+    def refuse(self, machine: Machine, port: int) -> None:
+        """Have a machine not listen any more."""
+        listeners = self._listeners[port]
+        listeners[:] = [each for each in listeners if each[0] is not machine]
 
     def _listener(self, port: int) -> tuple[Machine, Factory] | None:
-        return next(iter(self._listeners.get(port, ())), None)
+        listeners = self._listeners.get(port)
+        if listeners and port in self.balanced:
+            return self.loop.random.choice(listeners)
+        return next(iter(listeners or ()), None)
 
     def _break_off_all(self, machine: Machine) -> None:
         for end in sorted(self._ends, key=lambda end: end.serial):
@@ -230,6 +240,13 @@ class Network:
             if end.machine.name in senders and end.peer.machine.name == receiver:
                 end.delay(seconds)
 
+    def hold(self, one: Machine, other: Machine, again: Callable[[], object]) -> bool:
+        """Return whether two machines are apart; `again` is called once they are not."""
+        if self._are_apart(one, other):
+            self._held.append(again)
+            return True
+        return False
+
     def _are_apart(self, one: Machine, other: Machine) -> bool:
         return frozenset((one.name, other.name)) in self._cut
 
@@ -243,16 +260,28 @@ class Network:
         found = self._listener(port)
         if found is not None and self._are_apart(machine, found[0]):
             await asyncio.sleep(3600)
-        if self._listener(port) is None:
+        if found is None or not found[0].is_alive:
+            found = self._listener(port)
+        if found is None:
             raise ConnectionRefusedError(111, f"Connect call failed ('127.0.0.1', {port})")
-        return SimulatedSocket(port)
+        return SimulatedSocket(port, found)
 
     async def create_connection(
-        self, factory: Factory, *_: Any, sock: SimulatedSocket, **__: Any
+        self,
+        factory: Factory,
+        host: object = None,
+        port: int | None = None,
+        *,
+        sock: SimulatedSocket | None = None,
+        **_: Any,
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
         caller = current_machine()
         assert caller is not None
-        found = self._listener(sock.port)
+        if sock is None:
+            sock = await self.start_connection([(2, 1, 6, "", (host, port))])
+        found = sock.listener
+        if found is None or not found[0].is_alive:
+            found = self._listener(sock.port)
         if found is None:
             raise ConnectionRefusedError(111, f"Connect call failed ('127.0.0.1', {sock.port})")
         machine, server = found
