@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
 
 from tests.harnesses.simulation.history import Wrong
 from tests.harnesses.simulation.loop import Machine
-from tests.harnesses.simulation.world import BASE, RESOURCES, HubMachine, Simulated
+from tests.harnesses.simulation.world import BASE, RESOURCES, Hub, HubMachine, Simulated
 
 if TYPE_CHECKING:
     from tests.harnesses.simulation.run import Run
@@ -141,7 +141,7 @@ def cut_power(run: Run) -> None:
 def lose_log(run: Run) -> None:
     """Delete the data of a hub that is down."""
     for each in run.hubs:
-        if each.machine is None:
+        if each.machine is None and isinstance(each, HubMachine):
             run.note(f"{each.name} loses its data")
             each.lose_data()
             each.disk.settle()
@@ -176,15 +176,14 @@ def intrude(run: Run) -> None:
         run.intruder.spawn(_publish(run, hub))
 
 
-async def _publish(run: Run, hub: HubMachine) -> None:
+async def _publish(run: Run, hub: Hub) -> None:
     instants = [f"2026-01-0{day}T00:00:00Z".encode() for day in (1, 2)]
     body = _FORGED % (*instants, BASE.encode(), instants[1])
     link = f'<{BASE}channel.xml>; rel="self"'
     headers = {"Content-Type": "application/xml", "Link": link}
     try:
-        connector = aiohttp.TCPConnector(resolver=_Resolver())
         async with (
-            aiohttp.ClientSession(connector=connector) as client,
+            open_client() as client,
             client.post(hub.url + "websub", data=body, headers=headers) as response,
         ):
             run.note(f"an intruder gets {response.status}")
@@ -192,6 +191,10 @@ async def _publish(run: Run, hub: HubMachine) -> None:
                 raise Wrong(f"I8: {hub.name} accepts what a stranger publishes")
     except (aiohttp.ClientError, OSError, TimeoutError):
         pass
+
+
+def open_client() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(resolver=_Resolver()))
 
 
 class _Resolver(AbstractResolver):
@@ -202,7 +205,7 @@ class _Resolver(AbstractResolver):
 
 
 #: What may happen, and how often.
-ACTIONS: dict[Callable[[Run], None], float] = {
+ACTIONS: dict[Callable[[Any], None], float] = {
     change: 52,
     burst: 3,
     kill_or_start: 18,
@@ -222,8 +225,8 @@ ACTIONS: dict[Callable[[Run], None], float] = {
 }
 
 
-def act(run: Run) -> None:
-    (action,) = run.loop.random.choices(list(ACTIONS), list(ACTIONS.values()))
+def act(run: Run, actions: Mapping[Callable[[Any], None], float]) -> None:
+    (action,) = run.loop.random.choices(list(actions), list(actions.values()))
     action(run)
 
 

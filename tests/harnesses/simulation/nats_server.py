@@ -92,10 +92,14 @@ class Servers:
     def url(self) -> str:
         return "nats://" + ",".join(f"127.0.0.1:{each.port}" for each in self.all)
 
+    def begin(self) -> None:
+        """Have a server stand for election as soon as it runs, so that the cluster is usable."""
+        self.chance.choice(self.all).stands_first = True
+
     def start(self) -> None:
+        self.begin()
         for each in self.all:
             each.start()
-        self.chance.choice(self.all).replicas[""].stand()
 
     def leader(self, group: str) -> SimulatedNats | None:
         """Return the server that leads a group by a majority's view, if it runs."""
@@ -193,6 +197,7 @@ class SimulatedNats(Simulated):
         self.agreed = servers.agreed
         self.port = _PORT + int(name[-1])
         self.busy_until = 0.0
+        self.stands_first = False
         self.peers: list[str] = []
         self.replicas: dict[str, Replica] = {}
         self._links: dict[str, tuple[Link, Link]] = {}
@@ -243,6 +248,9 @@ class SimulatedNats(Simulated):
     async def run(self, machine: Machine) -> None:
         self.network.listen(machine, self.port, lambda: ClientConnection(self))
         await asyncio.sleep(self.chance.random())
+        if self.stands_first:
+            self.stands_first = False
+            self.replicas[""].stand()
         while True:
             await asyncio.sleep(BEAT)
             if (busy := self.busy_until - self.loop.now) > 0:

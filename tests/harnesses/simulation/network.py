@@ -247,8 +247,11 @@ class Network:
             return True
         return False
 
+    def are_cut(self, one: str, other: str) -> bool:
+        return frozenset((one, other)) in self._cut
+
     def _are_apart(self, one: Machine, other: Machine) -> bool:
-        return frozenset((one.name, other.name)) in self._cut
+        return self.are_cut(one.name, other.name)
 
     # Connections
 

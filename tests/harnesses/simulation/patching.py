@@ -272,6 +272,7 @@ def _is_ours(name: str) -> bool:
         "rsnotify",
         "rsnotify_gateway",
         "rsnotify_hub",
+        "rsnotify_jetstream",
         "rsnotify_publisher",
         "rsnotify_relay",
         "rsnotify_subscriber",

@@ -16,16 +16,17 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify_subscriber.events import BaselineComplete
 from tests.harnesses.simulation import patching, wire
 from tests.harnesses.simulation.disk import SimulatedDisk
-from tests.harnesses.simulation.faults import act, break_link, end, make_intruder
+from tests.harnesses.simulation.faults import ACTIONS, act, break_link, end, make_intruder
 from tests.harnesses.simulation.history import Wrong, set_at
 from tests.harnesses.simulation.invariants import CopyCheck, check_bounds
 from tests.harnesses.simulation.loop import SimulatedLoop
@@ -35,9 +36,11 @@ from tests.harnesses.simulation.world import (
     FOLDER,
     Application,
     DestinationMachine,
+    Hub,
     HubMachine,
     Simulated,
     SourceMachine,
+    World,
     make_world,
 )
 
@@ -50,13 +53,17 @@ _PAUSES = (0.0, 0.0, 0.001, 0.01, 0.1, 1.0, 10.0)
 class Run:
     """One seed: a world, what happens in it, and the checks."""
 
+    #: What may happen, and how often.
+    actions: Mapping[Callable[[Any], None], float] = ACTIONS
+
     def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.loop = loop = SimulatedLoop(seed)
         SimulatedLoop.current = loop
         random.seed(seed)  # for libraries
         self.network = network = Network(loop)
         self.links = Random(f"links {seed}")
-        self.world = world = make_world(loop.random, Random(f"world {seed}"))
+        self.world = world = self.make_world(Random(f"world {seed}"))
         self.wire = loop.wire = wire.Wire(loop, world.lost, world.odd, self.note)
         #: What happened; always written, since addresses of objects may decide the order of sets.
         self.trace: list[str] = []
@@ -67,10 +74,7 @@ class Run:
         self.sources = [
             SourceMachine(loop, network, name, world, self.app) for name in ("source", "second")
         ]
-        self.hubs = [HubMachine(loop, network, folder, n, world) for n in range(world.hubs)]
-        for each in self.hubs:
-            self.wire.hubs[f"ws{each.url[4:]}ws"] = each.name
-            self.wire.hubs[f"{each.url}websub"] = each.name
+        self.hubs = self.make_hubs(folder)
         self.destinations = [
             DestinationMachine(loop, network, folder, "near", "plain", world),
             DestinationMachine(loop, network, folder, "far", world.far, world),
@@ -78,6 +82,7 @@ class Run:
         for destination in self.destinations:
             destination.on_event = partial(self._happened, destination)
         self.machines: list[Simulated] = [*self.sources, *self.hubs, *self.destinations]
+        self.machines += self.others()
         for machine in self.machines:
             self._give_disk(machine)
         self.intruder = make_intruder(self)
@@ -88,6 +93,35 @@ class Run:
             if not world.late
         ]
         Wrong.found.clear()
+
+    def make_world(self, rare: Random) -> World:
+        return make_world(self.loop.random, rare)
+
+    def make_hubs(self, folder: Path) -> Sequence[Hub]:
+        hubs = [
+            HubMachine(self.loop, self.network, folder, n, self.world)
+            for n in range(self.world.hubs)
+        ]
+        for each in hubs:
+            self.name_hub(each.url, each.name)
+        return hubs
+
+    def others(self) -> Sequence[Simulated]:
+        """Return the machines besides Sources, hubs and Destinations."""
+        return ()
+
+    def start(self) -> None:
+        for machine in self.machines:
+            if machine.name != "second" or self.loop.random.random() < 0.3:
+                machine.start()
+
+    def end(self) -> None:
+        end(self)
+
+    def name_hub(self, url: str, name: str) -> None:
+        """Note by which name the checks of fragments know the hub at a URL."""
+        self.wire.hubs[f"ws{url[4:]}ws"] = name
+        self.wire.hubs[f"{url}websub"] = name
 
     def note(self, text: str) -> None:
         self.trace.append(f"{self.loop.now:12.6f} {text}")
@@ -126,16 +160,14 @@ class Run:
     async def play(self) -> None:
         chance = self.loop.random
         self.note(str(self.world))
-        for machine in self.machines:
-            if machine.name != "second" or chance.random() < 0.3:
-                machine.start()
+        self.start()
         await asyncio.sleep(1)
         for _ in range(chance.randint(10, 40)):
-            act(self)
+            act(self, self.actions)
             break_link(self)
             await asyncio.sleep(chance.choice(_PAUSES))
             self.check()
-        end(self)
+        self.end()
         await self._converge()
 
     def check(self) -> None:
@@ -154,11 +186,11 @@ class Run:
         """
         last = self.loop.now + _CONVERGENCE
         has_passed = False
-        while not self._is_equal():
+        while not self.is_equal():
             if self.loop.now > last:
                 if has_passed or not self._pass_time_ahead():
                     raise Wrong(
-                        f"I3: not equal {_CONVERGENCE} s after the faults: {self._describe()}"
+                        f"I3: not equal {_CONVERGENCE} s after the faults: {self.describe()}"
                     )
                 last = self.loop.now + _CONVERGENCE
                 has_passed = True
@@ -179,12 +211,12 @@ class Run:
         self.note(f"the last change is dated {ahead:.0f} s ahead; that time passes")
         for destination in self.destinations:
             if destination.is_level and not self._has_all(destination):
-                raise Wrong(f"I9: {destination.name} is level and not equal: {self._describe()}")
+                raise Wrong(f"I9: {destination.name} is level and not equal: {self.describe()}")
         for machine in self.machines:
             machine.clock.set(ahead)
         return True
 
-    def _is_equal(self) -> bool:
+    def is_equal(self) -> bool:
         history = self.app.history
         if self.app.unrecorded or history.documented < history.last:
             return False
@@ -194,7 +226,7 @@ class Run:
         history = self.app.history
         return destination.content() == destination.selected(set_at(history.recorded, history.last))
 
-    def _describe(self) -> str:
+    def describe(self) -> str:
         found = [f"unrecorded {list(self.app.unrecorded)}"]
         for each in self.destinations:
             status = each.subscriber.status if each.subscriber else None
@@ -202,11 +234,11 @@ class Run:
         return "; ".join(found)
 
 
-def run(seed: int) -> str | None:
+def run(seed: int, kind: type[Run]) -> str | None:
     folder = f"seed-{seed}"
     os.mkdir(folder)
     os.chdir(folder)  # so that all paths are the same in each run
-    one = Run(seed)
+    one = kind(seed)
     asyncio.set_event_loop(one.loop)
     try:
         one.loop.run_until_complete(one.loop.create_task(one.play()))
@@ -224,19 +256,19 @@ def run(seed: int) -> str | None:
     return None
 
 
-def in_thread(seed: int) -> str | None:
+def in_thread(seed: int, kind: type[Run] = Run) -> str | None:
     """Run a seed in a thread.
 
     The main thread of a Source does not commit itself, but waits for a thread that does.
     """
     problems: list[str | None] = []
-    thread = threading.Thread(target=lambda: problems.append(run(seed)))
+    thread = threading.Thread(target=lambda: problems.append(run(seed, kind)))
     thread.start()
     thread.join()
     return problems[0]
 
 
-def fork(seeds: Sequence[int], *, verbose: bool) -> int:
+def fork(seeds: Sequence[int], kind: type[Run], *, verbose: bool) -> int:
     """Run seeds in a process, one after the other, and return its id."""
     pid = os.fork()
     if pid:
@@ -245,23 +277,25 @@ def fork(seeds: Sequence[int], *, verbose: bool) -> int:
     gc.disable()
     failed = 0
     for seed in seeds:
-        problem = in_thread(seed)
+        problem = in_thread(seed, kind)
         failed += problem is not None
         if verbose:
             print("\n".join(_kept[-1].trace))
         if problem is not None:
-            print(f"python -m tests.harnesses.simulation.run -v {seed}  # fails: {problem}")
+            option = "--cluster " * (kind is not Run)
+            command = f"python -m tests.harnesses.simulation.run -v {option}{seed}"
+            print(f"{command}  # fails: {problem}")
         sys.stdout.flush()
     os._exit(failed)
 
 
-def run_all(seeds: Sequence[int], *, verbose: bool, workers: int) -> int:
+def run_all(seeds: Sequence[int], kind: type[Run], *, verbose: bool, workers: int) -> int:
     """Run seeds, some in each process; return how many failed."""
     waiting = iter(range(0, len(seeds), _SEEDS_AT_ONCE))
     failed = 0
     while True:
         while len(_running) < workers and (first := next(waiting, None)) is not None:
-            _running.add(fork(seeds[first : first + _SEEDS_AT_ONCE], verbose=verbose))
+            _running.add(fork(seeds[first : first + _SEEDS_AT_ONCE], kind, verbose=verbose))
         if not _running:
             return failed
         pid, status = os.wait()
@@ -282,6 +316,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("seeds", nargs="+", help="numbers, or ranges as 1-2000")
     parser.add_argument("-v", action="store_true", help="print what happens")
+    parser.add_argument("--cluster", action="store_true", help="the hub is a cluster on NATS")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     begin_again_without_chance()
@@ -289,6 +324,12 @@ def main() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     logging.disable(logging.CRITICAL)
     seeds, began = parse_seeds(arguments.seeds), time.monotonic()
+    kind = Run
+    if arguments.cluster:
+        from tests.harnesses.simulation import cluster  # nats-py is imported only for this
+
+        kind = cluster.ClusterRun
+        cluster.patch()
     patching.patch()
     wire.patch()
     folder = tempfile.mkdtemp(prefix="rsnotify-sim-", dir=_MEMORY)
@@ -297,10 +338,10 @@ def main() -> None:
         os.chdir(folder)
         # What is made once, such as compiled expressions, is made here.
         for seed in _WARMING:
-            in_thread(seed)
+            in_thread(seed, kind)
         gc.collect()
         gc.freeze()
-        failed = run_all(seeds, verbose=arguments.v, workers=arguments.workers)
+        failed = run_all(seeds, kind, verbose=arguments.v, workers=arguments.workers)
         used = os.times()
         cpu = (used.children_user + used.children_system) / len(seeds) * 1000
         took = _monotonic() - began

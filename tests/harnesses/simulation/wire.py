@@ -22,7 +22,7 @@ from tests.harnesses.simulation.invariants import check_leads
 from tests.harnesses.simulation.loop import SimulatedLoop, current_machine
 
 Note = Callable[[str], None]
-_INTERVAL = re.compile(rb'<rs:md [^>]*?from="([^"]+)" until="([^"]+)"')
+INTERVAL = re.compile(rb'<rs:md [^>]*?from="([^"]+)" until="([^"]+)"')
 _DELAYS = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 3600.0)
 
 
@@ -36,6 +36,8 @@ class Wire:
     def __init__(self, loop: SimulatedLoop, lost: float, odd: float, note: Note) -> None:
         #: The names of the hubs, by the URLs of their WebSockets.
         self.hubs: dict[str, str] = {}
+        #: The machines whose log is in a store that others share, which notes what is stored.
+        self.sharing = set[str]()
         self._loop = loop
         self._lost, self._odd = lost, odd
         self.note = note
@@ -51,12 +53,17 @@ class Wire:
     def appended(self, topic: str, entries: Sequence[Any]) -> None:
         machine = current_machine()
         assert machine is not None
-        ends = self._logs.setdefault((machine.name, topic), [])
-        for entry in entries:
-            ends.append(entry.fragment.until)
-        self.note(
-            f"{machine.name} stores {', '.join(str(each.fragment.until) for each in entries)}"
-        )
+        ends = [each.fragment.until for each in entries]
+        self.note(f"{machine.name} stores {', '.join(map(str, ends))}")
+        if machine.name not in self.sharing:
+            self.stored(machine.name, topic, ends)
+
+    def stored(self, hub: str, topic: str, ends: Sequence[Instant]) -> None:
+        """Note the ends of the next fragments in a log."""
+        self._logs.setdefault((hub, topic), []).extend(ends)
+
+    def ends(self, hub: str, topic: str) -> list[Instant]:
+        return self._logs.get((hub, topic), [])
 
     def forgotten(self, hub: str, topic: str | None = None) -> None:
         for key in list(self._logs):
@@ -73,7 +80,7 @@ class Wire:
 
     def received(self, connection: Any, document: bytes) -> None:
         """Check a fragment as it was received, and pass it on: late, twice or not at all."""
-        found = _INTERVAL.search(document)
+        found = INTERVAL.search(document)
         assert found is not None
         begin, until = (parse_datetime(each.decode()) for each in found.groups())
         self._check_chain(connection, begin, until)
@@ -105,7 +112,7 @@ class Wire:
         connection.joins = joins
         chained = None if is_new else connection.__dict__.get("chained", connection._through)
         hub = next((name for url, name in self.hubs.items() if connection.hub == url), "")
-        ends = self._logs.get((hub, connection.endpoint.topic), [])
+        ends = self.ends(hub, connection.endpoint.topic)
         if is_new and until not in ends:
             # The hub of an earlier subscription has sent it, late.
             connection.chained = None
@@ -170,7 +177,8 @@ def patch() -> None:
     def forgotten(self: Any) -> None:
         machine = current_machine()
         assert machine is not None
-        _wire().forgotten(machine.name, self.topic)
+        if machine.name not in _wire().sharing:
+            _wire().forgotten(machine.name, self.topic)
         _forgotten(self)
 
     def sending(self: Any, sent: Any) -> Any:

@@ -312,7 +312,13 @@ class SourceMachine(Simulated):
         self._publisher = None
 
 
-class HubMachine(Simulated):
+class Hub(Simulated):
+    """A process of a hub; several may share a URL."""
+
+    url: str
+
+
+class HubMachine(Hub):
     def __init__(
         self, loop: SimulatedLoop, network: Network, folder: Path, number: int, world: World
     ) -> None:
