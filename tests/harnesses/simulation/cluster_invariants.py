@@ -104,12 +104,14 @@ class ClusterCheck:
         if applied.forgotten:
             self._run.note("the log of the cluster begins again")
             self._run.wire.forgotten("cluster", record.topic)
-            self._records.clear()
+            if record.topic == self._topic:
+                self._records.clear()
         if applied.added:
             end = from_microseconds(record.until)
             self._run.note(f"the cluster stores {end} at {seq}")
             self._run.wire.stored("cluster", record.topic, [end])
-            self._records[seq] = record
+            if record.topic == self._topic:
+                self._records[seq] = record
 
     def _owned(self, shard: str, record: ShardRecord) -> None:
         self._run.note(f"the shard {shard} has the owner {record.owner} at {record.epoch}")

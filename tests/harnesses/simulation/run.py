@@ -44,9 +44,6 @@ from tests.harnesses.simulation.world import (
     make_world,
 )
 
-#: In how many seconds of virtual time after the faults all copies must be equal, and once more
-#: after the time has come to which the clock of the Source was ahead.
-_CONVERGENCE = 1_800.0
 _PAUSES = (0.0, 0.0, 0.001, 0.01, 0.1, 1.0, 10.0)
 
 
@@ -55,6 +52,9 @@ class Run:
 
     #: What may happen, and how often.
     actions: Mapping[Callable[[Any], None], float] = ACTIONS
+    #: In how many seconds of virtual time after the faults all copies must be equal, and once more
+    #: after the time has come to which the clock of the Source was ahead.
+    convergence = 1_800.0
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -184,15 +184,15 @@ class Run:
         If the clock of the Source was ahead, that may take until that time has come. A copy that is
         not equal until then must not count as level.
         """
-        last = self.loop.now + _CONVERGENCE
+        last = self.loop.now + self.convergence
         has_passed = False
         while not self.is_equal():
             if self.loop.now > last:
                 if has_passed or not self._pass_time_ahead():
                     raise Wrong(
-                        f"I3: not equal {_CONVERGENCE} s after the faults: {self.describe()}"
+                        f"I3: not equal {self.convergence} s after the faults: {self.describe()}"
                     )
-                last = self.loop.now + _CONVERGENCE
+                last = self.loop.now + self.convergence
                 has_passed = True
             await asyncio.sleep(0.5)
             self.check()
