@@ -164,10 +164,11 @@ class DeliveryScheduler:
 
     def _expire(self) -> None:
         self.expiry = None
-        late = self._loop.time() - self.seconds
+        now = self._loop.time()
         watched = [each for each in self._running() if each.is_watched]
         for slot in watched:
-            if slot.began <= late:
+            # The sum of `schedule_expiry`: a difference may be rounded to another number.
+            if slot.began + self.seconds <= now:
                 slot.expire()
         rest = [slot.began for slot in watched if slot.is_watched]
         if rest:
