@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 _COMMAND = [sys.executable, "-m", "tests.harnesses.simulation.run"]
 _ROOT = Path(__file__).parents[2]
 #: More, by `make simulate`, take longer than the suite may.
@@ -40,6 +42,24 @@ def test_a_seed_gives_the_same_trace_alone_and_after_others():
     assert len(alone) > 20
     begin = after.index(alone[0], 1)
     assert after[begin : begin + len(alone)] == alone
+
+
+@pytest.mark.slow  # each seed takes as long as three of the others
+def test_every_invariant_holds_of_a_hub_of_several_nodes():
+    result = simulate("--cluster", "1-40", PYTHONHASHSEED="0")
+
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_a_hub_of_several_nodes_gives_the_same_trace_first_and_after_another():
+    trace = traces("--cluster", "5", "3", "5")
+
+    begins = [number for number, line in enumerate(trace) if " World(" in line]
+    first, _, again = [
+        trace[begin:end] for begin, end in zip(begins, [*begins[1:], None], strict=True)
+    ]
+    assert len(first) > 20
+    assert again == first
 
 
 def test_no_process_is_left_when_the_simulation_is_killed():

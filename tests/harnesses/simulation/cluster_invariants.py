@@ -137,8 +137,8 @@ class ClusterCheck:
             ]
             if passed and (callback.through is None or max(passed) > callback.through):
                 raise Wrong(
-                    f"C3: the cursor of {callback.name} from {begins} is at {position}, {max(passed)}, "
-                    f"and it has {callback.through}"
+                    f"C3: the cursor of {callback.name} is at {position}, {max(passed)}, and it "
+                    f"has {callback.through}"
                 )
 
     # Callbacks.

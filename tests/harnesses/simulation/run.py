@@ -337,7 +337,7 @@ def main() -> None:
     try:
         os.chdir(folder)
         # What is made once, such as compiled expressions, is made here.
-        for seed in _WARMING:
+        for seed in _WARMING if kind is Run else ():
             in_thread(seed, kind)
         gc.collect()
         gc.freeze()
