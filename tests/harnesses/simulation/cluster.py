@@ -214,7 +214,7 @@ class ClusterRun(Run):
             3,
             chance,
             self.check_cluster.changed,
-            chance.choice((0.0, 0.0, 0.02)),
+            unanswered=chance.choice((0.0, 0.0, 0.02)),
         )
         self.nodes = [
             HubNode(self.loop, self.network, number, self.servers.url, self.world.queue)
@@ -238,7 +238,7 @@ class ClusterRun(Run):
         super().check()
 
     def end(self) -> None:
-        self.servers.faults.unanswered = 0.0
+        self.servers.unanswered = 0.0
         super().end()
         self.check_cluster.ended()
 
@@ -282,6 +282,9 @@ def _fail_for(run: ClusterRun, server: SimulatedNats, seconds: float, *, kills: 
         server.kill()
     else:
         machine.pause()
+        # The server then receives what follows from these, before it knows the other leader.
+        for before in (2.0, 1.5, 1.0, 0.5, 0.0):
+            run.loop.call_at(run.loop.now + seconds - before, faults.change, run)
     run.loop.call_at(run.loop.now + seconds, _return, run, server)
 
 
@@ -314,9 +317,12 @@ def request_readiness(run: ClusterRun) -> None:
 
 
 def check_servers(run: ClusterRun) -> None:
+    """Have the nodes check the servers, perhaps while another one begins to lead."""
     for each in run.nodes:
         if each.machine is not None and (store := each.store) is not None:
             each.machine.spawn(store.check_servers())
+    if run.chance.random() < 0.5:
+        run.loop.call_at(run.loop.now + run.chance.random(), lead_elsewhere, run)
 
 
 def wait(run: ClusterRun) -> None:

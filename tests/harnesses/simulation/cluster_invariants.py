@@ -12,6 +12,7 @@ C8  A wrong clock is reported only if a clock was wrong.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -46,6 +47,8 @@ _LEASE_SECONDS = 14.0
 #: Seconds in which a request for the readiness may share a check that has begun before.
 _SHARED_SECONDS = 20.0
 _WATCH_SECONDS = 0.5
+#: Seconds between requests for the readiness after the faults.
+_READY_SECONDS = 2.0
 
 
 class ClusterCheck:
@@ -69,7 +72,7 @@ class ClusterCheck:
         self._checked = -1.0
         #: Since when each node could have used NATS.
         self._possible: dict[str, float] = {}
-        self._is_ended = False
+        #: What the nodes have answered last that are not ready.
         self._unready: dict[str, str] = {}
         self.had_wrong_clock = False
 
@@ -255,16 +258,25 @@ class ClusterCheck:
     # The end.
 
     def ended(self) -> None:
-        self._is_ended = True
+        """C7: request the readiness of all nodes from now on, until each is ready."""
+        for node in self._run.nodes:
+            self._unready[node.name] = "no answer"
+            self._run.intruder.spawn(self._wait_for_readiness(node))
+
+    async def _wait_for_readiness(self, node: HubNode) -> None:
+        while node.name in self._unready:
+            await self.request_readiness(node)
+            await asyncio.sleep(_READY_SECONDS)
 
     def is_level(self) -> bool:
-        """Return whether all callbacks have everything, and all shards have an owner."""
+        """Return whether callbacks have everything, shards have an owner, and nodes are ready."""
         ends = self._run.wire.ends("cluster", self._topic)
         working = [
             shard for node in self._running() if node.store for shard in node.store.node.working()
         ]
         return (
-            len(working) == len(self._epochs) > 0
+            not self._unready
+            and len(working) == len(self._epochs) > 0
             and bool(ends)
             and all(
                 each.is_verified and each.through is not None and each.through >= ends[-1]
@@ -274,6 +286,7 @@ class ClusterCheck:
 
     def describe(self) -> str:
         found = [f"{each.name}: {each.is_verified} {each.through}" for each in self._run.callbacks]
+        found += [f"{name} is not ready: {text}" for name, text in self._unready.items()]
         for node in self._running():
             assert node.store is not None
             found.append(f"{node.name}: {node.store.node.working()} {node.store.trouble()}")

@@ -49,16 +49,7 @@ _ERROR_SECONDS = 0.5
 _LATENCIES = (0.0002,) * 12 + (0.002,) * 3 + (0.05,)
 #: How long a server that was suspended ignores the others, while it reads what clients have sent.
 _WAKING = (0.0, 0.05, 0.3)
-#: How many headers of a message a reader receives, and how many readers a server has.
 _NO_HEADERS = b""
-
-
-class NatsFaults:
-    """What goes wrong in the servers themselves; nothing after the faults have ended."""
-
-    def __init__(self, unanswered: float) -> None:
-        #: Which part of the acknowledgements is lost.
-        self.unanswered = unanswered
 
 
 class Servers:
@@ -68,6 +59,7 @@ class Servers:
         count: How many there are: 1, or 3.
         chance: Decides delays, and who leads.
         on_change: Called with each change of a stream that has become durable.
+        unanswered: Which part of the acknowledgements is lost.
     """
 
     def __init__(
@@ -77,10 +69,11 @@ class Servers:
         count: int,
         chance: Random,
         on_change: Callable[[str, Change], None],
+        *,
         unanswered: float = 0.0,
     ) -> None:
         self.agreed = Agreed(on_change)
-        self.faults = NatsFaults(unanswered)
+        self.unanswered = unanswered
         self.chance = chance
         names = [f"nats{number}" for number in range(count)]
         self.all = [SimulatedNats(loop, network, name, self) for name in names]
@@ -415,7 +408,7 @@ class SimulatedNats(Simulated):
         self._acknowledge(reply, {"error": why, "stream": replica.group, "seq": 0})
 
     def _acknowledge(self, reply: str, answer: dict[str, Any]) -> None:
-        if self.chance.random() >= self.servers.faults.unanswered:
+        if self.chance.random() >= self.servers.unanswered:
             self._answer(reply, answer)
 
     def _answer(self, reply: str, answer: dict[str, Any]) -> None:
