@@ -18,6 +18,7 @@ from aiohttp import web
 import rsnotify_jetstream.jetstream_store as jetstream_store
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import Instant, parse_datetime
+from rsnotify.runtime.command_line import PATIENCE as STOP_SECONDS
 from rsnotify_hub.application import HUB, create_application
 from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.config.loading import load_configuration
@@ -95,6 +96,7 @@ class HubNode(Hub):
         if self.machine is not None and self.store is not None and not self.is_stopping:
             self.is_stopping = True
             self.machine.spawn(self._stop(self.machine))
+            self.loop.call_at(self.loop.now + STOP_SECONDS, self._ended, self.machine)
 
     async def _stop(self, machine: Machine) -> None:
         assert self._runner is not None
@@ -107,6 +109,8 @@ class HubNode(Hub):
     def _ended(self, machine: Machine) -> None:
         if self.machine is machine:
             self.kill()
+            if not self.loop.wire.is_faulty:
+                self.start()
 
     def kill(self) -> None:
         super().kill()

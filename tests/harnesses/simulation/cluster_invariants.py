@@ -28,13 +28,13 @@ from rsnotify_hub.subscriptions import subscription_id
 from rsnotify_jetstream.jetstream_log import JetStreamLog
 from rsnotify_jetstream.log_index import LogIndex
 from rsnotify_jetstream.log_records import LogRecord, RecordKind, digest_of, read_record
-from rsnotify_jetstream.membership import Membership
 from rsnotify_jetstream.node import ClusterNode
 from rsnotify_jetstream.records import CursorsRecord, ShardRecord, decode
 from tests.harnesses.simulation import faults
 from tests.harnesses.simulation.history import Wrong
 from tests.harnesses.simulation.loop import current_loop, current_machine
 from tests.harnesses.simulation.streams import Change, Message, Store, Stream
+from tests.harnesses.simulation.wire import after_last
 
 if TYPE_CHECKING:
     from tests.harnesses.simulation.cluster import ClusterRun, HubNode
@@ -69,6 +69,7 @@ class ClusterCheck:
         #: The epoch of each shard, as its record and its cursors have it.
         self._epochs: dict[str, int] = {}
         self._written: dict[str, int] = {}
+        self._owners: dict[str, str | None] = {}
         self._checked = -1.0
         #: Since when each node could have used NATS.
         self._possible: dict[str, float] = {}
@@ -121,6 +122,7 @@ class ClusterCheck:
         if record.epoch <= self._epochs.get(shard, 0):
             raise Wrong(f"C1: the epoch of {shard} goes back to {record.epoch}")
         self._epochs[shard] = record.epoch
+        self._owners[shard] = record.owner
 
     def _moved(self, shard: str, record: CursorsRecord) -> None:
         written = self._written.get(shard, 0)
@@ -149,8 +151,7 @@ class ClusterCheck:
     def received(self, name: str, begin: Instant, until: Instant, through: Instant | None) -> None:
         self._run.note(f"{name} receives {begin} to {until}")
         if through is not None and begin > through:
-            ends = self._run.wire.ends("cluster", self._topic)
-            later = ends[ends.index(through) :] if through in ends else ends
+            later = after_last(self._run.wire.ends("cluster", self._topic), through)
             if any(through < end <= begin for end in later):
                 raise Wrong(f"C4: {name} receives {begin} to {until} after {through}")
 
@@ -186,17 +187,16 @@ class ClusterCheck:
             name = machine.name if machine else ""
             raise Wrong(f"C6: {name} gives up the shard {shard} at {epoch}, which it owns")
 
-    def fenced(self, count: int) -> None:
-        """C6: a node gives up its shards since it could not renew its lease."""
+    def gives_up(self, node: str, shards: Sequence[str]) -> None:
+        """C6: a node gives up shards, of which it may still be the owner in NATS."""
         machine = current_machine()
         assert machine is not None
         since = self._possible.get(machine.name)
         seconds = 0.0 if since is None else self._run.loop.now - since
-        self._run.note(
-            f"{machine.name} gives up {count} shards; NATS was there for {seconds:.1f} s"
-        )
-        if seconds > _LEASE_SECONDS:
-            raise Wrong(f"C6: {machine.name} gives up {count} shards, and NATS was there")
+        own = [each for each in shards if self._owners.get(each) == node]
+        self._run.note(f"{machine.name} gives up {shards}; NATS was there for {seconds:.1f} s")
+        if own and seconds > _LEASE_SECONDS:
+            raise Wrong(f"C6: {machine.name} gives up {own}, and NATS was there")
 
     def watch(self) -> None:
         """Note from time to time which nodes could use NATS."""
@@ -301,7 +301,7 @@ def _check() -> ClusterCheck:
 
 _append = JetStreamLog.append
 _lost = ClusterNode.lost
-_give_up_all = Membership._give_up_all
+_revoke = ClusterNode._revoke
 _warnings_of = jetstream_store.warnings_of
 
 
@@ -319,10 +319,10 @@ def patch() -> None:
         _check().lost(shard, epoch)
         _lost(self, shard, epoch)
 
-    def give_up_all(self: Any) -> None:
-        if self._holds:
-            _check().fenced(len(self._holds))
-        _give_up_all(self)
+    def revoke(self: Any, shards: Sequence[str]) -> None:
+        if shards:
+            _check().gives_up(self.id, shards)
+        _revoke(self, shards)
 
     def warnings_of(facts: Any, **options: Any) -> list[str]:
         found = _warnings_of(facts, **options)
@@ -332,7 +332,7 @@ def patch() -> None:
     for target, name, replacement in (
         (JetStreamLog, "append", append),
         (ClusterNode, "lost", lost),
-        (Membership, "_give_up_all", give_up_all),
+        (ClusterNode, "_revoke", revoke),
         (jetstream_store, "warnings_of", warnings_of),
     ):
         setattr(target, name, replacement)

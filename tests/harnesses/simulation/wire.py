@@ -119,7 +119,7 @@ class Wire:
             return
         if chained is not None and begin > chained:
             # A Source that was killed may send an old fragment late, after later ones.
-            later = ends[ends.index(chained) :] if chained in ends else ends
+            later = after_last(ends, chained)
             if any(chained < end <= begin for end in later):
                 raise Wrong(f"I5: {connection.hub} sent {begin} to {until} after {chained}")
         connection.chained = max(until, chained or until)
@@ -134,6 +134,14 @@ class Wire:
         after = follower.progress, follower.pending, follower.level, follower.known
         if before != after:
             raise Wrong(f"I6: a fragment that was repeated changed {before} to {after}")
+
+
+def after_last(ends: list[Instant], end: Instant) -> list[Instant]:
+    """Return what was stored after a fragment with an end, for the last time; all without one.
+
+    A Source that divides old changes in another way repeats ends.
+    """
+    return ends[len(ends) - ends[::-1].index(end) :] if end in ends else ends
 
 
 def short(instant: Instant) -> str:
