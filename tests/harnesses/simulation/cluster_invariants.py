@@ -119,8 +119,9 @@ class ClusterCheck:
 
     def _owned(self, shard: str, record: ShardRecord) -> None:
         self._run.note(f"the shard {shard} has the owner {record.owner} at {record.epoch}")
-        if record.epoch <= self._epochs.get(shard, 0):
-            raise Wrong(f"C1: the epoch of {shard} goes back to {record.epoch}")
+        is_known = record.owner is not None and record.owner == self._owners.get(shard)
+        if record.epoch < self._epochs.get(shard, 0) + (not is_known):
+            raise Wrong(f"C1: {record.owner} takes {shard} at {record.epoch}, which is not later")
         self._epochs[shard] = record.epoch
         self._owners[shard] = record.owner
 
@@ -163,10 +164,15 @@ class ClusterCheck:
                 yield node
 
     def check(self) -> None:
-        """C2: compare what the nodes regard as their own."""
+        """C2 and C6: compare what the nodes regard as their own, and whether they can work."""
         owners: dict[str, str] = {}
+        now = self._run.loop.now
         for node in self._running():
             assert node.store is not None
+            member = node.store.node
+            since = self._possible.get(node.name, now)
+            if member.membership.is_fenced(now) and now - since > _LEASE_SECONDS:
+                raise Wrong(f"C6: {node.name} has no lease, and NATS was there since {since:.1f}")
             for shard in node.store.node.working():
                 if (other := owners.setdefault(shard, node.name)) != node.name:
                     raise Wrong(f"C2: {other} and {node.name} work on the shard {shard}")
