@@ -320,6 +320,12 @@ def request_readiness(run: ClusterRun) -> None:
         run.intruder.spawn(run.check_cluster.request_readiness(each))
 
 
+def disturb(run: ClusterRun) -> None:
+    """Delay or break off a connection."""
+    run.check_cluster.disturb()
+    run.chance.choice((faults.reset, faults.delay))(run)
+
+
 def check_servers(run: ClusterRun) -> None:
     """Have the nodes check the servers, perhaps while another one begins to lead."""
     for each in run.nodes:
@@ -343,8 +349,7 @@ ClusterRun.actions = {
     faults.resume: 4,
     faults.partition: 5,
     faults.heal: 5,
-    faults.reset: 3,
-    faults.delay: 2,
+    disturb: 5,
     faults.be_absent: 1,
     faults.set_clock: 2,
     faults.intrude: 1,

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 _LOG, _CLUSTER, _CURSORS = "rsnotify-log", "KV_rsnotify-cluster", "KV_rsnotify-cursors"
 _FOREVER = LogRetention(size=2**40, age=timedelta(days=36_500))
-#: Seconds in which a node can renew its lease although the server that it was connected to, or the
-#: leader, does not answer any more: it notices that in 4, and connects to another one in 4.
-_LEASE_SECONDS = 14.0
+#: Seconds in which a node renews its lease that is connected to a server which reaches the leader:
+#: it notices in 4 that data on the connection is delayed, and connects again.
+_LEASE_SECONDS = 10.0
 #: Seconds in which a request for the readiness may share a check that has begun before.
 _SHARED_SECONDS = 20.0
 _WATCH_SECONDS = 0.5
@@ -71,7 +71,7 @@ class ClusterCheck:
         self._written: dict[str, int] = {}
         self._owners: dict[str, str | None] = {}
         self._checked = -1.0
-        #: Since when each node could have used NATS.
+        #: Since when each node can use NATS, and has not been disturbed.
         self._possible: dict[str, float] = {}
         #: What the nodes have answered last that are not ready.
         self._unready: dict[str, str] = {}
@@ -171,7 +171,8 @@ class ClusterCheck:
             assert node.store is not None
             member = node.store.node
             since = self._possible.get(node.name, now)
-            if member.membership.is_fenced(now) and now - since > _LEASE_SECONDS:
+            is_late = now - since > _LEASE_SECONDS and not node.is_stopping
+            if is_late and member.membership.is_fenced(now):
                 raise Wrong(f"C6: {node.name} has no lease, and NATS was there since {since:.1f}")
             for shard in node.store.node.working():
                 if (other := owners.setdefault(shard, node.name)) != node.name:
@@ -204,6 +205,10 @@ class ClusterCheck:
         if own and seconds > _LEASE_SECONDS:
             raise Wrong(f"C6: {machine.name} gives up {own}, and NATS was there")
 
+    def disturb(self) -> None:
+        """Note that any connection may be delayed or broken."""
+        self._possible.clear()
+
     def watch(self) -> None:
         """Note from time to time which nodes could use NATS."""
         loop = self._run.loop
@@ -218,7 +223,7 @@ class ClusterCheck:
         loop.call_at(loop.now + _WATCH_SECONDS, self.watch)
 
     def _can_use_nats(self, node: HubNode) -> bool:
-        if node.machine is None or node.is_paused:
+        if node.machine is None or node.is_paused or node.store is None:
             return False
         network = self._run.network
         up = [
@@ -229,8 +234,9 @@ class ClusterCheck:
         leader = self._run.servers.leader(_CLUSTER)
         if leader is None or leader not in up:
             return False
-        near = [each for each in up if not network.are_cut(leader.name, each.name)]
-        return len(near) >= 2 and any(not network.are_cut(node.name, each.name) for each in near)
+        near = [each.name for each in up if not network.are_cut(leader.name, each.name)]
+        server = node.store.connection.server
+        return len(near) >= 2 and server in near and not network.are_cut(node.name, server)
 
     # Readiness and clocks.
 
