@@ -358,7 +358,7 @@ ClusterRun.actions = {
     stop_node: 3,
     start_nodes: 3,
     request_readiness: 3,
-    check_servers: 3,
+    check_servers: 6,
     wait: 3,
 }
 
