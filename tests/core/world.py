@@ -387,7 +387,7 @@ class Destination:
     def _commit(self, change: Change, record: Change | None) -> None:
         if record is not None:
             self.records[change.uri] = (record.at, record.change)
-        self.compared = self.follower.compared
+        self.compared = self.follower.catch_up.comparisons.compared
         before, foreseen = self.progress, self.follower.progress_after([change])
         actions = self.follower.applied([change], self.now)
         reached = self.follower.progress
