@@ -13,7 +13,7 @@ import pytest
 
 from tests.packages import CORES, PACKAGES, ROOT
 
-PURE = ("rsnotify.format", "rsnotify.sync", "rsnotify.selection", "rsnotify.representations")
+PURE = ("rsnotify.format", "rsnotify.sync", "rsnotify.selection")
 #: The modules of the extension `validation` that read files and URLs, or the clock.
 VALIDATION_SHELL = {
     f"rsnotify_validation.{name}"

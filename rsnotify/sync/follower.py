@@ -71,7 +71,7 @@ from rsnotify.format.hashes import SetSum
 from rsnotify.format.model import ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.uris import normalize
-from rsnotify.representations import has_inline_content
+from rsnotify.selection import has_inline_content
 from rsnotify.sync.actions import (
     Action,
     Apply,
@@ -440,11 +440,6 @@ class Follower:
     def pending(self) -> int:
         """How many resources have changes that are known and not yet applied."""
         return len(self.state.pending)
-
-    @property
-    def untried(self) -> int:
-        """How many of them have not failed so far."""
-        return self.state.untried
 
     # Comparisons with the whole set
 

@@ -21,7 +21,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.format.reader import read_document
 from rsnotify.format.uris import normalize
 from rsnotify.format.writer import write_document
-from rsnotify.representations import has_inline_content
+from rsnotify.selection import has_inline_content
 from rsnotify.sync.actions import (
     Action,
     Apply,

@@ -56,7 +56,7 @@ from rsnotify_subscriber.handlers import (
     Received,
     deferred_handler,
 )
-from rsnotify_subscriber.mirror.paths import pieces_of
+from rsnotify_subscriber.mirror.folder import pieces_of
 from rsnotify_subscriber.storage.destination_state import DestinationState, HeldFile
 from rsnotify_subscriber.storage.identity import Identity
 from rsnotify_subscriber.storage.resource_state import LOST
