@@ -23,6 +23,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime import processes
 from rsnotify.runtime.command_line import ROLES, application, require_files
 from rsnotify_hub_check.run import app as hub_check
+from tests.cases import for_each
 
 #: What takes long to import, and no help needs.
 HEAVY = {
@@ -49,7 +50,7 @@ COMMANDS = {
     for app, name in ((application(), "rsnotify"), (hub_check, "rsnotify-hub-check"))
     for path, command in commands(typer.main.get_command(app), (name,))
 }
-each_command = pytest.mark.parametrize("name", COMMANDS)
+each_command = for_each(COMMANDS)
 
 
 @cache
