@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.hub.test_disk_full import allow_files
 
@@ -62,6 +63,14 @@ class Disk:
     def unmount(self) -> None:
         if self.mounted:
             subprocess.run(["umount", "-l", str(self.folder)], check=False)
+
+
+class Resources(NamedTuple):
+    """What a process uses; `bytes` are resident, `files` are open descriptors."""
+
+    bytes: float
+    files: float
+    threads: float
 
 
 class Part:
@@ -202,9 +211,14 @@ class Part:
         await asyncio.sleep(seconds)
         self.set_clock(None)
 
-    def resources(self) -> tuple[int, int] | None:
-        """Return the resident bytes and the open descriptors of the process, while there is one."""
+    def resources(self) -> Resources | None:
+        """Return what the process uses now; None while there is no process."""
         with suppress(OSError):
-            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
-            return pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir(f"/proc/{self.pid}/fd"))
+            process = Path(f"/proc/{self.pid}")
+            pages = int((process / "statm").read_text().split()[1])
+            return Resources(
+                pages * os.sysconf("SC_PAGE_SIZE"),
+                len(os.listdir(process / "fd")),
+                len(os.listdir(process / "task")),
+            )
         return None
