@@ -26,7 +26,7 @@ from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Options, Publisher, routes
 from rsnotify_publisher.journal import RecordedChanges
-from rsnotify_subscriber import Callbacks, FolderMirror, FollowOptions, Subscriber
+from rsnotify_subscriber import Callbacks, FolderMirror, FollowOptions, Status, Subscriber
 from rsnotify_subscriber.terms import Via
 from tests.harnesses.simulation.disk import SimulatedDisk
 from tests.harnesses.simulation.history import History, Wrong
@@ -363,6 +363,7 @@ class DestinationMachine(Simulated):
             poll=3.0, poll_with_push=15.0, parked=world.parked, in_flight=world.in_flight
         )
         self.copy, self.state = root / name / "copy", root / name / "state"
+        self._folder = str(self.copy / "r")
         self.on_event: Callable[[Any], None]
         self.subscriber: Subscriber | None = None
         self.failures: list[str] = []
@@ -372,6 +373,8 @@ class DestinationMachine(Simulated):
         self.is_restoring = False
         #: The hashes of files, by what changes when they change.
         self._hashes: dict[object, str] = {}
+        self._status: tuple[object, Status] = (None, Status())
+        self._content: tuple[object, dict[str, str]] = (None, {})
 
     def start(self) -> None:
         super().start()
@@ -420,8 +423,20 @@ class DestinationMachine(Simulated):
         self.subscriber = None
 
     @property
+    def known(self) -> object:
+        """What is the same only as long as no callback has run on the machine."""
+        return self.machine, self.machine and self.machine.steps, self.subscriber
+
+    @property
+    def status(self) -> Status:
+        if self._status[0] != self.known:
+            status = Status() if self.subscriber is None else self.subscriber.status
+            self._status = self.known, status
+        return self._status[1]
+
+    @property
     def is_level(self) -> bool:
-        return self.subscriber is not None and self.subscriber.status.level
+        return self.status.level
 
     def selected(self, found: dict[str, str]) -> dict[str, str]:
         if self.kind != "filtered":
@@ -429,8 +444,11 @@ class DestinationMachine(Simulated):
         return {uri: digest for uri, digest in found.items() if uri in _ONLY}
 
     def content(self) -> dict[str, str]:
+        """Return the hashes of the files, by URI; the same object while they are the same."""
+        if self._content[0] == self.known:
+            return self._content[1]
         found = {}
-        with suppress(FileNotFoundError), os.scandir(self.copy / "r") as files:
+        with suppress(FileNotFoundError), os.scandir(self._folder) as files:
             for file in files:
                 facts = file.stat()
                 key = facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
@@ -438,6 +456,9 @@ class DestinationMachine(Simulated):
                     with open(file.path, "rb") as content:
                         self._hashes[key] = hash_of(content.read())
                 found[f"{BASE}r/{file.name}"] = self._hashes[key]
+        if found == self._content[1]:
+            found = self._content[1]
+        self._content = self.known, found
         return found
 
 
