@@ -9,7 +9,7 @@ from functools import cache
 from msgspec.structs import replace
 
 from tests.harnesses.sabotage.bugs import ROOT, Bug, bugs
-from tests.harnesses.sabotage.planting import confirm, copied_project, examine
+from tests.harnesses.sabotage.planting import copied_project, examine, failing_without_bug
 
 BUGS = {bug.name: bug for bug in bugs()}
 
@@ -62,6 +62,8 @@ def test_the_runner_accepts_an_assertion_and_no_other_error() -> None:
     )
     with copied_project() as project:
         verdicts = [examine(bug, project) for bug in (program, broken)]
-        confirm(verdicts, project)
+        (project / "tests/core/test_failing.py").write_text("def test_it(): assert not 'right'")
+        failing = failing_without_bug([*program.tests, "tests/core/test_failing.py"], project)
     assert [verdict.problem.partition(":")[0] for verdict in verdicts] == ["", "not an assertion"]
-    assert verdicts[0].failure is not None
+    assert verdicts[0].found_by.startswith(program.tests[0])
+    assert [one.partition(":")[0] for one in failing] == ["tests/core/test_failing.py"]
