@@ -45,10 +45,13 @@ _PROPERTY = re.compile(r"^( *)@property\n *def (\w+)\(self\) -> (.+):\n", re.MUL
 _CALLING = (
     r"\1@property\n\1def \2(self) -> \3:\n\1    return self.get_\2()\n\n\1def get_\2(self) -> \3:\n"
 )
-#: SQL that is written in other letters is the same.
+#: SQL that is written in other letters is the same, unless it quotes something.
 _SQL = re.compile(
-    r"""["'](SELECT|INSERT|UPDATE|DELETE|PRAGMA|BEGIN|COMMIT|ROLLBACK|WITH)\b""", re.I
+    r"""[^']*(\b(SELECT|INSERT|UPDATE|DELETE|PRAGMA|BEGIN|COMMIT|ROLLBACK|WHERE|ORDER BY|VALUES"""
+    r"""|CONFLICT)\b|[=<>] \?)[^']*"""
 )
+#: Arguments that only describe something, or that only check what is so, by function.
+_DESCRIBING = {"Thread": "name", "create_task": "name", "zip": "strict"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,25 +193,43 @@ def generate(area: Area) -> dict[str, Any]:
 
 
 def _leave_out() -> None:
-    """Make no mutants of calls that log, nor of SQL by writing it in other letters."""
+    """Make no mutants of calls that log, of SQL by other letters, and of `_DESCRIBING`."""
     import libcst
-    from libcst import matchers
+    from libcst import matchers as m
     from mutmut.mutation import file_mutation, mutators
+
+    def is_describing(call: libcst.Call, argument: libcst.Arg) -> bool:
+        function = getattr(call.func, "attr", call.func)
+        name = _DESCRIBING.get(getattr(function, "value", ""))
+        return argument.keyword is not None and argument.keyword.value == name
 
     def change_string(node: Any) -> Iterator[libcst.CSTNode]:
         for changed in mutators.operator_string(node):
-            if not (_SQL.match(node.value) and changed.value.upper() == node.value.upper()):
+            is_sql = _SQL.fullmatch(node.value.strip("\"'"))
+            if not (is_sql and changed.value.upper() == node.value.upper()):
+                yield changed
+
+    def change_arguments(node: libcst.Call) -> Iterator[libcst.Call]:
+        kept = [argument for argument in node.args if not is_describing(node, argument)]
+        for changed in mutators.operator_arg_removal(node):
+            if any(argument not in changed.args for argument in kept):
                 yield changed
 
     def skip(visitor: Any, node: libcst.CSTNode) -> bool:
-        return matchers.matches(node, logging) or usual(visitor, node)
+        if isinstance(node, libcst.Call):
+            described.update(each.value for each in node.args if is_describing(node, each))
+        return node in described or m.matches(node, logging) or usual(visitor, node)
 
-    logging = matchers.Call(matchers.Attribute(matchers.Name("log")))
+    described: set[libcst.CSTNode] = set()
+    logging = m.Call(m.Attribute(m.Name("log") | m.Name("_log")))
     usual = file_mutation.MutationVisitor._skip_node_and_children
     file_mutation.MutationVisitor._skip_node_and_children = skip  # type: ignore[method-assign]
+    ours = {
+        mutators.operator_string: change_string,
+        mutators.operator_arg_removal: change_arguments,
+    }
     file_mutation.mutation_operators = [
-        (kind, change_string if operator is mutators.operator_string else operator)
-        for kind, operator in mutators.mutation_operators
+        (kind, ours.get(operator, operator)) for kind, operator in mutators.mutation_operators
     ]
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import to_microseconds
+from rsnotify_hub.intake import whole_content
 from rsnotify_hub.log.topic_log import RECENT_BYTES, TopicLogs, plan_append
 from rsnotify_hub.store.interface import LogEntry
 from rsnotify_hub.store.sqlite_store import SqliteStore
@@ -236,6 +237,16 @@ async def test_data_of_format_1_is_migrated(tmp_path: Path, clock: Clock):
             assert await kept(topics) == [part]
     async with opened(tmp_path, clock) as store:
         assert await stored_subscriptions(store) == [Subscription(TOPIC, "c", "s", at(1), 7)]
+
+
+async def test_a_content_that_was_stored_before_is_known_by_its_digest(
+    tmp_path: Path, clock: Clock
+):
+    async with logs(tmp_path, clock) as (topics, _):
+        await topics.publish(TOPIC, whole_content(b"one", "text/plain", at(0)))
+    with closing(sqlite3.connect(tmp_path / "hub.sqlite")) as database:
+        stored = database.execute("SELECT digest FROM fragment").fetchall()
+    assert stored == [(hashlib.sha256(b"whole one").digest(),)]
 
 
 async def test_deleting_a_log_deletes_its_cursors(tmp_path: Path, clock: Clock):
