@@ -45,11 +45,12 @@ _PROPERTY = re.compile(r"^( *)@property\n *def (\w+)\(self\) -> (.+):\n", re.MUL
 _CALLING = (
     r"\1@property\n\1def \2(self) -> \3:\n\1    return self.get_\2()\n\n\1def get_\2(self) -> \3:\n"
 )
-#: SQL that is written in other letters is the same, unless it quotes something.
+#: SQL is the same in other letters, except for what it quotes.
 _SQL = re.compile(
-    r"""[^']*(\b(SELECT|INSERT|UPDATE|DELETE|PRAGMA|BEGIN|COMMIT|ROLLBACK|WHERE|ORDER BY|VALUES"""
-    r"""|CONFLICT)\b|[=<>] \?)[^']*"""
+    r"\b(SELECT|INSERT|UPDATE|DELETE|ALTER|DROP|PRAGMA|BEGIN|COMMIT|ROLLBACK|WHERE|ORDER BY|VALUES"
+    r"|CONFLICT)\b|[=<>] \?"
 )
+_QUOTED = re.compile("'[^']*'")
 #: Arguments that only describe something, or that only check what is so, by function.
 _DESCRIBING = {"Thread": "name", "create_task": "name", "zip": "strict"}
 
@@ -98,6 +99,7 @@ AREAS = [
             "tests/hub/test_early_delivery.py",
             "tests/hub/test_deliveries.py",
             "tests/hub/test_subscriptions.py",
+            *("-k", "not nats"),
         ],
     ),
     Area(
@@ -125,7 +127,6 @@ AREAS = [
         [
             "tests/publisher/test_archives.py",
             "tests/publisher/test_change_stream.py",
-            "tests/publisher/test_database.py",
             "tests/publisher/test_digests.py",
             "tests/publisher/test_documents.py",
             "tests/publisher/test_fragments.py",
@@ -205,8 +206,12 @@ def _leave_out() -> None:
 
     def change_string(node: Any) -> Iterator[libcst.CSTNode]:
         for changed in mutators.operator_string(node):
-            is_sql = _SQL.fullmatch(node.value.strip("\"'"))
-            if not (is_sql and changed.value.upper() == node.value.upper()):
+            is_same = (
+                changed.value.upper() == node.value.upper()
+                and _SQL.search(node.value) is not None
+                and _QUOTED.findall(changed.value[1:-1]) == _QUOTED.findall(node.value[1:-1])
+            )
+            if not is_same:
                 yield changed
 
     def change_arguments(node: libcst.Call) -> Iterator[libcst.Call]:
@@ -260,12 +265,18 @@ class Mutants:
     """A plugin of pytest that runs the collected tests for each mutant."""
 
     def __init__(
-        self, area: Area, noted: dict[str, Any], chosen: Sequence[str], seconds: float
+        self,
+        area: Area,
+        noted: dict[str, Any],
+        chosen: Sequence[str],
+        seconds: float,
+        jobs: int,
     ) -> None:
         self._area = area
         self._noted = noted
         self._chosen = chosen
         self._seconds = seconds
+        self._jobs = jobs
         self._reached: dict[pytest.Item, set[str]] = {}
         self._taken: dict[pytest.Item, float] = {}
         #: The tests that killed mutants of a function, the latest last.
@@ -280,7 +291,6 @@ class Mutants:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         from mutmut.mutation import trampoline
-        from mutmut.utils.format_utils import mangled_name_from_mutant_name
 
         # Faster: without the environment, which only other processes need.
         trampoline.get_mutant_under_test = lambda: trampoline._mutant_under_test or ""
@@ -290,25 +300,47 @@ class Mutants:
                 cached.cache_clear()  # what it returns may depend on a mutant
         gc.freeze()
         os.chdir(self._area.work)
-        equivalent = [dict(entry, reason="") for entry in equivalent_mutants()]
-        for pattern, path in product(self._chosen, self._noted):
-            data = self._noted[path]
-            for name, code in data.exit_code_by_key.items():
-                if not fnmatch(name, pattern) or code in (KILLED, TIMEOUT, REFUSED):
-                    continue
-                begun = time.monotonic()
-                entry = difference(name, path)
-                if dict(entry, reason="") in equivalent:
-                    code = EQUIVALENT
-                else:
-                    function = mangled_name_from_mutant_name(name)
-                    reaching = [item for item in session.items if function in self._reached[item]]
-                    code = self._run(name, reaching, self._killers[function], self._seconds)
+        chosen = [
+            (path, name)
+            for pattern, path in product(self._chosen, self._noted)
+            for name, code in self._noted[path].exit_code_by_key.items()
+            if fnmatch(name, pattern) and code not in (KILLED, TIMEOUT, REFUSED)
+        ]
+        read, write = os.pipe()
+        workers = []
+        for number in range(self._jobs):
+            if (worker := os.fork()) == 0:
+                os.close(read)
+                os._exit(self._work(session.items, chosen[number :: self._jobs], write))
+            workers.append(worker)
+        os.close(write)
+        with os.fdopen(read) as lines:
+            for path, name, code, seconds in map(json.loads, lines):
+                data = self._noted[path]
                 data.exit_code_by_key[name] = code
-                data.durations_by_key[name] = time.monotonic() - begun
+                data.durations_by_key[name] = seconds
                 data.save()
-                _report(name, code, data.durations_by_key[name], entry)
+                _report(name, code, seconds, difference(name, path))
+        if any([os.waitpid(worker, 0)[1] for worker in workers]):
+            pytest.exit("the mutants were not examined completely", 1)
         return True
+
+    def _work(self, items: list[pytest.Item], chosen: list[tuple[str, str]], pipe: int) -> int:
+        """Run the tests for some mutants, one after another, and write what comes of them."""
+        from mutmut.utils.format_utils import mangled_name_from_mutant_name
+
+        equivalent = [dict(entry, reason="") for entry in equivalent_mutants()]
+        for path, name in chosen:
+            begun = time.monotonic()
+            if dict(difference(name, path), reason="") in equivalent:
+                code = EQUIVALENT
+            else:
+                function = mangled_name_from_mutant_name(name)
+                reaching = [item for item in items if function in self._reached[item]]
+                code = self._run(name, reaching, self._killers[function], self._seconds)
+            line = json.dumps([path, name, code, time.monotonic() - begun])
+            os.write(pipe, f"{line}\n".encode())
+        return 0
 
     def _trace(self, items: list[pytest.Item]) -> None:
         """Note which functions each test reaches, and how long it takes.
@@ -334,10 +366,13 @@ class Mutants:
                 known[item.nodeid] = [version, taken, sorted(state()._stats)]
                 state()._stats.clear()
             if self._failed:
-                pytest.exit(f"{item.nodeid} fails without any mutant", 1)
+                del known[item.nodeid]
+                break
             _, self._taken[item], functions = known[item.nodeid]
             self._reached[item] = set(functions)
         trace.write_text(json.dumps(known))
+        if self._failed:
+            pytest.exit(f"{item.nodeid} fails without any mutant", 1)
         set_mutant_under_test("")
 
     def _run(
@@ -366,7 +401,8 @@ class Mutants:
         if name and killer not in self._confirmed:
             self._confirmed.add(killer)
             if self._run("", [killer], [], seconds) != SURVIVED:
-                pytest.exit(f"{killer.nodeid} fails without any mutant", 1)
+                print(f"{killer.nodeid} fails without any mutant", file=sys.stderr, flush=True)
+                os._exit(1)
         if killer in killers:
             killers.remove(killer)
         killers.append(killer)
@@ -408,6 +444,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("modules", nargs="*", help="such as sync/pull; all of them without one")
     parser.add_argument("--seconds", type=float, default=5, help="processor time of one mutant")
+    parser.add_argument("--jobs", type=int, default=2, help="how many at once")
     options = parser.parse_args()
     modules = options.modules or [""]
     # With few examples, so that a survivor does not take minutes.
@@ -420,12 +457,12 @@ def main() -> int:
         if of_area:
             # In a process of its own, which imports the copies of one package.
             if (child := os.fork()) == 0:
-                os._exit(run(area, of_area, options.seconds))
+                os._exit(run(area, of_area, options.seconds, options.jobs))
             codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     return max(codes, default=2)
 
 
-def run(area: Area, modules: Sequence[str], seconds: float) -> int:
+def run(area: Area, modules: Sequence[str], seconds: float, jobs: int) -> int:
     """Run the tests of an area for each mutant of these modules; print and return the outcome."""
     prepare(area)
     os.chdir(area.work)
@@ -436,7 +473,7 @@ def run(area: Area, modules: Sequence[str], seconds: float) -> int:
     arguments = [*area.tests, *config().pytest_add_cli_args]
     package = Path(area.package).name
     chosen = [f"{package}.{module.replace('/', '.')}*" for module in modules]
-    plugin = Mutants(area, noted, chosen, seconds)
+    plugin = Mutants(area, noted, chosen, seconds, jobs)
     if code := pytest.main(["--rootdir=.", "-q", "-s", *arguments], plugins=[plugin]):
         return int(code)
     for path, data in sorted(noted.items()):

@@ -192,10 +192,12 @@ async def test_a_log_may_be_deleted_twice_at_once(topics: TopicLogs):
 
 
 async def test_only_the_owner_of_the_data_reads_it(tmp_path: Path, clock: Clock):
-    async with opened(tmp_path, clock) as store:
+    folder = tmp_path / "data"
+    async with opened(folder, clock) as store:
         await store.save(Subscription("t", "https://a.example/", "secret", at(9), 1))
-        for file in tmp_path.glob("hub.sqlite*"):
-            assert file.stat().st_mode & 0o077 == 0, file.name
+        modes = {file.name: file.stat().st_mode & 0o777 for file in folder.glob("hub.sqlite*")}
+        assert modes == dict.fromkeys(["hub.sqlite", "hub.sqlite-wal", "hub.sqlite-shm"], 0o600)
+        assert folder.stat().st_mode & 0o777 == 0o700
 
 
 FORMAT_1 = """

@@ -210,11 +210,12 @@ def test_a_baseline_makes_no_changes_and_keeps_its_own_lastmod(journal: Journal)
 
 
 def test_a_baseline_ends_what_the_journal_vouched_for_before(journal: Journal, clock: Clock):
-    clock.now += 50
-    before = journal.state().closed
-    with journal.transaction():
-        journal.load([Record(Resource(BASE + "a"))])
-    assert journal.state().closed > before
+    for number in (50, -10):
+        clock.now += number
+        with journal.transaction():
+            assert journal.load([]) == 0
+    state = journal.state()
+    assert (state.applied, state.promised, state.pruned, state.closed) == (1_000_051,) * 4
 
 
 @pytest.mark.parametrize("first", ["loaded", "recorded"])
@@ -396,13 +397,47 @@ PRAGMA user_version = 1;
 """
 
 
-#: Undoes what version 7 added.
-TO_VERSION_6 = """
-ALTER TABLE state RENAME COLUMN applied TO last_change;
-UPDATE changes SET entry = cast(json_set(entry, '$.uri', uri) AS BLOB);
-ALTER TABLE changes DROP COLUMN uri;
-ALTER TABLE changes DROP COLUMN validator;
-"""
+#: Makes a journal of each version out of one of the next version.
+TO_VERSION = {
+    7: "DROP TABLE spellings;",
+    6: """
+        ALTER TABLE state RENAME COLUMN applied TO last_change;
+        UPDATE changes SET entry = cast(json_set(entry, '$.uri', uri) AS BLOB);
+        ALTER TABLE changes DROP COLUMN uri;
+        ALTER TABLE changes DROP COLUMN validator;
+        """,
+    5: "DROP TABLE positions;",
+    4: "",
+    3: "ALTER TABLE state DROP COLUMN sum;",
+    2: "DROP TABLE notices; DROP TABLE told; DROP TABLE versions;",
+}
+
+
+@pytest.mark.parametrize("version", TO_VERSION)
+def test_a_journal_of_each_version_is_migrated(tmp_path: Path, clock: Clock, version: int):
+    def content(journal: Journal) -> object:
+        return journal.state(), [*journal.resources()], journal.changes(0), journal.files()
+
+    path = tmp_path / "journal.sqlite3"
+    hashed = Resource(BASE + "a", change=ChangeType.CREATED, hash="sha-256:" + "0" * 64)
+    with Journal(path, BASE, clock=clock) as journal:
+        with journal.transaction():
+            journal.put(closed(1, 2))
+            journal.record([Record(hashed), update("b")])
+            journal.bring_up_to_date()
+            clock.now += 5
+            promised = journal.promise().promised
+        before = content(journal)
+    with closing(sqlite3.connect(path)) as old:
+        for number in range(7, version - 1, -1):
+            old.executescript(f"{TO_VERSION[number]} PRAGMA user_version = {number};")
+    with Journal(path, BASE, clock=clock) as journal:
+        assert content(journal) == before
+        assert journal.first_notice() == (promised if version == 2 else 1_000_000)
+        with journal.transaction():
+            journal.set_position("reader", "1")
+            journal.record([update("%62")])
+        assert [each.uri for each in journal.resources()] == [BASE + "%62", BASE + "a"]
 
 
 def test_a_journal_of_the_version_before_is_brought_along(tmp_path: Path):
@@ -414,10 +449,10 @@ def test_a_journal_of_the_version_before_is_brought_along(tmp_path: Path):
         assert (state.closed, state.pruned, state.last_change) == (2_000_000, 1_000_000, 3_000_000)
         assert state.tracked
         assert [change.uri for change in journal.changes(0)] == [BASE + "a"]
-        (volume,) = journal.finished("changelist", archived=True)
-    assert volume.files == (
-        "resourcesync/changelist-19700101T000001000000Z-19700101T000002000000Z.xml",
-    )
+        assert (state.sum, journal.last_notice()) == (str(SetSum()), 3_000_001)
+        name = "resourcesync/changelist-19700101T000001000000Z-19700101T000002000000Z.xml"
+        volume = FinishedDocument("changelist", 1_000_000, 2_000_000, 0, 0, (name,), archived=True)
+        assert journal.finished("changelist", archived=True) == [volume]
     with Journal(path, BASE) as again:
         assert again.state() == state
 
@@ -434,7 +469,7 @@ def test_a_set_is_read_and_goes_on_as_the_version_before_wrote_it(tmp_path: Path
         # It had the URI in the entry as well.
         old.execute("UPDATE resources SET entry = cast(json_set(entry, '$.uri', uri) AS BLOB)")
         old.commit()
-        old.executescript(f"{TO_VERSION_6}PRAGMA user_version = 4")
+        old.executescript(f"{TO_VERSION[6]}PRAGMA user_version = 4")
     with Journal(path, BASE) as journal:
         held = (list(journal.resources()), journal.resource(BASE + "a"))
         after = (*held, journal.state())

@@ -111,7 +111,7 @@ def migrate(database: sqlite3.Connection, version: int) -> None:
 
 
 def _add_notices(database: sqlite3.Connection) -> None:
-    for statement in _NOTICES.split(";")[:3]:
+    for statement in _NOTICES.split(";"):
         database.execute(statement)
     database.execute("INSERT INTO notices SELECT max(last_change, promised), '' FROM state")
 
@@ -126,7 +126,7 @@ def _add_sum(database: sqlite3.Connection) -> None:
 
 def _add_volumes(database: sqlite3.Connection) -> None:
     execute = database.execute
-    for statement in _VOLUMES.split(";")[:2]:
+    for statement in _VOLUMES.split(";"):
         execute(statement)
     execute("ALTER TABLE state ADD COLUMN closed INTEGER NOT NULL DEFAULT 0")
     execute("ALTER TABLE state ADD COLUMN tracked INTEGER NOT NULL DEFAULT TRUE")
