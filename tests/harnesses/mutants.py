@@ -184,7 +184,12 @@ def generate(area: Area) -> dict[str, Any]:
     for path in mutmut.walk_mutatable_files():
         noted[str(path)] = data = SourceFileMutationData(path=path)
         data.load()
-    refused = file_mutation.filter_mutants_with_type_checker() if changed else {}
+    try:
+        refused = file_mutation.filter_mutants_with_type_checker() if changed else {}
+    except BaseException:
+        for path in noted:
+            Path("mutants", path).unlink()  # to be checked the next time
+        raise
     for data in noted.values():
         for name, code in data.exit_code_by_key.items():
             if name in refused and code != REFUSED:
@@ -256,9 +261,17 @@ def difference(name: str, path: str) -> dict[str, str]:
     }
 
 
-def equivalent_mutants() -> list[dict[str, str]]:
+def equivalent_mutants() -> set[tuple[str, ...]]:
+    """Return the listed mutants as the values that `difference` returns.
+
+    An entry lists one or several mutants of a line as `new`.
+    """
     path = Path(__file__).with_name("equivalent_mutants.toml")
-    return tomllib.loads(path.read_text())["mutant"]
+    return {
+        (entry["function"], entry["old"], new)
+        for entry in tomllib.loads(path.read_text())["mutant"]
+        for new in ([entry["new"]] if isinstance(entry["new"], str) else entry["new"])
+    }
 
 
 class Mutants:
@@ -321,7 +334,8 @@ class Mutants:
                 data.durations_by_key[name] = seconds
                 data.save()
                 _report(name, code, seconds, difference(name, path))
-        if any([os.waitpid(worker, 0)[1] for worker in workers]):
+        statuses = [os.waitpid(worker, 0)[1] for worker in workers]
+        if any(statuses):
             pytest.exit("the mutants were not examined completely", 1)
         return True
 
@@ -329,10 +343,10 @@ class Mutants:
         """Run the tests for some mutants, one after another, and write what comes of them."""
         from mutmut.utils.format_utils import mangled_name_from_mutant_name
 
-        equivalent = [dict(entry, reason="") for entry in equivalent_mutants()]
+        equivalent = equivalent_mutants()
         for path, name in chosen:
             begun = time.monotonic()
-            if dict(difference(name, path), reason="") in equivalent:
+            if tuple(difference(name, path).values()) in equivalent:
                 code = EQUIVALENT
             else:
                 function = mangled_name_from_mutant_name(name)

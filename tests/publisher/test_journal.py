@@ -546,6 +546,22 @@ def test_of_two_spellings_in_a_set_of_the_version_before_the_later_is_kept(tmp_p
         assert journal.state().sum == str(SetSum())
 
 
+@pytest.mark.parametrize(("memory", "size"), [(64.0, 0), (1.0, 0), (64.0, 10_000_000)])
+def test_memory_and_the_size_of_the_file_decide_about_checkpoints(
+    journal: Journal, memory: float, size: int
+):
+    def read(setting: str) -> int:
+        return int(journal._db.execute(f"PRAGMA {setting}").fetchone()[0])
+
+    with journal.transaction():
+        journal._db.execute("INSERT INTO changes (at, entry) VALUES (1, zeroblob(?))", (size,))
+    journal.expect_writes(memory)
+    half = read("page_count") / 2
+    assert half > 2_000 or not size
+    expected = 1_024 if memory == 1 else max(2_000, round(half))
+    assert (read("cache_size"), read("wal_autocheckpoint")) == (-1_024 * memory, expected)
+
+
 def test_a_journal_of_a_later_version_is_refused(tmp_path: Path):
     path = tmp_path / "journal.sqlite3"
     with closing(sqlite3.connect(path)) as later:

@@ -57,7 +57,7 @@ def _state(database: sqlite3.Connection, row: tuple[Any, ...]) -> LogState:
     last = database.execute(
         "SELECT from_, until, heartbeat, whole FROM fragment WHERE position = ?", (position,)
     ).fetchone()
-    from_, until, heartbeat, whole = last or (None,) * 4
+    from_, until, heartbeat, whole = last or (0, 0, False, False)
     return LogState(
         topic=uri,
         first=first,
