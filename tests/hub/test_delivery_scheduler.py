@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from unittest.mock import Mock
 
 import pytest
 
@@ -139,6 +140,40 @@ async def test_running_requests_may_end_when_the_scheduler_closes():
     authorizer.set()
     await closing
     assert ended == ["a"]
+
+
+async def test_each_request_without_a_task_ends_when_its_own_time_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    loop = asyncio.get_running_loop()
+    began = now = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: now)  # stands still but for what follows
+    scheduler = DeliveryScheduler(10)
+    ended: list[tuple[str, float, str]] = []
+
+    def submit(name: str) -> DeliverySlot:
+        def done(outcome: object) -> None:
+            ended.append((name, now - began, str(outcome)))
+            scheduler.release(slot)
+
+        slot = scheduler.submit("a", lambda slot: slot.watch(Mock(), done))
+        return slot
+
+    answered = [submit(name) for name in ("a", "b", "c", "d")][1]
+    assert answered.is_watched
+    answered.complete(ValueError("answered"))
+    for _ in range(15):
+        now += 1
+        if now - began == 2:
+            submit("later")
+        for _ in range(3):
+            await asyncio.sleep(0)
+    assert ended == [
+        ("b", 0, "answered"),
+        *((name, 10, "takes too long") for name in ("a", "c", "d")),
+        ("later", 12, "takes too long"),
+    ]
+    assert answered.queue.running() == []
 
 
 async def test_no_request_is_cut_short_because_the_hub_itself_was_slow(

@@ -16,7 +16,7 @@ from rsnotify.format.hashes import SetSum
 from rsnotify.format.model import ChangeType, Link, Rel, Resource
 from rsnotify.format.uris import normalize
 from rsnotify_publisher import FinishedDocument, Record
-from rsnotify_publisher.journal import Journal
+from rsnotify_publisher.journal import Journal, RecordedChanges
 from tests.publisher.helpers import BASE
 
 
@@ -197,6 +197,21 @@ def test_nothing_of_a_failed_transaction_stays(journal: Journal):
     with pytest.raises(ZeroDivisionError):
         fail_halfway()
     assert journal.is_empty()
+
+
+def test_recorded_changes_are_joined_and_divided_with_their_contents():
+    changes = [
+        Resource(f"{BASE}{n}", change=ChangeType.UPDATED, datetime=from_microseconds(n))
+        for n in (1, 2, 3, 4)
+    ]
+    contents = {f"{BASE}{n}": b"%d" % n for n in (1, 3)}
+    one = RecordedChanges(0, 2, changes[:2], {BASE + "1": b"1"})
+    every = one.joined(RecordedChanges(2, 4, changes[2:], {BASE + "3": b"3"}))
+    assert every == RecordedChanges(0, 4, changes, contents)
+    for n in (1, 2, 3, 4):
+        first = RecordedChanges(0, n, changes[:n], contents)
+        assert every.first(n) == every.through(n) == first
+        assert every.after(n - 1) == RecordedChanges(n - 1, 4, changes[n - 1 :], contents)
 
 
 def test_a_baseline_makes_no_changes_and_keeps_its_own_lastmod(journal: Journal):
