@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +20,7 @@ from rsnotify.format.hashes import SetSum
 from rsnotify.format.model import ChangeType, Link, Rel, Resource
 from rsnotify.format.uris import normalize
 from rsnotify_publisher import FinishedDocument, Record
-from rsnotify_publisher.journal import Journal, RecordedChanges
+from rsnotify_publisher.journal import Journal, RecordedChanges, Recorder, system_clock
 from tests.publisher.helpers import BASE
 
 
@@ -168,6 +172,36 @@ def test_a_program_killed_before_changes_were_applied_has_the_same_set(
     with Journal(tmp_path / "journal.sqlite3", BASE) as again:
         assert [resource.uri for resource in again.resources()] == [BASE + name for name in names]
         assert again.state().applied == again.state().last_change
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_changes_are_applied_through_an_instant_and_a_digest_needs_all(
+    tmp_path: Path, awaited: bool
+):
+    executor = ThreadPoolExecutor(1)
+    recorder = Recorder(partial(Journal, tmp_path / "j", BASE), lambda _: None, executor)
+    recorder.start()
+    changes = recorder.run(lambda journal: journal.record(update(str(n)) for n in range(1_100)))
+    through = recorder.run(Journal.state).last_change - 500
+    if awaited:
+        asyncio.run(recorder.aapply_changes(through))
+    else:
+        recorder.apply_changes(through)
+    some = recorder.run(Journal.state)
+    recorder.run(Journal.bring_up_to_date)
+    every = recorder.run(Journal.state)
+    recorder.close()
+    executor.shutdown()
+    assert through <= some.applied < some.last_change
+    assert some.digest is None
+    total = SetSum()
+    total.add((change.uri, None) for change in changes)
+    assert every.digest == total.digest()
+
+
+def test_the_clock_counts_microseconds():
+    before = time.time_ns() // 1_000
+    assert before <= system_clock() <= time.time_ns() // 1_000
 
 
 def test_the_current_set_is_not_read_in_a_snapshot_which_cannot_apply_changes(journal: Journal):

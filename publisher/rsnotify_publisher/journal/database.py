@@ -204,7 +204,7 @@ class RecordedChanges(Struct, frozen=True):
 
     def through(self, end: int) -> RecordedChanges:
         """Return the changes up to `end`, which is the datetime of one of them."""
-        return self if end == self.end else self.first(bisect_right(self.changes, end, key=_at))
+        return self.first(bisect_right(self.changes, end, key=_at))
 
 
 def consecutive(begin: int, changes: Sequence[Resource]) -> RecordedChanges | None:
