@@ -117,7 +117,9 @@ AREAS = [
             "tests/hub/test_failing_store.py",
             "tests/hub/test_moving_subscriptions.py",
             "tests/hub/test_subscriptions.py",
+            "tests/hub/test_verification.py",
             "tests/hub/test_websub.py",
+            "tests/hub/admin/test_reports.py",
         ],
     ),
     Area(
