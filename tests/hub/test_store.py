@@ -17,6 +17,7 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify_hub.intake import whole_content
 from rsnotify_hub.log.topic_log import RECENT_BYTES, TopicLogs, plan_append
+from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import LogEntry
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
@@ -71,6 +72,31 @@ async def test_reading_from_memory_equals_reading_from_disk(topics: TopicLogs, l
     for second in range(30):
         assert await kept(topics, since=second) == parts[second:]
     assert await kept(topics, since=second + 0.5) == parts[second:]
+
+
+async def test_the_entries_in_memory_have_a_limited_size(topics: TopicLogs):
+    padding = RECENT_BYTES // 10
+    before = [made(n, n + 1, padding=padding) for n in range(5)]
+    heartbeats = [made(5, until=end, padding=padding) for end in (6, 7)]
+    await publish(topics, *before, *heartbeats)
+    await publish(topics, *[made(n, n + 1, padding=padding) for n in range(7, 27)])
+    reads = (topics.recent(TOPIC, after=n) for n in range(topics.position(TOPIC)))
+    entries = next(found for found in reads if found is not None)
+    size = sum(len(entry.fragment.body) for entry in entries)
+    assert RECENT_BYTES < size + len(before[0].body)
+    assert size <= RECENT_BYTES
+
+
+async def test_new_and_repeated_fragments_are_counted(tmp_path: Path, clock: Clock):
+    statistics = Statistics()
+    parts = [made(0, 1), made(1, 2), made(2, 3)]
+    async with opened(tmp_path, clock) as store:
+        topics = TopicLogs(store, statistics)
+        await topics.start(())
+        for part in (*parts[:2], *parts[:2], *parts):
+            await topics.publish(TOPIC, part)
+    assert (statistics.accepted, statistics.duplicates) == (3, 4)
+    assert statistics.accepted_bytes == sum(len(part.body) for part in parts)
 
 
 async def test_reading_from_memory_is_exact_to_the_microsecond(tmp_path: Path, clock: Clock):
