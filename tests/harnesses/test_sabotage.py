@@ -5,11 +5,19 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache
+from pathlib import Path
 
+from msgspec import json
 from msgspec.structs import replace
 
+from tests.harnesses.sabotage.__main__ import found_before
 from tests.harnesses.sabotage.bugs import ROOT, Bug, bugs
-from tests.harnesses.sabotage.planting import copied_project, examine, failing_without_bug
+from tests.harnesses.sabotage.planting import (
+    Verdict,
+    copied_project,
+    examine,
+    failing_without_bug,
+)
 
 BUGS = {bug.name: bug for bug in bugs()}
 
@@ -40,6 +48,17 @@ def test_a_bug_that_does_not_fit_the_program_is_reported() -> None:
     bug = Bug(name="It has moved", file="rsnotify/errors.py", old="nowhere", new="")
     for outdated in (bug, replace(bug, file="rsnotify/nowhere.py")):
         assert examine(outdated, ROOT).problem.startswith("does not apply: ")
+
+
+def test_a_bug_is_examined_again_unless_it_was_found_as_it_is_now(tmp_path: Path) -> None:
+    bug, report = BUGS["A signature is accepted whatever the secret"], tmp_path / "report.jsonl"
+    assert found_before([bug], report) == {}
+    found = Verdict(bug.name, bug.file, version=bug.version())
+    changed, missed = replace(found, version="other"), replace(found, problem="no test fails")
+    for last in (found, changed, found, missed):
+        with report.open("ab") as file:
+            file.write(json.encode(last) + b"\n")
+        assert found_before([bug], report) == ({bug.name: found} if last is found else {})
 
 
 @cache

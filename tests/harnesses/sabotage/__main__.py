@@ -42,7 +42,7 @@ def main() -> int:
     if options.tests:
         chosen = [replace(bug, tests=options.tests) for bug in chosen]
     planted = [bug for bug in chosen if bug.tests]
-    verdicts = _earlier(planted, options.report)
+    verdicts = found_before(planted, options.report)
     if verdicts:
         print(f"{len(verdicts)} were found before, says {options.report}", file=sys.stderr)
     try:
@@ -65,7 +65,7 @@ def main() -> int:
     return 1 if missed or unknown else 0
 
 
-def _earlier(chosen: Sequence[Bug], report: Path | None) -> dict[str, Verdict]:
+def found_before(chosen: Sequence[Bug], report: Path | None) -> dict[str, Verdict]:
     """Return what an earlier run has found of these bugs, as they are now."""
     if report is None or not report.exists():
         return {}
