@@ -52,7 +52,12 @@ _SQL = re.compile(
 )
 _QUOTED = re.compile("'[^']*'")
 #: Arguments that only describe something, or that only check what is so, by function.
-_DESCRIBING = {"Thread": "name", "create_task": "name", "zip": "strict"}
+_DESCRIBING = {
+    "Thread": "name",
+    "ThreadPoolExecutor": "thread_name_prefix",
+    "create_task": "name",
+    "zip": "strict",
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -98,6 +98,7 @@ async def test_retries_do_not_use_up_the_capacity_of_first_attempts():
         requests.submit(f"hangs {number}", f"bad{number}", hangs=True, slow=True)
     requests.submit("good", "good", hangs=False)
     assert await requests.answer("good") == OK
+    assert requests.scheduler.waiting() == 9
     await requests.scheduler.close(0)
 
 
@@ -119,6 +120,22 @@ async def test_a_request_that_is_cancelled_frees_its_capacity():
     requests.scheduler.cancel(first)
     assert await requests.answer("good") == OK
     assert set(requests.answers) == {"good"}
+
+
+@pytest.mark.parametrize("fault", [None, ValueError("a fault")])
+async def test_a_request_that_ends_frees_its_capacity_and_a_fault_is_logged(
+    caplog: pytest.LogCaptureFixture, fault: Exception | None
+):
+    scheduler = DeliveryScheduler(1000)
+
+    async def work() -> None:
+        if fault is not None:
+            raise fault
+
+    slot = scheduler.submit("a", lambda slot: scheduler.run(slot, work()))
+    while slot.queue.running():
+        await asyncio.sleep(0)
+    assert ("failed with an internal error" in caplog.text) is (fault is not None)
 
 
 async def test_running_requests_may_end_when_the_scheduler_closes():

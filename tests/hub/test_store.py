@@ -120,6 +120,7 @@ async def test_a_folder_belongs_to_one_hub(tmp_path: Path, clock: Clock):
     async with opened(tmp_path, clock):
         with pytest.raises(ConfigurationError, match="another hub"):
             SqliteStore(tmp_path, FOREVER, clock)
+        assert (tmp_path / "hub.lock").exists(), "other versions look for it"
     async with opened(tmp_path, clock) as store:
         await store.check()
 

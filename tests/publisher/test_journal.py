@@ -68,6 +68,13 @@ def test_changes_of_one_moment_are_a_microsecond_apart(journal: Journal, clock: 
     assert datetimes(changes) == [from_microseconds(1_000_005), from_microseconds(1_000_006)]
 
 
+def test_a_change_is_not_dated_before_its_earliest_instant(journal: Journal):
+    with journal.transaction():
+        changes = journal.record(map(update, "abcd"), earliest=[3_000_000, 2_000_000, 4_000_000])
+    expected = (3_000_000, 3_000_001, 4_000_000, 4_000_001)
+    assert datetimes(changes) == [*map(from_microseconds, expected)]
+
+
 def test_datetimes_increase_when_the_clock_jumps_back(journal: Journal, clock: Clock):
     clock.now = 9_000_000
     (before,) = record(journal, "a")
@@ -179,17 +186,19 @@ def test_changes_are_applied_through_an_instant_and_a_digest_needs_all(
     tmp_path: Path, awaited: bool
 ):
     executor = ThreadPoolExecutor(1)
-    recorder = Recorder(partial(Journal, tmp_path / "j", BASE), lambda _: None, executor)
+    path = tmp_path / "new/journal.sqlite3"
+    recorder = Recorder(partial(Journal, path, BASE), lambda _: None, executor)
     recorder.start()
-    changes = recorder.run(lambda journal: journal.record(update(str(n)) for n in range(1_100)))
-    through = recorder.run(Journal.state).last_change - 500
+    changes = recorder.run(lambda journal: journal.record(update(str(n)) for n in range(2_100)))
+    through = recorder.run(Journal.state).last_change - 1_500
     if awaited:
         asyncio.run(recorder.aapply_changes(through))
     else:
         recorder.apply_changes(through)
     some = recorder.run(Journal.state)
-    recorder.run(Journal.bring_up_to_date)
-    every = recorder.run(Journal.state)
+    every = asyncio.run(recorder.promise_with_digest())
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(recorder.arun(lambda _: 1 / 0))
     recorder.close()
     executor.shutdown()
     assert through <= some.applied < some.last_change
