@@ -9,7 +9,7 @@ import pytest
 
 from rsnotify_hub.websub.callback_requests import Answer
 from rsnotify_hub.websub.scheduler import Capacity, DeliveryScheduler, DeliverySlot
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 OK = Answer(204, "answers 204")
 TIMED_OUT = Answer(None, "takes too long")
@@ -133,8 +133,7 @@ async def test_a_request_that_ends_frees_its_capacity_and_a_fault_is_logged(
             raise fault
 
     slot = scheduler.submit("a", lambda slot: scheduler.run(slot, work()))
-    while slot.queue.running():
-        await asyncio.sleep(0)
+    await until(lambda: not slot.queue.running())
     assert ("failed with an internal error" in caplog.text) is (fault is not None)
 
 
