@@ -107,14 +107,14 @@ matrix: $(VENV)/ready-dev ## every shape of Source with every trouble and every 
 simulate-scale: $(VENV)/ready-dev ## how shards move among 1,000 hub nodes, in virtual time: make simulate-scale ARGS="--nodes 20"
 	$(BIN)/python -m benchmarks.simulate_scale $(ARGS)
 
-mutants: $(VENV)/ready-dev ## which small bugs in rsnotify/sync and format no test finds: make mutants MODULE=sync/pull
+mutants: $(VENV)/ready-dev ## which small bugs no test finds, in the core, the hub's log, deliveries and the journal: make mutants MODULE=sync/pull
 	$(GROUP) mutants
-	nice $(BIN)/python tests/harnesses/mutants.py $(MODULE)
+	nice $(BIN)/python tests/harnesses/mutants.py $(MODULE) $(ARGS)
 
 containers: $(VENV)/ready-dev sbom ## the image and docker-compose.yml in a container engine: needs docker with docker compose
 	$(BIN)/pytest -p no:xdist tests/real_containers.py tests/real_cluster.py $(ARGS)
 
-sabotage: $(VENV)/ready-dev ## plant bugs in copies of the project, and see which tests find them: make sabotage ARGS="lease --jobs 4"
+sabotage: $(VENV)/ready-dev ## plant bugs in copies of the project, and see which tests find them: make sabotage ARGS="--report build/sabotage.jsonl"
 	$(BIN)/python -m tests.harnesses.sabotage $(ARGS)
 
 screenshots: $(VENV)/ready-dev ## the pictures of the documentation whose pages have changed: make screenshots ARGS=demo
