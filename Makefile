@@ -35,10 +35,11 @@ help: ## this list
 test: $(VENV)/ready-dev ## all tests but the slow ones: make test ARGS="-k hub"
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --timeout 400 -m "not slow" $(ARGS)
 
-slow: $(VENV)/ready-dev ## the slow tests, and the longest property tests with ten times as many examples
+slow: $(VENV)/ready-dev ## the slow tests, and the longest others with ten times as many examples
 	$(BIN)/pytest -n auto --dist worksteal -m slow $(ARGS)
 	RSNOTIFY_EXAMPLES=10 $(BIN)/pytest -n auto --dist worksteal tests/core/test_selection.py \
-	  tests/core/test_follower_properties.py $(ARGS)
+	  tests/core/test_follower_properties.py tests/harnesses/test_matrix.py \
+	  tests/wild/test_damaged_folder.py $(ARGS)
 
 recipes: $(VENV)/ready-dev ## try the recipes with the systems that are installed: make recipes ARGS="-k wordpress"
 	$(BIN)/pytest -m "slow or not slow" -rs tests/recipes $(ARGS)

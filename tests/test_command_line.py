@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -51,6 +52,7 @@ COMMANDS = {
 each_command = pytest.mark.parametrize("name", COMMANDS)
 
 
+@cache
 def help_of(name: str, option: str = "--help") -> str:
     program, *path = name.split()
     app = application() if program == "rsnotify" else hub_check

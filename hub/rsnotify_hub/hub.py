@@ -41,8 +41,7 @@ from rsnotify_hub.filtering import FilterCache
 from rsnotify_hub.http.topic_requests import open_client
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.live.connections import LiveConnections
-from rsnotify_hub.live.replay import Replays, SelectionGroups
-from rsnotify_hub.live.subscribers import LiveChannel
+from rsnotify_hub.live.subscribers import LiveChannel, Replays, SelectionGroups
 from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
 from rsnotify_hub.metrics import Metrics
 from rsnotify_hub.refusals import Code, Refusal
@@ -52,9 +51,9 @@ from rsnotify_hub.store.providers import OpenStore
 from rsnotify_hub.stores import open_store
 from rsnotify_hub.websocket.websocket_handler import WebSocketHandler
 from rsnotify_hub.websub.callback_requests import CallbackRequests
-from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.pings import TopicFetcher
 from rsnotify_hub.websub.scheduler import IntentRequests
+from rsnotify_hub.websub.sender import WebSubChannel
 from rsnotify_hub.websub.verification import IntentVerification
 from rsnotify_hub.websub.websub_handler import WebSubHandler
 

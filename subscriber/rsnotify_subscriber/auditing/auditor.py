@@ -31,12 +31,12 @@ from rsnotify.format.hashes import Digester, agree, matches
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.uris import normalize
-from rsnotify.representations import (
+from rsnotify.runtime.temporary_sets import TemporarySet
+from rsnotify.selection import (
     WantedRepresentation,
     describe_representation,
     wanted_representation,
 )
-from rsnotify.runtime.temporary_sets import TemporarySet
 from rsnotify.sync.actions import Progress
 from rsnotify_subscriber.auditing.expected_resources import (
     ExpectationReader,
@@ -53,7 +53,7 @@ from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.mirror import MirrorTree, default_state
-from rsnotify_subscriber.mirror.paths import pieces_of
+from rsnotify_subscriber.mirror.folder import pieces_of
 from rsnotify_subscriber.options import DEFAULT_OPTIONS, FollowOptions
 from rsnotify_subscriber.storage.identity import (
     Identity,

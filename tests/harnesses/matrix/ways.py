@@ -26,7 +26,7 @@ from rsnotify_subscriber import (
     Subscriber,
     audit,
 )
-from rsnotify_subscriber.mirror.paths import FALLBACKS
+from rsnotify_subscriber.mirror.folder import FALLBACKS
 from rsnotify_subscriber.terms import Via
 from tests.harnesses.matrix.source import BASE
 from tests.harnesses.simulation.loop import Clock, Machine, SimulatedLoop

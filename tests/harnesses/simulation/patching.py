@@ -30,7 +30,7 @@ from rsnotify.runtime.dialing import look_up
 from rsnotify.runtime.shared_websockets import SharedWebSockets
 from rsnotify_hub.live.subscribers import LiveSubscriber
 from rsnotify_hub.store.sqlite_commit import GroupCommit
-from rsnotify_hub.websocket.publication import WebSocketPublication
+from rsnotify_hub.websocket.websocket_handler import WebSocketPublication
 from rsnotify_publisher.background.pool import JournalPoller, PoolThreads, WorkKind
 from rsnotify_publisher.options import JobSchedule
 from rsnotify_subscriber.fetching.small_requests import _Progress
