@@ -183,7 +183,9 @@ def _kinds(result: Audit) -> dict[str, list[str]]:
         "missing": result.created,
         "different": result.updated,
         "not listed": [_with_reason(name, not_listed.get(name)) for name in result.deleted],
-        "gone": [_with_reason(name, "its server does not have it any more") for name in result.gone],
+        "gone": [
+            _with_reason(name, "its server does not have it any more") for name in result.gone
+        ],
         "unavailable": [
             _with_reason(name, "its server does not have it, either") for name in result.absent
         ],
