@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
+from rsnotify.format.model import Document
+from rsnotify.format.reader import read_document
 from tests.publisher.helpers import eventually
 from tests.recipes.trial import Trial
 from tests.running import PATIENCE, LoggingServer
@@ -23,6 +27,7 @@ class Deployment(Trial):
         folder: Where everything is.
         settings: The configuration of the hub.
         hub: More options of the hub.
+        source: More options of the Source.
         pushes_to: The URL at which the Source and Destinations reach the hub.
         environment: Variables of all three.
     """
@@ -33,6 +38,7 @@ class Deployment(Trial):
         settings: str = "",
         *,
         hub: str = "",
+        source: str = "",
         pushes_to: str = HUB,
         environment: dict[str, str] | None = None,
     ) -> None:
@@ -41,7 +47,7 @@ class Deployment(Trial):
         super().__init__(folder, {}, hub=self.hub, environment=environment or {})
         self.source = (
             f"rsnotify source data --base-url {SOURCE} --heartbeat 1 --hub {pushes_to} "
-            "--allow-private-addresses"
+            f"--allow-private-addresses {source}"
         )
         self.start(self.source)
         self.url = self.adapt(SOURCE)
@@ -52,7 +58,9 @@ class Deployment(Trial):
         self.put("first.txt", "first")
 
     def put(self, name: str, text: str) -> None:
-        (self.folder / "data" / name).write_text(text)
+        new = self.folder / f"data/.{name}"  # hidden files are not published
+        new.write_text(text)
+        new.rename(self.folder / f"data/{name}")
 
     def follow_by(self, via: str, options: str = "") -> None:
         """Follow by one transport alone: polling brings nothing in the time of a trial."""
@@ -61,6 +69,20 @@ class Deployment(Trial):
             + options
         )
         self.copies("first")
+
+    def kill(self, command: str) -> None:
+        """Kill what was started by a command."""
+        process = self._running.pop(command)
+        process.ask(signal.SIGKILL)
+        process.ends()
+
+    def change_list(self) -> Document:
+        with urlopen(self.url + "changelist.xml") as response:
+            return read_document(response.read())
+
+    def records(self, count: int) -> None:
+        """Wait until the Change List has this number of changes."""
+        eventually(lambda: len(self.change_list().resources) == count)
 
     def survives(self, fails: Callable[[], object], returns: Callable[[], object]) -> None:
         """See that each change arrives: before other software fails, meanwhile, and after it."""
