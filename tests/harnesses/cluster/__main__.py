@@ -11,6 +11,12 @@ Exit code 0 means: each acknowledged fragment reached every subscriber of its to
 in order; without a majority, publications were answered with 503 and Retry-After within two
 seconds; after its return, publishing worked within the given time; no subscription was lost; and
 the Destination equals the Source, and no change had its effect twice. Figures are printed.
+
+With `--upgrade-from` the hubs begin with an earlier revision and are restarted one by one with
+this one, and then with the earlier one again, while faults happen. The revision is unpacked beside
+this one by `git archive`, and uses the same environment. The states of a Source, a hub on SQLite
+and a Destination are opened by the earlier revision, by this one, and again by the earlier one,
+which may refuse them with a sentence.
 """
 
 from __future__ import annotations
@@ -21,14 +27,17 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 from tests.end_to_end import history
-from tests.harnesses.cluster.deployment import Deployment, nats_servers
-from tests.harnesses.cluster.faults import Faults
+from tests.harnesses.cluster.deployment import NODES, Deployment, nats_servers
+from tests.harnesses.cluster.faults import Faults, Happened
 from tests.harnesses.cluster.judge import Judge, Logs, in_words
 from tests.harnesses.cluster.receivers import Receiver, callbacks, mqtt_clients, streams
+from tests.harnesses.cluster.releases import release, unpack
+from tests.harnesses.cluster.states import compare
 from tests.harnesses.cluster.traffic import Ledger, Publishing
 from tests.waiting import PATIENCE
 
@@ -44,6 +53,13 @@ class Trial:
     def __init__(self, root: Path, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
         self._random = random.Random(arguments.seed)
+        self._root = root
+        self._old: Mapping[str, str] = {}
+        if arguments.upgrade_from is not None:
+            revision = arguments.upgrade_from or release()
+            (root / "old").mkdir()
+            self._old = unpack(revision, root / "old")
+            print(f"the old release is {revision}", flush=True)
         self.deployment = Deployment(root, nats_servers(root))
         self.ledger = Ledger(TOPICS)
         self._stack = AsyncExitStack()
@@ -51,10 +67,11 @@ class Trial:
     async def run(self) -> int:
         """Run it, print the figures, and return the exit code."""
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self.deployment.running({}))
+            await stack.enter_async_context(self.deployment.running(self._old))
             old = await self._save_old()
             receivers = await self._subscribe(stack)
             self.judge = judge = Judge(self.deployment, self.ledger, receivers)
+            judge.answers = not self._old
             publishing = Publishing(
                 self.ledger, self.deployment.hubs, self._arguments.rate / len(TOPICS)
             )
@@ -63,7 +80,11 @@ class Trial:
             changed = asyncio.create_task(asyncio.to_thread(self._change))
             await self._level()
             logs.since("the start")
-            await self._cause(Faults(self.deployment, self._random, old), logs)
+            faults = Faults(self.deployment, self._random, old)
+            if self._old:
+                await self._upgrade(faults, logs)
+            else:
+                await self._cause(faults, logs)
             publishing.ends.set()
             async with asyncio.timeout(PATIENCE):
                 await published
@@ -71,6 +92,11 @@ class Trial:
             await changed
             await self._check_state(receivers)
             logs.since("the end")
+        if self._old:
+            found, broken = await compare(self._root / "states", self._old)
+            judge.broken += broken
+            for line in found:
+                print(line)
         judge.check()
         self._print(logs)
         return 1 if judge.broken else 0
@@ -110,14 +136,33 @@ class Trial:
                 await self._level()
             print(f"{time.monotonic() - began:7.1f} s: {kind}", flush=True)
             fault = await faults.happen(kind)
-            self.judge.faults.append(fault)
             if self._random.random() < 0.7:
-                await self._level()
-                print(f"  {self.judge.lateness(fault)}", flush=True)
+                await self._after(fault, logs)
             else:
+                self.judge.faults.append(fault)
                 # At any instant: this wait stands for no event.
                 await asyncio.sleep(self._random.uniform(0, 3))
-            logs.since(fault.what)
+                logs.since(fault.what)
+
+    async def _upgrade(self, faults: Faults, logs: Logs) -> None:
+        """Restart the hubs one by one with this release, and then with the old one, under faults.
+
+        Those of other kinds are caused between two of them, while nodes of both releases run.
+        """
+        for environment, what in (({}, "upgrade"), (self._old, "downgrade")):
+            for name in self._random.sample(NODES, len(NODES)):
+                self.deployment.set_environment(name, environment)
+                print(f"{what} {name}", flush=True)
+                await self._after(await faults.restart_hub(name, f"{what} {name}"), logs)
+                kind = faults.draw()
+                print(f"  {kind}", flush=True)
+                await self._after(await faults.happen(kind), logs)
+
+    async def _after(self, fault: Happened, logs: Logs) -> None:
+        self.judge.faults.append(fault)
+        await self._level()
+        print(f"  {self.judge.lateness(fault)}", flush=True)
+        logs.since(fault.what)
 
     async def _level(self) -> None:
         """Wait until all that is due now is acknowledged and delivered."""
@@ -167,6 +212,13 @@ def main() -> int:
         type=float,
         default=20.0,
         help="seconds from the election of a leader until publishing has to work",
+    )
+    parser.add_argument(
+        "--upgrade-from",
+        nargs="?",
+        const="",
+        metavar="REVISION",
+        help="begin with this revision, the last release by default, upgrade, and go back",
     )
     parser.add_argument("--keep", type=Path, help="a folder to keep everything in")
     arguments = parser.parse_args()

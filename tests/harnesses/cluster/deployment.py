@@ -27,6 +27,8 @@ from tests.waiting import PATIENCE, until
 
 NODES = ("hub1", "hub2", "hub3")
 SERVERS = ("nats1", "nats2", "nats3")
+#: In nanoseconds.
+_SECOND = 1_000_000_000
 _LOST = (aiohttp.ClientError, OSError, TimeoutError)
 _HUB = "retry_seconds = 0.5\nmax_retry_seconds = 2.0\n"
 
@@ -37,7 +39,9 @@ class Monitored(NatsServer):
     def __init__(self, folder: Path, name: str, routes: list[int], settings: str = "") -> None:
         self.monitoring = free_port()
         self.folder = folder
-        super().__init__(folder, name, routes, f"http: 127.0.0.1:{self.monitoring}\nmax_payload: 8MB\n{settings}")
+        super().__init__(
+            folder, name, routes, f"http: 127.0.0.1:{self.monitoring}\nmax_payload: 8MB\n{settings}"
+        )
 
 
 def nats_servers(root: Path, names: tuple[str, ...] = SERVERS) -> dict[str, Monitored]:
@@ -47,6 +51,14 @@ def nats_servers(root: Path, names: tuple[str, ...] = SERVERS) -> dict[str, Moni
         name: Monitored(root / name, name, [ports[n], *ports[:n], *ports[n + 1 :]])
         for n, name in enumerate(names)
     }
+
+
+def _leader(group: dict[str, Any]) -> str | None:
+    """Return the leader of a stream, unless it has lost the others and does not know it yet."""
+    replicas = group.get("replicas", ())
+    is_led = any(each["current"] and each["active"] < _SECOND for each in replicas)
+    leader = group.get("leader")
+    return leader if leader in SERVERS and is_led else None
 
 
 class Deployment:
@@ -179,8 +191,7 @@ class Deployment:
                 for account in found.get("account_details", ()):
                     for stream in account.get("stream_detail", ()):
                         if stream["name"].endswith("-log"):
-                            leader = stream.get("cluster", {}).get("leader")
-                            return leader if leader in self.servers else None
+                            return _leader(stream.get("cluster", {}))
         return None
 
     # What is done to it

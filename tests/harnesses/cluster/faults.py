@@ -92,6 +92,14 @@ class Faults:
 
     # Hubs
 
+    async def restart_hub(self, name: str, what: str) -> Happened:
+        """Restart a hub in order, and wait until all shards have owners."""
+        fault = Happened("restart the hubs", what, time.monotonic(), is_graceful=True)
+        await self._of.end_hub(name, 0.0, SIGTERM)
+        await self._of.until_shared()
+        fault.ended = time.monotonic()
+        return fault
+
     async def _kill_hub(self, fault: Happened) -> None:
         name, seconds = self._random.choice(NODES), self._seconds()
         self._say(fault, f"kill {name} for {seconds} s")
@@ -157,7 +165,7 @@ class Faults:
             await self._of.restart_server(name)
 
     async def _kill_majority(self, fault: Happened) -> None:
-        names, seconds = self._random.sample(SERVERS, 2), self._random.choice([4.0, 10.0, 20.0])
+        names, seconds = self._random.sample(SERVERS, 2), self._random.choice([6.0, 10.0, 20.0])
         self._say(fault, f"kill {' and '.join(names)} for {seconds} s")
         await asyncio.gather(*(self._of.stop_server(name) for name in names))
         fault.lost = time.monotonic()
@@ -168,7 +176,7 @@ class Faults:
         await self._elect(fault, names)
 
     async def _suspend_majority(self, fault: Happened) -> None:
-        names, seconds = self._random.sample(SERVERS, 2), self._random.choice([4.0, 10.0, 20.0])
+        names, seconds = self._random.sample(SERVERS, 2), self._random.choice([6.0, 10.0, 20.0])
         self._say(fault, f"suspend {' and '.join(names)} for {seconds} s")
         for name in names:
             self._of.servers[name].pause()

@@ -93,10 +93,9 @@ class _Stream(Receiver):
         self._last: int | None = None
 
     @property
-    def _since(self) -> str | None:
-        """The instant after which it has nothing; None before its first fragment."""
-        received = self.received[self._topic]
-        return format_datetime(at(received)) if received else None
+    def _since(self) -> str:
+        """The instant after which it has nothing."""
+        return format_datetime(at(self.received[self._topic]))
 
     async def run(
         self, session: aiohttp.ClientSession, nodes: Sequence[str], first: int
@@ -153,9 +152,7 @@ class SocketReceiver(_Stream):
 
 class EventReceiver(_Stream):
     async def _follow(self, session: aiohttp.ClientSession, node: str) -> None:
-        query = {"topic": self._topic}
-        if (since := self._since) is not None:
-            query["since"] = since
+        query = {"topic": self._topic, "since": self._since}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_BEGINS, sock_read=_SILENT)
         async with session.get(node + "events", params=query, timeout=timeout) as response:
             if response.status != 200:
