@@ -108,6 +108,8 @@ class Trial:
         await asyncio.to_thread(self.deployment.save_store, name)
         self.deployment.servers[name].start()
         await self.deployment.until_healthy(name)
+        await self.deployment.until_led()
+        await self.deployment.until_shared()
         return name
 
     async def _subscribe(self, stack: AsyncExitStack) -> list[Receiver]:

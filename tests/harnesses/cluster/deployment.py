@@ -27,6 +27,8 @@ from tests.waiting import PATIENCE, until
 
 NODES = ("hub1", "hub2", "hub3")
 SERVERS = ("nats1", "nats2", "nats3")
+#: Seconds between two requests of what may not serve yet.
+_PAUSE = 0.1
 #: In nanoseconds.
 _SECOND = 1_000_000_000
 _LOST = (aiohttp.ClientError, OSError, TimeoutError)
@@ -144,7 +146,10 @@ class Deployment:
 
     async def _until_200(self, url: str) -> None:
         async def is_200() -> bool:
-            return await self._status(url) == 200
+            if await self._status(url) == 200:
+                return True
+            await asyncio.sleep(_PAUSE)
+            return False
 
         await until(is_200)
 
@@ -172,6 +177,12 @@ class Deployment:
     async def until_healthy(self, name: str) -> None:
         """Wait until a NATS server has all that the others have."""
         await self._until_200(f"http://127.0.0.1:{self.servers[name].monitoring}/healthz")
+
+    async def until_led(self) -> str:
+        """Wait until the stream of the log has a leader, and return that NATS server."""
+        while (leader := await self.leader()) is None:
+            await until(self.leader)
+        return leader
 
     async def leader(self) -> str | None:
         """Return the NATS server that leads the stream of the log; None while there is none."""

@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from tests.harnesses.cluster.deployment import NODES, SERVERS, Deployment
 from tests.harnesses.torture.parts import CLOCKS
-from tests.waiting import until
 
 #: How wrong a clock is, in seconds; None stands still. A day more, and leases of ten days end soon.
 _OFFSETS = (-13.0, 13.0, -3600.0, timedelta(days=1).total_seconds(), None)
@@ -146,7 +145,7 @@ class Faults:
         await self._suspend(fault, self._random.choice(SERVERS))
 
     async def _suspend_leader(self, fault: Happened) -> None:
-        await self._suspend(fault, await self._until_led())
+        await self._suspend(fault, await self._of.until_led())
 
     async def _suspend(self, fault: Happened, name: str) -> None:
         seconds = self._seconds()
@@ -188,15 +187,10 @@ class Faults:
         await self._elect(fault, names)
 
     async def _elect(self, fault: Happened, names: list[str]) -> None:
-        await self._until_led()
+        await self._of.until_led()
         fault.elected = time.monotonic()
         for name in names:
             await self._of.until_healthy(name)
-
-    async def _until_led(self) -> str:
-        await until(self._of.leader)
-        leader = await self._of.leader()
-        return leader or await self._until_led()
 
     async def _old_store(self, fault: Happened) -> None:
         name = self._old

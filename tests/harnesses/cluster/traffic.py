@@ -11,6 +11,7 @@ from itertools import count
 import aiohttp
 from msgspec import Struct
 
+from rsnotify.errors import DocumentError
 from rsnotify.format.reader import read_document
 from rsnotify.runtime.tasks import wait_for_event
 from tests.hub.helpers import START, fragment
@@ -72,9 +73,12 @@ class Ledger:
         return self._places.get(sha256(body).digest()) or self._merged(body)
 
     def _merged(self, body: bytes) -> tuple[str, range] | None:
-        document = read_document(body)
-        assert document.from_ is not None
-        assert document.until is not None
+        try:
+            document = read_document(body)
+        except DocumentError:
+            return None
+        if document.from_ is None or document.until is None:
+            return None
         first, end = (
             round((each - START).total_seconds()) for each in (document.from_, document.until)
         )
