@@ -17,6 +17,9 @@ this one, and then with the earlier one again, while faults happen. The revision
 this one by `git archive`, and uses the same environment. The states of a Source, a hub on SQLite
 and a Destination are opened by the earlier revision, by this one, and again by the earlier one,
 which may refuse them with a sentence.
+
+With `--scenario wiped` all that NATS has is deleted, while the hubs run and while they do not; with
+`--scenario foreign` another program has streams of the same names.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -37,6 +40,7 @@ from tests.harnesses.cluster.faults import Faults, Happened
 from tests.harnesses.cluster.judge import Judge, Logs, in_words
 from tests.harnesses.cluster.receivers import Receiver, callbacks, mqtt_clients, streams
 from tests.harnesses.cluster.releases import release, unpack
+from tests.harnesses.cluster.scenarios import SCENARIOS
 from tests.harnesses.cluster.states import compare
 from tests.harnesses.cluster.traffic import Ledger, Publishing
 from tests.waiting import PATIENCE
@@ -222,6 +226,7 @@ def main() -> int:
         metavar="REVISION",
         help="begin with this revision, the last release by default, upgrade, and go back",
     )
+    parser.add_argument("--scenario", choices=SCENARIOS, help="only what befalls NATS as a whole")
     parser.add_argument("--keep", type=Path, help="a folder to keep everything in")
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}", flush=True)
@@ -230,7 +235,16 @@ def main() -> int:
     ) as name:
         root = arguments.keep or Path(name)
         root.mkdir(parents=True, exist_ok=True)
-        return asyncio.run(Trial(root, arguments).run())
+        if arguments.scenario is None:
+            return asyncio.run(Trial(root, arguments).run())
+        broken = asyncio.run(_of_scenario(SCENARIOS[arguments.scenario](root)))
+        for line in broken:
+            print(f"broken: {line}")
+        return 1 if broken else 0
+
+
+async def _of_scenario(scenario: Awaitable[list[str]]) -> list[str]:
+    return await scenario
 
 
 if __name__ == "__main__":
