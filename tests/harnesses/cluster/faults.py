@@ -54,6 +54,7 @@ class Faults:
         self._random = random
         self._old = old
         self._deck: list[str] = []
+        self._starting: dict[str, asyncio.Task[None]] = {}
         self.kinds: Mapping[str, Callable[[Happened], Awaitable[None]]] = {
             "kill a hub": self._kill_hub,
             "kill two hubs": self._kill_hubs,
@@ -164,33 +165,44 @@ class Faults:
             await self._of.restart_server(name)
 
     async def _kill_majority(self, fault: Happened) -> None:
-        names, seconds = self._random.sample(SERVERS, 2), self._random.choice([6.0, 10.0, 20.0])
+        names, seconds = self._majority()
         self._say(fault, f"kill {' and '.join(names)} for {seconds} s")
         await asyncio.gather(*(self._of.stop_server(name) for name in names))
-        fault.lost = time.monotonic()
-        await asyncio.sleep(seconds)
-        fault.ended = time.monotonic()
+        await self._without_majority(fault, seconds)
         for name in names:
             self._of.servers[name].start()
         await self._elect(fault, names)
 
     async def _suspend_majority(self, fault: Happened) -> None:
-        names, seconds = self._random.sample(SERVERS, 2), self._random.choice([6.0, 10.0, 20.0])
+        names, seconds = self._majority()
         self._say(fault, f"suspend {' and '.join(names)} for {seconds} s")
         for name in names:
             self._of.servers[name].pause()
-        fault.lost = time.monotonic()
-        await asyncio.sleep(seconds)
-        fault.ended = time.monotonic()
+        await self._without_majority(fault, seconds)
         for name in names:
             self._of.servers[name].resume()
         await self._elect(fault, names)
+
+    def _majority(self) -> tuple[list[str], float]:
+        return self._random.sample(SERVERS, 2), self._random.choice([6.0, 10.0, 20.0])
+
+    async def _without_majority(self, fault: Happened, seconds: float) -> None:
+        """Wait, and perhaps kill a hub meanwhile, which cannot start before the majority returns."""
+        fault.lost = time.monotonic()
+        if self._random.random() < 0.3:
+            name = self._random.choice(NODES)
+            self._say(fault, f"{fault.what}, and kill {name} meanwhile")
+            self._starting[name] = asyncio.create_task(self._of.kill_meanwhile(name))
+        await asyncio.sleep(seconds)
+        fault.ended = time.monotonic()
 
     async def _elect(self, fault: Happened, names: list[str]) -> None:
         await self._of.until_led()
         fault.elected = time.monotonic()
         for name in names:
             await self._of.until_healthy(name)
+        while self._starting:
+            await self._starting.popitem()[1]
 
     async def _old_store(self, fault: Happened) -> None:
         name = self._old

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.harnesses.cluster.deployment import NODES, Deployment
@@ -71,6 +71,7 @@ class Judge:
         self.faults: list[Happened] = []
         self.broken: list[str] = []
         self.answers = True
+        self._latest: dict[str, float] = {}
 
     # While it runs
 
@@ -97,7 +98,7 @@ class Judge:
             for each in fragments
             if each.due <= fault.ended and each.acknowledged is not None
         ]
-        parts = [f"202 {_after(answers, fault.ended)}"]
+        found = {"202": _after(answers, fault.ended)}
         for transport in self._transports():
             times = [
                 delivery.at
@@ -106,8 +107,10 @@ class Judge:
                 if not delivery.is_repeat
                 and topics[delivery.topic][delivery.number].due <= fault.ended
             ]
-            parts.append(f"{transport} {_after(times, fault.ended)}")
-        return "latest after its end: " + ", ".join(parts)
+            found[transport] = _after(times, fault.ended)
+        for what, seconds in found.items():
+            self._latest[what] = max(seconds, self._latest.get(what, 0.0))
+        return "latest after its end: " + _in_seconds(found)
 
     def _transports(self) -> list[str]:
         return list(dict.fromkeys(each.transport for each in self._receivers))
@@ -183,6 +186,7 @@ class Judge:
             f"{self._ledger.acknowledged()} fragments acknowledged; "
             f"the slowest 202 took {max(answered):.1f} s"
         )
+        yield f"latest after the end of any fault: {_in_seconds(self._latest)}"
         for transport in self._transports():
             receivers = self._of(transport)
             deliveries = [each for one in receivers for each in one.deliveries]
@@ -200,8 +204,12 @@ class Judge:
         return begun[-1].kind if begun else "none"
 
 
-def _after(instants: Sequence[float], end: float) -> str:
-    return f"{max(0.0, max(instants, default=end) - end):.1f} s"
+def _after(instants: Sequence[float], end: float) -> float:
+    return max(0.0, max(instants, default=end) - end)
+
+
+def _in_seconds(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in values.items())
 
 
 def _listed(counts: Counter[str]) -> str:
