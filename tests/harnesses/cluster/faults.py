@@ -187,7 +187,7 @@ class Faults:
         return self._random.sample(SERVERS, 2), self._random.choice([6.0, 10.0, 20.0])
 
     async def _without_majority(self, fault: Happened, seconds: float) -> None:
-        """Wait, and perhaps kill a hub meanwhile, which cannot start before the majority returns."""
+        """Wait, and perhaps kill a hub, which cannot start before the majority returns."""
         fault.lost = time.monotonic()
         if self._random.random() < 0.3:
             name = self._random.choice(NODES)

@@ -195,7 +195,7 @@ class Judge:
             yield (
                 f"{transport}: {len(receivers)} subscribers, {len(deliveries)} deliveries, "
                 f"{repeats.total()} of them repeated ({share:.2f} %)"
-                + (f": {_listed(repeats)}" if repeats else "")
+                + (f": {_listed(repeats)}; {_oldest(receivers)}" if repeats else "")
             )
 
     def _cause(self, instant: float) -> str:
@@ -210,6 +210,16 @@ def _after(instants: Sequence[float], end: float) -> float:
 
 def _in_seconds(values: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in values.items())
+
+
+def _oldest(receivers: list[Receiver]) -> str:
+    """Return how long ago a repeated fragment had been delivered before, at most."""
+    age = 0.0
+    for receiver in receivers:
+        first: dict[tuple[str, int], float] = {}
+        for each in receiver.deliveries:
+            age = max(age, each.at - first.setdefault((each.topic, each.number), each.at))
+    return f"{age:.1f} s after the first time, at most"
 
 
 def _listed(counts: Counter[str]) -> str:
