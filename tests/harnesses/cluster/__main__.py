@@ -34,6 +34,7 @@ from collections.abc import Awaitable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from rsnotify.runtime.tasks import cancel
 from tests.end_to_end import history
 from tests.harnesses.cluster.deployment import NODES, Deployment, nats_servers
 from tests.harnesses.cluster.faults import Faults, Happened
@@ -58,20 +59,22 @@ class Trial:
         self._arguments = arguments
         self._random = random.Random(arguments.seed)
         self._root = root
+        # The variables with which hubs of an earlier, and of the tested revision are started.
         self._old: Mapping[str, str] = {}
+        self._tested: Mapping[str, str] = {}
         if arguments.upgrade_from is not None:
             revision = arguments.upgrade_from or release()
-            (root / "old").mkdir()
             self._old = unpack(revision, root / "old")
             print(f"the old release is {revision}", flush=True)
+        if arguments.revision is not None:
+            self._tested = unpack(arguments.revision, root / "tested")
         self.deployment = Deployment(root, nats_servers(root))
         self.ledger = Ledger(TOPICS)
-        self._stack = AsyncExitStack()
 
     async def run(self) -> int:
         """Run it, print the figures, and return the exit code."""
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self.deployment.running(self._old))
+            await stack.enter_async_context(self.deployment.running(self._old or self._tested))
             old = await self._save_old()
             receivers = await self._subscribe(stack)
             self.judge = judge = Judge(self.deployment, self.ledger, receivers)
@@ -90,9 +93,10 @@ class Trial:
             else:
                 await self._cause(faults, logs)
             publishing.ends.set()
-            async with asyncio.timeout(PATIENCE):
-                await published
             await self._level()
+            if published.done():
+                await published
+            await cancel([published])
             await changed
             await self._check_state(receivers)
             logs.since("the end")
@@ -155,7 +159,7 @@ class Trial:
 
         Those of other kinds are caused between two of them, while nodes of both releases run.
         """
-        for environment, what in (({}, "upgrade"), (self._old, "downgrade")):
+        for environment, what in ((self._tested, "upgrade"), (self._old, "downgrade")):
             for name in self._random.sample(NODES, len(NODES)):
                 self.deployment.set_environment(name, environment)
                 print(f"{what} {name}", flush=True)
@@ -226,6 +230,7 @@ def main() -> int:
         metavar="REVISION",
         help="begin with this revision, the last release by default, upgrade, and go back",
     )
+    parser.add_argument("--revision", help="try the hub of another revision than this one")
     parser.add_argument("--scenario", choices=SCENARIOS, help="only what befalls NATS as a whole")
     parser.add_argument("--keep", type=Path, help="a folder to keep everything in")
     arguments = parser.parse_args()

@@ -32,6 +32,7 @@ def unpack(revision: str, folder: Path) -> dict[str, str]:
     The packages that it needs are those of this environment. Its entry points are found by the
     metadata beside it, which has precedence over that of the installed revision.
     """
+    folder.mkdir()
     archive = subprocess.run(
         ["git", "archive", revision], cwd=PROJECT, capture_output=True, check=True
     ).stdout
