@@ -181,10 +181,11 @@ class Judge:
         """Yield the figures."""
         attempts = Counter(str(each.status or each.trouble) for each in self._ledger.attempts)
         yield f"publications: {_listed(attempts)}"
-        answered = [each.seconds for each in self._ledger.attempts if each.status == 202]
+        accepted = [each for each in self._ledger.attempts if each.status == 202]
+        slowest = max(accepted, key=lambda each: each.seconds)
         yield (
-            f"{self._ledger.acknowledged()} fragments acknowledged; "
-            f"the slowest 202 took {max(answered):.1f} s"
+            f"{self._ledger.acknowledged()} fragments acknowledged; the slowest 202 took "
+            f"{slowest.seconds:.1f} s: {self._cause(slowest.began)}"
         )
         yield f"latest after the end of any fault: {_in_seconds(self._latest)}"
         for transport in self._transports():
