@@ -24,7 +24,7 @@ GROUP := $(PIP) "pip>=25.1" && $(PIP) --group
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
-.PHONY: demo help gateway-demo test check format fuzz bench fleet shared-fleet publishing slow recipes replay returning killing cluster-killing torture soak containers simulate matrix simulate-scale simulate-fleet mutants power-cuts sabotage screenshots dist installs sbom image-sbom manifests docs docs-serve clean
+.PHONY: demo help gateway-demo test check format fuzz bench fleet shared-fleet publishing slow recipes replay returning killing cluster-trial torture soak containers simulate matrix simulate-scale simulate-fleet mutants power-cuts sabotage screenshots dist installs sbom image-sbom manifests docs docs-serve clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -84,8 +84,8 @@ returning: $(VENV)/ready-dev ## let a Destination come back at random points: ma
 killing: $(VENV)/ready-dev ## kill -9 a hub under load: make killing ARGS="--rounds 300"
 	$(BIN)/python tests/end_to_end/killing.py $(ARGS)
 
-cluster-killing: $(VENV)/ready-dev ## kill -9 nodes of a hub and NATS servers: make cluster-killing DATA=history.jsonl.xz ARGS="--seed 7"
-	$(BIN)/python -m tests.end_to_end.cluster_killing $(if $(DATA),--data $(DATA)) $(ARGS)
+cluster-trial: $(VENV)/ready-dev ## three hubs and three NATS servers under faults, or upgraded: make cluster-trial ARGS="--seed 7 --minutes 3"
+	$(BIN)/python -m tests.harnesses.cluster $(ARGS)
 
 power-cuts: $(VENV)/ready-dev ## cut the power of a Source, a hub and a Destination: make power-cuts ARGS="--cuts 100000 --seed 7"
 	$(BIN)/python -m tests.harnesses.power_cuts $(ARGS)

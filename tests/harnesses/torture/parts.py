@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -90,6 +90,8 @@ class Part:
         self.ended: list[str] = []
         self.starts = 0
         self.log = folder / f"{name}.log"
+        #: Variables of its next start, beside those of this process.
+        self.environment: Mapping[str, str] = {}
         self._command = command
         self._on_line = on_line
         self._clock = folder / f"{name}.clock"
@@ -100,12 +102,12 @@ class Part:
         self.set_clock(None)
 
     async def run(self) -> None:
-        environment = dict(os.environ)
-        if CLOCKS:
-            environment["FAKETIME_TIMESTAMP_FILE"] = str(self._clock)
         try:
             while True:
                 await self._may_run.wait()
+                environment = {**os.environ, **self.environment}
+                if CLOCKS:
+                    environment["FAKETIME_TIMESTAMP_FILE"] = str(self._clock)
                 self._killed = False
                 with self.log.open("ab") as log:
                     self._process = await asyncio.create_subprocess_exec(
