@@ -18,7 +18,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.runtime.reasons import reason_of
+from rsnotify.runtime.reasons import Repetitions, reason_of
 from rsnotify.runtime.tasks import cancel
 from rsnotify_jetstream.settings import NatsSettings
 
@@ -114,6 +114,7 @@ class NatsConnection:
         self._connected = asyncio.Event()
         self._batches = asyncio.Semaphore(_BATCHES)
         self._limits: set[asyncio.Timeout] = set()
+        self._warnings = Repetitions()
         self._last_error: Exception | None = None
         self._refused = asyncio.Event()
 
@@ -198,11 +199,11 @@ class NatsConnection:
         if isinstance(error, errors.SlowConsumerError):
             self._notify()
         elif self._connected.is_set():
-            log.warning("NATS: %s", error or type(error).__name__)
+            self.warn(log, f"NATS: {error or type(error).__name__}")
 
     async def _on_disconnected(self) -> None:
         if self._connected.is_set() and not self.client.is_closed:
-            log.warning("the connection to NATS broke; the hub connects again")
+            self.warn(log, "the connection to NATS broke; the hub connects again")
         self._connected.clear()
         for limit in self._limits:  # what was sent is not answered any more
             limit.reschedule(asyncio.get_running_loop().time())
@@ -218,6 +219,14 @@ class NatsConnection:
         if not self._connected.is_set():
             return None
         return str(self.client._server_info.get("server_name", ""))
+
+    def warn(self, logger: logging.Logger, text: str) -> None:
+        """Log a warning, unless the same one was logged within the last minute.
+
+        One fault of NATS concerns many shards and records at once, and each of their retries.
+        """
+        if self._warnings.is_new(text):
+            logger.warning("%s", text)
 
     def _notify(self) -> None:
         for call in self.reconnected:

@@ -1,8 +1,8 @@
 """One node of the cluster: renews its record, follows those of the others, and does what
 `membership` decides.
 
-A tick every half second asks the membership for actions. Each `Take` and `Release` runs in a
-task of its own, at most one for a shard; a `Revoke` happens at once. Failures of the store are
+A tick every half second asks the membership for actions. Each `Take`, `Confirm` and `Release` runs
+in a task of its own, at most one for a shard; a `Revoke` happens at once. Failures of the store are
 reported to the membership, whose next decision tries again.
 """
 
@@ -19,13 +19,14 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from rsnotify.errors import StorageError
+from rsnotify.errors import StorageError, counted
 from rsnotify.runtime.tasks import cancel
 from rsnotify_jetstream.bucket import Bucket
 from rsnotify_jetstream.membership import (
     BRIDGE,
     DEFAULT_SHARDS,
     ClusterPace,
+    Confirm,
     Membership,
     Release,
     Revoke,
@@ -122,6 +123,7 @@ class ClusterNode:
         self._wanted = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self._work: ShardWork | None = None
+        self._unconfirmed = 0
 
     async def open(self) -> None:
         """Read the cluster, or create it; this node does not take part yet.
@@ -270,13 +272,27 @@ class ClusterNode:
                     self._revoke(action.shards)
                 case Take():
                     self._move(action.shard, self._take(action))
+                case Confirm():
+                    self._move(action.shard, self._confirm(action))
                 case Release():
                     self._move(action.shard, self._release(action))
+        self._report_unconfirmed()
         if not self.membership.is_fenced(now):
             for node in self.membership.forgettable(now):
                 with suppress(StorageError):
                     # It fails if the node has renewed its record meanwhile.
                     await self._records.delete(NODES + node, self._revisions[node])
+
+    def _report_unconfirmed(self) -> None:
+        before, self._unconfirmed = self._unconfirmed, len(self.membership.unconfirmed())
+        if self._unconfirmed > before:
+            log.warning(
+                "this node could not renew its lease in NATS in time: deliveries of %s wait until "
+                "it can, or other nodes take them",
+                counted(self._unconfirmed, "shard"),
+            )
+        elif before and not self._unconfirmed:
+            log.info("this node has renewed its lease")
 
     def _revoke(self, shards: tuple[str, ...]) -> None:
         assert self._work is not None
@@ -314,7 +330,7 @@ class ClusterNode:
             self.membership.take_failed(take)
             if not isinstance(error, StorageError):
                 raise
-            log.warning("the shard %s cannot be taken yet: %s", take.shard, error)
+            self._warn(f"shards cannot be taken yet: {error}")
             return
         if self.membership.taken(take, revision):
             self._work.begin(take.shard)
@@ -322,6 +338,23 @@ class ClusterNode:
             self._wanted.set()  # another one may be taken now
         else:
             self._work.abandon(take.shard)
+
+    async def _confirm(self, confirm: Confirm) -> None:
+        revision = None
+        try:
+            record = encode(ShardRecord(epoch=confirm.epoch, owner=self.id))
+            key = SHARDS + confirm.shard
+            revision = await self._records.replace(key, record, confirm.revision)
+            if revision is None:
+                await self._read(confirm.shard)
+        except StorageError as error:
+            self._warn(f"its shards cannot be confirmed yet: {error}")
+        finally:
+            self.membership.confirmed(confirm, revision)
+        self._wanted.set()  # another node may have taken it
+
+    def _warn(self, text: str) -> None:
+        self._records.connection.warn(log, text)
 
     async def _release(self, release: Release) -> None:
         assert self._work is not None
@@ -334,7 +367,7 @@ class ClusterNode:
             if revision is None:
                 await self._read(release.shard)
         except StorageError as error:
-            log.warning("the shard %s cannot be released yet: %s", release.shard, error)
+            self._warn(f"shards cannot be released yet: {error}")
         finally:
             self.membership.released(release, revision)
         self.moved["released"] += revision is not None

@@ -16,6 +16,7 @@ from rsnotify_jetstream.membership import (
     Action,
     Assignment,
     ClusterPace,
+    Confirm,
     Membership,
     Release,
     Revoke,
@@ -104,6 +105,7 @@ class Node:
         self._away_until = 0.0
         self._last_delivery = 0.0
         self._working: set[str] = set()
+        self.revoked: set[str] = set()
 
     def clock(self) -> float:
         return self._cluster.now + self._offset
@@ -170,20 +172,28 @@ class Node:
         match action:
             case Revoke():
                 self._working -= set(action.shards)
+                self.revoked |= set(action.shards)
             case Release():
                 self._working.discard(action.shard)
                 self._send(lambda: self._written(action, None))
-            case Take():
+            case Take() | Confirm():
                 self._send(lambda: self._written(action, self.name))
 
-    def _written(self, action: Take | Release, owner: str | None) -> None:
+    def _written(self, action: Take | Release | Confirm, owner: str | None) -> None:
         revision = self._cluster.write(action.shard, owner, action.epoch, action.revision)
+        found = self._cluster.records[action.shard] if revision is None else None
         if self._cluster.random.random() < 0.05:
             revision = None  # the answer is lost
-        self._reply(lambda: self._answered(action, revision))
+        self._reply(lambda: self._answered(action, revision, found))
 
-    def _answered(self, action: Take | Release, revision: int | None) -> None:
-        if isinstance(action, Release):
+    def _answered(
+        self, action: Take | Release | Confirm, revision: int | None, found: ShardView | None
+    ) -> None:
+        if found is not None:
+            self.membership.shard_read(action.shard, found)
+        if isinstance(action, Confirm):
+            self.membership.confirmed(action, revision)
+        elif isinstance(action, Release):
             self.membership.released(action)
         elif revision is None:
             self.membership.take_failed(action)
@@ -259,7 +269,10 @@ def test_a_node_that_was_paused_for_longer_than_its_lease_owns_nothing_when_it_c
     later = node.clock() + PACE.fence_seconds + PACE.renew_seconds
     assert mine
     assert not any(node.membership.owns(shard, later) for shard in mine)
-    assert node.membership.decide(later) == [Revoke(tuple(mine))]
+    assert not any(node.membership.may_finish(shard, later) for shard in mine)
+    assert node.membership.decide(later) == []
+    assert node.membership.owned() == []
+    assert node.membership.unconfirmed() == mine
 
 
 def test_a_node_is_fenced_from_the_very_end_of_its_time_on() -> None:
@@ -291,12 +304,14 @@ def test_a_node_that_continues_decides_nothing_before_it_has_seen_its_new_record
     assert membership.decide(later) == []
     membership.node_seen("b", is_draining=False, now=later)
     membership.node_seen("a", is_draining=False, now=later)
-    taken = {action.shard for action in membership.decide(later) if isinstance(action, Take)}
-    assert taken == {shard for shard in SHARDS if membership.owner(shard) == "a"}
+    actions = membership.decide(later)
+    assert all(isinstance(each, Confirm) for each in actions)
+    mine = {shard for shard in SHARDS if membership.owner(shard) == "a"}
+    assert {each.shard for each in actions if isinstance(each, Confirm)} == mine
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_after_a_stall_of_the_store_every_node_takes_its_own_shards_again(seed: int) -> None:
+def test_after_a_stall_of_the_store_every_node_continues_with_its_shards(seed: int) -> None:
     cluster = Cluster(seed)
     nodes = [cluster.start(name) for name in ("a", "b", "c")]
     cluster.run(60)
@@ -309,8 +324,9 @@ def test_after_a_stall_of_the_store_every_node_takes_its_own_shards_again(seed: 
     cluster.run(60)
     assert {shard: view.owner for shard, view in cluster.records.items()} == owners
     assert {shard for node in nodes for shard in node.membership.owned()} == set(SHARDS)
-    # No other node has taken a shard in between.
+    # No other node has taken a shard in between, and none was given up.
     assert set(cluster.written) == set(owners.items())
+    assert not any(node.revoked for node in nodes)
 
 
 def test_a_node_that_sees_the_store_again_first_waits_for_the_others() -> None:
@@ -320,15 +336,56 @@ def test_a_node_that_sees_the_store_again_first_waits_for_the_others() -> None:
     membership, later = node.membership, node.clock() + 100
     mine = {shard for shard in SHARDS if membership.owner(shard) == "a"}
 
-    def takes(now: float) -> set[str]:
+    def takes(now: float, kind: type[Take | Confirm] = Take) -> set[str]:
         membership.renewed(now)
         membership.node_seen("a", is_draining=False, now=now)
-        return {each.shard for each in membership.decide(now) if isinstance(each, Take)}
+        return {each.shard for each in membership.decide(now) if isinstance(each, kind)}
 
-    assert takes(later) == mine
+    assert takes(later, Confirm) == mine
     assert takes(later + PACE.renew_seconds) == set()
     assert takes(later + 2 * PACE.renew_seconds) == set()
     assert takes(later + PACE.death_seconds + 0.1) == set(SHARDS) - mine
+
+
+def test_a_shard_that_was_taken_meanwhile_is_not_confirmed() -> None:
+    cluster = Cluster(1)
+    node, other = cluster.start("a"), cluster.start("b")
+    cluster.run(60)
+    mine = set(node.membership.owned())
+    # It sees nothing of the takes before its own record is written again.
+    node.disconnect(PACE.death_seconds * 3)
+    cluster.run(PACE.death_seconds * 2)
+    assert set(node.membership.unconfirmed()) == mine
+    assert set(other.membership.owned()) == set(SHARDS)
+    cluster.run(2 * PACE.death_seconds)
+    assert node.revoked == mine
+    assert set(node.membership.owned()) == mine
+
+
+def test_a_confirmation_whose_answer_was_lost_is_repeated() -> None:
+    cluster = Cluster(1)
+    node = cluster.start("a")
+    cluster.run(60)
+    membership, now = node.membership, node.clock() + PACE.fence_seconds
+
+    def confirms() -> list[Confirm]:
+        membership.renewed(now)
+        membership.node_seen("a", is_draining=False, now=now)
+        return [each for each in membership.decide(now) if isinstance(each, Confirm)]
+
+    first, *others = confirms()
+    for confirm in others:
+        membership.confirmed(confirm, 9999)
+    membership.shard_seen(first.shard, ShardView("a", first.epoch, 10_000))
+    membership.confirmed(first, None)
+    assert not membership.owns(first.shard, now)
+    (again,) = confirms()
+    assert again == Confirm(first.shard, first.epoch, 10_000)
+    # Another node was faster, and what that wrote has been read.
+    membership.shard_read(first.shard, ShardView("b", first.epoch + 1, 10_001))
+    membership.confirmed(again, None)
+    assert not membership.owns(first.shard, now)
+    assert membership.decide(now)[0] == Revoke((first.shard,))
 
 
 def test_a_node_that_was_fenced_by_a_write_takes_the_shard_again_if_it_is_its_own() -> None:
@@ -388,7 +445,7 @@ def test_a_node_that_has_seen_nothing_for_long_does_not_take_what_others_own() -
     node.membership.renewed(later)
     node.membership.node_seen("a", is_draining=False, now=later)
     actions = node.membership.decide(later)
-    assert {each.shard for each in actions if isinstance(each, Take)} == mine
+    assert {each.shard for each in actions if isinstance(each, Confirm)} == mine
     assert other.membership.is_alive("a", other.clock())
     assert not any(isinstance(each, Take) and each.shard in its for each in actions)
 
