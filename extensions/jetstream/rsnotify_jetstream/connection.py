@@ -36,6 +36,8 @@ _RECONNECT_SECONDS = 0.25
 _RETRY_SECONDS = 0.1
 #: Errors that the next attempt to connect would meet, too.
 _HOPELESS = (errors.AuthorizationError, ssl.SSLCertVerificationError)
+#: Errors of a connection that breaks, or cannot be opened.
+_BROKEN = (OSError, errors.StaleConnectionError, errors.NoServersError)
 #: The oldest version of NATS with which the hub works.
 REQUIRED = (2, 12)
 #: JetStream has no leader at the moment.
@@ -198,7 +200,8 @@ class NatsConnection:
             self._refused.set()
         if isinstance(error, errors.SlowConsumerError):
             self._notify()
-        elif self._connected.is_set():
+        # If the connection breaks, or none can be opened, `_on_disconnected` has logged that.
+        elif self._connected.is_set() and not isinstance(error, _BROKEN):
             self.warn(log, f"NATS: {error or type(error).__name__}")
 
     async def _on_disconnected(self) -> None:

@@ -343,8 +343,12 @@ class Membership(NodeViews):
         hold = self._holds.get(shard)
         if hold is None:
             return
-        is_own_release = hold.state is _Holding.RELEASING and view.owner is None
-        if hold.state.is_loaded and view.epoch > hold.epoch and not is_own_release:
+        if hold.state is _Holding.RELEASING and view == ShardView(
+            None, hold.epoch + 1, view.revision
+        ):
+            # Its answer has not arrived yet, and another node may take the shard before.
+            del self._holds[shard]
+        elif hold.state.is_loaded and view.epoch > hold.epoch:
             self._depose(shard)
 
     def shard_read(self, shard: str, view: ShardView) -> None:

@@ -87,6 +87,11 @@ class JetStreamStream:
             await self._write("CREATE", self._settings(self._replicas(None)))
             return
         found = info["config"]
+        if found.get("subjects") != [self._subjects] or not found.get("republish"):
+            raise ConfigurationError(
+                f"NATS at {self.connection.settings.place} has a stream {self.name} of another "
+                "program: add ?prefix=NAME to the URL, or use another account"
+            )
         wanted = found | self._settings(self._replicas(found["num_replicas"]))
         if wanted != found:
             await self._write("UPDATE", wanted)

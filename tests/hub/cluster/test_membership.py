@@ -436,6 +436,20 @@ def test_what_was_released_is_not_released_again_before_its_record_is_seen() -> 
     assert membership.decide(now) == []
 
 
+def test_a_shard_that_another_node_takes_before_the_release_is_answered_is_not_lost() -> None:
+    cluster = Cluster(1)
+    node, _ = cluster.start("a"), cluster.start("b")
+    cluster.run(60)
+    membership, now = node.membership, node.clock()
+    membership.node_seen("a", is_draining=True, now=now)
+    release = next(each for each in membership.decide(now) if isinstance(each, Release))
+    membership.shard_seen(release.shard, ShardView(None, release.epoch, 10_000))
+    membership.shard_seen(release.shard, ShardView("b", release.epoch + 1, 10_001))
+    assert not any(isinstance(each, Revoke) for each in membership.decide(now))
+    membership.released(release, 10_000)
+    assert membership.owner(release.shard) == "b"
+
+
 def test_a_node_that_has_seen_nothing_for_long_does_not_take_what_others_own() -> None:
     cluster = Cluster(1)
     node, other = cluster.start("a"), cluster.start("b")

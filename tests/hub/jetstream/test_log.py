@@ -379,12 +379,14 @@ async def test_a_message_of_someone_else_is_passed_over(
     settings: NatsSettings, clock: Clock, caplog: pytest.LogCaptureFixture
 ):
     async with nodes(settings, clock, 2) as (one, two), connected(settings) as connection:
-        await connection.client.request(f"{settings.prefix}.log.else", b"hello", 5)
+        for _ in range(3):
+            await connection.client.request(f"{settings.prefix}.log.else", b"hello", 5)
         with caplog.at_level(logging.WARNING):
             await one.append(TOPIC, made(0, 1))
         await caught_up(two)
         assert two.listener.fragments(TOPIC) == [made(0, 1)]
-        assert "message 1 of the log in NATS is not of a hub" in caplog.text
+        # Each of the two nodes says so.
+        assert caplog.text.count("the log in NATS has messages that are not of a hub") == 2
 
 
 async def test_a_stream_that_was_replaced_stops_the_hub(settings: NatsSettings, clock: Clock):
@@ -422,6 +424,21 @@ async def test_two_hubs_with_other_prefixes_do_not_meet(settings: NatsSettings, 
         assert await stored_logs(two.store) == []
         await two.append(TOPIC, made(5, 6))
         assert await one.kept(TOPIC) == [made(0, 1)]
+
+
+@pytest.mark.parametrize("subjects", [["orders.>"], ["{prefix}.log.*"]])
+async def test_a_stream_of_another_program_is_refused_and_left_as_it_is(
+    settings: NatsSettings, clock: Clock, subjects: list[str]
+):
+    name = f"{settings.prefix}-log"
+    found = {"name": name, "subjects": [each.format(prefix=settings.prefix) for each in subjects]}
+    async with connected(settings) as connection:
+        created = await connection.api(f"STREAM.CREATE.{name}", found, what="a stream")
+        with pytest.raises(ConfigurationError, match=r"of another program: add \?prefix=NAME"):
+            async with running_node(settings, clock):
+                pass
+        now = await connection.api(f"STREAM.INFO.{name}", what="a stream")
+        assert now["config"] == created["config"]
 
 
 async def test_more_replicas_than_servers_is_a_clear_error(settings: NatsSettings, clock: Clock):
