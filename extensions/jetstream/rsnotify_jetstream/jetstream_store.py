@@ -110,7 +110,7 @@ class JetStreamStore(JetStreamLog, JetStreamSubscriptions):
         self._warnings = found
 
     def _other_hubs(self) -> Iterator[str]:
-        """Yield a warning for each public URL of others; on loopback, as in a trial, they differ."""
+        """Yield a warning for each public URL of another node; those on loopback may differ."""
         nodes = self.node.nodes
         urls = {id: nodes[id].url for id in self.node.living() if id in nodes}
         public = {id: url for id, url in urls.items() if not is_loopback(host_of(url))}
