@@ -225,6 +225,7 @@ class ClusterNode:
         now = self._clock()
         if node == self.id:
             now = self._sent.get(record.renewals, float("-inf"))
+            self.membership.renewed(now)  # also if the answer was lost
         self.membership.node_seen(
             node, is_draining=record.draining, now=now, bridges=record.bridges
         )
@@ -236,18 +237,19 @@ class ClusterNode:
             sent_at = self._clock()
             pause = _RETRY_SECONDS
             with suppress(StorageError, TimeoutError):
-                await self._renew()
+                # Half of the time, so that one lost message does not end the lease.
+                await self._renew(self._pace.renew_seconds / 2)
                 pause = max(0.0, self._pace.renew_seconds - (self._clock() - sent_at))
             await asyncio.sleep(pause)
 
-    async def _renew(self) -> None:
+    async def _renew(self, seconds: float) -> None:
         number = self._record.renewals + 1
         sent_at = self._clock()
         self._sent[number] = sent_at
         self._sent.pop(number - 16, None)
         record = replace(self._record, renewals=number, shards=len(self.membership.owned()))
         self._record = self.report(record)
-        async with asyncio.timeout(self._pace.renew_seconds):
+        async with asyncio.timeout(seconds):
             await self._records.put(NODES + self.id, encode(self._record))
         self.membership.renewed(sent_at)
 
@@ -394,7 +396,7 @@ class ClusterNode:
             TimeoutError: NATS does not answer in time.
         """
         self._record = replace(self._record, draining=True)
-        await self._renew()
+        await self._renew(self._pace.renew_seconds)
         while not self.membership.is_idle():
             self._wanted.set()
             await asyncio.sleep(0.05)

@@ -6,11 +6,13 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator
 from random import Random
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rsnotify_jetstream.bucket import Bucket
 from rsnotify_jetstream.membership import (
     BRIDGE,
     Action,
@@ -23,6 +25,8 @@ from rsnotify_jetstream.membership import (
     ShardView,
     Take,
 )
+from rsnotify_jetstream.node import ClusterNode
+from rsnotify_jetstream.records import META, ClusterMeta, NodeRecord, encode
 from tests.hub.jetstream.hubs import node_of
 
 SHARDS = tuple(str(number) for number in range(8))
@@ -568,3 +572,24 @@ def test_a_node_that_cannot_run_the_bridge_leaves_it_to_one_that_can(other: str)
     assert BRIDGE not in taken[0]
     assert BRIDGE in taken[1]
     assert taken[0] | taken[1] == {*SHARDS, BRIDGE}
+
+
+async def test_a_renewal_counts_that_was_stored_and_not_answered() -> None:
+    class Unanswered:
+        async def prepare(self) -> None: ...
+
+        async def follow(self, receive: Callable[[str, bytes | None, int], None]) -> None:
+            self.receive = receive
+            receive(META, encode(ClusterMeta(shards=4)), 1)
+
+        async def put(self, key: str, value: bytes) -> int:
+            self.receive(key, value, 2)
+            raise TimeoutError
+
+    node = ClusterNode(cast("Bucket", Unanswered()), NodeRecord(), clock=lambda: 1000.0)
+    await node.open()
+    assert node.membership.is_fenced(1000.0)
+    with pytest.raises(TimeoutError):
+        await node.drain()
+    assert not node.membership.is_fenced(1000.0 + PACE.fence_seconds - 0.001)
+    assert node.membership.is_fenced(1000.0 + PACE.fence_seconds)
