@@ -31,7 +31,7 @@ PATIENCE = 20.0
 #: Seconds until a request is retried.
 REQUEST_SECONDS = 2.0
 #: The server is pinged every so many seconds, and given up when this many pings are not answered.
-_PING_SECONDS, _PINGS = 1, 3
+_PING_SECONDS, _PINGS = 1, 2
 _RECONNECT_SECONDS = 0.25
 _RETRY_SECONDS = 0.1
 #: Errors that the next attempt to connect would meet, too.
