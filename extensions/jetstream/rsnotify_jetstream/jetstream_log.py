@@ -555,8 +555,8 @@ class EntryReader:
         entry = _checked(message, digest)
         if entry is None:
             raise StorageError(
-                f"the record {position} of the log in NATS is not the one that was stored: the copy "
-                "of one of its servers is damaged, or was restored; start that server with an "
+                f"the record {position} of the log in NATS is not the one that was stored: the "
+                "copy of one of its servers is damaged, or was restored; start that server with an "
                 "empty store_dir"
             )
         self.keep(entry)

@@ -20,7 +20,7 @@ from rsnotify.errors import ConfigurationError, StorageError, TooLarge
 from rsnotify_hub.intake import whole_content
 from rsnotify_hub.store.interface import LogRetention
 from rsnotify_jetstream import connection as connecting
-from rsnotify_jetstream import jetstream_log
+from rsnotify_jetstream import jetstream_log, stream_follower
 from rsnotify_jetstream.connection import ApiError, NatsConnection
 from rsnotify_jetstream.jetstream_log import BATCH_RECORDS, TRIMMED_TOGETHER
 from rsnotify_jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
@@ -32,7 +32,7 @@ from tests.hub.jetstream.lossy_proxy import lossy_proxy
 from tests.hub.jetstream.nodes import Node, caught_up, connected, running_node
 from tests.hub.storing import made, stored_logs
 from tests.nats_servers import NatsCluster, running_nats
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 
 async def stored(settings: NatsSettings) -> dict[str, Any]:
@@ -415,6 +415,35 @@ async def test_a_stream_that_does_not_exist_any_more_is_the_reported_trouble_unt
             with pytest.raises(StorageError, match="restart the hub"):
                 await caught_up(node)
             assert "restart the hub" in (node.log.trouble() or "")
+
+
+async def test_the_trouble_says_whether_nats_has_no_leader_or_does_not_answer(
+    settings: NatsSettings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    leader: str | None = "n1"
+    position = 0
+
+    async def info(self: LogStream) -> dict[str, Any]:
+        if leader is None:
+            raise StorageError("no answer")
+        state = {"last_seq": position, "messages": 0}
+        return {"created": created, "state": state, "cluster": {"leader": leader}}
+
+    async with running_node(settings, clock) as node:
+        follower = node.log._follower
+        created = follower.info["created"]
+        position = follower.position
+        monkeypatch.setattr(LogStream, "info", info)
+        monkeypatch.setattr(stream_follower, "TROUBLE_SECONDS", 0)
+
+        async def compared(found: str | None, text: str) -> None:
+            nonlocal leader
+            leader = found
+            follower._compare_now.set()
+            await until(lambda: text in (node.log.trouble() or ""))
+
+        await compared("", "the log in NATS has no leader, for ")
+        await compared(None, "the log in NATS does not answer, for ")
 
 
 async def test_two_hubs_with_other_prefixes_do_not_meet(settings: NatsSettings, clock: Clock):
