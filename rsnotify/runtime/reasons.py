@@ -6,6 +6,7 @@ of the library is not repeated: it names internals, and may contain a URL with a
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
@@ -111,6 +112,30 @@ _LIBRARIES = {
     "InvalidMessage": "it does not answer as a WebSocket; check its URL",
     "InvalidHandshake": "it does not answer as a WebSocket; check its URL",
 }
+
+
+class Repetitions:
+    """Reasons that were reported lately, so that each is logged at most once a minute."""
+
+    _SECONDS, _MOST = 60.0, 1_000
+    _DIGITS = dict.fromkeys(b"0123456789")
+
+    def __init__(self) -> None:
+        self._reported: dict[str, float] = {}
+
+    def is_new(self, reason: str) -> bool:
+        """Return whether a reason was not reported within the last minute; now it is.
+
+        Reasons that only differ in numbers are the same.
+        """
+        reason = reason.translate(self._DIGITS)
+        now = asyncio.get_running_loop().time()
+        if now - self._reported.get(reason, float("-inf")) < self._SECONDS:
+            return False
+        if len(self._reported) >= self._MOST:
+            self._reported.clear()
+        self._reported[reason] = now
+        return True
 
 
 def reason_of(error: BaseException, otherwise: str | None = None) -> str:
