@@ -223,7 +223,7 @@ ACTIONS: dict[Callable[[Run], None], float] = {
 
 
 def act(run: Run) -> None:
-    (action,) = run.loop.random.choices(list(ACTIONS), list(ACTIONS.values()))
+    (action,) = run.loop.random.choices(list(run.actions), list(run.actions.values()))
     action(run)
 
 
