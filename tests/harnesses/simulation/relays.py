@@ -165,6 +165,7 @@ class RelayMachine(DestinationMachine):
     def restore(self) -> None:
         assert self._backup is not None
         count, whole = self._backup
+        self.disk.steps = None  # a restore that is interrupted is repeated
         shutil.rmtree(self.disk.folder if whole else self.state)
         if whole:
             shutil.copytree(_BACKUP, self.disk.folder)

@@ -80,7 +80,12 @@ class Run:
             self.wire.hubs[f"{each.url}websub"] = each.name
         for destination in self.destinations:
             destination.on_event = partial(self._happened, destination)
-        self.machines: list[Simulated] = [*self.sources, *self.hubs, *self.destinations]
+        self.machines: list[Simulated] = [
+            *self.sources,
+            *self.other_machines(),
+            *self.hubs,
+            *self.destinations,
+        ]
         for machine in self.machines:
             self._give_disk(machine)
         self.intruder = make_intruder(self)
@@ -100,6 +105,9 @@ class Run:
             DestinationMachine(loop, network, folder, "near", "plain", world),
             DestinationMachine(loop, network, folder, "far", world.far, world),
         ]
+
+    def other_machines(self) -> list[Simulated]:
+        return []
 
     def make_checks(self) -> list[CopyCheck]:
         if self.world.late:
@@ -182,7 +190,7 @@ class Run:
             if self.loop.now > last:
                 if has_passed or not self._pass_time_ahead():
                     raise Wrong(
-                        f"I3: not equal {_CONVERGENCE} s after the faults: {self._describe()}"
+                        f"I3: not equal {_CONVERGENCE} s after the faults: {self.describe()}"
                     )
                 last = self.loop.now + _CONVERGENCE
                 has_passed = True
@@ -210,7 +218,7 @@ class Run:
         self.note(f"the last change is dated {ahead:.0f} s ahead; that time passes")
         for destination in self.destinations:
             if destination.is_level and not self.has_all(destination):
-                raise Wrong(f"I9: {destination.name} is level and not equal: {self._describe()}")
+                raise Wrong(f"I9: {destination.name} is level and not equal: {self.describe()}")
         for machine in self.machines:
             machine.clock.set(ahead)
         return True
@@ -225,7 +233,7 @@ class Run:
         history = self.app.history
         return destination.content() == destination.selected(set_at(history.recorded, history.last))
 
-    def _describe(self) -> str:
+    def describe(self) -> str:
         found = [f"unrecorded {list(self.app.unrecorded)}"]
         for each in self.destinations:
             status = each.subscriber.status if each.subscriber else None
