@@ -5,8 +5,8 @@ What the gateway says of an origin is compared with the versions that the origin
 - When a check of a repository was complete, the gateway has recorded of each record the version
   that was visible when the check began, or a later one; if records become visible later after their
   datestamp than the overlap, or the repository keeps no deletions, this holds for comparisons.
-- What a stream has sent through the datetime that counts as checked is recorded. Without ids, events
-  may be missed, and `origin.json` says so.
+- What a stream has sent before the datetime that counts as checked is recorded, and each event before
+  the last one that was read. Without ids this holds since the last connection began.
 - The journals and documents are those of a Source: I1, I2 and I10.
 - A Destination that is synced through T has of each resource the version of the last change that
   the gateway has recorded through T, or a later one (I4, I9). The content comes from the origin.
@@ -16,6 +16,7 @@ What the gateway says of an origin is compared with the versions that the origin
 from __future__ import annotations
 
 import shutil
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from random import Random
 from typing import Any
 
 from aiohttp import web
+from msgspec import json
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import to_microseconds
@@ -73,7 +75,7 @@ class GatewaySet:
         self.url = f"{_BASE}{origin.name}/"
         self.history = History(state / origin.name, self.url)
         self.watch: OriginWatch | None = None
-        #: How many events were there at the first connection that had any; None before that.
+        #: How many changes the journal had at the backup.
         self._backup = 0
 
     # Noting what is recorded
@@ -99,8 +101,8 @@ class GatewaySet:
 
         async def recorded(batch: OriginBatch, began: int) -> int:
             found = await record(batch, began)
-            if batch.checked is not None:
-                self._check_events(batch.checked)
+            if isinstance(self.origin, EventStream) and batch.cursor is not None:
+                self._check_events(self.origin, batch)
             return found
 
         watch.publisher.start = started  # type: ignore[method-assign]
@@ -129,20 +131,20 @@ class GatewaySet:
             for number in range(RESOURCES):
                 self._check_has(number, self.origin.visible(number, began), "its check began")
 
-    def _check_events(self, checked: int) -> None:
-        origin = self.origin
-        if not isinstance(origin, EventStream):
-            return
-        for number in range(RESOURCES):
-            sent = [to_microseconds(each.stamp) <= checked for each in origin.versions[number]]
-            last = len(sent) - sent[::-1].index(True) if any(sent) else 0
-            if not self.says_missed():
-                self._check_has(number, last, f"{checked} that counts as checked")
+    def _check_events(self, origin: EventStream, batch: OriginBatch) -> None:
+        """Check the events before the last one that was read, and those that count as checked.
 
-    def says_missed(self) -> bool:
-        """Return whether `origin.json` says that events may have been missed."""
-        assert self.watch is not None
-        return any("may have been missed at" in limit for limit in about(self.watch)["limits"])
+        These are all with an earlier datetime, unless the datetimes are out of order.
+        """
+        assert batch.cursor is not None
+        last = json.decode(batch.cursor).get("id", "")
+        begin, end = (0, int(last) + 1) if last else (origin.begun, 0)
+        stamps = [to_microseconds(stamp) for _, _, stamp in origin.events]
+        if batch.checked is not None and stamps == sorted(stamps):
+            end = max(end, bisect_left(stamps, batch.checked))
+        sent = {number: count for number, count, _ in origin.events[begin:end]}
+        for number, count in sent.items():
+            self._check_has(number, count, f"its events through {end} were read")
 
     def _check_has(self, number: int, count: int, when: str) -> None:
         """Check that so many versions of a resource, or more, were recorded."""
@@ -381,8 +383,7 @@ class GatewayRun(Run):
 
     def is_equal(self) -> bool:
         for origin in self.origins:
-            if origin.is_faulty:
-                origin.end_faults()
+            origin.end_faults()
         sets = self.gateway.sets
         if not all(each.has_all() for each in sets):
             return False

@@ -304,6 +304,10 @@ def _record(record: Record) -> str:
     return f"<record><header>{header}</header>{metadata}</record>"
 
 
+#: Seconds between two changes of everything after the faults.
+_TOUCHED = 60.0
+
+
 class EventStream(Origin):
     """A stream of Server-Sent Events that has all events since the beginning."""
 
@@ -311,6 +315,11 @@ class EventStream(Origin):
         super().__init__(*given)
         #: The data of each event; its id is its number.
         self.log: list[bytes] = []
+        #: The resource, the number of the version and the datetime of each event.
+        self.events: list[tuple[int, int, datetime]] = []
+        #: With which event the last connection began.
+        self.begun = 0
+        self._touched = 0.0
         self._more: list[asyncio.Future[None]] = []
 
     def settings(self) -> OriginSettings:
@@ -332,11 +341,20 @@ class EventStream(Origin):
         super().show(number, content, stamp)
         change = "gone" if content is None else "changed"
         event = {"uri": f"{self.base}r/{number}", "at": format_datetime(stamp), "change": change}
+        self.events.append((number, len(self.versions[number]), stamp))
         self.log.append(json.dumps(event | {"version": self._count}).encode())
         waiting, self._more = self._more, []
         for each in waiting:
             if not each.done():
                 each.set_result(None)
+
+    def end_faults(self) -> None:
+        """Change everything from time to time: what nobody was sent is never sent again."""
+        super().end_faults()
+        if self.loop.now > self._touched + _TOUCHED:
+            self._touched = self.loop.now
+            for number in range(RESOURCES):
+                self.change(number, delete=number not in self.contents)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         if self.is_faulty and self.loop.random.random() < self.terms.errors:
@@ -344,6 +362,7 @@ class EventStream(Origin):
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         last = request.headers.get("Last-Event-ID")
         sent = int(last) + 1 if last else 0 if self.terms.ids else len(self.log)
+        self.begun = sent
         await response.prepare(request)
         await response.write(b"retry: 1000\n\n")
         while True:
