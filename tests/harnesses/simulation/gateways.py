@@ -278,9 +278,7 @@ class OriginCopyCheck(CopyCheck):
             reached = next(later, reached)
         return reached
 
-    def _is_allowed(
-        self, number: int, first: int, found: str | None, *, has_changed: bool
-    ) -> bool:
+    def _is_allowed(self, number: int, first: int, found: str | None, *, has_changed: bool) -> bool:
         versions = self._of.origin.versions[number]
         if not first and found is None:
             return True
@@ -400,6 +398,9 @@ class GatewayRun(Run):
             each.history.check_all_lists()
 
     def last_change(self) -> int:
+        # Only Destinations may have to wait for the time to which a clock was ahead.
+        if not all(each.has_all() for each in self.gateway.sets):
+            return 0
         return max(each.history.last for each in self.gateway.sets)
 
     def describe(self) -> str:

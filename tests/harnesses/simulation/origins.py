@@ -354,7 +354,7 @@ class EventStream(Origin):
         if self.loop.now > self._touched + _TOUCHED:
             self._touched = self.loop.now
             for number in range(RESOURCES):
-                self.change(number, delete=number not in self.contents)
+                self.change(number, delete=number > 0 and number not in self.contents)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         if self.is_faulty and self.loop.random.random() < self.terms.errors:

@@ -215,9 +215,7 @@ class RelayRun(Run):
     def make_world(self, seed: int) -> World:
         self._random = Random(f"relay {seed}")
         world = make_world(self.loop.random, Random(f"world {seed}"))
-        return world._replace(
-            hubs=self._random.choice((0, 1)), rewritten=False, late=False
-        )
+        return world._replace(hubs=self._random.choice((0, 1)), rewritten=False, late=False)
 
     def make_machines(self) -> None:
         loop, network, world, random = self.loop, self.network, self.world, self._random
