@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -201,6 +201,7 @@ class _Resolver(AbstractResolver):
     async def close(self) -> None: ...
 
 
+Actions = Mapping[Callable[["Run"], None], float]
 #: What may happen, and how often.
 ACTIONS: dict[Callable[[Run], None], float] = {
     change: 52,

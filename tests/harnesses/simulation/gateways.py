@@ -3,10 +3,12 @@
 What the gateway says of an origin is compared with the versions that the origin had, and when:
 
 - When a check of a repository was complete, the gateway has recorded of each record the version
-  that was visible when the check began, or a later one; if records become visible later after their
-  datestamp than the overlap, or the repository keeps no deletions, this holds for comparisons.
-- What a stream has sent before the datetime that counts as checked is recorded, and each event before
-  the last one that was read. Without ids this holds since the last connection began.
+  that was visible when the check began, or a later one. This is not checked if records become
+  visible later after their datestamp than the overlap, or the repository keeps no deletions.
+- What a stream has sent before the datetime that counts as checked is recorded, and so is each event
+  before the last one that was read. Without ids this holds since the last connection began.
+- No Destination is synced through an instant later than what counted as checked, and than the last
+  change.
 - The journals and documents are those of a Source: I1, I2 and I10.
 - A Destination that is synced through T has of each resource the version of the last change that
   the gateway has recorded through T, or a later one (I4, I9). The content comes from the origin.
@@ -21,6 +23,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 from aiohttp import web
@@ -47,6 +50,7 @@ from tests.harnesses.simulation.origins import (
     Version,
     draw_terms,
 )
+from tests.harnesses.simulation.patching import EPOCH, microseconds
 from tests.harnesses.simulation.run import Run
 from tests.harnesses.simulation.world import (
     RESOURCES,
@@ -75,6 +79,8 @@ class GatewaySet:
         self.url = f"{_BASE}{origin.name}/"
         self.history = History(state / origin.name, self.url)
         self.watch: OriginWatch | None = None
+        #: Through which instant (µs) an origin counted as checked, at most.
+        self.claimed = 0
         #: How many changes the journal had at the backup.
         self._backup = 0
 
@@ -83,6 +89,9 @@ class GatewaySet:
     def follow(self, watch: OriginWatch, disk: SimulatedDisk) -> None:
         """Note what a watch records and claims from now on."""
         self.watch = watch
+        if not watch.publisher.source.folder.exists():
+            # An empty set begins now.
+            self.claimed = max(self.claimed, watch._checked.now)
         start, check, record = watch.publisher.start, watch.check, watch._record
 
         def started() -> None:
@@ -94,15 +103,20 @@ class GatewaySet:
                 recorder.on_recorded = partial(self._note, disk, recorder.on_recorded)
 
         async def checked() -> int:
-            began = self.origin.loop.now
+            began, ahead = self.origin.loop.now, self._ahead()
             found = await check()
-            self._check_harvest(began)
+            assert watch.last_check is not None
+            self.claimed = max(self.claimed, watch.last_check)
+            claimed = watch.last_check / 1_000_000 - EPOCH.timestamp() - ahead
+            is_right = ahead == self._ahead() and claimed <= self.origin.loop.now
+            self._check_harvest(claimed if is_right else began)
             return found
 
         async def recorded(batch: OriginBatch, began: int) -> int:
             found = await record(batch, began)
             if isinstance(self.origin, EventStream) and batch.cursor is not None:
                 self._check_events(self.origin, batch)
+                self.claimed = max(self.claimed, batch.checked or 0)
             return found
 
         watch.publisher.start = started  # type: ignore[method-assign]
@@ -121,13 +135,15 @@ class GatewaySet:
             self.history.add(*recorded_change(change))
         passed_on(recorded)
 
+    def _ahead(self) -> float:
+        """Return by how many seconds the clock of the gateway is ahead."""
+        return microseconds() / 1_000_000 - self.origin.loop.now
+
     # What it claims
 
     def _check_harvest(self, began: float) -> None:
         assert self.watch is not None
-        terms = self.origin.terms
-        is_promised = terms.deletions == "persistent" and terms.late <= 60
-        if isinstance(self.origin, Repository) and is_promised:
+        if isinstance(self.origin, Repository) and not self.origin.terms.is_compared:
             for number in range(RESOURCES):
                 self._check_has(number, self.origin.visible(number, began), "its check began")
 
@@ -254,6 +270,10 @@ class OriginCopyCheck(CopyCheck):
     ) -> dict[str, str | None]:
         """Return the resources of a version before the last that was recorded through T."""
         since = to_microseconds(through)
+        histories = (self._of.history.recorded, *self._of.history.lost)
+        ends = [changes[-1][0] for changes in histories if changes]
+        if since > max([self._of.claimed, *ends]):
+            raise Wrong(f"{self._destination.name} is synced through {through}, before any check")
         unavailable = self._unavailable()
         wrong: dict[str, str | None] = {}
         for number in range(RESOURCES):
@@ -320,21 +340,23 @@ def back_up_or_restore(run: Run) -> None:
 class GatewayRun(Run):
     """A seed with a gateway."""
 
-    actions = {
-        change: 45,
-        burst: 3,
-        faults.kill_or_start: 18,
-        faults.pause: 2,
-        faults.resume: 3,
-        faults.partition: 6,
-        faults.heal: 5,
-        faults.reset: 5,
-        faults.delay: 2,
-        faults.set_clock: 3,
-        faults.cut_power: 4,
-        faults.lose_log: 1,
-        back_up_or_restore: 3,
-    }
+    actions: faults.Actions = MappingProxyType(
+        {
+            change: 45,
+            burst: 3,
+            faults.kill_or_start: 18,
+            faults.pause: 2,
+            faults.resume: 3,
+            faults.partition: 6,
+            faults.heal: 5,
+            faults.reset: 5,
+            faults.delay: 2,
+            faults.set_clock: 3,
+            faults.cut_power: 4,
+            faults.lose_log: 1,
+            back_up_or_restore: 3,
+        }
+    )
 
     def make_world(self, seed: int) -> World:
         self._random = Random(f"gateway {seed}")

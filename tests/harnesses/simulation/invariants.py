@@ -121,7 +121,7 @@ class CopyCheck:
 
 
 def check_leads(what: str, folder: Path | None = None) -> None:
-    """I10: the current machine holds the lock of a Source, or of that with its state in a folder."""
+    """I10: the current machine leads a Source, or that with its state in a folder."""
     machine = current_machine()
     led = [
         Path(path).parent

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from random import Random
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
@@ -42,6 +42,8 @@ class OriginTerms(NamedTuple):
             the last datestamp and identifier.
         errors: Which part of the requests fails.
         ids: Whether events have ids; without, a connection has what comes after it began.
+        slow_clock: Whether the clock of the repository may be behind, so that datestamps are older
+            than the overlap.
     """
 
     kinds: tuple[str, ...]
@@ -50,6 +52,13 @@ class OriginTerms(NamedTuple):
     snapshots: bool
     errors: float
     ids: bool
+    slow_clock: bool
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the gateway compares the whole repository from time to time."""
+        is_late = self.late > _OVERLAP or self.slow_clock
+        return is_late or self.deletions != "persistent"
 
 
 def draw_terms(random: Random) -> OriginTerms:
@@ -60,6 +69,7 @@ def draw_terms(random: Random) -> OriginTerms:
         random.random() < 0.5,
         random.choice((0.0, 0.1, 0.3)),
         random.random() < 0.75,
+        random.random() < 0.3,
     )
 
 
@@ -149,6 +159,15 @@ class Origin(Simulated):
         self.is_faulty = False
 
 
+class FastClock(Clock):
+    """A clock that is never behind."""
+
+    def set(self, ahead: float) -> None:
+        super().set(max(0.0, ahead))
+
+    def stop(self, now: float) -> None: ...
+
+
 class Record(NamedTuple):
     number: int
     stamp: datetime
@@ -160,20 +179,21 @@ class Repository(Origin):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
+        if not self.terms.slow_clock:
+            self.clock = FastClock()
         self._records: dict[int, Record] = {}
         #: What each resumption token continues; a restart forgets them.
         self._tokens: dict[str, tuple[datetime | None, list[Record] | Record]] = {}
         self._given = 0
 
     def settings(self) -> OriginSettings:
-        is_compared = self.terms.deletions != "persistent" or self.terms.late > _OVERLAP
         return OriginSettings(
             name=self.name,
             type="oai-pmh",
             url=f"{self.base}oai",
             uri=f"{self.base}r/{{local}}",
             overlap=_OVERLAP,
-            compare=_COMPARE if is_compared else None,
+            compare=_COMPARE if self.terms.is_compared else None,
             poll=5,
             poll_most=20,
             delay=0.2,
@@ -354,7 +374,7 @@ class EventStream(Origin):
         if self.loop.now > self._touched + _TOUCHED:
             self._touched = self.loop.now
             for number in range(RESOURCES):
-                self.change(number, delete=number > 0 and number not in self.contents)
+                self.change(number, delete=False)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         if self.is_faulty and self.loop.random.random() < self.terms.errors:

@@ -26,7 +26,7 @@ from rsnotify.format.datetimes import to_microseconds
 from rsnotify_subscriber.events import BaselineComplete
 from tests.harnesses.simulation import patching, wire
 from tests.harnesses.simulation.disk import SimulatedDisk
-from tests.harnesses.simulation.faults import ACTIONS, act, break_link, end, make_intruder
+from tests.harnesses.simulation.faults import ACTIONS, Actions, act, break_link, end, make_intruder
 from tests.harnesses.simulation.history import Wrong, set_at
 from tests.harnesses.simulation.invariants import CopyCheck, check_bounds
 from tests.harnesses.simulation.loop import SimulatedLoop
@@ -56,7 +56,7 @@ class Run:
         actions: What may happen, and how often.
     """
 
-    actions = ACTIONS
+    actions: Actions = ACTIONS
 
     def __init__(self, seed: int) -> None:
         self.loop = loop = SimulatedLoop(seed)
