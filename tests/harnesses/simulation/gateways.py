@@ -5,8 +5,8 @@ What the gateway says of an origin is compared with the versions that the origin
 - When a check of a repository was complete, the gateway has recorded of each record the version
   that was visible when the check began, or a later one. This is not checked if records become
   visible later after their datestamp than the overlap, or the repository keeps no deletions.
-- What a stream has sent before the datetime that counts as checked is recorded, and so is each event
-  before the last one that was read. Without ids this holds since the last connection began.
+- What a stream has sent before the datetime that counts as checked is recorded, and so is each
+  event before the last one that was read. Without ids this holds since the last connection began.
 - No Destination is synced through an instant later than what counted as checked, and than the last
   change.
 - The journals and documents are those of a Source: I1, I2 and I10.

@@ -52,6 +52,7 @@ from rsnotify_gateway.adapter import (
     OriginTerms,
     OriginType,
     SeenEntry,
+    is_due,
 )
 from rsnotify_gateway.client import OriginClient
 from rsnotify_gateway.reconciling import usable_uri
@@ -428,7 +429,7 @@ class OaiAdapter:
         self._namespaces.update(state.namespaces)
         self._late = state.late
         began = time.time()
-        due = state.compared is None or began >= state.compared + self._every
+        due = state.compared is None or is_due(state.compared, self._every)
         if due or not self._identity:
             await self._identify()
         compares = state.since is not None and due and self._is_compared
