@@ -88,7 +88,7 @@ class History:
         if not path.exists() or not _has_tables(path):
             return 0, None
         with Journal(path, self._base_url) as journal:
-            return journal.state().pruned, [_recorded(each) for each in journal.changes(0)]
+            return journal.state().pruned, [recorded_change(each) for each in journal.changes(0)]
 
     def close(self) -> None:
         if self._journal is not None:
@@ -181,7 +181,7 @@ class History:
             raise Wrong(
                 f"I2: a Change List begins at {document.from_}, the one before ends {after}"
             )
-        listed = [_recorded(each) for each in document.resources]
+        listed = [recorded_change(each) for each in document.resources]
         begin = to_microseconds(document.from_)
         end = listed[-1][0] if listed else begin
         if document.until is not None:
@@ -193,9 +193,10 @@ class History:
         return document.until
 
 
-def _recorded(change: Resource) -> Recorded:
+def recorded_change(change: Resource) -> Recorded:
     assert change.datetime is not None
-    digest = None if change.change is ChangeType.DELETED else change.hash
+    # A gateway knows no hashes.
+    digest = None if change.change is ChangeType.DELETED else change.hash or f"{change.lastmod}"
     return to_microseconds(change.datetime), change.uri, digest
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from rsnotify.format.datetimes import Instant, to_microseconds
 from tests.harnesses.simulation.history import History, Recorded, Wrong, set_at, sets_since
 from tests.harnesses.simulation.loop import SimulatedLoop, current_loop, current_machine
-from tests.harnesses.simulation.world import FOLDER, DestinationMachine
+from tests.harnesses.simulation.world import DestinationMachine
 
 #: Of a run with a few resources, and about a hundred changes.
 _MOST_BYTES = 8_000_000
@@ -132,11 +132,15 @@ class CopyCheck:
         return any(found == each | early for each in sets)
 
 
-def check_leads(what: str) -> None:
-    """I10: the current machine holds the lock of the Source."""
+def check_leads(what: str, folder: Path | None = None) -> None:
+    """I10: the current machine leads a Source, or that with its state in a folder."""
     machine = current_machine()
-    leader = current_loop().locks.get(str(FOLDER / "leader.lock"))
-    if machine is not None and (leader is None or leader.machine is not machine):
+    led = [
+        Path(path).parent
+        for path, lock in current_loop().locks.items()
+        if lock.machine is machine and path.endswith("leader.lock")
+    ]
+    if machine is not None and (not led if folder is None else folder not in led):
         raise Wrong(f"I10: {machine.name} {what}, and does not lead the Source")
 
 
