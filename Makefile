@@ -24,7 +24,7 @@ GROUP := $(PIP) "pip>=25.1" && $(PIP) --group
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
-.PHONY: demo help gateway-demo test check format fuzz bench fleet shared-fleet publishing slow recipes replay returning killing cluster-killing torture soak containers simulate matrix simulate-scale simulate-fleet mutants power-cuts sabotage screenshots dist installs sbom image-sbom manifests docs docs-serve clean
+.PHONY: demo help gateway-demo test check format fuzz bench fleet shared-fleet publishing slow recipes replay returning killing cluster-trial torture soak containers simulate matrix simulate-scale simulate-fleet mutants power-cuts sabotage screenshots dist installs sbom image-sbom manifests docs docs-serve clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -84,8 +84,8 @@ returning: $(VENV)/ready-dev ## let a Destination come back at random points: ma
 killing: $(VENV)/ready-dev ## kill -9 a hub under load: make killing ARGS="--rounds 300"
 	$(BIN)/python tests/end_to_end/killing.py $(ARGS)
 
-cluster-killing: $(VENV)/ready-dev ## kill -9 nodes of a hub and NATS servers: make cluster-killing DATA=history.jsonl.xz ARGS="--seed 7"
-	$(BIN)/python -m tests.end_to_end.cluster_killing $(if $(DATA),--data $(DATA)) $(ARGS)
+cluster-trial: $(VENV)/ready-dev ## three hubs and three NATS servers under faults, or upgraded: make cluster-trial ARGS="--seed 7 --minutes 3"
+	$(BIN)/python -m tests.harnesses.cluster $(ARGS)
 
 power-cuts: $(VENV)/ready-dev ## cut the power of a Source, a hub and a Destination: make power-cuts ARGS="--cuts 100000 --seed 7"
 	$(BIN)/python -m tests.harnesses.power_cuts $(ARGS)
@@ -96,9 +96,11 @@ torture: $(VENV)/ready-dev ## all kinds of faults at random instants, and every 
 soak: $(VENV)/ready-dev ## a fault a minute, and memory and descriptors measured: make soak ARGS="--minutes 30"
 	$(BIN)/python -m tests.harnesses.torture --minutes 30 $(ARGS)
 
-simulate: $(VENV)/ready-dev ## a Source, hubs and Destinations under faults in virtual time, and the matrix: make simulate SEEDS=1-2000, SEEDS=7 ARGS=-v
+simulate: $(VENV)/ready-dev ## a Source, hubs and Destinations under faults in virtual time, and the matrix: make simulate SEEDS=1-2000, SEEDS=7 ARGS="-v --world relays"
 	$(BIN)/python -m tests.harnesses.simulation.run $(ARGS) $(SEEDS)
 ifneq ($(origin SEEDS),command line)
+	$(BIN)/python -m tests.harnesses.simulation.run --world relays 1-500
+	$(BIN)/python -m tests.harnesses.simulation.run --world gateways 1-500
 	$(BIN)/python -m tests.harnesses.matrix.run --triples $(TRIPLES)
 endif
 
@@ -108,14 +110,14 @@ matrix: $(VENV)/ready-dev ## every shape of Source with every trouble and every 
 simulate-scale: $(VENV)/ready-dev ## how shards move among 1,000 hub nodes, in virtual time: make simulate-scale ARGS="--nodes 20"
 	$(BIN)/python -m benchmarks.simulate_scale $(ARGS)
 
-mutants: $(VENV)/ready-dev ## which small bugs in rsnotify/sync and format no test finds: make mutants MODULE=sync/pull
+mutants: $(VENV)/ready-dev ## which small bugs no test finds, in the core, the hub's log, deliveries and the journal: make mutants MODULE=sync/pull
 	$(GROUP) mutants
-	nice $(BIN)/python tests/harnesses/mutants.py $(MODULE)
+	nice $(BIN)/python tests/harnesses/mutants.py $(MODULE) $(ARGS)
 
 containers: $(VENV)/ready-dev sbom ## the image and docker-compose.yml in a container engine: needs docker with docker compose
 	$(BIN)/pytest -p no:xdist tests/real_containers.py tests/real_cluster.py $(ARGS)
 
-sabotage: $(VENV)/ready-dev ## plant bugs in copies of the project, and see which tests find them: make sabotage ARGS="lease --jobs 4"
+sabotage: $(VENV)/ready-dev ## plant bugs in copies of the project, and see which tests find them: make sabotage ARGS="--report build/sabotage.jsonl"
 	$(BIN)/python -m tests.harnesses.sabotage $(ARGS)
 
 screenshots: $(VENV)/ready-dev ## the pictures of the documentation whose pages have changed: make screenshots ARGS=demo

@@ -22,6 +22,7 @@ from rsnotify import __version__
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.offer import HubDocument
+from rsnotify.runtime.reasons import Repetitions
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.access.authorization import Authorizer, grants_of
 from rsnotify_hub.access.limits import RateLimits, TopicQuota
@@ -75,6 +76,7 @@ class Readiness:
         self._trouble = trouble
         self._seconds = seconds
         self._checking: asyncio.Task[None] | None = None
+        self._reported = Repetitions()
         self.is_draining = False
 
     def check_open(self) -> None:
@@ -96,7 +98,8 @@ class Readiness:
         if trouble is None and not checking.done():
             trouble = f"the store does not answer within {self._seconds:.0f} seconds"
         if trouble is not None:
-            log.error("this hub is not ready: %s", trouble)
+            if self._reported.is_new(trouble):
+                log.error("this hub is not ready: %s", trouble)
             raise Refusal(Code.UNAVAILABLE, trouble)
         checking.result()
 

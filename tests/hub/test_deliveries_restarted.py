@@ -23,10 +23,15 @@ def found(deliveries: Deliveries, before: Delivery) -> Delivery:
 async def test_a_failing_subscription_keeps_its_state_over_a_restart(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
-    callback.answers = [500]
+    callback.answers = [500] * 2
+    callback.url += "/b"
     async with opened_channel(tmp_path, clock, retry_seconds=3600) as deliveries:
         before = await deliveries.failing(callback)
-    clock.advance(seconds=60)
+        clock.advance(seconds=1)
+        later = await deliveries.subscribed(callback.url.removesuffix("b") + "a")
+        await deliveries.publish(2)
+        await deliveries.until(lambda: later.retry_at is not None)
+    clock.advance(seconds=59)
     async with opened_channel(tmp_path, clock, retry_seconds=3600) as deliveries:
         after = found(deliveries, before)
         assert (after.state, after.failures) == (DeliveryState.RETRYING, 1)
@@ -35,8 +40,8 @@ async def test_a_failing_subscription_keeps_its_state_over_a_restart(
         assert after.retry_at is not None, (
             "an attempt was made at once, although the last failed a minute ago"
         )
-        (recent,) = deliveries.channel.recent_failures
-        assert recent[0] is after
+        recent = [delivery for delivery, _ in deliveries.channel.recent_failures]
+        assert recent == [after, found(deliveries, later)]
 
 
 async def test_a_delivery_that_was_given_up_stays_so_over_a_restart_until_an_update(

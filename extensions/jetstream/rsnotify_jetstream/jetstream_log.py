@@ -137,7 +137,7 @@ class JetStreamLog:
         """Apply a message of the stream to the index, and report it to the listener."""
         record = read_record(message.position, message.headers, message.size)
         if record is None:
-            log.warning("message %d of the log in NATS is not of a hub", message.position)
+            self.connection.warn(log, "the log in NATS has messages that are not of a hub")
             return
         if self._reporter is not None and not self._reporter.continues(record):
             self._reporter.report()
@@ -306,8 +306,12 @@ class JetStreamLog:
         return self._appending.total()
 
     async def check(self) -> None:
+        await self.write_check()
+
+    async def write_check(self) -> int:
+        """Check that the log can be written and followed; return the position of the record."""
         self._follower.check()
-        await self._appender.check()
+        return await self._appender.check()
 
     async def close(self) -> None:
         """Stop to follow the stream, and finish deletions."""
@@ -473,18 +477,20 @@ class Appender:
         accepted = self._accepted.get(records[0].topic, set())
         return all((record.after, record.digest) in accepted for record in records)
 
-    async def check(self) -> None:
-        """Store an empty record in place of the one before, and wait for it."""
+    async def check(self) -> int:
+        """Store an empty record in place of the one before, and return its position."""
         headers = headers_of(LogRecord(0, RecordKind.CHECK)) | {"Nats-Rollup": "sub"}
         subject = self._stream.check_subject
-        await self._follow(await self._connection.request(subject, b"", headers=headers))
+        return await self._follow(await self._connection.request(subject, b"", headers=headers))
 
-    async def _follow(self, message: Msg) -> None:
-        """Read an acknowledgement, and wait until the index has applied what it is about."""
+    async def _follow(self, message: Msg) -> int:
+        """Wait until the index has applied what is acknowledged; return its position."""
         answer: dict[str, Any] = msgspec.json.decode(message.data)
         if (error := answer.get("error")) is not None:
             raise ApiError("to store a record", error)
-        await self._follower.reach(int(answer["seq"]))
+        position = int(answer["seq"])
+        await self._follower.reach(position)
+        return position
 
     def _message(
         self, record: LogRecord, fragment: Fragment | None
@@ -549,8 +555,9 @@ class EntryReader:
         entry = _checked(message, digest)
         if entry is None:
             raise StorageError(
-                f"the record {position} of the log in NATS is not the one that was stored: a copy "
-                "of the stream is damaged; see `nats stream info`, and remove the server with it"
+                f"the record {position} of the log in NATS is not the one that was stored: the "
+                "copy of one of its servers is damaged, or was restored; start that server with an "
+                "empty store_dir"
             )
         self.keep(entry)
         return entry

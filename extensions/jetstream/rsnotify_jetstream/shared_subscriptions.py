@@ -142,7 +142,7 @@ class JetStreamSubscriptions:
         if finished is None:
             return
         await self._owner.released(finished.ids())
-        await _flush(finished)
+        await _flush(finished, self.connection)
         await finished.close()
         if self._shards.get(shard) is finished:
             del self._shards[shard]
@@ -154,7 +154,7 @@ class JetStreamSubscriptions:
                     await self._switch.stop()
         if self._bridge is not None:
             bridge, self._bridge = self._bridge, None
-            await _flush(bridge)
+            await _flush(bridge, self.connection)
             bridge.close()
 
     def abandon(self, shard: str) -> None:
@@ -253,13 +253,14 @@ class JetStreamSubscriptions:
         await asyncio.gather(*self._closing, return_exceptions=True)
 
 
-async def _flush(work: OwnedShard | OwnedBridge) -> None:
+async def _flush(work: OwnedShard | OwnedBridge, connection: NatsConnection) -> None:
     """Write the last cursors; without them some fragments are delivered twice."""
     try:
         async with asyncio.timeout(FLUSH_SECONDS):
             await work.flush()
     except (StorageError, TimeoutError) as error:
-        log.warning("the last cursors of a shard could not be saved: %s", error or "no answer")
+        reason = str(error) or "no answer in time"
+        connection.warn(log, f"the last cursors of a shard could not be saved: {reason}")
 
 
 async def read_records(buckets: ShardBuckets, sharding: Sharding) -> SubscriptionRecords:

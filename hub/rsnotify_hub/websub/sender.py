@@ -387,9 +387,8 @@ class Notifications:
         """Return the next notification if that takes neither reading nor merging; else None."""
         topic, after = subscription.topic, subscription.position
         state = self._topics.state(topic)  # another value whenever anything in the log changes
-        last = self._last
-        if last is not None and last[0] is state and last[1] == after:
-            return last[2]
+        if (found := self._known(state, after)) is not None:
+            return found
         entries = _latest(self._topics.recent(topic, after=after) or [])
         if state is None or not entries or (len(entries) > 1 and _chained(entries) > 1):
             return None

@@ -229,7 +229,7 @@ class Destination:
             found = await audit(self.url, self.copy, state=self.state, options=options)
         except RsnotifyError as error:
             return Claim(False, (str(error),))
-        kinds = ("created", "updated", "deleted", "absent", "unknown")
+        kinds = ("created", "updated", "deleted", "gone", "absent", "unknown")
         named = [
             f"{kind} {name}"
             for kind in kinds

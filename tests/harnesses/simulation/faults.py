@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -201,6 +201,7 @@ class _Resolver(AbstractResolver):
     async def close(self) -> None: ...
 
 
+Actions = Mapping[Callable[["Run"], None], float]
 #: What may happen, and how often.
 ACTIONS: dict[Callable[[Run], None], float] = {
     change: 52,
@@ -223,7 +224,7 @@ ACTIONS: dict[Callable[[Run], None], float] = {
 
 
 def act(run: Run) -> None:
-    (action,) = run.loop.random.choices(list(ACTIONS), list(ACTIONS.values()))
+    (action,) = run.loop.random.choices(list(run.actions), list(run.actions.values()))
     action(run)
 
 

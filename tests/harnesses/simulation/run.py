@@ -16,17 +16,18 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from random import Random
 
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify_subscriber.events import BaselineComplete
 from tests.harnesses.simulation import patching, wire
 from tests.harnesses.simulation.disk import SimulatedDisk
-from tests.harnesses.simulation.faults import act, break_link, end, make_intruder
-from tests.harnesses.simulation.history import Wrong, set_at
+from tests.harnesses.simulation.faults import ACTIONS, Actions, act, break_link, end, make_intruder
+from tests.harnesses.simulation.history import Wrong
 from tests.harnesses.simulation.invariants import CopyCheck, check_bounds
 from tests.harnesses.simulation.loop import SimulatedLoop
 from tests.harnesses.simulation.network import Network
@@ -38,17 +39,26 @@ from tests.harnesses.simulation.world import (
     HubMachine,
     Simulated,
     SourceMachine,
+    World,
     make_world,
 )
 
 #: In how many seconds of virtual time after the faults all copies must be equal, and once more
 #: after the time has come to which the clock of the Source was ahead.
 _CONVERGENCE = 1_800.0
+#: How many seconds of that pass before it comes; more would repeat the same.
+_AHEAD = 120.0
 _PAUSES = (0.0, 0.0, 0.001, 0.01, 0.1, 1.0, 10.0)
 
 
 class Run:
-    """One seed: a world, what happens in it, and the checks."""
+    """One seed: a world, what happens in it, and the checks.
+
+    Attributes:
+        actions: What may happen, and how often.
+    """
+
+    actions: Actions = ACTIONS
 
     def __init__(self, seed: int) -> None:
         self.loop = loop = SimulatedLoop(seed)
@@ -56,38 +66,59 @@ class Run:
         random.seed(seed)  # for libraries
         self.network = network = Network(loop)
         self.links = Random(f"links {seed}")
-        self.world = world = make_world(loop.random, Random(f"world {seed}"))
+        self.world = world = self.make_world(seed)
         self.wire = loop.wire = wire.Wire(loop, world.lost, world.odd, self.note)
         #: What happened; always written, since addresses of objects may decide the order of sets.
         self.trace: list[str] = []
         network.buffer = world.buffer
         loop.disks_note_flushes = world.power
-        folder = Path()
         self.app = Application(FOLDER, loop.random, world)
+        self.sources: list[SourceMachine] = []
+        self.hubs: list[HubMachine] = []
+        self.destinations: list[DestinationMachine] = []
+        self.make_machines()
+        for each in self.hubs:
+            self.wire.hubs[f"ws{each.url[4:]}ws"] = each.name
+            self.wire.hubs[f"{each.url}websub"] = each.name
+        for destination in self.destinations:
+            destination.on_event = partial(self._happened, destination)
+        self.machines: list[Simulated] = [
+            *self.sources,
+            *self.other_machines(),
+            *self.hubs,
+            *self.destinations,
+        ]
+        for machine in self.machines:
+            self._give_disk(machine)
+        self.intruder = make_intruder(self)
+        self._copies = self.make_checks()
+        Wrong.found.clear()
+
+    def make_world(self, seed: int) -> World:
+        return make_world(self.loop.random, Random(f"world {seed}"))
+
+    def make_machines(self) -> None:
+        loop, network, world, folder = self.loop, self.network, self.world, Path()
         self.sources = [
             SourceMachine(loop, network, name, world, self.app) for name in ("source", "second")
         ]
         self.hubs = [HubMachine(loop, network, folder, n, world) for n in range(world.hubs)]
-        for each in self.hubs:
-            self.wire.hubs[f"ws{each.url[4:]}ws"] = each.name
-            self.wire.hubs[f"{each.url}websub"] = each.name
         self.destinations = [
             DestinationMachine(loop, network, folder, "near", "plain", world),
             DestinationMachine(loop, network, folder, "far", world.far, world),
         ]
-        for destination in self.destinations:
-            destination.on_event = partial(self._happened, destination)
-        self.machines: list[Simulated] = [*self.sources, *self.hubs, *self.destinations]
-        for machine in self.machines:
-            self._give_disk(machine)
-        self.intruder = make_intruder(self)
-        #: What a late Source leaves out is claimed wrongly, until a later poll finds it.
-        self._copies = [
-            CopyCheck(each, self.app.history, is_ordered=not world.rewritten)
-            for each in self.destinations
-            if not world.late
+
+    def other_machines(self) -> list[Simulated]:
+        return []
+
+    def make_checks(self) -> list[CopyCheck]:
+        if self.world.late:
+            # What a late Source leaves out is claimed wrongly, until a later poll finds it.
+            return []
+        is_ordered = not self.world.rewritten
+        return [
+            CopyCheck(each, self.app.history, is_ordered=is_ordered) for each in self.destinations
         ]
-        Wrong.found.clear()
 
     def note(self, text: str) -> None:
         self.trace.append(f"{self.loop.now:12.6f} {text}")
@@ -111,12 +142,15 @@ class Run:
                 if each.machine is not None:
                     each.kill()
             disk.begin_again()
-            if disk is self.sources[0].disk:
-                self.app.history.power_was_cut()
-            for destination in self.destinations:
-                destination.is_restoring |= destination.disk is disk
+            self.power_is_back(disk)
 
         self.loop.after_callback(begin_again)
+
+    def power_is_back(self, disk: SimulatedDisk) -> None:
+        if disk is self.sources[0].disk:
+            self.app.history.power_was_cut()
+        for destination in self.destinations:
+            destination.is_restoring |= destination.disk is disk
 
     def _happened(self, destination: DestinationMachine, event: object) -> None:
         self.note(f"{destination.name}: {event}")
@@ -152,49 +186,52 @@ class Run:
         If the clock of the Source was ahead, that may take until that time has come. A copy that is
         not equal until then must not count as level.
         """
-        last = self.loop.now + _CONVERGENCE
-        has_passed = False
-        while not self._is_equal():
-            if self.loop.now > last:
-                if has_passed or not self._pass_time_ahead():
-                    raise Wrong(
-                        f"I3: not equal {_CONVERGENCE} s after the faults: {self._describe()}"
-                    )
-                last = self.loop.now + _CONVERGENCE
-                has_passed = True
+        began, has_passed = self.loop.now, False
+        while not self.is_equal():
+            took = self.loop.now - began
+            if took > _AHEAD and not has_passed and self._pass_time_ahead():
+                began, has_passed = self.loop.now, True
+            elif took > _CONVERGENCE:
+                raise Wrong(f"I3: not equal {_CONVERGENCE} s after the faults: {self.describe()}")
             await asyncio.sleep(0.5)
             self.check()
         self.note("equal")
-        self.app.history.check_all_lists()
+        self.check_at_end()
         check_bounds(self.loop, Path())
+
+    def check_at_end(self) -> None:
+        self.app.history.check_all_lists()
+
+    def last_change(self) -> int:
+        """Return the latest datetime of a change (µs)."""
+        return self.app.history.last
 
     def _pass_time_ahead(self) -> bool:
         """Move all clocks past the date of the last change; return False if they are already.
 
         All machines are suspended meanwhile, so that it costs nothing.
         """
-        ahead = (self.app.history.last - to_microseconds(EPOCH)) / 1_000_000 - self.loop.now
+        ahead = (self.last_change() - to_microseconds(EPOCH)) / 1_000_000 - self.loop.now
         if ahead <= 0:
             return False
         self.note(f"the last change is dated {ahead:.0f} s ahead; that time passes")
         for destination in self.destinations:
-            if destination.is_level and not self._has_all(destination):
-                raise Wrong(f"I9: {destination.name} is level and not equal: {self._describe()}")
+            if destination.is_level and not self.has_all(destination):
+                raise Wrong(f"I9: {destination.name} is level and not equal: {self.describe()}")
         for machine in self.machines:
             machine.clock.set(ahead)
         return True
 
-    def _is_equal(self) -> bool:
+    def is_equal(self) -> bool:
         history = self.app.history
         if self.app.unrecorded or history.documented < history.last:
             return False
-        return all(each.is_level and self._has_all(each) for each in self.destinations)
+        return all(each.is_level and self.has_all(each) for each in self.destinations)
 
-    def _has_all(self, destination: DestinationMachine) -> bool:
-        history = self.app.history
-        return destination.content() == destination.selected(set_at(history.recorded, history.last))
+    def has_all(self, destination: DestinationMachine) -> bool:
+        return destination.content() == destination.selected(self.app.history.current_set)
 
-    def _describe(self) -> str:
+    def describe(self) -> str:
         found = [f"unrecorded {list(self.app.unrecorded)}"]
         for each in self.destinations:
             status = each.subscriber.status if each.subscriber else None
@@ -206,7 +243,7 @@ def run(seed: int) -> str | None:
     folder = f"seed-{seed}"
     os.mkdir(folder)
     os.chdir(folder)  # so that all paths are the same in each run
-    one = Run(seed)
+    one = _make_run(seed)
     asyncio.set_event_loop(one.loop)
     try:
         one.loop.run_until_complete(one.loop.create_task(one.play()))
@@ -250,7 +287,8 @@ def fork(seeds: Sequence[int], *, verbose: bool) -> int:
         if verbose:
             print("\n".join(_kept[-1].trace))
         if problem is not None:
-            print(f"python -m tests.harnesses.simulation.run -v {seed}  # fails: {problem}")
+            chosen = f"--world {_chosen} " if _chosen != _PLAIN else ""
+            print(f"python -m tests.harnesses.simulation.run -v {chosen}{seed}  # fails: {problem}")
         sys.stdout.flush()
     os._exit(failed)
 
@@ -282,9 +320,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("seeds", nargs="+", help="numbers, or ranges as 1-2000")
     parser.add_argument("-v", action="store_true", help="print what happens")
+    parser.add_argument("--world", choices=_WORLDS, default=_PLAIN, help="what else takes part")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     begin_again_without_chance()
+    global _chosen, _make_run
+    _chosen, _make_run = arguments.world, resolve_name(_WORLDS[arguments.world])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     logging.disable(logging.CRITICAL)
@@ -314,6 +355,17 @@ def main() -> None:
         os._exit(bool(failed))  # without the clean-up code of what was abandoned
 
 
+_MODULE = "tests.harnesses.simulation"
+_PLAIN = "plain"
+#: What runs the seeds of each kind of world.
+_WORLDS = {
+    _PLAIN: f"{_MODULE}.run:Run",
+    "relays": f"{_MODULE}.relays:RelayRun",
+    "gateways": f"{_MODULE}.gateways:GatewayRun",
+}
+#: The kind of world whose seeds are run.
+_chosen = _PLAIN
+_make_run: Callable[[int], Run]
 #: The runs of this process: the garbage collector would run clean-up code of killed machines.
 _kept: list[Run] = []
 #: The processes that run seeds.
@@ -337,4 +389,5 @@ def begin_again_without_chance() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    # The module by its name, by which those of the other worlds import it, too.
+    resolve_name(f"{_MODULE}.run:main")()

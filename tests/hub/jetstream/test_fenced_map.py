@@ -45,10 +45,11 @@ class Shards:
         self._epoch = 0
         self._stack = AsyncExitStack()
         self.deposed: list[int] = []
+        self.may_write = True
 
     async def take(self) -> OwnedShard:
         self._epoch = epoch = self._epoch + 1
-        rights = OwnerRights(epoch, lambda: True, lambda: self.deposed.append(epoch))
+        rights = OwnerRights(epoch, lambda: self.may_write, lambda: self.deposed.append(epoch))
         buckets = ShardBuckets(self.subscriptions, self.cursors, f"node {epoch}")
         shard = OwnedShard(buckets, "7", rights, lambda *_: None)
         self._stack.push_async_callback(shard.close)
@@ -103,6 +104,34 @@ async def subscribe(shard: OwnedShard, count: int) -> None:
 
 def positions(shard: OwnedShard) -> dict[str, int]:
     return {each.subscription.callback: each.subscription.position for each in shard.stored()}
+
+
+async def test_what_moves_while_the_lease_is_over_is_written_once_it_is_confirmed(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fenced_map, "DELAY", 0)
+    monkeypatch.setattr(fenced_map, "RETRY_DELAY", 0.01)
+    monkeypatch.setattr(fenced_map, "PART_BYTES", SMALL)
+    one = await shards.take()
+    await subscribe(one, 200)
+    await grown(one)
+    await one.flush()
+    before = await shards.revisions()
+    shards.may_write = False
+    for number in range(200):
+        one.note_trouble(id_of(number), b"trouble" * 9)  # so large that more records are needed
+        one.move(id_of(number), number + 1)
+    assert one._cursors._growing is not None
+    with pytest.raises(NotOwner):
+        await one._cursors._parts[0].stored.write()
+    found = await shards.revisions()
+    assert {key: found[key] for key in before} == before
+    shards.may_write = True
+    await grown(one)
+    await one.flush()
+    assert shards.deposed == []
+    again = await shards.take()
+    assert positions(again) == {URL % number: number + 1 for number in range(200)}
 
 
 async def grown(shard: OwnedShard) -> None:
