@@ -111,7 +111,7 @@ AREAS = [
     Area(
         "deliveries",
         "hub/rsnotify_hub",
-        ["websub/scheduler.py", "websub/sender.py", "websub/delivery.py", "websub/channel.py"],
+        ["websub/scheduler.py", "websub/sender.py", "websub/delivery.py"],
         [
             "tests/hub/test_deliveries.py",
             "tests/hub/test_deliveries_managed.py",
