@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import shutil
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -266,7 +266,11 @@ class OriginCopyCheck(CopyCheck):
         super().__init__(destination, self._of.history, is_ordered=True)
 
     def _differing(
-        self, recorded: Sequence[Recorded], found: dict[str, str], through: Any
+        self,
+        recorded: Sequence[Recorded],
+        found: dict[str, str],
+        through: Any,
+        unavailable: Collection[str],
     ) -> dict[str, str | None]:
         """Return the resources of a version before the last that was recorded through T."""
         since = to_microseconds(through)
@@ -274,7 +278,6 @@ class OriginCopyCheck(CopyCheck):
         ends = [changes[-1][0] for changes in histories if changes]
         if since > max([self._of.claimed, *ends]):
             raise Wrong(f"{self._destination.name} is synced through {through}, before any check")
-        unavailable = self._unavailable()
         wrong: dict[str, str | None] = {}
         for number in range(RESOURCES):
             uri = f"{self._of.origin.base}r/{number}"
