@@ -22,7 +22,10 @@ from rsnotify import __version__
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.offer import HubDocument
+from rsnotify.runtime.mqtt_broker import parse_broker
 from rsnotify.runtime.reasons import Repetitions
+from rsnotify.runtime.settings import convert_settings
+from rsnotify.runtime.transports import place_of, transport_of
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.access.authorization import Authorizer, grants_of
 from rsnotify_hub.access.limits import RateLimits, TopicQuota
@@ -33,9 +36,8 @@ from rsnotify_hub.admin.reports import Reports, TopicRates
 from rsnotify_hub.admin.schemas import DiskInfo
 from rsnotify_hub.admin.service import AdminService
 from rsnotify_hub.admin.views import HubReadings, lag_seconds
-from rsnotify_hub.bridges import brokers_of, make_bridges
-from rsnotify_hub.bridging import BridgeParts
-from rsnotify_hub.change_memory import HubChangeMemory
+from rsnotify_hub.bridging import Bridge, BridgeParts, Bridges, HubTransport
+from rsnotify_hub.change_memory import Brokers, HubChangeMemory
 from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.events import EventsHandler
 from rsnotify_hub.filtering import FilterCache
@@ -45,6 +47,7 @@ from rsnotify_hub.live.connections import LiveConnections
 from rsnotify_hub.live.subscribers import LiveChannel, Replays, SelectionGroups
 from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
 from rsnotify_hub.metrics import Metrics
+from rsnotify_hub.mqtt.mqtt_bridge import MqttBridge
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import Store
@@ -167,7 +170,7 @@ class HubService:
             retry_seconds=websub.retry_seconds,
             max_selections=websocket.max_selections,
         )
-        self._bridges = make_bridges(configuration, parts)
+        self._bridges = _make_bridges(configuration, parts)
         channels += self._bridges.all
         self._channels = channels
         self._verification = IntentVerification(
@@ -190,7 +193,7 @@ class HubService:
             xmpp=configuration.xmpp.url,
         )
         self.change_memory = HubChangeMemory(
-            self._topics, public_url + "topics", brokers_of(configuration)
+            self._topics, public_url + "topics", _brokers_of(configuration)
         )
         self._connections = LiveConnections(
             limits, self.statistics, websocket, public_url=public_url, clock=clock
@@ -374,3 +377,23 @@ async def open_hub(
         scheduler.start()
         stack.callback(scheduler.shutdown, wait=False)
         yield hub
+
+
+def _make_bridges(configuration: HubConfiguration, parts: BridgeParts) -> Bridges:
+    found: list[Bridge] = []
+    if configuration.mqtt.url is not None:
+        found.append(MqttBridge(configuration.mqtt, parts))
+    for scheme, table in configuration.transport_tables:
+        transport: HubTransport = transport_of(scheme)
+        settings = convert_settings(table, transport.settings)
+        found.append(transport.bridge(settings, parts))
+    return Bridges(found)
+
+
+def _brokers_of(configuration: HubConfiguration) -> Brokers:
+    """Return where the hub also publishes, as Destinations reach it."""
+    mqtt, xmpp = configuration.mqtt.public_url or configuration.mqtt.url, configuration.xmpp.url
+    return Brokers(
+        mqtt=None if mqtt is None else parse_broker(mqtt),
+        xmpp=None if xmpp is None else place_of(xmpp),
+    )
