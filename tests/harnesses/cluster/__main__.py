@@ -19,7 +19,7 @@ and a Destination are opened by the earlier revision, by this one, and again by 
 which may refuse them with a sentence.
 
 With `--scenario wiped` all that NATS has is deleted, while the hubs run and while they do not; with
-`--scenario foreign` another program has streams of the same names.
+`--scenario foreign` another program has streams of the same names, or another hub uses them.
 """
 
 from __future__ import annotations
