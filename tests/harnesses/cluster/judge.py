@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -51,7 +50,7 @@ class Logs:
         for line in lines.decode(errors="replace").splitlines():
             if match := _LINE.match(line):
                 yield f"{match[1]} {_VARIABLE.sub('…', match[2])}"[:300]
-            elif line.startswith("Traceback"):
+            elif "Traceback" in line:
                 self.tracebacks += 1
 
 
@@ -67,7 +66,6 @@ class Judge:
         self._deployment = deployment
         self._ledger = ledger
         self._receivers = receivers
-        self._began = time.monotonic()
         self.faults: list[Happened] = []
         self.broken: list[str] = []
         self.answers = True
