@@ -28,7 +28,6 @@ class Happened(Struct):
         ended: When all that it stopped ran again.
         lost: When the NATS servers lost their majority, if they did.
         elected: When their stream had a leader again after that.
-        is_graceful: Whether everything was ended in order.
     """
 
     kind: str
@@ -37,7 +36,6 @@ class Happened(Struct):
     ended: float = 0.0
     lost: float | None = None
     elected: float | None = None
-    is_graceful: bool = False
 
 
 class Faults:
@@ -55,31 +53,17 @@ class Faults:
         self._old = old
         self._deck: list[str] = []
         self._starting: dict[str, asyncio.Task[None]] = {}
-        self.kinds: Mapping[str, Callable[[Happened], Awaitable[None]]] = {
-            "kill a hub": self._kill_hub,
-            "kill two hubs": self._kill_hubs,
-            "suspend a hub": self._suspend_hub,
-            "kill a NATS server": self._kill_server,
-            "suspend a NATS server": self._suspend_server,
-            "suspend the leader": self._suspend_leader,
-            "kill a majority": self._kill_majority,
-            "suspend a majority": self._suspend_majority,
-            "restart the hubs": self._restart_hubs,
-            "restart the NATS servers": self._restart_servers,
-            **({"wrong clock": self._wrong_clock} if CLOCKS else {}),
-            "old store": self._old_store,
-        }
 
     def draw(self) -> str:
         """Return the next kind: each once, in random order, before one comes again."""
         if not self._deck:
-            self._deck = sorted(self.kinds)
+            self._deck = sorted(KINDS)
             self._random.shuffle(self._deck)
         return self._deck.pop()
 
     async def happen(self, kind: str) -> Happened:
         fault = Happened(kind, kind, time.monotonic())
-        await self.kinds[kind](fault)
+        await KINDS[kind](self, fault)
         fault.ended = fault.ended or time.monotonic()
         return fault
 
@@ -94,7 +78,7 @@ class Faults:
 
     async def restart_hub(self, name: str, what: str) -> Happened:
         """Restart a hub in order, and wait until all shards have owners."""
-        fault = Happened("restart the hubs", what, time.monotonic(), is_graceful=True)
+        fault = Happened("restart the hubs", what, time.monotonic())
         await self._of.end_hub(name, 0.0, SIGTERM)
         await self._of.until_shared()
         fault.ended = time.monotonic()
@@ -116,7 +100,6 @@ class Faults:
         await self._of.suspend_hub(name, seconds)
 
     async def _restart_hubs(self, fault: Happened) -> None:
-        fault.is_graceful = True
         names = self._random.sample(NODES, len(NODES))
         self._say(fault, f"restart {', '.join(names)} in order")
         for name in names:
@@ -158,7 +141,6 @@ class Faults:
         await self._of.until_healthy(name)
 
     async def _restart_servers(self, fault: Happened) -> None:
-        fault.is_graceful = True
         names = self._random.sample(SERVERS, len(SERVERS))
         self._say(fault, f"restart {', '.join(names)} in order")
         for name in names:
@@ -211,3 +193,20 @@ class Faults:
         await asyncio.to_thread(self._of.restore_store, name)
         self._of.servers[name].start()
         await self._of.until_healthy(name)
+
+
+#: All kinds of faults.
+KINDS: Mapping[str, Callable[[Faults, Happened], Awaitable[None]]] = {
+    "kill a hub": Faults._kill_hub,
+    "kill two hubs": Faults._kill_hubs,
+    "suspend a hub": Faults._suspend_hub,
+    "kill a NATS server": Faults._kill_server,
+    "suspend a NATS server": Faults._suspend_server,
+    "suspend the leader": Faults._suspend_leader,
+    "kill a majority": Faults._kill_majority,
+    "suspend a majority": Faults._suspend_majority,
+    "restart the hubs": Faults._restart_hubs,
+    "restart the NATS servers": Faults._restart_servers,
+    **({"wrong clock": Faults._wrong_clock} if CLOCKS else {}),
+    "old store": Faults._old_store,
+}

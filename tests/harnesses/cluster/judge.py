@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -51,7 +50,7 @@ class Logs:
         for line in lines.decode(errors="replace").splitlines():
             if match := _LINE.match(line):
                 yield f"{match[1]} {_VARIABLE.sub('…', match[2])}"[:300]
-            elif line.startswith("Traceback"):
+            elif "Traceback" in line:
                 self.tracebacks += 1
 
 
@@ -67,7 +66,6 @@ class Judge:
         self._deployment = deployment
         self._ledger = ledger
         self._receivers = receivers
-        self._began = time.monotonic()
         self.faults: list[Happened] = []
         self.broken: list[str] = []
         self.answers = True
@@ -130,14 +128,14 @@ class Judge:
         every = [part for name in NODES for part in self._deployment.parts[name].ended]
         self.broken += [each for each in every if "cannot connect to NATS" not in each]
 
-    def without_majority(self, fault: Happened) -> list[Attempt]:
-        """Return the publications that were answered, or should have been, without a majority."""
+    def without_leader(self, fault: Happened) -> list[Attempt]:
+        """Return the publications that began after the majority was lost and before an election."""
         assert fault.lost is not None
-        end = fault.ended - ANSWER_SECONDS - _BUSY
+        assert fault.elected is not None
         return [
             each
             for each in self._ledger.attempts
-            if fault.lost <= each.began <= end and not self._was_down(each)
+            if fault.lost <= each.began <= fault.elected and not self._was_down(each)
         ]
 
     def _was_down(self, attempt: Attempt) -> bool:
@@ -147,19 +145,20 @@ class Judge:
         )
 
     def _wrong_answers(self, fault: Happened) -> Iterator[str]:
-        for each in self.without_majority(fault):
-            if each.status != 503 or not each.retry_after:
-                answer = each.status or each.trouble
-                yield f"{fault.what}: answered {answer}, Retry-After {each.retry_after}"
-            elif each.seconds > ANSWER_SECONDS + _BUSY:
-                yield f"{fault.what}: answered after {each.seconds:.1f} s"
+        for each in self.without_leader(fault):
+            is_stored = each.status == 202 and each.began + each.seconds >= fault.ended
+            if not is_stored and (each.status != 503 or not each.retry_after):
+                answer = f"{each.status or each.trouble}, Retry-After {each.retry_after}"
+                yield f"{fault.what}: answered {answer}"
+            if each.seconds > ANSWER_SECONDS + _BUSY:
+                yield f"{fault.what}: answered {each.status} after {each.seconds:.1f} s"
 
     def returns(self, limit: float) -> Iterator[str]:
         """Yield when publishing worked after each majority returned; note those beyond a limit."""
         for fault in self.faults:
             if fault.lost is None or fault.elected is None:
                 continue
-            slowest = max((each.seconds for each in self.without_majority(fault)), default=0.0)
+            slowest = max((each.seconds for each in self.without_leader(fault)), default=0.0)
             firsts = [
                 min(
                     each.began + each.seconds
@@ -172,7 +171,7 @@ class Judge:
             if returned > limit:
                 self.broken.append(f"{fault.what}: published {returned:.1f} s after the election")
             yield (
-                f"{fault.what}: {len(self.without_majority(fault))} publications answered within "
+                f"{fault.what}: {len(self.without_leader(fault))} publications answered within "
                 f"{slowest:.2f} s; a leader {fault.elected - fault.ended:.1f} s after its end; "
                 f"202 {min(firsts) - fault.elected:+.1f} to {returned:+.1f} s after the election"
             )

@@ -32,7 +32,7 @@ _LOST = (aiohttp.ClientError, OSError, TimeoutError)
 _BEGINS, _ALIVE = 5.0, 3.0
 #: Seconds without an event after which an event stream is opened elsewhere.
 _SILENT = 8.0
-#: What subscribers over each transport connect to again after a loss.
+#: Seconds until a subscriber connects again.
 _PAUSE = 0.1
 _SECRET = "the secret of a subscription"
 
@@ -85,7 +85,7 @@ class Receiver:
 
 
 class _Stream(Receiver):
-    """A subscriber of one topic over a connection, if that is lost to the next node."""
+    """A subscriber of one topic, which connects to the next node when a connection is lost."""
 
     def __init__(self, name: str, transport: str, ledger: Ledger, topic: str) -> None:
         super().__init__(name, transport, ledger, [topic])

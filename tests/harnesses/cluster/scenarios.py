@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 
@@ -17,7 +19,8 @@ from tests.hub.helpers import Client, fragment
 from tests.nats_servers import running_nats
 
 TOPIC = "https://source.example/wiped/channel.xml"
-#: Seconds in which a hub has to refuse its store.
+_PUBLISHERS = '[{"token": "a-token-that-is-long-enough-for-it", "topics": ["https://a.example/"]}]'
+#: Seconds in which a hub has to refuse its store, or to warn.
 _REFUSES = 30
 
 
@@ -117,7 +120,39 @@ async def foreign(root: Path) -> list[str]:
                     await streams.delete_stream(each.config.name)
         finally:
             await client.close()
+        print("two hubs with the same prefix", flush=True)
+        broken += await _two_hubs(root, servers.url)
     return broken
+
+
+async def _two_hubs(root: Path, url: str) -> list[str]:
+    """Start two hubs with different public URLs: one of them must warn of the other."""
+    urls = ["https://a.example/", "https://b.example/"]
+    logs = [root / f"{number}.log" for number in range(len(urls))]
+    environment = {"RSNOTIFY_HUB_PUBLISHERS": _PUBLISHERS, "RSNOTIFY_HUB_STORE": url}
+    async with AsyncExitStack() as stack:
+        for own, path in zip(urls, logs, strict=True):
+            with path.open("wb") as log:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", "rsnotify", "hub", "--port", "0"),
+                    *("--public-url", own),
+                    env={**os.environ, **environment},
+                    stdout=subprocess.DEVNULL,
+                    stderr=log,
+                )
+            stack.push_async_callback(process.wait)
+            stack.callback(process.terminate)
+
+        def warning() -> str | None:
+            lines = [line for path in logs for line in path.read_text().splitlines()]
+            return next((each for each in lines if all(one in each for one in urls)), None)
+
+        for _ in range(_REFUSES * 10):
+            if (found := warning()) is not None:
+                print(f"  {found}", flush=True)
+                return []
+            await asyncio.sleep(0.1)
+    return ["no hub warns of the other hub with the same prefix"]
 
 
 async def _refusal(url: str) -> str:
