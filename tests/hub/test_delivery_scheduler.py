@@ -158,6 +158,27 @@ async def test_running_requests_may_end_when_the_scheduler_closes():
     assert ended == ["a"]
 
 
+async def test_only_a_request_that_has_run_for_long_makes_room_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    now = 1000.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    requests = Requests(Capacity(2, 2), Capacity(1, 0), quick_seconds=0.25)
+    requests.submit("hangs", "a", hangs=True)
+    cancelled = requests.submit("cancelled", "b", hangs=True)
+    requests.submit("later", "c", hangs=True)
+    requests.submit("good", "d", hangs=False)
+    await asyncio.sleep(0)  # two begin
+    now += 0.125
+    requests.scheduler.cancel(cancelled)
+    for _ in range(10):
+        await asyncio.sleep(0)  # "later" begins
+    now += 0.125
+    assert await requests.answer("good") == OK
+    assert requests.answers == {"hangs": TIMED_OUT, "good": OK}
+    await requests.scheduler.close(0)
+
+
 async def test_each_request_without_a_task_ends_when_its_own_time_is_up(
     monkeypatch: pytest.MonkeyPatch,
 ):

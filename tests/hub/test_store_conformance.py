@@ -561,3 +561,4 @@ async def test_a_store_owns_the_callbacks_that_are_assigned(open_store: OpenStor
     async with open_store() as (store, _):
         assert store.owns("one.example:443")
         assert store.owns("two.example:8443")
+        assert store.owns_bridge()

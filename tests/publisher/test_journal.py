@@ -201,6 +201,7 @@ def test_changes_are_applied_through_an_instant_and_a_digest_needs_all(
         asyncio.run(recorder.arun(lambda _: 1 / 0))
     recorder.close()
     executor.shutdown()
+    assert recorder.counters.changes == len(changes)
     assert through <= some.applied < some.last_change
     assert some.digest is None
     total = SetSum()
