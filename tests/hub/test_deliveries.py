@@ -44,6 +44,7 @@ async def test_a_failure_says_what_the_callback_answered(
     failure = delivery.last_failure
     assert (failure.at, failure.status, failure.reason) == (clock.now, 500, "answers 500")
     assert failure.excerpt == b"x" * 512
+    assert 0 <= failure.seconds <= asyncio.get_running_loop().time()
     assert list(deliveries.channel.recent_failures) == [(delivery, failure)]
     assert deliveries.statistics.retries == 1
     assert deliveries.statistics.deliveries == {

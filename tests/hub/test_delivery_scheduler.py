@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from unittest.mock import Mock
+from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from rsnotify.sync.retry import Retry
 from rsnotify_hub.websub.callback_requests import Answer
-from rsnotify_hub.websub.scheduler import Capacity, DeliveryScheduler, DeliverySlot
+from rsnotify_hub.websub.scheduler import (
+    Capacity,
+    DeliveryScheduler,
+    DeliverySlot,
+    IntentRequests,
+)
 from tests.waiting import PATIENCE, until
 
 OK = Answer(204, "answers 204")
@@ -156,6 +163,24 @@ async def test_running_requests_may_end_when_the_scheduler_closes():
     authorizer.set()
     await closing
     assert ended == ["a"]
+
+
+async def test_only_the_first_attempt_to_verify_uses_the_quick_queue(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    submit, slow = DeliveryScheduler.submit, []
+
+    def noted(*args: Any, **options: Any) -> DeliverySlot:
+        slow.append(options["slow"])
+        return submit(*args, **options)
+
+    monkeypatch.setattr(DeliveryScheduler, "submit", noted)
+    unreachable = Answer(None, "cannot be reached", reached=False)
+    requests = Mock(get=AsyncMock(return_value=unreachable))
+    intents = IntentRequests(requests, Retry(0.001), 1000)
+    assert await intents.get("http://a.example/", limit=0) == unreachable
+    assert slow == [False, True, True]
+    await intents.close()
 
 
 async def test_only_a_request_that_has_run_for_long_makes_room_for_others(

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify.format.hashes import SetSum
-from rsnotify.format.model import ChangeType, Link, Rel, Resource
+from rsnotify.format.model import INLINE_LIMIT, ChangeType, Link, Rel, Resource
 from rsnotify.format.uris import normalize
 from rsnotify_publisher import FinishedDocument, Record
 from rsnotify_publisher.journal import Journal, RecordedChanges, Recorder, system_clock
@@ -243,6 +243,17 @@ def test_nothing_of_a_failed_transaction_stays(journal: Journal):
     assert journal.is_empty()
 
 
+def test_small_contents_are_passed_on_with_the_changes(journal: Journal):
+    sizes = {"none": 0, "most": INLINE_LIMIT, "more": INLINE_LIMIT + 1}
+    records = [replace(update(name), content=b"x" * size) for name, size in sizes.items()]
+    (before,) = record(journal, "before")
+    with journal.transaction():
+        changes = journal.record([*records, update("unknown")])
+    begin, end = to_microseconds(before.datetime), to_microseconds(changes[-1].datetime)
+    contents = {BASE + name: b"x" * sizes[name] for name in ("none", "most")}
+    assert journal.recorded == [RecordedChanges(begin, end, changes, contents)]
+
+
 def test_recorded_changes_are_joined_and_divided_with_their_contents():
     changes = [
         Resource(f"{BASE}{n}", change=ChangeType.UPDATED, datetime=from_microseconds(n))
@@ -318,8 +329,10 @@ def test_a_change_is_kept_until_it_is_closed_and_every_hub_has_it(journal: Journ
         journal.move_cursor(hubs[0], 2_000_000)
         journal.move_cursor(hubs[1], 4_000_000)
     assert journal.prunable(hubs) is None
+    assert journal.is_unclosed()
     with journal.transaction():
         journal.close_list(closed(origin, 3_000_000))
+    assert not journal.is_unclosed()
     assert journal.prunable(hubs) == 2_000_000
     assert journal.prunable(hubs[1:]) == 3_000_000
 
@@ -496,6 +509,7 @@ def test_a_journal_of_each_version_is_migrated(tmp_path: Path, clock: Clock, ver
         with journal.transaction():
             journal.set_position("reader", "1")
             journal.record([update("%62")])
+        assert (journal.position("reader"), journal.position("other")) == ("1", None)
         assert [each.uri for each in journal.resources()] == [BASE + "%62", BASE + "a"]
 
 
