@@ -170,6 +170,12 @@ async def test_the_wait_after_a_failure_doubles_and_may_be_longer_if_the_callbac
     assert least <= wait <= most
     late = DeliveryAttempt(START + timedelta(hours=1), 500, "answers 500")
     assert handling.record(delivery, late, retry_after) is None, "it has failed for an hour"
+    delivery.resume_trying(late.at)
+    assert delivery.has_failed_for(0, late.at)
+    assert not delivery.has_failed_for(1, late.at)
+    delivery.record_success()
+    delivery.resume_trying(late.at)
+    assert not delivery.has_failed_for(0, late.at)
 
 
 async def test_a_log_that_cannot_be_read_is_no_failure_of_the_callback(

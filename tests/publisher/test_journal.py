@@ -428,6 +428,48 @@ def test_the_set_is_read_in_pages_and_not_held_up(journal: Journal, tmp_path: Pa
     assert seen == [BASE + name for name in [*names, "99998", "99999"]]
 
 
+def test_a_set_is_read_completely_whatever_the_size_of_a_page(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("rsnotify_publisher.journal.journal._PAGE", 2)
+    uris = ["HTTP://source.example/data/a", *(BASE + name for name in ("b", "c", "d/1", "d/2"))]
+    with journal.transaction():
+        assert journal.load(Record(Resource(uri), uri[-1]) for uri in uris) == len(uris)
+    every = [(uri, uri[-1]) for uri in uris]
+    assert [*journal.select(lambda uri, validator: True)] == every
+    assert [*journal.select(lambda uri, validator: validator in ("a", "1"))] == every[::3]
+    assert [resource.uri for resource in journal.resources()] == uris
+    assert journal.validators() == dict(every)
+    assert journal.validators(BASE + "d/") == dict(every[3:])
+    assert journal.resource(BASE + "x") is None
+
+
+def test_notices_are_kept_in_order_up_to_a_bound(
+    journal: Journal, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("rsnotify_publisher.journal.journal.KEPT", 3)
+    begin = clock.now
+    documents = [Resource(BASE + name, change=ChangeType.UPDATED) for name in "abcde"]
+    dated = [
+        replace(each, datetime=from_microseconds(begin + number))
+        for number, each in enumerate(documents, 1)
+    ]
+    assert (journal.first_notice(), journal.last_notice(), journal.notices(0)) == (begin, begin, [])
+    with journal.transaction():
+        journal.add_notices(documents[:2])
+        journal.add_notice_hub("http://hub.example/")
+    assert (journal.notices(0), journal.notices(0, 1)) == (dated[:2], dated[:1])
+    assert journal.notices(begin + 1) == dated[1:2]
+    assert [journal.last_notice_at(begin + n) for n in (-1, 1, 9)] == [begin, begin + 1, begin + 2]
+    with journal.transaction():
+        journal.add_notices(documents[2:])
+        journal.add_notice_hub("http://hub.example/")
+        assert journal.notice_cursor("http://hub.example/") == begin + 2
+        journal.move_notice_cursor("http://hub.example/", begin + 4)
+    assert journal.notice_cursor("http://hub.example/") == begin + 4
+    assert (journal.notices(0), journal.first_notice()) == (dated[2:], begin + 2)
+
+
 def test_a_set_that_the_source_returns_is_not_kept(journal: Journal):
     record(journal, "a")
     with journal.transaction():
