@@ -44,6 +44,7 @@ async def test_a_failure_says_what_the_callback_answered(
     failure = delivery.last_failure
     assert (failure.at, failure.status, failure.reason) == (clock.now, 500, "answers 500")
     assert failure.excerpt == b"x" * 512
+    assert 0 <= failure.seconds <= asyncio.get_running_loop().time()
     assert list(deliveries.channel.recent_failures) == [(delivery, failure)]
     assert deliveries.statistics.retries == 1
     assert deliveries.statistics.deliveries == {
@@ -169,6 +170,12 @@ async def test_the_wait_after_a_failure_doubles_and_may_be_longer_if_the_callbac
     assert least <= wait <= most
     late = DeliveryAttempt(START + timedelta(hours=1), 500, "answers 500")
     assert handling.record(delivery, late, retry_after) is None, "it has failed for an hour"
+    delivery.resume_trying(late.at)
+    assert delivery.has_failed_for(0, late.at)
+    assert not delivery.has_failed_for(1, late.at)
+    delivery.record_success()
+    delivery.resume_trying(late.at)
+    assert not delivery.has_failed_for(0, late.at)
 
 
 async def test_a_log_that_cannot_be_read_is_no_failure_of_the_callback(

@@ -36,6 +36,8 @@ async def test_a_failing_subscription_keeps_its_state_over_a_restart(
         after = found(deliveries, before)
         assert (after.state, after.failures) == (DeliveryState.RETRYING, 1)
         assert after.last_failure == before.last_failure
+        assert after.has_failed_for(60, clock.now)
+        assert not after.has_failed_for(61, clock.now)
         assert lag_seconds(after, clock.now) == 60
         assert after.retry_at is not None, (
             "an attempt was made at once, although the last failed a minute ago"
@@ -61,6 +63,8 @@ async def test_a_delivery_that_was_given_up_stays_so_over_a_restart_until_an_upd
         await deliveries.publish(2)
         await deliveries.until(lambda: after.behind_since is None)
         assert after.state is DeliveryState.ACTIVE
+    async with opened_channel(tmp_path, clock) as deliveries:
+        assert await stored_troubles(deliveries.store) == []
 
 
 async def test_a_failure_before_a_success_is_forgotten(

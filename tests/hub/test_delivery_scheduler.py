@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from unittest.mock import Mock
+from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from rsnotify.sync.retry import Retry
 from rsnotify_hub.websub.callback_requests import Answer
-from rsnotify_hub.websub.scheduler import Capacity, DeliveryScheduler, DeliverySlot
+from rsnotify_hub.websub.scheduler import (
+    Capacity,
+    DeliveryScheduler,
+    DeliverySlot,
+    IntentRequests,
+)
 from tests.waiting import PATIENCE, until
 
 OK = Answer(204, "answers 204")
@@ -156,6 +163,45 @@ async def test_running_requests_may_end_when_the_scheduler_closes():
     authorizer.set()
     await closing
     assert ended == ["a"]
+
+
+async def test_only_the_first_attempt_to_verify_uses_the_quick_queue(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    submit, slow = DeliveryScheduler.submit, []
+
+    def noted(*args: Any, **options: Any) -> DeliverySlot:
+        slow.append(options["slow"])
+        return submit(*args, **options)
+
+    monkeypatch.setattr(DeliveryScheduler, "submit", noted)
+    unreachable = Answer(None, "cannot be reached", reached=False)
+    requests = Mock(get=AsyncMock(return_value=unreachable))
+    intents = IntentRequests(requests, Retry(0.001), 1000)
+    assert await intents.get("http://a.example/", limit=0) == unreachable
+    assert slow == [False, True, True]
+    await intents.close()
+
+
+async def test_only_a_request_that_has_run_for_long_makes_room_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    now = 1000.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    requests = Requests(Capacity(2, 2), Capacity(1, 0), quick_seconds=0.25)
+    requests.submit("hangs", "a", hangs=True)
+    cancelled = requests.submit("cancelled", "b", hangs=True)
+    requests.submit("later", "c", hangs=True)
+    requests.submit("good", "d", hangs=False)
+    await asyncio.sleep(0)  # two begin
+    now += 0.125
+    requests.scheduler.cancel(cancelled)
+    for _ in range(10):
+        await asyncio.sleep(0)  # "later" begins
+    now += 0.125
+    assert await requests.answer("good") == OK
+    assert requests.answers == {"hangs": TIMED_OUT, "good": OK}
+    await requests.scheduler.close(0)
 
 
 async def test_each_request_without_a_task_ends_when_its_own_time_is_up(

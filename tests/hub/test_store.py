@@ -212,6 +212,21 @@ async def test_what_is_still_to_be_delivered_is_not_read(tmp_path: Path, clock: 
         assert await kept(late) == [made(0, 1), made(1, 2)]
 
 
+async def test_all_pages_of_what_another_has_appended_are_delivered(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("rsnotify_hub.store.sqlite_log._PAGE_ROWS", 1)
+    parts = [made(n, n + 1) for n in range(4)]
+    async with opened(tmp_path, clock) as store:
+        listener, topics, other = Listener(), TopicLogs(store), TopicLogs(store)
+        await topics.start((listener,))
+        await other.start(())  # the store reports to this one
+        await publish(other, *parts[:3])
+        await store.start(topics)
+        await publish(topics, parts[3])
+    assert listener.fragments == parts
+
+
 async def test_a_log_may_be_deleted_twice_at_once(topics: TopicLogs):
     await topics.publish(TOPIC, made(0, 1))
     await asyncio.gather(topics.delete(TOPIC), topics.delete(TOPIC))

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify.format.hashes import SetSum
-from rsnotify.format.model import ChangeType, Link, Rel, Resource
+from rsnotify.format.model import INLINE_LIMIT, ChangeType, Link, Rel, Resource
 from rsnotify.format.uris import normalize
 from rsnotify_publisher import FinishedDocument, Record
 from rsnotify_publisher.journal import Journal, RecordedChanges, Recorder, system_clock
@@ -189,7 +189,11 @@ def test_changes_are_applied_through_an_instant_and_a_digest_needs_all(
     path = tmp_path / "new/journal.sqlite3"
     recorder = Recorder(partial(Journal, path, BASE), lambda _: None, executor)
     recorder.start()
-    changes = recorder.run(lambda journal: journal.record(update(str(n)) for n in range(2_100)))
+    digest = "sha-256:" + "1" * 64
+    records = [
+        Record(Resource(f"{BASE}{n}", change=ChangeType.UPDATED, hash=digest)) for n in range(2_100)
+    ]
+    changes = recorder.run(lambda journal: journal.record(records))
     through = recorder.run(Journal.state).last_change - 1_500
     if awaited:
         asyncio.run(recorder.aapply_changes(through))
@@ -201,11 +205,12 @@ def test_changes_are_applied_through_an_instant_and_a_digest_needs_all(
         asyncio.run(recorder.arun(lambda _: 1 / 0))
     recorder.close()
     executor.shutdown()
+    assert recorder.counters.changes == len(changes)
     assert through <= some.applied < some.last_change
     assert some.digest is None
     total = SetSum()
-    total.add((change.uri, None) for change in changes)
-    assert every.digest == total.digest()
+    total.add((change.uri, digest) for change in changes)
+    assert every.digest == total.digest() is not None
 
 
 def test_the_clock_counts_microseconds():
@@ -240,6 +245,17 @@ def test_nothing_of_a_failed_transaction_stays(journal: Journal):
     with pytest.raises(ZeroDivisionError):
         fail_halfway()
     assert journal.is_empty()
+
+
+def test_small_contents_are_passed_on_with_the_changes(journal: Journal):
+    sizes = {"none": 0, "most": INLINE_LIMIT, "more": INLINE_LIMIT + 1}
+    records = [replace(update(name), content=b"x" * size) for name, size in sizes.items()]
+    (before,) = record(journal, "before")
+    with journal.transaction():
+        changes = journal.record([*records, update("unknown")])
+    begin, end = to_microseconds(before.datetime), to_microseconds(changes[-1].datetime)
+    contents = {BASE + name: b"x" * sizes[name] for name in ("none", "most")}
+    assert journal.recorded == [RecordedChanges(begin, end, changes, contents)]
 
 
 def test_recorded_changes_are_joined_and_divided_with_their_contents():
@@ -317,8 +333,10 @@ def test_a_change_is_kept_until_it_is_closed_and_every_hub_has_it(journal: Journ
         journal.move_cursor(hubs[0], 2_000_000)
         journal.move_cursor(hubs[1], 4_000_000)
     assert journal.prunable(hubs) is None
+    assert journal.is_unclosed()
     with journal.transaction():
         journal.close_list(closed(origin, 3_000_000))
+    assert not journal.is_unclosed()
     assert journal.prunable(hubs) == 2_000_000
     assert journal.prunable(hubs[1:]) == 3_000_000
 
@@ -414,6 +432,48 @@ def test_the_set_is_read_in_pages_and_not_held_up(journal: Journal, tmp_path: Pa
     assert seen == [BASE + name for name in [*names, "99998", "99999"]]
 
 
+def test_a_set_is_read_completely_whatever_the_size_of_a_page(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("rsnotify_publisher.journal.journal._PAGE", 2)
+    uris = ["HTTP://source.example/data/a", *(BASE + name for name in ("b", "c", "d/1", "d/2"))]
+    with journal.transaction():
+        assert journal.load(Record(Resource(uri), uri[-1]) for uri in uris) == len(uris)
+    every = [(uri, uri[-1]) for uri in uris]
+    assert [*journal.select(lambda uri, validator: True)] == every
+    assert [*journal.select(lambda uri, validator: validator in ("a", "1"))] == every[::3]
+    assert [resource.uri for resource in journal.resources()] == uris
+    assert journal.validators() == dict(every)
+    assert journal.validators(BASE + "d/") == dict(every[3:])
+    assert journal.resource(BASE + "x") is None
+
+
+def test_notices_are_kept_in_order_up_to_a_bound(
+    journal: Journal, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("rsnotify_publisher.journal.journal.KEPT", 3)
+    begin = clock.now
+    documents = [Resource(BASE + name, change=ChangeType.UPDATED) for name in "abcde"]
+    dated = [
+        replace(each, datetime=from_microseconds(begin + number))
+        for number, each in enumerate(documents, 1)
+    ]
+    assert (journal.first_notice(), journal.last_notice(), journal.notices(0)) == (begin, begin, [])
+    with journal.transaction():
+        journal.add_notices(documents[:2])
+        journal.add_notice_hub("http://hub.example/")
+    assert (journal.notices(0), journal.notices(0, 1)) == (dated[:2], dated[:1])
+    assert journal.notices(begin + 1) == dated[1:2]
+    assert [journal.last_notice_at(begin + n) for n in (-1, 1, 9)] == [begin, begin + 1, begin + 2]
+    with journal.transaction():
+        journal.add_notices(documents[2:])
+        journal.add_notice_hub("http://hub.example/")
+        assert journal.notice_cursor("http://hub.example/") == begin + 2
+        journal.move_notice_cursor("http://hub.example/", begin + 4)
+    assert journal.notice_cursor("http://hub.example/") == begin + 4
+    assert (journal.notices(0), journal.first_notice()) == (dated[2:], begin + 2)
+
+
 def test_a_set_that_the_source_returns_is_not_kept(journal: Journal):
     record(journal, "a")
     with journal.transaction():
@@ -495,6 +555,7 @@ def test_a_journal_of_each_version_is_migrated(tmp_path: Path, clock: Clock, ver
         with journal.transaction():
             journal.set_position("reader", "1")
             journal.record([update("%62")])
+        assert (journal.position("reader"), journal.position("other")) == ("1", None)
         assert [each.uri for each in journal.resources()] == [BASE + "%62", BASE + "a"]
 
 

@@ -323,8 +323,8 @@ class Journal:
             self._db.execute("UPDATE state SET tracked = FALSE, sum = NULL")
 
     def is_empty(self) -> bool:
-        query = " OR ".join(f"EXISTS (SELECT 1 FROM {table})" for table in ("changes", "resources"))
-        return self.is_unclosed() and not self._value(f"SELECT {query}")
+        query = "SELECT EXISTS (SELECT 1 FROM changes) OR EXISTS (SELECT 1 FROM resources)"
+        return self.is_unclosed() and not self._value(query)
 
     def is_unclosed(self) -> bool:
         """Whether it has no closed Change List: then it begins where it was made, or loaded."""
