@@ -62,6 +62,9 @@ class ShardWork(Protocol):
     def begin(self, shard: str) -> None:
         """Begin the work on a shard that was loaded."""
 
+    def resume(self, shard: str) -> None:
+        """Continue the work on a shard that this node could not work on for a while."""
+
     async def finish(self, shard: str) -> None:
         """End the work on a shard within bounds, and write its state."""
 
@@ -353,7 +356,10 @@ class ClusterNode:
         except StorageError as error:
             self._warn(f"its shards cannot be confirmed yet: {error}")
         finally:
-            self.membership.confirmed(confirm, revision)
+            is_owned = self.membership.confirmed(confirm, revision)
+        if is_owned:
+            assert self._work is not None
+            self._work.resume(confirm.shard)
         self._wanted.set()  # another node may have taken it
 
     def _warn(self, text: str) -> None:

@@ -126,6 +126,10 @@ class JetStreamSubscriptions:
         if stored := self._shards[shard].begin():
             self._owner.acquired(stored)
 
+    def resume(self, shard: str) -> None:
+        if shard != BRIDGE:
+            self._shards[shard].resume()
+
     def _changed(self, id: str, stored: StoredSubscription | None) -> None:
         """Pass on what the owner before wrote late."""
         assert self._owner is not None
