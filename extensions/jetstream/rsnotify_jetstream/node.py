@@ -395,14 +395,13 @@ class ClusterNode:
     # The end.
 
     async def drain(self) -> None:
-        """Release everything, and take nothing any more; return when all is released.
-
-        Raises:
-            StorageError: The record of this node cannot be written.
-            TimeoutError: NATS does not answer in time.
-        """
+        """Release everything, and take nothing any more; return when all is released."""
         self._record = replace(self._record, draining=True)
-        await self._renew(self._pace.renew_seconds)
+        while True:
+            with suppress(StorageError, TimeoutError):  # NATS may just elect a leader
+                await self._renew(self._pace.renew_seconds)
+                break
+            await asyncio.sleep(_RETRY_SECONDS)
         while not self.membership.is_idle():
             self._wanted.set()
             await asyncio.sleep(0.05)
@@ -410,7 +409,7 @@ class ClusterNode:
     async def close(self) -> None:
         """Release everything within some seconds, and leave the cluster."""
         if self._loops:
-            with suppress(StorageError, TimeoutError):
+            try:
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await self.drain()
                     for task in self._loops:
@@ -418,6 +417,11 @@ class ClusterNode:
                     key = NODES + self.id
                     revision = await self._records.put(key, encode(self._record))
                     await self._records.delete(key, revision)
+            except (StorageError, TimeoutError):
+                log.warning(
+                    "NATS does not answer, so this node ends without releasing its shards: others "
+                    "take them in some seconds, and deliver some fragments again"
+                )
         await self.stop()
 
     async def stop(self) -> None:

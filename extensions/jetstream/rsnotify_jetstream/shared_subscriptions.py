@@ -59,8 +59,9 @@ from rsnotify_jetstream.records import (
 log = logging.getLogger("rsnotify.hub.store")
 
 _EVERY_SHARD = "*"
-#: How long the last write of cursors may take before a shard is released, in seconds.
-FLUSH_SECONDS = 3.0
+#: How long the last write of cursors may take before a shard is released, in seconds: as long as
+#: NATS usually takes to elect a leader.
+FLUSH_SECONDS = 6.0
 
 
 class JetStreamSubscriptions:
