@@ -320,6 +320,14 @@ class ClusterNode:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("the shard %s could not be moved", shard, exc_info=error)
 
+    def _is_wanted(self, shard: str) -> bool:
+        """Return whether the move that calls this was not given up.
+
+        Its cancellation may have been lost: Python 3.11 does not cancel `wait_for` when the answer
+        has just arrived. Another move of the shard may run by now.
+        """
+        return self._moves.get(shard) is asyncio.current_task()
+
     async def _take(self, take: Take) -> None:
         assert self._work is not None
         try:
@@ -328,18 +336,28 @@ class ClusterNode:
             revision = await self._records.replace(key, record, take.revision)
             if revision is None:
                 await self._read(take.shard)
-                self.membership.take_failed(take)
+                if self._is_wanted(take.shard):
+                    self.membership.take_failed(take)
                 return
-            await self._work.load(take.shard, take.epoch)
+            if self._is_wanted(take.shard):
+                await self._work.load(take.shard, take.epoch)
         except Exception as error:
-            self._work.abandon(take.shard)
-            self.membership.take_failed(take)
+            if self._is_wanted(take.shard):
+                self._work.abandon(take.shard)
+                self.membership.take_failed(take)
+                if isinstance(error, StorageError):
+                    self._warn(f"shards cannot be taken yet: {error}")
             if not isinstance(error, StorageError):
                 raise
-            self._warn(f"shards cannot be taken yet: {error}")
+            return
+        if not self._is_wanted(take.shard):
             return
         if self.membership.taken(take, revision):
-            self._work.begin(take.shard)
+            try:
+                self._work.begin(take.shard)
+            except Exception:
+                self.lost(take.shard, take.epoch)
+                raise
             self.moved["taken"] += 1
             self._wanted.set()  # another one may be taken now
         else:

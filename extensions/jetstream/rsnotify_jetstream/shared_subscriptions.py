@@ -117,6 +117,9 @@ class JetStreamSubscriptions:
         loaded = self._shards[shard] = OwnedShard(self._buckets, shard, rights, self._changed)
         await loaded.load()
         await loaded.check_cursors(self.reached)
+        if self._shards.get(shard) is not loaded:
+            await loaded.close()  # it was abandoned meanwhile
+            raise NotOwner("the shard was given up while it was loaded")
 
     def begin(self, shard: str) -> None:
         if shard == BRIDGE:

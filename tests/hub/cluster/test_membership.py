@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from rsnotify_jetstream.membership import (
     ShardView,
     Take,
 )
-from rsnotify_jetstream.node import ClusterNode
+from rsnotify_jetstream.node import ClusterNode, ShardWork
 from rsnotify_jetstream.records import META, ClusterMeta, NodeRecord, encode
 from tests.hub.jetstream.hubs import node_of
 
@@ -610,6 +611,30 @@ async def test_a_node_that_stops_while_the_store_has_no_leader_waits_for_it(
     await node.drain()
     assert node.nodes[node.id].draining
     assert node.nodes[node.id].renewals == 4
+
+
+async def test_a_take_that_was_given_up_does_not_go_on_though_its_cancellation_was_lost() -> None:
+    node = await opened_node(unanswered=0)
+    began, calls = asyncio.Event(), []
+
+    class Work:
+        def __getattr__(self, name: str) -> Callable[[str], None]:
+            return lambda shard: calls.append((name, shard))
+
+    async def replace(key: str, value: bytes, revision: int) -> int:
+        began.set()
+        with suppress(asyncio.CancelledError):  # as `wait_for` does whose result has just arrived
+            await asyncio.Event().wait()
+        return 3
+
+    node._work = cast("ShardWork", Work())
+    node._records.replace = replace  # type: ignore[method-assign, assignment]
+    node._move("0", node._take(Take("0", 1, 0)))
+    task = node._moves["0"]
+    await began.wait()
+    node._revoke(("0",))
+    await task
+    assert calls == [("abandon", "0")]
 
 
 async def test_a_renewal_counts_that_was_stored_and_not_answered() -> None:
