@@ -209,7 +209,8 @@ class NatsConnection:
             self.warn(log, "the connection to NATS broke; the hub connects again")
         self._connected.clear()
         for limit in self._limits:  # what was sent is not answered any more
-            limit.reschedule(asyncio.get_running_loop().time())
+            if not limit.expired():
+                limit.reschedule(asyncio.get_running_loop().time())
 
     async def _on_reconnected(self) -> None:
         log.info("connected to NATS again")

@@ -25,8 +25,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import msgspec
@@ -64,8 +64,8 @@ log = logging.getLogger("rsnotify.hub.store")
 _ENVELOPE = 256
 #: The records of a batch, and their bytes; NATS accepts 1,000 records.
 BATCH_RECORDS, BATCH_BYTES = 250, 1024 * 1024
-#: Seconds until the servers must have stored a record or a batch. Without a majority they do not
-#: answer, and a publisher may repeat what was not acknowledged.
+#: Seconds until the servers must have stored a record or a batch, or answered what is read for it.
+#: Without a majority they do not, and a publisher may repeat what was not acknowledged.
 APPEND_SECONDS = 1.8
 #: How many entries of a log are trimmed before they are deleted together.
 TRIMMED_TOGETHER = 32
@@ -270,7 +270,8 @@ class JetStreamLog:
     async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
         self._follower.check()
         positions = self._index.changes(topic, since=since)
-        return await self._reader.read(self._expected(topic, positions))
+        async with in_time(self.connection):  # a publication may wait for it
+            return await self._reader.read(self._expected(topic, positions))
 
     def _expected(self, topic: str, positions: Sequence[int]) -> dict[int, bytes]:
         return {position: self._index.digest(topic, position) for position in positions}
@@ -318,6 +319,19 @@ class JetStreamLog:
         await self._cleaner.close()
         await self._follower.close()
         self._report_now()
+
+
+@asynccontextmanager
+async def in_time(connection: NatsConnection) -> AsyncIterator[None]:
+    """Do what a publication waits for; raise `StorageError` if it takes too long."""
+    try:
+        async with asyncio.timeout(APPEND_SECONDS):
+            yield
+    except TimeoutError:
+        raise StorageError(
+            f"NATS at {connection.settings.place} does not answer in time: are most of its servers "
+            "running?"
+        ) from None
 
 
 def batches(fragments: Iterable[Fragment]) -> Iterator[list[Fragment]]:
@@ -439,14 +453,8 @@ class Appender:
             self._message(record, fragment)
             for record, fragment in zip(records, fragments, strict=True)
         ]
-        try:
-            async with asyncio.timeout(APPEND_SECONDS):
-                return await self._store(records, messages)
-        except TimeoutError:
-            raise StorageError(
-                f"NATS at {self._connection.settings.place} has not stored it in time: are most "
-                "of its servers running?"
-            ) from None
+        async with in_time(self._connection):
+            return await self._store(records, messages)
 
     async def _store(
         self, records: Sequence[LogRecord], messages: Sequence[tuple[bytes, dict[str, str]]]

@@ -391,8 +391,8 @@ class Membership(NodeViews):
         if hold is not None and hold.epoch == epoch and hold.state.is_loaded:
             self._depose(shard)
 
-    def confirmed(self, confirm: Confirm, revision: int | None = None) -> None:
-        """Note that the record of a shard was written again.
+    def confirmed(self, confirm: Confirm, revision: int | None = None) -> bool:
+        """Note that the record of a shard was written again; return whether this node owns it.
 
         `revision` is the new one; None if it was not written, or may not have been. In the first
         case, `shard_read` was called before.
@@ -400,13 +400,14 @@ class Membership(NodeViews):
         if revision is not None:
             self.shard_seen(confirm.shard, ShardView(self.node, confirm.epoch, revision))
         if self._holds.get(confirm.shard) != _Hold(_Holding.CONFIRMING, confirm.epoch):
-            return
+            return False
         view = self._views[confirm.shard]
         if (view.owner, view.epoch) != (self.node, confirm.epoch):
             self._depose(confirm.shard)
-        else:
-            is_owned = revision is not None
-            self._holds[confirm.shard].state = _Holding.OWNED if is_owned else _Holding.UNCONFIRMED
+            return False
+        is_owned = revision is not None
+        self._holds[confirm.shard].state = _Holding.OWNED if is_owned else _Holding.UNCONFIRMED
+        return is_owned
 
     def _depose(self, shard: str) -> None:
         del self._holds[shard]

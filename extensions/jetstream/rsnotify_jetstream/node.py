@@ -62,6 +62,9 @@ class ShardWork(Protocol):
     def begin(self, shard: str) -> None:
         """Begin the work on a shard that was loaded."""
 
+    def resume(self, shard: str) -> None:
+        """Continue the work on a shard that this node could not work on for a while."""
+
     async def finish(self, shard: str) -> None:
         """End the work on a shard within bounds, and write its state."""
 
@@ -317,6 +320,14 @@ class ClusterNode:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("the shard %s could not be moved", shard, exc_info=error)
 
+    def _is_wanted(self, shard: str) -> bool:
+        """Return whether the move that calls this was not given up.
+
+        Its cancellation may have been lost: Python 3.11 does not cancel `wait_for` when the answer
+        has just arrived. Another move of the shard may run by now.
+        """
+        return self._moves.get(shard) is asyncio.current_task()
+
     async def _take(self, take: Take) -> None:
         assert self._work is not None
         try:
@@ -325,18 +336,28 @@ class ClusterNode:
             revision = await self._records.replace(key, record, take.revision)
             if revision is None:
                 await self._read(take.shard)
-                self.membership.take_failed(take)
+                if self._is_wanted(take.shard):
+                    self.membership.take_failed(take)
                 return
-            await self._work.load(take.shard, take.epoch)
+            if self._is_wanted(take.shard):
+                await self._work.load(take.shard, take.epoch)
         except Exception as error:
-            self._work.abandon(take.shard)
-            self.membership.take_failed(take)
+            if self._is_wanted(take.shard):
+                self._work.abandon(take.shard)
+                self.membership.take_failed(take)
+                if isinstance(error, StorageError):
+                    self._warn(f"shards cannot be taken yet: {error}")
             if not isinstance(error, StorageError):
                 raise
-            self._warn(f"shards cannot be taken yet: {error}")
+            return
+        if not self._is_wanted(take.shard):
             return
         if self.membership.taken(take, revision):
-            self._work.begin(take.shard)
+            try:
+                self._work.begin(take.shard)
+            except Exception:
+                self.lost(take.shard, take.epoch)
+                raise
             self.moved["taken"] += 1
             self._wanted.set()  # another one may be taken now
         else:
@@ -353,7 +374,10 @@ class ClusterNode:
         except StorageError as error:
             self._warn(f"its shards cannot be confirmed yet: {error}")
         finally:
-            self.membership.confirmed(confirm, revision)
+            is_owned = self.membership.confirmed(confirm, revision)
+        if is_owned:
+            assert self._work is not None
+            self._work.resume(confirm.shard)
         self._wanted.set()  # another node may have taken it
 
     def _warn(self, text: str) -> None:
@@ -389,14 +413,13 @@ class ClusterNode:
     # The end.
 
     async def drain(self) -> None:
-        """Release everything, and take nothing any more; return when all is released.
-
-        Raises:
-            StorageError: The record of this node cannot be written.
-            TimeoutError: NATS does not answer in time.
-        """
+        """Release everything, and take nothing any more; return when all is released."""
         self._record = replace(self._record, draining=True)
-        await self._renew(self._pace.renew_seconds)
+        while True:
+            with suppress(StorageError, TimeoutError):  # NATS may just elect a leader
+                await self._renew(self._pace.renew_seconds)
+                break
+            await asyncio.sleep(_RETRY_SECONDS)
         while not self.membership.is_idle():
             self._wanted.set()
             await asyncio.sleep(0.05)
@@ -404,7 +427,7 @@ class ClusterNode:
     async def close(self) -> None:
         """Release everything within some seconds, and leave the cluster."""
         if self._loops:
-            with suppress(StorageError, TimeoutError):
+            try:
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await self.drain()
                     for task in self._loops:
@@ -412,6 +435,11 @@ class ClusterNode:
                     key = NODES + self.id
                     revision = await self._records.put(key, encode(self._record))
                     await self._records.delete(key, revision)
+            except (StorageError, TimeoutError):
+                log.warning(
+                    "NATS does not answer, so this node ends without releasing its shards: others "
+                    "take them in some seconds, and deliver some fragments again"
+                )
         await self.stop()
 
     async def stop(self) -> None:

@@ -59,8 +59,9 @@ from rsnotify_jetstream.records import (
 log = logging.getLogger("rsnotify.hub.store")
 
 _EVERY_SHARD = "*"
-#: How long the last write of cursors may take before a shard is released, in seconds.
-FLUSH_SECONDS = 3.0
+#: How long the last write of cursors may take before a shard is released, in seconds: as long as
+#: NATS usually takes to elect a leader.
+FLUSH_SECONDS = 6.0
 
 
 class JetStreamSubscriptions:
@@ -116,6 +117,9 @@ class JetStreamSubscriptions:
         loaded = self._shards[shard] = OwnedShard(self._buckets, shard, rights, self._changed)
         await loaded.load()
         await loaded.check_cursors(self.reached)
+        if self._shards.get(shard) is not loaded:
+            await loaded.close()  # it was abandoned meanwhile
+            raise NotOwner("the shard was given up while it was loaded")
 
     def begin(self, shard: str) -> None:
         if shard == BRIDGE:
@@ -125,6 +129,10 @@ class JetStreamSubscriptions:
         assert self._owner is not None
         if stored := self._shards[shard].begin():
             self._owner.acquired(stored)
+
+    def resume(self, shard: str) -> None:
+        if shard != BRIDGE:
+            self._shards[shard].resume()
 
     def _changed(self, id: str, stored: StoredSubscription | None) -> None:
         """Pass on what the owner before wrote late."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from random import Random
 from typing import cast
 
@@ -25,7 +27,7 @@ from rsnotify_jetstream.membership import (
     ShardView,
     Take,
 )
-from rsnotify_jetstream.node import ClusterNode
+from rsnotify_jetstream.node import ClusterNode, ShardWork
 from rsnotify_jetstream.records import META, ClusterMeta, NodeRecord, encode
 from tests.hub.jetstream.hubs import node_of
 
@@ -574,22 +576,71 @@ def test_a_node_that_cannot_run_the_bridge_leaves_it_to_one_that_can(other: str)
     assert taken[0] | taken[1] == {*SHARDS, BRIDGE}
 
 
-async def test_a_renewal_counts_that_was_stored_and_not_answered() -> None:
-    class Unanswered:
-        async def prepare(self) -> None: ...
+class Records:
+    """The bucket of a cluster that answers only the last of some writes, or none."""
 
-        async def follow(self, receive: Callable[[str, bytes | None, int], None]) -> None:
-            self.receive = receive
-            receive(META, encode(ClusterMeta(shards=4)), 1)
+    def __init__(self, unanswered: float) -> None:
+        self.unanswered = unanswered
 
-        async def put(self, key: str, value: bytes) -> int:
-            self.receive(key, value, 2)
+    async def prepare(self) -> None: ...
+
+    async def follow(self, receive: Callable[[str, bytes | None, int], None]) -> None:
+        self.receive = receive
+        receive(META, encode(ClusterMeta(shards=4)), 1)
+
+    async def put(self, key: str, value: bytes) -> int:
+        self.receive(key, value, 2)
+        self.unanswered -= 1
+        if self.unanswered >= 0:
             raise TimeoutError
+        return 2
 
-    node = ClusterNode(cast("Bucket", Unanswered()), NodeRecord(), clock=lambda: 1000.0)
+
+async def opened_node(unanswered: float) -> ClusterNode:
+    records = cast("Bucket", Records(unanswered))
+    node = ClusterNode(records, NodeRecord(), clock=lambda: 1000.0)
     await node.open()
+    return node
+
+
+async def test_a_node_that_stops_while_the_store_has_no_leader_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rsnotify_jetstream.node._RETRY_SECONDS", 0)
+    node = await opened_node(unanswered=3)
+    await node.drain()
+    assert node.nodes[node.id].draining
+    assert node.nodes[node.id].renewals == 4
+
+
+async def test_a_take_that_was_given_up_does_not_go_on_though_its_cancellation_was_lost() -> None:
+    node = await opened_node(unanswered=0)
+    began, calls = asyncio.Event(), []
+
+    class Work:
+        def __getattr__(self, name: str) -> Callable[[str], None]:
+            return lambda shard: calls.append((name, shard))
+
+    async def replace(key: str, value: bytes, revision: int) -> int:
+        began.set()
+        with suppress(asyncio.CancelledError):  # as `wait_for` does whose result has just arrived
+            await asyncio.Event().wait()
+        return 3
+
+    node._work = cast("ShardWork", Work())
+    node._records.replace = replace  # type: ignore[method-assign, assignment]
+    node._move("0", node._take(Take("0", 1, 0)))
+    task = node._moves["0"]
+    await began.wait()
+    node._revoke(("0",))
+    await task
+    assert calls == [("abandon", "0")]
+
+
+async def test_a_renewal_counts_that_was_stored_and_not_answered() -> None:
+    node = await opened_node(unanswered=float("inf"))
     assert node.membership.is_fenced(1000.0)
-    with pytest.raises(TimeoutError):
-        await node.drain()
+    with suppress(TimeoutError):
+        await node._renew(1)
     assert not node.membership.is_fenced(1000.0 + PACE.fence_seconds - 0.001)
     assert node.membership.is_fenced(1000.0 + PACE.fence_seconds)

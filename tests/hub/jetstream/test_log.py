@@ -221,7 +221,7 @@ async def test_an_append_that_is_never_answered_fails_and_may_be_repeated(
             patched.setattr(jetstream_log, "APPEND_SECONDS", 0.5)
             proxy.withholding = True
             for fragments in ([made(0, 1)], batch):
-                with pytest.raises(StorageError, match="has not stored it in time"):
+                with pytest.raises(StorageError, match="does not answer in time"):
                     await node.append(TOPIC, *fragments)
         with monkeypatch.context() as patched:
             patched.setattr(connecting, "PATIENCE", 0.5)
@@ -444,6 +444,24 @@ async def test_the_trouble_says_whether_nats_has_no_leader_or_does_not_answer(
 
         await compared("", "the log in NATS has no leader, for ")
         await compared(None, "the log in NATS does not answer, for ")
+
+
+async def test_a_connection_that_breaks_just_when_a_request_is_given_up_is_opened_again(
+    settings: NatsSettings,
+):
+    async def request() -> None:
+        async with connection._until_disconnected(0):
+            await asyncio.Event().wait()
+
+    async with connected(settings) as connection:
+        given_up = asyncio.create_task(request())
+        for _ in range(2):
+            await asyncio.sleep(0)  # until its time is up; it does not know that yet
+        (limit,) = connection._limits
+        assert limit.expired()
+        await connection._on_disconnected()
+        with pytest.raises(TimeoutError):
+            await given_up
 
 
 async def test_two_hubs_with_other_prefixes_do_not_meet(settings: NatsSettings, clock: Clock):
