@@ -1,4 +1,4 @@
-"""A gateway between origins without push and Destinations: `run --world gateways`.
+"""A gateway between origins without push and Destinations: `run gateways:1-500`.
 
 What the gateway says of an origin is compared with the versions that the origin had, and when:
 

@@ -1,4 +1,4 @@
-"""A relay between a Source and a Destination: `run --world relays`.
+"""A relay between a Source and a Destination: `run relays:1-500`.
 
 The relay follows the Source like a Destination and publishes like a Source, so what must hold of
 both must hold of it. A Destination follows the relay only.
