@@ -343,7 +343,7 @@ def main() -> None:
     failed = 1
     try:
         os.chdir(folder)
-        # What is made once, such as compiled expressions, is made here.
+        # What is made once, such as compiled expressions, is made here; most is the same in all.
         for world in worlds:
             for number in _WARMING if len(worlds) == 1 else _WARMING[:1]:
                 in_thread(f"{world}{number}")
