@@ -96,11 +96,10 @@ torture: $(VENV)/ready-dev ## all kinds of faults at random instants, and every 
 soak: $(VENV)/ready-dev ## a fault a minute, and memory and descriptors measured: make soak ARGS="--minutes 30"
 	$(BIN)/python -m tests.harnesses.torture --minutes 30 $(ARGS)
 
-simulate: $(VENV)/ready-dev ## a Source, hubs and Destinations under faults in virtual time, and the matrix: make simulate SEEDS=1-2000, SEEDS=7 ARGS="-v --world relays"
+simulate: $(VENV)/ready-dev ## a Source, hubs and Destinations under faults in virtual time, and the matrix: make simulate SEEDS=1-2000, SEEDS=relays:7 ARGS=-v
 	$(BIN)/python -m tests.harnesses.simulation.run $(ARGS) $(SEEDS)
 ifneq ($(origin SEEDS),command line)
-	$(BIN)/python -m tests.harnesses.simulation.run --world relays 1-500
-	$(BIN)/python -m tests.harnesses.simulation.run --world gateways 1-500
+	$(BIN)/python -m tests.harnesses.simulation.run $(ARGS) relays:1-500 gateways:1-500
 	$(BIN)/python -m tests.harnesses.matrix.run --triples $(TRIPLES)
 endif
 

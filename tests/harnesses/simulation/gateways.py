@@ -1,4 +1,4 @@
-"""A gateway between origins without push and Destinations: `run --world gateways`.
+"""A gateway between origins without push and Destinations: `run gateways:1-500`.
 
 What the gateway says of an origin is compared with the versions that the origin had, and when:
 
@@ -7,6 +7,7 @@ What the gateway says of an origin is compared with the versions that the origin
   visible later after their datestamp than the overlap, or the repository keeps no deletions.
 - What a stream has sent before the datetime that counts as checked is recorded, and so is each
   event before the last one that was read. Without ids this holds since the last connection began.
+- No change is recorded twice, or after a later one of its resource.
 - No Destination is synced through an instant later than what counted as checked, and than the last
   change.
 - The journals and documents are those of a Source: I1, I2 and I10.
@@ -176,6 +177,18 @@ class GatewaySet:
     def recorded(self, number: int) -> str | None:
         return self.history.latest(f"{self.origin.base}r/{number}")
 
+    def check_repeats(self) -> None:
+        """Check that each change was recorded once, in order, unless the gateway was restored."""
+        for number in range(RESOURCES if not self.history.lost else 0):
+            uri, reached = f"{self.origin.base}r/{number}", 0
+            versions = self.origin.versions[number]
+            for _, _, stamp in (each for each in self.history.recorded if each[1] == uri):
+                numbered = enumerate(versions[reached:], reached + 1)
+                later = (at for at, version in numbered if _agrees(version, stamp))
+                reached = next(later, len(versions) + 1)
+                if reached > len(versions):
+                    raise Wrong(f"the gateway has recorded {stamp} of {uri} once more, or too late")
+
     def has_all(self) -> bool:
         return all(
             _agrees(([None, *self.origin.versions[number]])[-1], self.recorded(number))
@@ -327,17 +340,18 @@ def burst(run: Run) -> None:
 
 
 def back_up_or_restore(run: Run) -> None:
-    """Copy the state of a gateway that is down, or restore it."""
+    """Stop a gateway, and copy its state, or restore it."""
     assert isinstance(run, GatewayRun)
     gateway = run.gateway
-    if gateway.machine is not None or not gateway.disk.folder.exists():
-        return
+    if gateway.machine is not None:
+        gateway.kill()
     if not gateway.has_backup:
         run.note("back up the gateway")
         gateway.back_up()
-    elif run.loop.random.random() < 0.5:
+    else:
         run.note("restore the gateway from the backup")
         gateway.restore()
+    gateway.start()
 
 
 class GatewayRun(Run):
@@ -421,6 +435,7 @@ class GatewayRun(Run):
     def check_at_end(self) -> None:
         for each in self.gateway.sets:
             each.history.check_all_lists()
+            each.check_repeats()
 
     def last_change(self) -> int:
         # Only Destinations may have to wait for the time to which a clock was ahead.

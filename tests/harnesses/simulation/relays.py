@@ -1,4 +1,4 @@
-"""A relay between a Source and a Destination: `run --world relays`.
+"""A relay between a Source and a Destination: `run relays:1-500`.
 
 The relay follows the Source like a Destination and publishes like a Source, so what must hold of
 both must hold of it. A Destination follows the relay only.
@@ -193,18 +193,21 @@ class FollowingMachine(DestinationMachine):
 
 
 def back_up_or_restore(run: Run) -> None:
-    """Copy the state of a relay, with or without its mirror, or restore it."""
+    """Stop a relay, and copy its state, with or without its mirror, or restore it."""
     assert isinstance(run, RelayRun)
     relay, random = run.relay, run.loop.random
-    if relay.machine is not None or not (relay.state / "source").exists():
+    if not (relay.state / "source").exists():
         return
+    if relay.machine is not None:
+        relay.kill()
     if not relay.has_backup:
         whole = random.random() < 0.5
         run.note(f"back up {'the relay' if whole else 'the state of the relay'}")
         relay.back_up(whole=whole)
-    elif random.random() < 0.5:
+    else:
         run.note("restore the relay from the backup")
         relay.restore()
+    relay.start()
 
 
 class RelayRun(Run):

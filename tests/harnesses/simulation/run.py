@@ -1,4 +1,4 @@
-"""Run seeds: `python -m tests.harnesses.simulation.run SEED...` or `1-2000`."""
+"""Run seeds: `python -m tests.harnesses.simulation.run SEED...`, `1-2000` or `relays:1-500`."""
 
 from __future__ import annotations
 
@@ -239,11 +239,12 @@ class Run:
         return "; ".join(found)
 
 
-def run(seed: int) -> str | None:
+def run(seed: str) -> str | None:
     folder = f"seed-{seed}"
     os.mkdir(folder)
     os.chdir(folder)  # so that all paths are the same in each run
-    one = _make_run(seed)
+    world, number = _parts(seed)
+    one = _makers[world](number)
     asyncio.set_event_loop(one.loop)
     try:
         one.loop.run_until_complete(one.loop.create_task(one.play()))
@@ -261,7 +262,7 @@ def run(seed: int) -> str | None:
     return None
 
 
-def in_thread(seed: int) -> str | None:
+def in_thread(seed: str) -> str | None:
     """Run a seed in a thread.
 
     The main thread of a Source does not commit itself, but waits for a thread that does.
@@ -273,7 +274,7 @@ def in_thread(seed: int) -> str | None:
     return problems[0]
 
 
-def fork(seeds: Sequence[int], *, verbose: bool) -> int:
+def fork(seeds: Sequence[str], *, verbose: bool) -> int:
     """Run seeds in a process, one after the other, and return its id."""
     pid = os.fork()
     if pid:
@@ -287,13 +288,12 @@ def fork(seeds: Sequence[int], *, verbose: bool) -> int:
         if verbose:
             print("\n".join(_kept[-1].trace))
         if problem is not None:
-            chosen = f"--world {_chosen} " if _chosen != _PLAIN else ""
-            print(f"python -m tests.harnesses.simulation.run -v {chosen}{seed}  # fails: {problem}")
+            print(f"python -m tests.harnesses.simulation.run -v {seed}  # fails: {problem}")
         sys.stdout.flush()
     os._exit(failed)
 
 
-def run_all(seeds: Sequence[int], *, verbose: bool, workers: int) -> int:
+def run_all(seeds: Sequence[str], *, verbose: bool, workers: int) -> int:
     """Run seeds, some in each process; return how many failed."""
     waiting = iter(range(0, len(seeds), _SEEDS_AT_ONCE))
     failed = 0
@@ -307,38 +307,44 @@ def run_all(seeds: Sequence[int], *, verbose: bool, workers: int) -> int:
         failed += os.waitstatus_to_exitcode(status)
 
 
-def parse_seeds(texts: Sequence[str]) -> list[int]:
-    """Return the numbers that texts as "7" and "1-2000" name."""
-    seeds: list[int] = []
+def parse_seeds(texts: Sequence[str]) -> list[str]:
+    """Return the seeds that texts as "7", "1-2000" and "relays:1-500" name."""
+    seeds: list[str] = []
     for text in texts:
         first, _, last = text.partition("-")
-        seeds += range(int(first), int(last or first) + 1)
+        world, begin = _parts(first)
+        seeds += [f"{world}{number}" for number in range(begin, int(last or begin) + 1)]
     return seeds
+
+
+def _parts(seed: str) -> tuple[str, int]:
+    name, colon, number = seed.rpartition(":")
+    return name + colon, int(number)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("seeds", nargs="+", help="numbers, or ranges as 1-2000")
     parser.add_argument("-v", action="store_true", help="print what happens")
-    parser.add_argument("--world", choices=_WORLDS, default=_PLAIN, help="what else takes part")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     begin_again_without_chance()
-    global _chosen, _make_run
-    _chosen, _make_run = arguments.world, resolve_name(_WORLDS[arguments.world])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     logging.disable(logging.CRITICAL)
     seeds, began = parse_seeds(arguments.seeds), time.monotonic()
+    worlds = {_parts(seed)[0]: None for seed in seeds}
+    _makers.update({world: resolve_name(_WORLDS[world]) for world in worlds})
     patching.patch()
     wire.patch()
     folder = tempfile.mkdtemp(prefix="rsnotify-sim-", dir=_MEMORY)
     failed = 1
     try:
         os.chdir(folder)
-        # What is made once, such as compiled expressions, is made here.
-        for seed in _WARMING:
-            in_thread(seed)
+        # What is made once, such as compiled expressions, is made here; most is the same in all.
+        for world in worlds:
+            for number in _WARMING if len(worlds) == 1 else _WARMING[:1]:
+                in_thread(f"{world}{number}")
         gc.collect()
         gc.freeze()
         failed = run_all(seeds, verbose=arguments.v, workers=arguments.workers)
@@ -356,16 +362,14 @@ def main() -> None:
 
 
 _MODULE = "tests.harnesses.simulation"
-_PLAIN = "plain"
-#: What runs the seeds of each kind of world.
+#: What runs the seeds of each kind of world; a plain number is a seed without a name before it.
 _WORLDS = {
-    _PLAIN: f"{_MODULE}.run:Run",
-    "relays": f"{_MODULE}.relays:RelayRun",
-    "gateways": f"{_MODULE}.gateways:GatewayRun",
+    "": f"{_MODULE}.run:Run",
+    "relays:": f"{_MODULE}.relays:RelayRun",
+    "gateways:": f"{_MODULE}.gateways:GatewayRun",
 }
-#: The kind of world whose seeds are run.
-_chosen = _PLAIN
-_make_run: Callable[[int], Run]
+#: Those that were chosen, which are imported before anything is patched.
+_makers: dict[str, Callable[[int], Run]] = {}
 #: The runs of this process: the garbage collector would run clean-up code of killed machines.
 _kept: list[Run] = []
 #: The processes that run seeds.
