@@ -22,6 +22,7 @@ from tests.harnesses.simulation.history import History, Recorded, Wrong, set_at,
 from tests.harnesses.simulation.loop import SimulatedLoop, current_loop, current_machine
 from tests.harnesses.simulation.world import FOLDER, DestinationMachine
 
+_LEADER = str(FOLDER / "leader.lock")
 #: Of a run with a few resources, and about a hundred changes.
 _MOST_BYTES = 8_000_000
 _MOST_FILES = 800
@@ -135,7 +136,7 @@ class CopyCheck:
 def check_leads(what: str) -> None:
     """I10: the current machine holds the lock of the Source."""
     machine = current_machine()
-    leader = current_loop().locks.get(str(FOLDER / "leader.lock"))
+    leader = current_loop().locks.get(_LEADER)
     if machine is not None and (leader is None or leader.machine is not machine):
         raise Wrong(f"I10: {machine.name} {what}, and does not lead the Source")
 

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from datetime import UTC, datetime, timedelta, tzinfo
-from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -177,11 +176,11 @@ def _thread() -> int:
 _real_monotonic, _real_counter = time.monotonic, time.perf_counter
 _really_start = threading.Thread.start
 _replace = os.replace
-_DOCUMENTS = FOLDER / "documents"
+_DOCUMENTS = str(FOLDER / "documents") + os.sep
 
 
 def _replace_file(source: Any, target: Any) -> None:
-    if Path(target).is_relative_to(_DOCUMENTS):
+    if os.fspath(target).startswith(_DOCUMENTS):
         check_leads(f"writes {target}")
     _replace(source, target)
     now = _seconds()
