@@ -135,12 +135,11 @@ class CopyCheck:
 def check_leads(what: str, folder: Path | None = None) -> None:
     """I10: the current machine leads a Source, or that with its state in a folder."""
     machine = current_machine()
-    led = [
-        Path(path).parent
-        for path, lock in current_loop().locks.items()
-        if lock.machine is machine and path.endswith("leader.lock")
-    ]
-    if machine is not None and (not led if folder is None else folder not in led):
+    locks = current_loop().locks
+    led = [lock for path, lock in locks.items() if path.endswith("leader.lock")]
+    if folder is not None:
+        led = [locks[path]] if (path := str(folder / "leader.lock")) in locks else []
+    if machine is not None and all(lock.machine is not machine for lock in led):
         raise Wrong(f"I10: {machine.name} {what}, and does not lead the Source")
 
 

@@ -168,7 +168,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     current: ClassVar[SimulatedLoop | None] = None
     #: Returns False; asyncio calls it for each future.
-    get_debug = bool  # type: ignore[assignment]
+    get_debug = bool
 
     _scheduled: list[Any]
     _ready: deque[asyncio.Handle]

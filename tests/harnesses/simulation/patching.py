@@ -179,7 +179,7 @@ _replace = os.replace
 
 
 def _replace_file(source: Any, target: Any) -> None:
-    state, is_document, _ = str(target).partition("/documents/")
+    state, is_document, _ = os.fspath(target).partition("/documents/")
     if is_document:
         check_leads(f"writes {target}", Path(state))
     _replace(source, target)
