@@ -44,7 +44,7 @@ recipes: $(VENV)/ready-dev ## try the recipes with the systems that are installe
 	$(BIN)/pytest -m "slow or not slow" -rs tests/recipes $(ARGS)
 
 trials: $(VENV)/ready-dev ## with all software of others that is installed, which restarts or is killed: make trials ARGS="-k haproxy"
-	$(BIN)/pytest -p no:xdist -m "slow or not slow" -rs tests/trials tests/recipes tests/interop $(ARGS)
+	$(BIN)/pytest -p no:xdist -m "slow or not slow" -rs tests/trials tests/recipes $(ARGS)
 
 fuzz: $(VENV)/ready-fuzz ## look for input that no surface expects, guided by coverage: make fuzz SURFACE=form SECONDS=120
 	$(BIN)/python -m tests.harnesses.fuzzing.fuzz --surface "$(SURFACE)" --seconds $(SECONDS)

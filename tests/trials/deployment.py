@@ -99,9 +99,9 @@ class Deployment(Trial):
             self.put("three.txt", f"after {round_}")
             self.copies(f"after {round_}")
 
-    def ends_in_step(self) -> None:
+    def ends_in_step(self, count: int = 3) -> None:
         command = f"rsnotify audit {SOURCE} copy --allow-private-addresses"
-        eventually(lambda: "in step: 3 resources" in self.run(command))
+        eventually(lambda: f"in step: {count} resources" in self.run(command))
         self.end()
 
 
