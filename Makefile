@@ -24,7 +24,7 @@ GROUP := $(PIP) "pip>=25.1" && $(PIP) --group
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
-.PHONY: demo help gateway-demo test check format fuzz bench fleet shared-fleet publishing slow recipes replay returning killing cluster-trial torture soak containers simulate matrix simulate-scale simulate-fleet mutants power-cuts sabotage screenshots dist installs sbom image-sbom manifests docs docs-serve clean
+.PHONY: demo help gateway-demo test check format fuzz bench fleet shared-fleet publishing slow recipes trials replay returning killing cluster-trial torture soak containers simulate matrix simulate-scale simulate-fleet mutants power-cuts sabotage screenshots dist installs sbom image-sbom manifests docs docs-serve clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -43,6 +43,9 @@ slow: $(VENV)/ready-dev ## the slow tests, and the longest others with ten times
 
 recipes: $(VENV)/ready-dev ## try the recipes with the systems that are installed: make recipes ARGS="-k wordpress"
 	$(BIN)/pytest -m "slow or not slow" -rs tests/recipes $(ARGS)
+
+trials: $(VENV)/ready-dev ## with all software of others that is installed, which restarts or is killed: make trials ARGS="-k haproxy"
+	$(BIN)/pytest -p no:xdist -m "slow or not slow" -rs tests/trials tests/recipes $(ARGS)
 
 fuzz: $(VENV)/ready-fuzz ## look for input that no surface expects, guided by coverage: make fuzz SURFACE=form SECONDS=120
 	$(BIN)/python -m tests.harnesses.fuzzing.fuzz --surface "$(SURFACE)" --seconds $(SECONDS)

@@ -18,6 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 from types import MappingProxyType, TracebackType
+from typing import Self
 
 from msgspec import Struct
 
@@ -144,7 +145,7 @@ class Reader:
             **environment,
         }
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

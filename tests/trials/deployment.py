@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 from rsnotify.format.model import Document
 from rsnotify.format.reader import read_document
-from tests.publisher.helpers import eventually
+from tests.publisher.helpers import eventually, put
 from tests.recipes.trial import Trial
 from tests.running import PATIENCE, LoggingServer
 
@@ -58,9 +58,7 @@ class Deployment(Trial):
         self.put("first.txt", "first")
 
     def put(self, name: str, text: str) -> None:
-        new = self.folder / f"data/.{name}"  # hidden files are not published
-        new.write_text(text)
-        new.rename(self.folder / f"data/{name}")
+        put(self.folder / "data" / name, text)
 
     def follow_by(self, via: str, options: str = "") -> None:
         """Follow by one transport alone: polling brings nothing in the time of a trial."""
@@ -80,9 +78,10 @@ class Deployment(Trial):
         with urlopen(self.url + "changelist.xml") as response:
             return read_document(response.read())
 
-    def records(self, count: int) -> None:
-        """Wait until the Change List has this number of changes."""
-        eventually(lambda: len(self.change_list().resources) == count)
+    def records(self, name: str) -> None:
+        """Wait until the last change is that of a resource."""
+        uri = self.url + name
+        eventually(lambda: [one.uri for one in self.change_list().resources[-1:]] == [uri])
 
     def survives(self, fails: Callable[[], object], returns: Callable[[], object]) -> None:
         """See that each change arrives: before other software fails, meanwhile, and after it."""
@@ -100,9 +99,9 @@ class Deployment(Trial):
             self.put("three.txt", f"after {round_}")
             self.copies(f"after {round_}")
 
-    def ends_in_step(self) -> None:
+    def ends_in_step(self, count: int = 3) -> None:
         command = f"rsnotify audit {SOURCE} copy --allow-private-addresses"
-        eventually(lambda: "in step: 3 resources" in self.run(command))
+        eventually(lambda: f"in step: {count} resources" in self.run(command))
         self.end()
 
 

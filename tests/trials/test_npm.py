@@ -6,13 +6,12 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from rsnotify.format.datetimes import format_datetime
-from rsnotify.format.model import Document
+from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.runtime.mqtt_broker import channel_topic
 from tests.interop.clients import Node
@@ -23,7 +22,7 @@ from tests.trials.deployment import HUB, Deployment
 
 pytestmark = pytest.mark.slow
 
-INTEROP = Path(__file__).parents[1] / "interop"
+LDES = Path(__file__).parents[1] / "interop/follow_ldes.mjs"
 
 
 class Subscriber:
@@ -44,7 +43,6 @@ class Subscriber:
         assert self._process is not None
         self._process.ask(signal.SIGKILL)
         self._process.ends()
-        self._process.show()
         self.fragments = self.received()
         self._process = None
 
@@ -66,22 +64,46 @@ def subscribers() -> Iterator[list[Subscriber]]:
             subscriber.kill()
 
 
+def apply(received: list[Document]) -> tuple[Instant, list[Resource]]:
+    """Return what a subscriber knows through datetimes alone: since when, and all changes.
+
+    What a hub had not yet written when it was killed is received a second time.
+    """
+    begin = through = received[0].from_
+    assert begin is not None
+    assert through is not None
+    changes = []
+    for fragment in received:
+        assert fragment.from_ is not None
+        assert fragment.until is not None
+        assert fragment.from_ <= through, "a gap"
+        changes += [one for one in map(plain, fragment.resources) if is_after(one, through)]
+        through = max(through, fragment.until)
+    return begin, changes
+
+
+def is_after(entry: Resource, instant: Instant) -> bool:
+    return entry.changed_at is not None and entry.changed_at > instant
+
+
+def plain(entry: Resource) -> Resource:
+    return Resource(entry.uri, change=entry.change, datetime=entry.datetime)
+
+
 def follow_while_both_are_killed(trial: Deployment, subscriber: Subscriber) -> None:
     """See that the subscriber receives exactly the changes of the Source, in their order."""
 
     def change(name: str) -> None:
-        nonlocal count
         trial.put(name, name)
-        count += 1
-        trial.records(count)
+        trial.records(name)
 
     def receives(name: str) -> None:
         eventually(lambda: any(name in str(one.resources) for one in subscriber.received()))
 
-    count = 0  # the first files are the baseline, not changes
     begin = trial.change_list().from_
     assert begin is not None
     subscriber.start(format_datetime(begin))
+    eventually(lambda: subscriber.received() != [])  # a heartbeat
     for round_ in range(2):
         change(f"first-{round_}")
         receives(f"first-{round_}")
@@ -96,17 +118,9 @@ def follow_while_both_are_killed(trial: Deployment, subscriber: Subscriber) -> N
         subscriber.start(format_datetime(last))
         receives(f"while-the-subscriber-is-away-{round_}")
 
-    received = subscriber.received()
-    intervals = [(one.from_, one.until) for one in received]
-    for (_, until), (from_, _) in pairwise(intervals):
-        assert from_ is not None
-        assert until is not None
-        assert from_ <= until, "a gap"
-    first = intervals[0][0]
-    assert first is not None
-    changes = [(one.uri, one.change, one.datetime) for doc in received for one in doc.resources]
+    begin, changes = apply(subscriber.received())
     listed = trial.change_list().resources
-    expected = [(one.uri, one.change, one.datetime) for one in listed if one.changed_at > first]
+    expected = [one for one in map(plain, listed) if is_after(one, begin)]
     assert len(expected) >= 6
     assert changes == expected
     trial.end()
@@ -134,3 +148,22 @@ def test_a_subscriber_of_a_broker(
         subscriber = Subscriber("mqtt", broker.url, topic)
         subscribers.append(subscriber)
         follow_while_both_are_killed(trial, subscriber)
+
+
+def test_a_reader_of_the_event_stream_of_a_source_that_is_killed(tmp_path: Path) -> None:
+    node = Node("ldes-client")
+    with Deployment(tmp_path / "here", source="--views ldes --rotate '4 changes'") as trial:
+        url = f"{trial.url}resourcesync/ldes.ttl"
+        reader = Running(node.command(LDES, url, "ascending", "12"), os.environ, node.folder)
+        for number in range(12):
+            if number in (5, 9):
+                trial.kill(trial.source)
+            trial.put(f"{number % 7}.txt", f"version {number}")
+            if number in (5, 9):
+                trial.start(trial.source)
+            trial.records(f"{number % 7}.txt")
+        assert reader.ends() == 0, reader.output()
+        found = [(uri, activity) for uri, activity, _ in json.loads(reader.output())]
+        kinds = ["Create"] * 7 + ["Update"] * 5
+        assert found == [(f"{trial.url}{n % 7}.txt", kind) for n, kind in enumerate(kinds)]
+        trial.end()
