@@ -24,7 +24,7 @@ GROUP := $(PIP) "pip>=25.1" && $(PIP) --group
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
-.PHONY: demo help gateway-demo test check format fuzz bench fleet shared-fleet publishing slow recipes replay returning killing cluster-killing torture soak containers simulate matrix simulate-scale simulate-fleet mutants power-cuts sabotage screenshots dist installs sbom image-sbom manifests docs docs-serve clean
+.PHONY: demo help gateway-demo test check format fuzz bench fleet shared-fleet publishing slow recipes trials replay returning killing cluster-trial torture soak containers simulate matrix simulate-scale simulate-fleet mutants power-cuts sabotage screenshots dist installs sbom image-sbom manifests docs docs-serve clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -35,13 +35,17 @@ help: ## this list
 test: $(VENV)/ready-dev ## all tests but the slow ones: make test ARGS="-k hub"
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --timeout 400 -m "not slow" $(ARGS)
 
-slow: $(VENV)/ready-dev ## the slow tests, and the longest property tests with ten times as many examples
+slow: $(VENV)/ready-dev ## the slow tests, and the longest others with ten times as many examples
 	$(BIN)/pytest -n auto --dist worksteal -m slow $(ARGS)
 	RSNOTIFY_EXAMPLES=10 $(BIN)/pytest -n auto --dist worksteal tests/core/test_selection.py \
-	  tests/core/test_follower_properties.py $(ARGS)
+	  tests/core/test_follower_properties.py tests/harnesses/test_matrix.py \
+	  tests/wild/test_damaged_folder.py $(ARGS)
 
 recipes: $(VENV)/ready-dev ## try the recipes with the systems that are installed: make recipes ARGS="-k wordpress"
 	$(BIN)/pytest -m "slow or not slow" -rs tests/recipes $(ARGS)
+
+trials: $(VENV)/ready-dev ## with all software of others that is installed, which restarts or is killed: make trials ARGS="-k haproxy"
+	$(BIN)/pytest -p no:xdist -m "slow or not slow" -rs tests/trials tests/recipes $(ARGS)
 
 fuzz: $(VENV)/ready-fuzz ## look for input that no surface expects, guided by coverage: make fuzz SURFACE=form SECONDS=120
 	$(BIN)/python -m tests.harnesses.fuzzing.fuzz --surface "$(SURFACE)" --seconds $(SECONDS)
@@ -83,8 +87,8 @@ returning: $(VENV)/ready-dev ## let a Destination come back at random points: ma
 killing: $(VENV)/ready-dev ## kill -9 a hub under load: make killing ARGS="--rounds 300"
 	$(BIN)/python tests/end_to_end/killing.py $(ARGS)
 
-cluster-killing: $(VENV)/ready-dev ## kill -9 nodes of a hub and NATS servers: make cluster-killing DATA=history.jsonl.xz ARGS="--seed 7"
-	$(BIN)/python -m tests.end_to_end.cluster_killing $(if $(DATA),--data $(DATA)) $(ARGS)
+cluster-trial: $(VENV)/ready-dev ## three hubs and three NATS servers under faults, or upgraded: make cluster-trial ARGS="--seed 7 --minutes 3"
+	$(BIN)/python -m tests.harnesses.cluster $(ARGS)
 
 power-cuts: $(VENV)/ready-dev ## cut the power of a Source, a hub and a Destination: make power-cuts ARGS="--cuts 100000 --seed 7"
 	$(BIN)/python -m tests.harnesses.power_cuts $(ARGS)
@@ -95,9 +99,10 @@ torture: $(VENV)/ready-dev ## all kinds of faults at random instants, and every 
 soak: $(VENV)/ready-dev ## a fault a minute, and memory and descriptors measured: make soak ARGS="--minutes 30"
 	$(BIN)/python -m tests.harnesses.torture --minutes 30 $(ARGS)
 
-simulate: $(VENV)/ready-dev ## a Source, hubs and Destinations under faults in virtual time, and the matrix: make simulate SEEDS=1-2000, SEEDS=7 ARGS=-v, ARGS=--cluster
+simulate: $(VENV)/ready-dev ## a Source, hubs and Destinations under faults in virtual time, and the matrix: make simulate SEEDS=1-2000, SEEDS=relays:7 ARGS=-v
 	$(BIN)/python -m tests.harnesses.simulation.run $(ARGS) $(SEEDS)
 ifneq ($(origin SEEDS),command line)
+	$(BIN)/python -m tests.harnesses.simulation.run $(ARGS) relays:1-500 gateways:1-500 cluster:1-200
 	$(BIN)/python -m tests.harnesses.matrix.run --triples $(TRIPLES)
 endif
 
@@ -107,14 +112,14 @@ matrix: $(VENV)/ready-dev ## every shape of Source with every trouble and every 
 simulate-scale: $(VENV)/ready-dev ## how shards move among 1,000 hub nodes, in virtual time: make simulate-scale ARGS="--nodes 20"
 	$(BIN)/python -m benchmarks.simulate_scale $(ARGS)
 
-mutants: $(VENV)/ready-dev ## which small bugs in rsnotify/sync and format no test finds: make mutants MODULE=sync/pull
+mutants: $(VENV)/ready-dev ## which small bugs no test finds, in the core, the hub's log, deliveries and the journal: make mutants MODULE=sync/pull
 	$(GROUP) mutants
-	nice $(BIN)/python tests/harnesses/mutants.py $(MODULE)
+	nice $(BIN)/python tests/harnesses/mutants.py $(MODULE) $(ARGS)
 
 containers: $(VENV)/ready-dev sbom ## the image and docker-compose.yml in a container engine: needs docker with docker compose
 	$(BIN)/pytest -p no:xdist tests/real_containers.py tests/real_cluster.py $(ARGS)
 
-sabotage: $(VENV)/ready-dev ## plant bugs in copies of the project, and see which tests find them: make sabotage ARGS="lease --jobs 4"
+sabotage: $(VENV)/ready-dev ## plant bugs in copies of the project, and see which tests find them: make sabotage ARGS="--report build/sabotage.jsonl"
 	$(BIN)/python -m tests.harnesses.sabotage $(ARGS)
 
 screenshots: $(VENV)/ready-dev ## the pictures of the documentation whose pages have changed: make screenshots ARGS=demo

@@ -17,6 +17,7 @@ from random import Random
 from rsnotify_jetstream.membership import (
     Action,
     ClusterPace,
+    Confirm,
     Membership,
     Release,
     Revoke,
@@ -123,7 +124,9 @@ class SimulatedNode:
             self._cluster.after(TICK, self._guarded(self._tick))
 
     def _decide(self) -> None:
-        for action in self.membership.decide(self.clock()):
+        actions = self.membership.decide(self.clock())
+        self._cluster.stop(self, self.membership.unconfirmed())
+        for action in actions:
             self._perform(action)
 
     def _follow(self) -> None:
@@ -172,21 +175,33 @@ class SimulatedNode:
             self._cluster.stop(self, (action.shard,))
         self._cluster.after(self._cluster.delay(), lambda: self._write(action))
 
-    def _write(self, action: Take | Release) -> None:
-        owner = self.name if isinstance(action, Take) else None
+    def _write(self, action: Take | Release | Confirm) -> None:
+        owner = None if isinstance(action, Release) else self.name
         revision = self._cluster.write(action.shard, owner, action.epoch, action.revision)
         if revision is None or not self._cluster.random.randrange(LOST):
-            self._answer(lambda: self._failed(action), TIMEOUT if revision else None)
+            found = None if revision else self._cluster.record(action.shard)
+            self._answer(lambda: self._failed(action, found), TIMEOUT if revision else None)
         elif isinstance(action, Take):
             self._answer(lambda: self._load(action, revision))
+        elif isinstance(action, Confirm):
+            self._answer(lambda: self._confirmed(action, revision))
         else:
             self._answer(lambda: self._released(action, revision))
 
-    def _failed(self, action: Take | Release) -> None:
+    def _failed(self, action: Take | Release | Confirm, found: ShardView | None) -> None:
+        if found is not None:
+            self.membership.shard_read(action.shard, found)
         if isinstance(action, Take):
             self.membership.take_failed(action)
+        elif isinstance(action, Confirm):
+            self.membership.confirmed(action)
         else:
             self.membership.released(action)
+
+    def _confirmed(self, confirm: Confirm, revision: int) -> None:
+        self.membership.confirmed(confirm, revision)
+        if self.membership.owns(confirm.shard, self.clock()):
+            self._cluster.start(self, confirm.shard, self._cluster.now)
 
     def _released(self, release: Release, revision: int) -> None:
         self.membership.released(release, revision)
@@ -307,6 +322,10 @@ class SimulatedCluster:
         self.log.append((self.now, shard, view))
         self.journal.messages += len(self.nodes)
         return view.revision
+
+    def record(self, shard: str) -> ShardView | None:
+        """Return the record of a shard; None while the store is away."""
+        return None if self.now < self.away_until else self._records[shard]
 
     def _delete(self, name: str) -> None:
         if self._members.pop(name, None) is not None:

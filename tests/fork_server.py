@@ -52,11 +52,12 @@ MODULES = (
     ),
     *("tests.subscriber.hasty_audits", "gunicorn", "uvicorn"),
 )
-#: Programs that a file holds: our Destination that counts, and another implementation.
-FILES = (
+#: Programs that a file holds: our Destination that counts, and another implementation. A test may
+#: add others that import little more than our packages.
+FILES = {
     str(ROOT / "tests/end_to_end/counting.py"),
     *(str(Path(sys.executable).with_name(name)) for name in ("resync-build", "resync-sync")),
-)
+}
 #: What our commands import.
 PACKAGES = (
     "rsnotify",

@@ -51,8 +51,42 @@ def _variable(name: str) -> str:
     return f"RSNOTIFY_FOLLOW_XMPP_{name.upper()}"
 
 
-class Prosody(LoggingServer):
-    """A server.
+class XmppServer(LoggingServer):
+    """A server with a PubSub service, where the users of `PASSWORDS` can log in."""
+
+    port: int
+    ca: str
+
+    @property
+    def url(self) -> str:
+        return f"xmpp:{SERVICE}"
+
+    def login(self, user: str, password: str | None = None) -> XmppLogin:
+        from rsnotify_xmpp.xmpp_service import XmppLogin
+
+        return XmppLogin(
+            jid=f"{user}@{DOMAIN}",
+            password=password or PASSWORDS[user],
+            server=f"127.0.0.1:{self.port}",
+            ca=self.ca,
+        )
+
+    def hub_settings(self, password: Path) -> list[str]:
+        """Return lines for the settings of a hub, whose password is written into a file."""
+        login = self.login("hub")
+        password.write_text(f"{login.password}\n")
+        names = {"url": self.url, "jid": login.jid, "server": login.server, "ca": login.ca}
+        names["password_file"] = str(password)
+        return [f"xmpp_{name} = {json.dumps(value)}\n" for name, value in names.items()]
+
+    def follower_environment(self) -> dict[str, str]:
+        """Return the variables that are the options of a Destination."""
+        login = self.login("reader")
+        return {_variable(name): getattr(login, name) for name in login.__struct_fields__}
+
+
+class Prosody(XmppServer):
+    """Prosody.
 
     Args:
         folder: Where it keeps everything.
@@ -101,33 +135,6 @@ class Prosody(LoggingServer):
                 capture_output=True,
                 timeout=PATIENCE,
             )
-
-    @property
-    def url(self) -> str:
-        return f"xmpp:{SERVICE}"
-
-    def login(self, user: str, password: str | None = None) -> XmppLogin:
-        from rsnotify_xmpp.xmpp_service import XmppLogin
-
-        return XmppLogin(
-            jid=f"{user}@{DOMAIN}",
-            password=password or PASSWORDS[user],
-            server=f"127.0.0.1:{self.port}",
-            ca=self.ca,
-        )
-
-    def hub_settings(self, password: Path) -> list[str]:
-        """Return lines for the settings of a hub, whose password is written into a file."""
-        login = self.login("hub")
-        password.write_text(f"{login.password}\n")
-        names = {"url": self.url, "jid": login.jid, "server": login.server, "ca": login.ca}
-        names["password_file"] = str(password)
-        return [f"xmpp_{name} = {json.dumps(value)}\n" for name, value in names.items()]
-
-    def follower_environment(self) -> dict[str, str]:
-        """Return the variables that are the options of a Destination."""
-        login = self.login("reader")
-        return {_variable(name): getattr(login, name) for name in login.__struct_fields__}
 
     async def start(self) -> None:
         ready = "Activated service 'c2s' on"

@@ -18,10 +18,12 @@ from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 from types import MappingProxyType, TracebackType
+from typing import Self
 
 from msgspec import Struct
 
 from docs.hooks.blocks import runs_until_stopped
+from tests import fork_server
 from tests.ports import free_port
 from tests.publisher.helpers import eventually
 from tests.running import Running
@@ -53,7 +55,7 @@ TOKEN = token_hex(16)
 ELSEWHERE = ("docker", "git clone", "make", "pip", "python3 -m venv", ".venv/bin/pip", ". .venv/")
 #: Options that programs of the pages get here, so that they take less time.
 SHORTER = {"rsnotify-hub-check": "--only leases-are-short"}
-#: The commands of ours that began in a shell, each as the installed program.
+#: The commands that began in a shell once, as installed; later they may be forked.
 _begun: set[str] = set()
 
 
@@ -143,7 +145,7 @@ class Reader:
             **environment,
         }
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -253,6 +255,12 @@ class Reader:
         words = shlex.split(shell.removeprefix("exec "))
         if words[:2] == ["python", "-m"] and not MEANS_SOMETHING.search(shell):
             return Running([sys.executable, *words[1:]], self._environment, self.folder)
+        if words[0] == "python" and words[1].endswith(".py") and not words[2:]:
+            if "python" in _begun:
+                file = str(self.folder / words[1])
+                fork_server.FILES.add(file)
+                return Running([sys.executable, file], self._environment, self.folder)
+            _begun.add("python")
         if words[0] == "rsnotify" and not MEANS_SOMETHING.search(shell):
             if words[1] in _begun:
                 program = [sys.executable, "-m", *words]

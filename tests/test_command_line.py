@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -22,6 +23,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime import processes
 from rsnotify.runtime.command_line import ROLES, application, require_files
 from rsnotify_hub_check.run import app as hub_check
+from tests.cases import for_each
 
 #: What takes long to import, and no help needs.
 HEAVY = {
@@ -48,9 +50,10 @@ COMMANDS = {
     for app, name in ((application(), "rsnotify"), (hub_check, "rsnotify-hub-check"))
     for path, command in commands(typer.main.get_command(app), (name,))
 }
-each_command = pytest.mark.parametrize("name", COMMANDS)
+each_command = for_each(COMMANDS)
 
 
+@cache
 def help_of(name: str, option: str = "--help") -> str:
     program, *path = name.split()
     app = application() if program == "rsnotify" else hub_check

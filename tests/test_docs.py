@@ -28,6 +28,7 @@ from docs.hooks.blocks import runs_until_stopped, split
 from rsnotify.runtime.command_line import application
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub_check.run import app as hub_check
+from tests.cases import case
 from tests.reader import NAMED, ROOT, Reader, fences_of, lines_of, with_secrets
 from tests.test_roles import PAGES as ROLES
 
@@ -320,28 +321,29 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", ALL_PAGES)
-def test_every_link_within_the_documentation_leads_somewhere(page: str):
-    for target, anchor in re.findall(
-        r"(?:\]\(|src=\"|srcset=\")(?!http)([^)#\"]*)(?:#([^)]*))?[)\"]", (ROOT / page).read_text()
-    ):
-        there = (ROOT / page).parent / target if target else ROOT / page
-        assert there.exists(), target
-        assert not anchor or anchor in anchors(there), f"{target}#{anchor}"
+def test_every_link_within_the_documentation_leads_somewhere():
+    for page in ALL_PAGES:
+        with case(page):
+            links = r"(?:\]\(|src=\"|srcset=\")(?!http)([^)#\"]*)(?:#([^)]*))?[)\"]"
+            for target, anchor in re.findall(links, (ROOT / page).read_text()):
+                there = (ROOT / page).parent / target if target else ROOT / page
+                assert there.exists(), target
+                assert not anchor or anchor in anchors(there), f"{target}#{anchor}"
 
 
-@pytest.mark.parametrize("page", ALL_PAGES)
-def test_every_module_that_a_page_names_is_there(page: str):
-    folder = (ROOT / page).parent
-    places = [
-        ROOT,
-        folder,
-        *folder.glob("rsnotify*"),
-        *ROOT.glob("*/rsnotify*"),
-        *ROOT.glob("extensions/*/rsnotify*"),
-    ]
-    for name in re.findall(r"`([\w/]+\.py)`", (ROOT / page).read_text()):
-        assert any((place / name).exists() for place in places), name
+def test_every_module_that_a_page_names_is_there():
+    for page in ALL_PAGES:
+        with case(page):
+            folder = (ROOT / page).parent
+            places = [
+                ROOT,
+                folder,
+                *folder.glob("rsnotify*"),
+                *ROOT.glob("*/rsnotify*"),
+                *ROOT.glob("extensions/*/rsnotify*"),
+            ]
+            for name in re.findall(r"`([\w/]+\.py)`", (ROOT / page).read_text()):
+                assert any((place / name).exists() for place in places), name
 
 
 def test_every_page_is_led_to_from_the_first():
@@ -404,19 +406,22 @@ def test_the_documentation_has_at_most_35_000_words():
     assert sum(counted.values()) <= 35_000, f"{sum(counted.values())} words: {longest}"
 
 
-@pytest.mark.parametrize("page", ALL_PAGES)
-def test_every_block_that_is_copied_from_the_site_runs_to_its_end(page: str):
+def test_every_block_that_is_copied_from_the_site_runs_to_its_end():
     """A command that runs until Ctrl-C is alone in its block, which says so."""
-    text = split((ROOT / page).read_text())
-    for first, body in re.findall(r"^```(sh|\{ \.sh [^\n]*)\n(.*?)^```", text, re.DOTALL | re.M):
-        runs = [runs_until_stopped(command) for command in lines_of(body)]
-        assert runs == [True] if "Ctrl-C" in first else not any(runs), body
+    for page in ALL_PAGES:
+        with case(page):
+            text = split((ROOT / page).read_text())
+            shells = r"^```(sh|\{ \.sh [^\n]*)\n(.*?)^```"
+            for first, body in re.findall(shells, text, re.DOTALL | re.MULTILINE):
+                runs = [runs_until_stopped(command) for command in lines_of(body)]
+                assert runs == [True] if "Ctrl-C" in first else not any(runs), body
 
 
-@pytest.mark.parametrize("page", ALL_PAGES)
-def test_every_picture_is_described(page: str):
-    for words in re.findall(r"(?:!\[|alt=\")([^\]\"]*)(?:\]\(|\")", (ROOT / page).read_text()):
-        assert len(words.split()) > 2, words
+def test_every_picture_is_described():
+    for page in ALL_PAGES:
+        text = (ROOT / page).read_text()
+        for words in re.findall(r"(?:!\[|alt=\")([^\]\"]*)(?:\]\(|\")", text):
+            assert len(words.split()) > 2, f"{words} in {page}"
 
 
 def texts_in(program: str) -> Iterator[str]:
@@ -442,16 +447,15 @@ def test_every_message_that_troubleshooting_explains_is_one() -> None:
     assert [message for message in messages if message not in said] == []
 
 
-@pytest.mark.parametrize("page", ALL_PAGES)
-def test_every_name_that_a_page_imports_is_public(page: str) -> None:
-    found = re.findall(
-        r"^ *from (rsnotify[\w.]*) import (?:\(([^)]*)\)|(.*))$", (ROOT / page).read_text(), re.M
-    )
+def test_every_name_that_a_page_imports_is_public() -> None:
     described: dict[str, set[str]] = defaultdict(set)
     for reference_page in REFERENCE:
         text = (ROOT / reference_page).read_text()
         for package, name in re.findall(r"^::: (\S+)\.(\w+)$", text, re.MULTILINE):
             described[package].add(name)
-    for package, several, names in found:
-        public = {*getattr(importlib.import_module(package), "__all__", ()), *described[package]}
-        assert set(re.findall(r"\w+", several or names)) <= public, package
+    imports = re.compile(r"^ *from (rsnotify[\w.]*) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
+    for page in ALL_PAGES:
+        for package, several, names in imports.findall((ROOT / page).read_text()):
+            public = {*getattr(importlib.import_module(package), "__all__", ())}
+            named = set(re.findall(r"\w+", several or names))
+            assert named <= public | described[package], f"{package} in {page}"

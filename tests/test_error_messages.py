@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import psycopg
 import pytest
 import typer
 
@@ -44,6 +45,11 @@ def sqlite_error(code: int) -> sqlite3.OperationalError:
     return error
 
 
+def libpq_error(reason: str) -> psycopg.Error:
+    server = 'connection to server at "secret.example" (192.0.2.1), port 5432'
+    return psycopg.OperationalError(f"connection failed: {server} failed: {reason}")
+
+
 def caused(error: Exception, cause: Exception) -> Exception:
     error.__cause__ = cause
     return error
@@ -75,6 +81,23 @@ def caused(error: Exception, cause: Exception) -> Exception:
         (sqlite_error(sqlite3.SQLITE_FULL), "the disk is full"),
         (sqlite_error(sqlite3.SQLITE_IOERR | 2 << 8), "failed to read or write"),
         (sqlite_error(sqlite3.SQLITE_MISMATCH), "the database reports: as SQLite says it"),
+        (
+            libpq_error("Connection refused\n\tIs the server running on that host and accepting"),
+            "connection refused; check the port",
+        ),
+        (libpq_error('FATAL:  role "poor" does not exist'), 'reports: role "poor" does not exist'),
+        (libpq_error("No such file or directory\n\tIs"), "no server listens on its socket"),
+        (psycopg.OperationalError("failed to resolve host 'secret': No"), "unknown host"),
+        (psycopg.errors.ConnectionTimeout("connection timeout expired"), "no answer in time"),
+        (psycopg.OperationalError("the connection is closed"), "it closed the connection"),
+        (
+            psycopg.OperationalError("server closed the connection unexpectedly\n\tThis probably"),
+            "it closed the connection",
+        ),
+        (
+            psycopg.errors.UndefinedTable('relation "a" does not exist\nLINE 1: SELECT secret'),
+            'the database reports: relation "a" does not exist',
+        ),
         (caused(ValueError("https://user:secret@host/"), certificate_error(10)), "has expired"),
         (ValueError("https://user:secret@host/"), "an unexpected error (ValueError)"),
         (StorageError("journal: it cannot be read"), "journal: it cannot be read"),
@@ -89,6 +112,7 @@ def test_the_reason_of_an_error_is_a_clause_for_users(error: Exception, words: s
     assert words in reason
     assert not RAW.search(reason)
     assert "secret" not in reason
+    assert "\n" not in reason
 
 
 def ended(run: Callable[[], None]) -> int:

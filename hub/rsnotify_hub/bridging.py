@@ -34,6 +34,8 @@ from rsnotify_hub.statistics import BrokerInfo, DeliveryOutcome, Statistics
 from rsnotify_hub.store.interface import BridgeOwner, BridgeStore, LogEntry, NotOwner
 
 _MAX_RETRY_SECONDS = 30.0
+#: Seconds in which a broker that works acknowledges what was sent to it.
+_FINISH_SECONDS = 1.0
 
 #: How many selections are read and sent at the same time.
 _CONCURRENCY = 64
@@ -162,6 +164,8 @@ class Bridge(DeliveryChannel):
 
     async def close(self) -> None:
         """Stop; it may be started again. What was not acknowledged is sent then."""
+        if self._sender is not None:
+            await self._sender.finish()
         if self._task is not None:
             await cancel([self._task])
         self._task = self._sender = None
@@ -240,6 +244,8 @@ class BacklogSender:
         self._ending: set[TopicSelection] = set()
         self._readers: dict[TopicSelection, FilteredReader] = {}
         self._timers: dict[TopicSelection, asyncio.TimerHandle] = {}
+        self._pages: set[TopicSelection] = set()  # of which a page is being sent
+        self._is_finishing = False
 
     def wake_all(self) -> None:
         for state in self.topics.states():
@@ -253,7 +259,7 @@ class BacklogSender:
     def _wake(self, selection: TopicSelection) -> None:
         if timer := self._timers.pop(selection, None):
             timer.cancel()
-        if selection in self._tasks or selection in self._ending:
+        if selection in self._tasks or selection in self._ending or self._is_finishing:
             return
         if self._has_more(selection):
             self._tasks[selection] = asyncio.create_task(self._send(selection))
@@ -267,7 +273,7 @@ class BacklogSender:
     async def _send(self, selection: TopicSelection) -> None:
         failures = 0
         try:
-            while self._has_more(selection):
+            while self._has_more(selection) and not self._is_finishing:
                 try:
                     async with self._slots:
                         await self._send_page(selection)
@@ -304,13 +310,29 @@ class BacklogSender:
         await asyncio.sleep(self.retry.delay(failures, self._random))
 
     async def _send_page(self, selection: TopicSelection) -> None:
-        entries, position = await self._read(selection)
-        sent = [(entry, await self._send_entry(selection, entry)) for entry in entries]
+        self._pages.add(selection)
+        try:
+            await self._send_entries(selection, *await self._read(selection))
+        finally:
+            self._pages.discard(selection)
+
+    async def _send_entries(
+        self, selection: TopicSelection, entries: Sequence[LogEntry], position: int
+    ) -> None:
+        sent: list[tuple[LogEntry, asyncio.Future[None]]] = []
+        for entry in entries:
+            try:
+                acknowledged = await self._send_entry(selection, entry)
+            except NotOwner:
+                break  # what was sent before counts
+            sent.append((entry, acknowledged))
         for entry, acknowledged in sent:
             if await self._is_accepted(selection.topic, acknowledged):
                 size = len(entry.fragment.body)
                 self.statistics.count(self.transport, DeliveryOutcome.DELIVERED, size=size)
             self.cursors.move(selection, entry.position)
+        if len(sent) < len(entries):
+            raise NotOwner("another node publishes the rest of the page")
         if position > self.cursors.position(selection):
             self.cursors.move(selection, position)
 
@@ -372,6 +394,12 @@ class BacklogSender:
             self._log.warning("a fragment of %s is left out over %s: %s", topic, transport, error)
             return False
         return True
+
+    async def finish(self) -> None:
+        """Send no more, and wait within bounds until the broker has acknowledged what was sent."""
+        self._is_finishing = True
+        if tasks := [self._tasks[each] for each in self._pages if each in self._tasks]:
+            await asyncio.wait(tasks, timeout=_FINISH_SECONDS)
 
     async def close(self) -> None:
         for timer in self._timers.values():

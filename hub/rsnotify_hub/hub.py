@@ -22,6 +22,10 @@ from rsnotify import __version__
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.offer import HubDocument
+from rsnotify.runtime.mqtt_broker import parse_broker
+from rsnotify.runtime.reasons import Repetitions
+from rsnotify.runtime.settings import convert_settings
+from rsnotify.runtime.transports import place_of, transport_of
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.access.authorization import Authorizer, grants_of
 from rsnotify_hub.access.limits import RateLimits, TopicQuota
@@ -32,19 +36,18 @@ from rsnotify_hub.admin.reports import Reports, TopicRates
 from rsnotify_hub.admin.schemas import DiskInfo
 from rsnotify_hub.admin.service import AdminService
 from rsnotify_hub.admin.views import HubReadings, lag_seconds
-from rsnotify_hub.bridges import brokers_of, make_bridges
-from rsnotify_hub.bridging import BridgeParts
-from rsnotify_hub.change_memory import HubChangeMemory
+from rsnotify_hub.bridging import Bridge, BridgeParts, Bridges, HubTransport
+from rsnotify_hub.change_memory import Brokers, HubChangeMemory
 from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.events import EventsHandler
 from rsnotify_hub.filtering import FilterCache
 from rsnotify_hub.http.topic_requests import open_client
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.live.connections import LiveConnections
-from rsnotify_hub.live.replay import Replays, SelectionGroups
-from rsnotify_hub.live.subscribers import LiveChannel
+from rsnotify_hub.live.subscribers import LiveChannel, Replays, SelectionGroups
 from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
 from rsnotify_hub.metrics import Metrics
+from rsnotify_hub.mqtt.mqtt_bridge import MqttBridge
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import Store
@@ -52,9 +55,9 @@ from rsnotify_hub.store.providers import OpenStore
 from rsnotify_hub.stores import open_store
 from rsnotify_hub.websocket.websocket_handler import WebSocketHandler
 from rsnotify_hub.websub.callback_requests import CallbackRequests
-from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.pings import TopicFetcher
 from rsnotify_hub.websub.scheduler import IntentRequests
+from rsnotify_hub.websub.sender import WebSubChannel
 from rsnotify_hub.websub.verification import IntentVerification
 from rsnotify_hub.websub.websub_handler import WebSubHandler
 
@@ -76,6 +79,7 @@ class Readiness:
         self._trouble = trouble
         self._seconds = seconds
         self._checking: asyncio.Task[None] | None = None
+        self._reported = Repetitions()
         self.is_draining = False
 
     def check_open(self) -> None:
@@ -97,7 +101,8 @@ class Readiness:
         if trouble is None and not checking.done():
             trouble = f"the store does not answer within {self._seconds:.0f} seconds"
         if trouble is not None:
-            log.error("this hub is not ready: %s", trouble)
+            if self._reported.is_new(trouble):
+                log.error("this hub is not ready: %s", trouble)
             raise Refusal(Code.UNAVAILABLE, trouble)
         checking.result()
 
@@ -165,7 +170,7 @@ class HubService:
             retry_seconds=websub.retry_seconds,
             max_selections=websocket.max_selections,
         )
-        self._bridges = make_bridges(configuration, parts)
+        self._bridges = _make_bridges(configuration, parts)
         channels += self._bridges.all
         self._channels = channels
         self._verification = IntentVerification(
@@ -188,7 +193,7 @@ class HubService:
             xmpp=configuration.xmpp.url,
         )
         self.change_memory = HubChangeMemory(
-            self._topics, public_url + "topics", brokers_of(configuration)
+            self._topics, public_url + "topics", _brokers_of(configuration)
         )
         self._connections = LiveConnections(
             limits, self.statistics, websocket, public_url=public_url, clock=clock
@@ -372,3 +377,23 @@ async def open_hub(
         scheduler.start()
         stack.callback(scheduler.shutdown, wait=False)
         yield hub
+
+
+def _make_bridges(configuration: HubConfiguration, parts: BridgeParts) -> Bridges:
+    found: list[Bridge] = []
+    if configuration.mqtt.url is not None:
+        found.append(MqttBridge(configuration.mqtt, parts))
+    for scheme, table in configuration.transport_tables:
+        transport: HubTransport = transport_of(scheme)
+        settings = convert_settings(table, transport.settings)
+        found.append(transport.bridge(settings, parts))
+    return Bridges(found)
+
+
+def _brokers_of(configuration: HubConfiguration) -> Brokers:
+    """Return where the hub also publishes, as Destinations reach it."""
+    mqtt, xmpp = configuration.mqtt.public_url or configuration.mqtt.url, configuration.xmpp.url
+    return Brokers(
+        mqtt=None if mqtt is None else parse_broker(mqtt),
+        xmpp=None if xmpp is None else place_of(xmpp),
+    )

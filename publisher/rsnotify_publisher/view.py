@@ -54,9 +54,22 @@ class View(ABC):
         """Return the name of the page with the changes of a closed Change List."""
         return closed.files[0].partition(".")[0] + self.suffix
 
+    def resume(self, page: bytes, end: int) -> None:  # noqa: B027 - most views need nothing
+        """Note, before the next entry, what the page of the changes until an instant (µs) says."""
+
+    def remark(self, page: bytes, entries: Sequence[bytes], end: int) -> bytes:
+        """Return what `resume` needs to find at the end of a page, besides its entries.
+
+        Args:
+            page: The page before; empty if there is none.
+            entries: Those of the page.
+            end: The end of its interval (µs).
+        """
+        return b""
+
     @abstractmethod
     def entry(self, change: Resource) -> bytes:
-        """Return what a page says about a change."""
+        """Return what a page says about a change; the changes are given in order."""
 
     @abstractmethod
     def head(self, name: str, before: str | None, after: str | None) -> bytes:

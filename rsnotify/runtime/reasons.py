@@ -6,6 +6,7 @@ of the library is not repeated: it names internals, and may contain a URL with a
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
@@ -85,6 +86,17 @@ _SQLITE = {
     14: "it cannot be opened; check the permissions of the file and its folder",
     26: "it is not a database, or is damaged; restore a backup",
 }
+#: By a part of what psycopg or libpq write; other texts state the reason themselves.
+_POSTGRESQL = {
+    "No such file": "no server listens on its socket; check the host and the port",
+    "resolve host": _UNKNOWN_HOST,
+    "translate host": _UNKNOWN_HOST,
+    "timeout expired": _NO_ANSWER,
+    "connection is closed": _CLOSED,
+    "connection is lost": _CLOSED,
+    "closed the connection": _CLOSED,
+    **{os.strerror(number): reason for number, reason in _SYSTEM.items()},
+}
 #: By the names of classes in libraries, which take long to import.
 _LIBRARIES = {
     "ServerDisconnectedError": "it closed the connection without an answer",
@@ -100,6 +112,30 @@ _LIBRARIES = {
     "InvalidMessage": "it does not answer as a WebSocket; check its URL",
     "InvalidHandshake": "it does not answer as a WebSocket; check its URL",
 }
+
+
+class Repetitions:
+    """Reasons that were reported lately, so that each is logged at most once a minute."""
+
+    _SECONDS, _MOST = 60.0, 1_000
+    _DIGITS = dict.fromkeys(b"0123456789")
+
+    def __init__(self) -> None:
+        self._reported: dict[str, float] = {}
+
+    def is_new(self, reason: str) -> bool:
+        """Return whether a reason was not reported within the last minute; now it is.
+
+        Reasons that only differ in numbers are the same.
+        """
+        reason = reason.translate(self._DIGITS)
+        now = asyncio.get_running_loop().time()
+        if now - self._reported.get(reason, float("-inf")) < self._SECONDS:
+            return False
+        if len(self._reported) >= self._MOST:
+            self._reported.clear()
+        self._reported[reason] = now
+        return True
 
 
 def reason_of(error: BaseException, otherwise: str | None = None) -> str:
@@ -138,6 +174,8 @@ def _reason(error: BaseException) -> str | None:
     for name in names:
         if name in _LIBRARIES:
             return _LIBRARIES[name] + _detail(error)
+    if "psycopg.Error" in [f"{each.__module__}.{each.__name__}" for each in type(error).__mro__]:
+        return _postgresql(error)
     return _sqlite(error) if type(error).__module__ == "sqlite3" else None
 
 
@@ -169,6 +207,17 @@ def _tls(error: OSError) -> str:
     if not name and "PEM" in str(error):
         return "it has no certificate, or no key, in PEM format"
     return _TLS.get(name) or "the TLS connection failed" + (f" ({name.lower()})" if name else "")
+
+
+def _postgresql(error: Any) -> str:
+    """Return the reason without the host, the statement and the hints, which follow in lines."""
+    text = str(error).partition("\n")[0]
+    if error.sqlstate is None:
+        for part, reason in _POSTGRESQL.items():
+            if part in text:
+                return reason
+    reported = text.rpartition(" failed: ")[2].removeprefix("FATAL:").strip()
+    return f"the database reports: {reported}"
 
 
 def _sqlite(error: BaseException) -> str:

@@ -251,11 +251,13 @@ class ChangeIntake:
             self.has_news, self._news_through = True, frontiers.confirmed
         return len(new)
 
-    def record_closed(self, members: Sequence[Resource], *, has_reread: bool) -> None:
+    def record_closed(
+        self, members: Sequence[Resource], *, has_reread: bool, has_skipped: bool
+    ) -> None:
         """Record the closed lists that a complete pull has read as known."""
         prefix = self._frontiers.prefix
         begins = None if prefix is None else prefix.from_
-        self.closed.record(members, begins, has_reread=has_reread)
+        self.closed.record(members, begins, has_reread=has_reread, has_skipped=has_skipped)
         self._frontiers.closed = self.closed.known
         self._has_reread = False
 

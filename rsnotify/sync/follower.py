@@ -71,7 +71,7 @@ from rsnotify.format.hashes import SetSum
 from rsnotify.format.model import ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.uris import normalize
-from rsnotify.representations import has_inline_content
+from rsnotify.selection import has_inline_content
 from rsnotify.sync.actions import (
     Action,
     Apply,
@@ -116,6 +116,11 @@ class Follower:
         pushed: The changes that an earlier run applied and are later than `progress.confirmed`.
         incomparable: Why the copy cannot be compared with the Source's statements about its whole
             set, in a sentence; empty if it can.
+
+    Attributes:
+        state: What its parts share: the pending changes, the frontiers and so on.
+        catch_up: The part that reads the Source's lists.
+        failures: How often in a row the lists could not be followed, and why.
     """
 
     def __init__(
@@ -130,29 +135,30 @@ class Follower:
         incomparable: str = "",
     ) -> None:
         pace = pace or Pace()
-        self._state = SyncState(progress, pace, random or Random(), pushed)
-        self._catch_up = CatchUp(offer, self._state, compared)
-        self._audit = ContinuousAudit(pace, self._state.actions, incomparable)
+        self.state = SyncState(progress, pace, random or Random(), pushed)
+        self.catch_up = CatchUp(offer, self.state, compared)
+        self.failures = self.catch_up.failures
+        self._audit = ContinuousAudit(pace, self.state.actions, incomparable)
         #: How many subscribers receive the same fragments, as far as is known.
         self._listeners = 0
         #: When a gap is to be pulled, if there is one.
         self._gap_due: float | None = None
         missing = progress.missing if progress is not None else ()
-        self._results = ApplyResults(self._state, self._catch_up, self._audit, missing)
-        self._notices = DocumentNotices(self._state.frontiers)
+        self._results = ApplyResults(self.state, self.catch_up, self._audit, missing)
+        self._notices = DocumentNotices(self.state.frontiers)
 
     def _next_actions(self, now: float) -> list[Action]:
-        if self._catch_up.run is not None:
-            self._catch_up.proceed()
-        if self._catch_up.run is None:
+        if self.catch_up.run is not None:
+            self.catch_up.proceed()
+        if self.catch_up.run is None:
             # However a run has ended, what it has read is applied.
-            self._state.pending.release()
-        self._state.pending.use_backlog(_TAKEN * self._state.pace.in_flight)
-        changes = self._state.pending.dispatch(self._state.pace.in_flight, now)
+            self.state.pending.release()
+        self.state.pending.use_backlog(_TAKEN * self.state.pace.in_flight)
+        changes = self.state.pending.dispatch(self.state.pace.in_flight, now)
         if changes:
-            self._state.actions.append(Apply(tuple(changes)))
-        actions = list(self._state.actions)
-        self._state.actions.clear()
+            self.state.actions.append(Apply(tuple(changes)))
+        actions = list(self.state.actions)
+        self.state.actions.clear()
         if any(isinstance(action, ForgetDatetimes) and action.entirely for action in actions):
             self._audit.reset()
         return actions
@@ -162,25 +168,25 @@ class Follower:
     def start(self, now: float) -> list[Action]:
         """Begin: with a baseline if there is no progress, else with a pull."""
         self._results.start(now)
-        self._catch_up.begin(now)
+        self.catch_up.begin(now)
         return self._next_actions(now)
 
     def tick(self, now: float) -> list[Action]:
         """Do what has become due."""
-        schedule = self._state.schedule
+        schedule = self.state.schedule
         if self._gap_due is not None and self._gap_due <= now:
             self._gap_due = None
             schedule.catch_up_by(now)
-        if schedule.due is not None and schedule.due <= now and self._catch_up.run is None:
+        if schedule.due is not None and schedule.due <= now and self.catch_up.run is None:
             self._gap_due = None
-            self._catch_up.begin(now)
+            self.catch_up.begin(now)
         if schedule.is_offer_due(now):
-            self._state.actions.append(Discover())
+            self.state.actions.append(Discover())
         return self._next_actions(now)
 
     def offered(self, offer: Offer, now: float) -> list[Action]:
         """Use what the Source offers now from the next pull on."""
-        self._catch_up.set_offer(offer, now)
+        self.catch_up.set_offer(offer, now)
         return self._next_actions(now)
 
     # Push
@@ -196,7 +202,7 @@ class Follower:
             coverage = fragment_coverage(document)
         except DocumentError as error:
             return self.fragment_unreadable(error, now)
-        state = self._state
+        state = self.state
         joined = state.frontiers.push(coverage, today)
         state.unconfirmed.add(joined, now)
         until = None if coverage.from_ is None else coverage.until
@@ -214,13 +220,13 @@ class Follower:
             state.schedule.catch_up_by(later + state.pace.gap_grace)
         elif not is_early:
             self._gap_due = None
-        elif self._gap_due is None and self._catch_up.run is None:
+        elif self._gap_due is None and self.catch_up.run is None:
             self._gap_due = later + state.pace.gap_grace
         return self._next_actions(now)
 
     def fragment_unreadable(self, error: RsnotifyError, now: float) -> list[Action]:
         """Read the Change List, as something was pushed that is no fragment."""
-        state = self._state
+        state = self.state
         text = f"a fragment was refused, so the Change List is read: {error}"
         state.actions.note(text, warning=True)
         state.schedule.catch_up_by(now + self._spread() + state.pace.gap_grace)
@@ -232,25 +238,25 @@ class Follower:
 
     def _spread(self) -> float:
         """Return how long to wait before a request that all subscribers have a reason for now."""
-        state = self._state
+        state = self.state
         return state.random.uniform(0.0, state.pace.spread_among(self._listeners))
 
     def push_up(self, now: float) -> list[Action]:
         """Poll less often, as fragments arrive from `known` on."""
-        self._state.schedule.push_works = True
+        self.state.schedule.push_works = True
         return self._next_actions(now)
 
     def push_gap(self, now: float) -> list[Action]:
         """Read the Change List, as the hub cannot replay from `known` on."""
-        self._state.actions.note(
+        self.state.actions.note(
             "the hub's log does not reach back far enough, so the Change List is read"
         )
-        self._state.schedule.catch_up_by(now)
+        self.state.schedule.catch_up_by(now)
         return self.tick(now)
 
     def push_down(self, now: float) -> list[Action]:
         """Poll more often, as no fragments arrive any more."""
-        self._state.schedule.push_lost(now)
+        self.state.schedule.push_lost(now)
         return self._next_actions(now)
 
     # Framework Notifications
@@ -262,13 +268,13 @@ class Follower:
 
     def notified(self, document: Document, now: float) -> list[Action]:
         """Read soon the documents that a Framework Notification announces, if they may help."""
-        failing = self.failures > 0
+        failing = self.failures.count > 0
         try:
-            to_read = self._notices.read(document, self._catch_up.offer, failing=failing)
+            to_read = self._notices.read(document, self.catch_up.offer, failing=failing)
         except DocumentError as error:
-            self._state.actions.note(f"a notification about documents was ignored: {error}")
+            self.state.actions.note(f"a notification about documents was ignored: {error}")
             to_read = DocumentsToRead()
-        self._state.schedule.documents_changed(to_read, now, self._listeners)
+        self.state.schedule.documents_changed(to_read, now, self._listeners)
         return self._next_actions(now)
 
     # Resources that the copy has lost
@@ -279,13 +285,13 @@ class Follower:
         T does not wait for them: the program stores which resources the copy has lost.
         """
         for change in changes:
-            if not self._state.pending.is_watched(change.uri):
-                self._state.pending.announce(change, since=UNWAITED, at_once=True)
+            if not self.state.pending.is_watched(change.uri):
+                self.state.pending.announce(change, since=UNWAITED, at_once=True)
         return self._next_actions(now)
 
     def compare_lost(self, now: float) -> list[Action]:
         """Read what the lists say of all resources, as a `verify` met other content, or none."""
-        self._catch_up.compare_lost(now)
+        self.catch_up.compare_lost(now)
         return self._next_actions(now)
 
     # Answers to `Fetch`, `Compare` and `FindUnlisted`
@@ -298,7 +304,7 @@ class Follower:
         `sent` is when it was sent, by the clock of the Source; None if that is not known.
         """
         try:
-            self._catch_up.fetched(fetch, document, now, sent)
+            self.catch_up.fetched(fetch, document, now, sent)
             if fetch.kind in RESOURCE_KINDS:
                 self._audit.read_list(document)
         except DocumentError as error:
@@ -307,7 +313,7 @@ class Follower:
 
     def fetch_failed(self, fetch: Fetch, error: RsnotifyError, now: float) -> list[Action]:
         """Retry or use other documents, as one could not be fetched or read; none of it counts."""
-        self._catch_up.failed(fetch, error, now)
+        self.catch_up.failed(fetch, error, now)
         return self._next_actions(now)
 
     def differing(
@@ -325,14 +331,14 @@ class Follower:
         """
         resources, absent = list(resources), list(absent)
         self._audit.differences += len(resources) + len(absent)
-        self._catch_up.add_differing(resources, absent, now, list(unproven), list(checkable))
+        self.catch_up.add_differing(resources, absent, now, list(unproven), list(checkable))
         return self._next_actions(now)
 
     def unlisted(self, uris: Iterable[str], now: float) -> list[Action]:
         """Remove the resources of the last `FindUnlisted`, which are stored but not listed."""
         uris = list(uris)
         self._audit.differences += len(uris)
-        self._catch_up.add_unlisted(uris, now)
+        self.catch_up.add_unlisted(uris, now)
         return self._next_actions(now)
 
     # Answers to `StoreBacklog` and `TakeBacklog`
@@ -345,7 +351,7 @@ class Follower:
         now: float,
     ) -> list[Action]:
         """Use the changes that an action has removed; `extent` is what the backlog has now."""
-        self._state.pending.taken(action, extent, changes)
+        self.state.pending.taken(action, extent, changes)
         return self._next_actions(now)
 
     # Answers to `Apply` and `audit_due`
@@ -366,14 +372,14 @@ class Follower:
         `held` is the sum over the copy, whose applied changes must all be committed; `latest` is
         the datetime of the latest change in it.
         """
-        can_list = self._catch_up.can_compare
+        can_list = self.catch_up.can_compare
         remedy = self._audit.compare(held, latest, now, can_list=can_list)
         if self._audit.in_step:
-            self._catch_up.comparisons.compared = now
+            self.catch_up.comparisons.compared = now
         if remedy is not Remedy.NOTHING:
             # A change that a hub withheld is missing at all its subscribers, at the same time.
             when = now + self._spread()
-            self._catch_up.check(now, when, everything=remedy is Remedy.COMPARE)
+            self.catch_up.check(now, when, everything=remedy is Remedy.COMPARE)
         return self._next_actions(now)
 
     # What to store, and when to call
@@ -390,15 +396,15 @@ class Follower:
     @property
     def wakeup(self) -> float | None:
         """When `tick` is due, if no event comes before."""
-        catch_up = None if self._catch_up.run is not None else self._state.schedule.due
-        offer, pending = self._state.schedule.offer_due, self._state.pending.wakeup()
+        catch_up = None if self.catch_up.run is not None else self.state.schedule.due
+        offer, pending = self.state.schedule.offer_due, self.state.pending.wakeup()
         due = (self._gap_due, pending, catch_up, offer)
         return min((time for time in due if time is not None), default=None)
 
     @property
     def audit_due(self) -> bool:
         """Whether the copy is now at the instant of a statement, so that `audited` is due."""
-        audit, is_idle = self._audit, self._catch_up.run is None
+        audit, is_idle = self._audit, self.catch_up.run is None
         return is_idle and audit.statement is not None and self.level and audit.is_due(self.known)
 
     # How far the copy is
@@ -406,7 +412,7 @@ class Follower:
     @property
     def known(self) -> Instant | None:
         """Every change up to here is known, so that is where push has to join."""
-        return self._state.frontiers.known
+        return self.state.frontiers.known
 
     @property
     def level(self) -> bool:
@@ -415,10 +421,10 @@ class Follower:
         The value is kept while the lists are read as a matter of routine, until they have
         something new.
         """
-        state = self._state
+        state = self.state
         # First, as both are known at once: changes mostly are on their way.
         is_pending = bool(state.pending) or not state.settled
-        return not is_pending and not has_doubts(state, self._catch_up)
+        return not is_pending and not has_doubts(state, self.catch_up)
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -428,93 +434,24 @@ class Follower:
     @property
     def doubts_by_kind(self) -> dict[DoubtKind, str]:
         """The same with their kinds, each of which occurs once."""
-        return dict(list_doubts(self._state, self._catch_up))
+        return dict(list_doubts(self.state, self.catch_up))
 
     @property
     def pending(self) -> int:
         """How many resources have changes that are known and not yet applied."""
-        return len(self._state.pending)
-
-    @property
-    def untried(self) -> int:
-        """How many of them have not failed so far."""
-        return self._state.pending.untried + self.backlog
-
-    @property
-    def backlog(self) -> int:
-        """How many of them wait until other changes are applied, or until all lists are read."""
-        return len(self._state.pending.backlog)
-
-    @property
-    def is_parking(self) -> bool:
-        """Whether changes wait until all lists are read, so that more may come."""
-        return self._state.pending.is_holding
-
-    def is_pending(self, uri: str) -> bool:
-        """Return whether a resource has changes that are not applied, and not in the backlog."""
-        return uri in self._state.pending
-
-    def holds(self, change: Change) -> bool:
-        """Return whether this very change of `verify` is pending."""
-        return self._state.pending.holds(change)
-
-    @property
-    def is_deferred(self) -> bool:
-        """Whether T waits only for a change that is put off on purpose (`Pace.spread`)."""
-        return self._state.pending.is_deferred
-
-    @property
-    def unconfirmed(self) -> int:
-        """How many resources have changes that push announced and no list has repeated yet."""
-        return len(self._state.unconfirmed)
-
-    @property
-    def has_push_gap(self) -> bool:
-        """Whether changes were pushed that do not join what is known."""
-        return self._state.frontiers.has_push_gap
-
-    @property
-    def has_uncovered_gap(self) -> bool:
-        """Whether no document covers some of the changes since the last run."""
-        return self._state.frontiers.uncovered_gap is not None
-
-    @property
-    def cure_of_gap(self) -> str:
-        """What the Source should add to its documents so that they cover them, if that is known."""
-        gap = self._state.frontiers.uncovered_gap
-        return gap.cure if gap is not None else ""
+        return len(self.state.pending)
 
     # Comparisons with the whole set
 
     @property
     def baselining(self) -> bool:
-        return isinstance(self._catch_up.run, BaselineRun)
+        return isinstance(self.catch_up.run, BaselineRun)
 
     @property
     def share_listed(self) -> float | None:
         """The part of the lists that a baseline under way has read, as far as it is known."""
-        run = self._catch_up.run
+        run = self.catch_up.run
         return run.baseline.share_read if isinstance(run, BaselineRun) else None
-
-    @property
-    def is_comparing(self) -> bool:
-        """Whether a comparison is under way, or about to begin for what the copy has lost."""
-        return self._catch_up.is_comparing
-
-    @property
-    def lacks_comparison(self) -> bool:
-        """Whether the comparison of `compare_lost` has failed, and none succeeded since."""
-        return self._catch_up.lacks_comparison
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the lists were read to their end, and nothing has cast doubt on that since."""
-        return self._state.settled
-
-    @property
-    def compared(self) -> float:
-        """When the copy was last compared with the whole set, by the clock of `now`."""
-        return self._catch_up.comparisons.compared
 
     @property
     def in_step(self) -> bool | None:
@@ -526,29 +463,13 @@ class Follower:
         """What differed then, or why the two cannot be compared; empty if they agreed."""
         return self._audit.reason
 
-    # Failures
-
-    @property
-    def failures(self) -> int:
-        """How often in a row the Source's lists could not be followed."""
-        return self._catch_up.failures.count
-
-    @property
-    def error(self) -> RsnotifyError | None:
-        """Why the Source's lists could not be followed the last time, if they could not."""
-        return self._catch_up.failures.error
-
-    def failing(self) -> list[Change]:
-        """Return the changes that could not be applied so far, and are retried."""
-        return self._state.pending.failing()
-
     def is_stuck(self, now: float) -> bool:
         """Whether only another answer of the Source can still make the copy `level`.
 
         That is so once what has failed was tried often enough, and the lists were read since; or if
         nothing new came for `Pace.patience`, or cannot come within that time.
         """
-        state, catch_up = self._state, self._catch_up
+        state, catch_up = self.state, self.catch_up
         if catch_up.run is not None or not state.pending.all_given_up:
             return False
         is_read = all(failed < catch_up.began for failed in state.pending.first_failures())

@@ -266,6 +266,11 @@ class SyncState:
         self.settled = False
 
     @property
+    def untried(self) -> int:
+        """How many resources have pending changes that have not failed so far."""
+        return self.pending.untried + len(self.pending.backlog)
+
+    @property
     def is_much_pending(self) -> bool:
         """Whether more resources are still to be fetched than can be in flight."""
-        return self.pending.untried + len(self.pending.backlog) > self.pace.in_flight
+        return self.untried > self.pace.in_flight

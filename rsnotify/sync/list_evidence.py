@@ -417,13 +417,21 @@ class ClosedLists:
         return until > through if known is None else known != _content(member)
 
     def record(
-        self, members: Iterable[Resource], begins: Instant | None, *, has_reread: bool
+        self,
+        members: Iterable[Resource],
+        begins: Instant | None,
+        *,
+        has_reread: bool,
+        has_skipped: bool = False,
     ) -> None:
         """Record the entries of closed lists as known, at the end of a pull.
 
-        `begins` is where the open list begins: what was closed before is known.
+        `begins` is where the open list begins: what was closed before is known, unless it was
+        closed while others were read again (`has_skipped`).
         """
-        self.is_archive_due = False
+        self.is_archive_due = has_skipped
+        if has_skipped:
+            begins = None
         if has_reread:
             self._left -= 1
         elif not self._left:

@@ -34,7 +34,7 @@ from rsnotify.format.coverage import EARLIEST, Change, CheckMethod, Coverage
 from rsnotify.format.datetimes import LATEST, MICROSECOND, Instant, end_of_unit, is_undecided
 from rsnotify.format.hashes import agree
 from rsnotify.format.model import ChangeType, Rel, Resource
-from rsnotify.representations import has_inline_content
+from rsnotify.selection import has_inline_content
 from rsnotify.sync.actions import ActionList, BacklogAction, BacklogExtent, TakeBacklog
 from rsnotify.sync.backlog import ChangeBacklog
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER, Retry

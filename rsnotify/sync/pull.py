@@ -35,7 +35,7 @@ from rsnotify.format.coverage import (
     change_list_coverage,
     package_coverage,
 )
-from rsnotify.format.datetimes import MICROSECOND, Instant, end_of_unit
+from rsnotify.format.datetimes import LATEST, MICROSECOND, Instant, end_of_unit
 from rsnotify.format.links import resolve
 from rsnotify.format.model import MAX_ENTRIES, Capability, Document, Rel, Resource
 from rsnotify.format.offer import Offer
@@ -245,6 +245,11 @@ class Pull:
         self.closed_members: list[Resource] = []
         #: Whether lists are read again, so that their entries do not count as old.
         self.is_rereading = False
+        #: Whether a period ended meanwhile, and no list of it was read again.
+        self.has_skipped = False
+        self._closed_through: Instant | None = None
+        #: Where the first list ends that is read again, if there is one.
+        self._changed_since: Instant | None = None
         self._first = roots[0]
         self._queue = DocumentQueue()
         self._pages = PageJoiner()
@@ -310,10 +315,10 @@ class Pull:
 
     def check_archive(self) -> Fetch | None:
         """Return the archive if it has to be read, too, after all other documents."""
-        root = self._roots.get(_ARCHIVES_OF.get(self._first.kind, self._first.kind))
-        if self._closed is None or not self._closed.is_archive_due or root in (None, self._first):
+        root = self._archive
+        if self._closed is None or not self._closed.is_archive_due or root is None:
             return None
-        if root is None or self._is_checking or root.uri in self._requested:
+        if self._is_checking or root.uri in self._requested:
             return None
         self._is_checking = True
         self._queue = DocumentQueue([root, self._first])
@@ -331,23 +336,43 @@ class Pull:
     def _use(self, coverage: Coverage, frontier: Frontier) -> PullStep:
         if coverage.from_ is None:
             return self._empty(frontier)
+        if self.current.package is None:
+            self._check_skipped(coverage.from_)
         if coverage.reaches(self._latest_beginning(frontier)):
             return self._next(frontier, coverage)
         return self._begins_too_late(coverage.from_, frontier)
 
+    def _check_skipped(self, begins: Instant) -> None:
+        """Read the archive once more if the open period begins later than the closed ones end.
+
+        Otherwise an earlier change in a list that is read again would replace a later one in the
+        list that was closed since.
+        """
+        through, root = self._closed_through, self._archive or self._first
+        if not self.is_rereading or through is None or not self.is_open(self.current):
+            return
+        was_skipped, self.has_skipped = self.has_skipped, begins > through
+        if self.has_skipped and not was_skipped:
+            self._queue = DocumentQueue(dict.fromkeys([root, self._first]))
+
+    @property
+    def _archive(self) -> Fetch | None:
+        """The archive of the first root, if that is another document."""
+        root = self._roots.get(_ARCHIVES_OF.get(self._first.kind, self._first.kind))
+        return None if root is self._first else root
+
     def _empty(self, frontier: Frontier) -> PullStep:
         """Read the archive, if it was not read, as an empty list does not say where it begins."""
-        archive = self._roots.get(_ARCHIVES_OF.get(self._first.kind, self._first.kind))
-        if self.at_first and archive not in (None, self._first):
-            assert archive is not None
-            if archive.uri not in self._requested:
-                self._queue = DocumentQueue([archive, self._first])
+        archive = self._archive
+        if self.at_first and archive is not None and archive.uri not in self._requested:
+            self._queue = DocumentQueue([archive, self._first])
         return self._next(frontier)
 
     def _queue_members(self, document: Document, frontier: Frontier) -> PullStep:
         joint = self._joint(frontier)
         # A member without `until` may have something new.
-        since = self._changed_since(document, joint)
+        self._find_changed(document, joint)
+        since = self._changed_since
         members = [
             member
             for member in document.resources
@@ -372,12 +397,16 @@ class Pull:
         )
         return self._next(frontier)
 
-    def _changed_since(self, document: Document, joint: Instant) -> Instant | None:
-        """Return where the first closed list ends that has to be read again, if there is one."""
+    def _find_changed(self, document: Document, joint: Instant) -> None:
+        """Have the closed lists that have changed read again, and all after them."""
         if self._closed is None:
-            return None
+            return
+        if document.from_ is not None and document.capability == Capability.CHANGE_DUMP:
+            self._check_skipped(document.from_)
         closed = [member for member in document.resources if member.until is not None]
         self.closed_members += closed
+        ends = [self._closed_through, *(member.until for member in closed)]
+        self._closed_through = max((one for one in ends if one is not None), default=None)
         changed = [
             member.until
             for member in self._closed.changed(closed)
@@ -385,8 +414,9 @@ class Pull:
             and member.until <= joint
             and resolve(self.current.uri, member.uri) not in self._requested
         ]
-        self.is_rereading = self.is_rereading or bool(changed)
-        return min(changed, default=None)
+        if changed:
+            self.is_rereading = True
+            self._changed_since = min([self._changed_since or LATEST, *changed])
 
     def _was_read(self, fetch: Fetch) -> bool:
         package = fetch.package
@@ -538,7 +568,11 @@ class PullRun:
             if (archive := self.pull.check_archive()) is not None:
                 actions.append(archive)
                 return None
-            self._intake.record_closed(self.pull.closed_members, has_reread=self.pull.is_rereading)
+            self._intake.record_closed(
+                self.pull.closed_members,
+                has_reread=self.pull.is_rereading,
+                has_skipped=self.pull.has_skipped,
+            )
         return step
 
     def _request(self, fetch: Fetch, previous: Fetch) -> None:

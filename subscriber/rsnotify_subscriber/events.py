@@ -377,7 +377,7 @@ class EventWatch:
             now: The time, in seconds of any clock that does not jump.
             doubt: Why the copy may be wrong for a reason that the follower does not know.
         """
-        has_gap, baselining = follower.has_push_gap, follower.baselining
+        has_gap, baselining = follower.state.frontiers.has_push_gap, follower.baselining
         if has_gap and not self._gap:
             self._announce(GapSeen())
         if baselining != self._baseline:
@@ -412,9 +412,9 @@ class EventWatch:
         """Announce `Behind`, unless only changes that came meanwhile are still to be applied."""
         through = _through(follower)
         is_newer = known is not None and through is not None and through >= known
-        is_underway = (
-            follower.pending and not follower.has_push_gap and (is_newer or follower.is_deferred)
-        )
+        is_expected = is_newer or follower.state.pending.is_deferred
+        has_gap = follower.state.frontiers.has_push_gap
+        is_underway = follower.pending and not has_gap and is_expected
         if doubt or not is_underway or not CATCHING_UP.issuperset(follower.doubts_by_kind):
             self._announce.set_behind()
         if self._level is not False and not is_underway:

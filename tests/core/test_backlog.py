@@ -107,11 +107,11 @@ def test_a_resource_is_fetched_once_and_only_when_all_lists_are_read() -> None:
     wire.answer(listing(10, 20, entry("a", 11)))
     wire.answer_backlog()
     assert wire.follower.pending == 2
-    assert wire.follower.is_parking
+    assert wire.follower.state.pending.is_holding
     wire.answer(listing(20, None, entry("b", 21)))
     wire.answer_backlog()
     assert sorted(wire.applying()) == [("a", "md5:a11"), ("b", "md5:b21")]
-    assert not wire.follower.is_parking
+    assert not wire.follower.state.pending.is_holding
 
 
 def test_t_waits_for_the_earliest_change_in_the_backlog() -> None:
@@ -238,4 +238,4 @@ def test_lost_resources_count_as_pending_by_what_was_announced() -> None:
     lost = Change("z", ChangeType.UPDATED, EPOCH - timedelta(1), Resource("z", hash="md5:z"))
     wire.actions += wire.follower.verify([lost], wire.now)
     wire.answer_backlog()
-    assert wire.follower.holds(lost), "it does not wait for the lists"
+    assert wire.follower.state.pending.holds(lost), "it does not wait for the lists"

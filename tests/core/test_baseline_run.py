@@ -157,7 +157,7 @@ def test_a_lost_resource_that_fails_while_all_is_compared_keeps_the_hash_it_must
     wire.follower.failed(fetched, ContentMismatch("a", "it is another one"), wire.now)
     wire.actions = wire.follower.unlisted([], wire.now)
     assert applying(wire) == []
-    assert wire.follower.holds(lost)
+    assert wire.follower.state.pending.holds(lost)
 
 
 @pytest.mark.parametrize("found", ["nothing", "different", "absent", "unlisted"])

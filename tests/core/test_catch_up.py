@@ -172,7 +172,7 @@ def test_no_successor_is_discovered_while_the_change_list_itself_is_broken() -> 
             wire.wait()
     answer(wire, archive(Resource("closed", from_=EPOCH)))
     assert Discover() not in answer(wire, replace(changes(0, 6), until=at(6)))
-    assert wire.follower.failures == PACE.baseline_after
+    assert wire.follower.failures.count == PACE.baseline_after
 
 
 def test_a_resource_is_fetched_once_however_many_lists_name_it() -> None:
@@ -230,11 +230,11 @@ def test_what_the_copy_has_lost_lacks_a_comparison_until_one_succeeds() -> None:
     wire = Wire(ALL, BEGUN)
     answer(wire, changes(0))
     follower = wire.follower
-    assert follower.is_settled
+    assert follower.state.settled
     for is_possible in (False, True):
         wire.actions = follower.compare_lost(wire.now)
-        assert follower.is_comparing
-        assert not follower.is_settled
+        assert follower.catch_up.is_comparing
+        assert not follower.state.settled
         while not wire.requested():
             wire.wait()
         assert wire.requested() == [DocumentKind.RESOURCE_LIST]
@@ -244,10 +244,10 @@ def test_what_the_copy_has_lost_lacks_a_comparison_until_one_succeeds() -> None:
             wire.actions = follower.unlisted([], wire.now)
         else:
             wire.answer(Unavailable("resources", "busy"))
-        assert follower.lacks_comparison is not is_possible
+        assert follower.catch_up.lacks_comparison is not is_possible
         answer(wire, changes(0))
-        assert follower.is_settled
-        assert not follower.is_comparing
+        assert follower.state.settled
+        assert not follower.catch_up.is_comparing
 
 
 def test_without_a_resource_list_the_copy_is_compared_with_the_next_change_list() -> None:
@@ -256,7 +256,7 @@ def test_without_a_resource_list_the_copy_is_compared_with_the_next_change_list(
     for has_lost in (False, False, True):
         if has_lost:
             wire.actions = wire.follower.compare_lost(wire.now)
-            assert not wire.follower.is_comparing
+            assert not wire.follower.catch_up.is_comparing
         while not wire.requested():
             wire.wait()
         found = applied(answer(wire, changes(0, 1)))

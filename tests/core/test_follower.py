@@ -270,7 +270,7 @@ def test_a_source_that_is_down_is_polled_less_and_less_often_and_not_compared() 
         requests.append((now, fetch.kind))
         follower.fetch_failed(fetch, Unavailable(fetch.uri, "no answer"), now)
         assert not follower.level
-        assert follower.error is not None
+        assert follower.failures.error is not None
         assert follower.wakeup is not None
         now = follower.wakeup
         actions = follower.tick(now)

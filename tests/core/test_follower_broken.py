@@ -59,7 +59,7 @@ def test_a_change_list_that_stays_broken_is_replaced_by_the_change_dump() -> Non
     wire.answer(Document(Capability.CHANGE_DUMP, from_=EPOCH))
     wire.answer(malformed())
     assert wire.requested() == []
-    assert wire.follower.failures == PACE.baseline_after
+    assert wire.follower.failures.count == PACE.baseline_after
     assert not wire.follower.level
 
 
@@ -68,7 +68,7 @@ def test_a_change_list_that_stays_broken_costs_a_baseline_less_and_less_often() 
     baselines = []
     for _ in range(500):
         if wire.requested() == [DocumentKind.RESOURCE_LIST]:
-            baselines.append(wire.follower.failures)
+            baselines.append(wire.follower.failures.count)
             wire.answer(Document(Capability.RESOURCE_LIST, at=EPOCH))
             wire.actions = wire.follower.differing((), wire.now)
             wire.actions = wire.follower.unlisted((), wire.now)

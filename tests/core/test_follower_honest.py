@@ -338,7 +338,7 @@ def test_an_invented_change_is_verified_where_the_source_has_no_change_list(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), seed=st.integers(0, 2**16))
 def test_a_level_copy_equals_the_source(family: str, data: st.DataObject, seed: int) -> None:
     play(family, data, seed)

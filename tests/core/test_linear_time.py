@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,6 +24,7 @@ from rsnotify.format.model import RS_NS, SITEMAP_NS, DocumentLimits
 from rsnotify.format.plain_form import FastReader
 from rsnotify.format.reader import SitemapReader, read_document
 from rsnotify_validation.validator import validate
+from tests.cases import case
 from tests.core.test_fast_reader import PIECES, PLAIN, cut
 from tests.growth import TIMES, check_growth
 
@@ -88,33 +90,32 @@ def read(chunks: Iterable[bytes]) -> None:
 @pytest.mark.parametrize(
     ("work", "size"), [*((read, size) for size in LENGTHS), (validate, 1), (validate, 65_536)]
 )
-@pytest.mark.parametrize("shape", SHAPES)
 def test_reading_and_validating_take_linear_time(
-    shape: str, work: Callable[[Iterable[bytes]], object], size: int
+    work: Callable[[Iterable[bytes]], object], size: int
 ) -> None:
+    def work_on(shape: str, length: int) -> None:
+        work(chunks_of(shape, length, size))
+
+    for shape in SHAPES:
+        with case(shape):
+            check_growth(partial(work_on, shape), LENGTHS[size])
+
+
+def chunks_of(shape: str, length: int, size: int) -> Iterable[bytes]:
     before, repeated, after = SHAPES[shape]
-
-    def work_on(length: int) -> None:
-        body = before + repeated * (length // len(repeated)) + after
-        work(cut(f"{OPENING}{body}</urlset>".encode(), size))
-
-    check_growth(work_on, LENGTHS[size])
+    body = before + repeated * (length // len(repeated)) + after
+    return cut(f"{OPENING}{body}</urlset>".encode(), size)
 
 
 @pytest.mark.parametrize(("size", "length"), [(7, 4_000), (1_000, 20_000), (65_536, 60_000)])
-@pytest.mark.parametrize("shape", SHAPES)
 def test_reading_takes_steps_in_proportion(
-    shape: str, size: int, length: int, monkeypatch: pytest.MonkeyPatch
+    size: int, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, repeated, after = SHAPES[shape]
     steps = Steps(monkeypatch)
-
-    def count(length: int) -> int:
-        body = before + repeated * (length // len(repeated)) + after
-        chunks = cut(f"{OPENING}{body}</urlset>".encode(), size)
-        return steps.of(lambda: read_document(chunks))
-
-    assert count(TIMES * length) <= 1.5 * TIMES * count(length)
+    for shape in SHAPES:
+        large, small = (chunks_of(shape, times * length, size) for times in (TIMES, 1))
+        count = steps.of(partial(read_document, large))
+        assert count <= 1.5 * TIMES * steps.of(partial(read_document, small)), shape
 
 
 class Steps:
@@ -157,15 +158,16 @@ class Steps:
         return self._count_line
 
 
-@pytest.mark.parametrize("piece", PIECES)
-def test_a_document_that_is_cut_at_every_byte_is_read_in_the_end(piece: str) -> None:
-    # What is too long is so by one character, since each cut is one reading of all of it.
-    piece = re.sub(r"(.)\1{8000,}", lambda found: found[1] * (SHORT + 1), piece)
-    piece = re.sub(r"(</?i:i>)\1{100}", lambda found: found[1] * (LIMITS.depth + 1), piece)
-    data = f"{OPENING}{PLAIN}{piece * 2}{PLAIN}</urlset>".encode()
-    wholes = [_outcome([data])]
-    wholes += [_outcome([data[:at], data[at:]]) for at in range(1, len(data))]
-    assert len(set(wholes)) == 1
+def test_a_document_that_is_cut_at_every_byte_is_read_in_the_end() -> None:
+    for piece in PIECES:
+        with case(piece):
+            # What is too long is so by one character, since each cut is one reading of all of it.
+            short = re.sub(r"(.)\1{8000,}", lambda found: found[1] * (SHORT + 1), piece)
+            short = re.sub(r"(</?i:i>)\1{100}", lambda found: found[1] * (LIMITS.depth + 1), short)
+            data = f"{OPENING}{PLAIN}{short * 2}{PLAIN}</urlset>".encode()
+            wholes = [_outcome([data])]
+            wholes += [_outcome([data[:at], data[at:]]) for at in range(1, len(data))]
+            assert len(set(wholes)) == 1
 
 
 def _outcome(chunks: list[bytes]) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import ChangeType, Link, Rel, Resource
-from rsnotify.representations import (
+from rsnotify.selection import (
     WantedRepresentation,
     describe_representation,
     wanted_link_target,

@@ -21,7 +21,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.format.reader import read_document
 from rsnotify.format.uris import normalize
 from rsnotify.format.writer import write_document
-from rsnotify.representations import has_inline_content
+from rsnotify.selection import has_inline_content
 from rsnotify.sync.actions import (
     Action,
     Apply,
@@ -387,7 +387,7 @@ class Destination:
     def _commit(self, change: Change, record: Change | None) -> None:
         if record is not None:
             self.records[change.uri] = (record.at, record.change)
-        self.compared = self.follower.compared
+        self.compared = self.follower.catch_up.comparisons.compared
         before, foreseen = self.progress, self.follower.progress_after([change])
         actions = self.follower.applied([change], self.now)
         reached = self.follower.progress

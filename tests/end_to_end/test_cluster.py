@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from asyncio.subprocess import Process
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -27,7 +26,7 @@ from rsnotify_subscriber import (
 )
 from rsnotify_subscriber.commands.follow_options import CallbackServer
 from tests.end_to_end import history
-from tests.end_to_end.cluster_killing import NODES, ClusterStage, hashes_of, killing
+from tests.end_to_end.cluster_stage import NODES, ClusterStage, hashes_of
 from tests.end_to_end.counting import counting
 from tests.end_to_end.replay import replay
 from tests.end_to_end.scenes import Plan
@@ -49,24 +48,6 @@ async def test_a_destination_ends_equal_though_the_nodes_of_the_hub_are_killed_i
     with running_nats(tmp_path / "nats") as nats:
         stage = Stage(tmp_path, NODES, counting("--via", via), nats.url)
         assert await replay(stage, list(history.make_up(300, seed=11)), PLAN, rate=50)
-
-
-@pytest.mark.slow
-async def test_nothing_is_lost_when_nodes_and_nats_servers_are_killed_at_random(tmp_path: Path):
-    with running_nats(tmp_path / "nats", servers=3) as nats:
-        await killing(
-            tmp_path,
-            nats,
-            list(history.make_up(150, seed=12)),
-            chance=random.Random(5),
-            callbacks=6,
-            sockets=9,
-            clients=1,
-            rate=50,
-            rounds=4,
-            pause=1.5,
-            fast=True,
-        )
 
 
 # Two hubs, or two nodes of one, as real processes, one of which is killed.

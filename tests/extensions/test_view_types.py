@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.runtime.extensions import offered
 from rsnotify_publisher import FinishedDocument, Options, Publisher, View
@@ -39,7 +40,7 @@ def kind(request: pytest.FixtureRequest) -> type[View]:
 
 @pytest.fixture
 def view(kind: type[View]) -> View:
-    return kind(lambda name: BASE + name, None)
+    return new(kind)
 
 
 def test_its_names_are_below_those_of_the_parts(kind: type[View]) -> None:
@@ -66,12 +67,26 @@ def test_each_closed_list_has_a_page_of_its_own(view: View) -> None:
     assert all(name.endswith(view.suffix) for name in names)
 
 
-def test_an_entry_names_its_resource_and_depends_on_it_alone(view: View) -> None:
-    first = [view.entry(change) for change in CHANGES]
-    assert [view.entry(change) for change in CHANGES] == first
-    assert len({*first}) == 3
-    for change, entry in zip(CHANGES, first, strict=True):
+def new(kind: type[View]) -> View:
+    return kind(lambda name: BASE + name, None)
+
+
+def test_an_entry_names_its_resource_and_is_the_same_after_a_restart(kind: type[View]) -> None:
+    again = [replace(CHANGES[1], datetime=START + timedelta(microseconds=n)) for n in (1, 2)]
+    changes = [CHANGES[0], *again, *CHANGES[1:]]
+    view = new(kind)
+    first = [view.entry(change) for change in changes]
+    assert len({*first}) == 5
+    for change, entry in zip(changes, first, strict=True):
         assert change.uri.encode() in entry
+    for count in range(1, 5):
+        last = changes[count - 1].datetime
+        assert last is not None
+        end, resumed = to_microseconds(last), new(kind)
+        head = resumed.head(resumed.name(closed(1)), None, None)
+        page = [*resumed.page(head, first[:count]), resumed.remark(b"", first[:count], end)]
+        resumed.resume(b"".join(page), end)
+        assert [resumed.entry(change) for change in changes[count:]] == first[count:]
 
 
 def test_a_head_is_one_line(view: View) -> None:

@@ -202,7 +202,7 @@ class RepositoryServer:
     async def __aenter__(self) -> Self:
         await self._server.start_server()
         self.url = str(self._server.make_url("/oai"))
-        self._process = self._make(self.items, self.url)
+        self.process = self._make(self.items, self.url)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -214,6 +214,6 @@ class RepositoryServer:
         other = self.before(arguments)
         if other is not None:
             return other
-        body = self._process(arguments)
+        body = self.process(arguments)
         status = self.error_status if b"<error " in body else 200
         return web.Response(status=status, body=body, content_type="text/xml")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.gateway.checking import origin
 from tests.gateway.origin_server import Site, sitemap
 from tests.gateway.running import RunningGateway
 from tests.publisher.helpers import FakeHub
+from tests.reader import ROOT
 from tests.waiting import until
 
 A, B = "https://site.example/a", "https://site.example/b"
@@ -108,11 +110,20 @@ async def test_an_origin_that_fails_does_not_stop_another(site: Site, tmp_path: 
         assert (await running.document("one/resourcelist.xml")).resources[0].uri == A
 
 
-async def test_what_an_origin_cannot_show_is_described_and_inspected(site: Site, tmp_path: Path):
+async def test_what_an_origin_cannot_show_is_described_where_the_readme_says_and_inspected(
+    site: Site, tmp_path: Path
+):
+    readme = (ROOT / "extensions/gateway/README.md").read_text()
+    ((place, inspected),) = re.findall(
+        r"`https://push\.example/repository/(\S+)`"
+        r".*?`rsnotify inspect https://push\.example/repository/(\S*)`",
+        readme,
+        re.DOTALL,
+    )
     site.pages["/sitemap.xml"] = sitemap({A: None})
     async with RunningGateway(tmp_path, [origin("sitemap", site.url("/sitemap.xml"))]) as running:
         await running.until_ready()
-        _, body = await running.get("one/origin.json")
+        _, body = await running.get(f"one/{place}")
         found = json.loads(body)
         assert found["protocol"] == "Sitemap"
         assert found["problem"] is None
@@ -120,7 +131,7 @@ async def test_what_an_origin_cannot_show_is_described_and_inspected(site: Site,
         assert checked is not None
         assert found["checked"] <= format_datetime(from_microseconds(checked))
         assert "without a lastmod" in found["limits"][0]
-        tree = await inspect(running.url + "one/")
+        tree = await inspect(f"{running.url}one/{inspected}")
     text = str(tree)
     assert "Entries without a lastmod: 1 of 1." in text
     assert "A deletion is seen as the absence" in text

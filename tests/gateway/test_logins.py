@@ -195,6 +195,9 @@ async def test_the_error_of_an_origin_that_is_away_has_no_login(
         with pytest.raises((RsnotifyError, OSError)) as caught:
             await checking.check()
     assert not any(secret in str(caught.value) + caplog.text for secret in SECRETS)
+    if settings.type == "postgresql":
+        assert "127.0.0.1" not in str(caught.value) + caplog.text
+        assert "rsnotify_outbox: connection refused; check the port" in caplog.text
 
 
 def test_every_reference_of_an_origin_is_resolved_in_one_place():

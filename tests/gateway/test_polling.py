@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import time
 from random import Random
 
 import pytest
 
+from rsnotify_gateway.adapter import is_due
 from rsnotify_gateway.client import parse_robots
 from rsnotify_gateway.config import PollPace
 
@@ -21,6 +23,15 @@ def test_a_quiet_origin_is_checked_less_often_within_limits():
     seen = [interval := PACE.next(interval, changed=False) for _ in range(7)]
     assert seen[:2] == [15, 22.5]
     assert seen[-1] == 100
+
+
+@pytest.mark.parametrize(
+    ("ago", "due"), [(0.0, False), (50.0, False), (200.0, True), (-86_400.0, True)]
+)
+def test_a_comparison_is_due_after_its_interval_and_after_the_clock_was_set_back(
+    ago: float, due: bool
+) -> None:
+    assert is_due(time.time() - ago, 100.0) is due
 
 
 def test_failures_are_followed_by_growing_waits_and_retry_after():

@@ -5,11 +5,19 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache
+from pathlib import Path
 
+from msgspec import json
 from msgspec.structs import replace
 
+from tests.harnesses.sabotage.__main__ import found_before
 from tests.harnesses.sabotage.bugs import ROOT, Bug, bugs
-from tests.harnesses.sabotage.planting import confirm, copied_project, examine
+from tests.harnesses.sabotage.planting import (
+    Verdict,
+    copied_project,
+    examine,
+    failing_without_bug,
+)
 
 BUGS = {bug.name: bug for bug in bugs()}
 
@@ -42,6 +50,17 @@ def test_a_bug_that_does_not_fit_the_program_is_reported() -> None:
         assert examine(outdated, ROOT).problem.startswith("does not apply: ")
 
 
+def test_a_bug_is_examined_again_unless_it_was_found_as_it_is_now(tmp_path: Path) -> None:
+    bug, report = BUGS["A signature is accepted whatever the secret"], tmp_path / "report.jsonl"
+    assert found_before([bug], report) == {}
+    found = Verdict(bug.name, bug.file, version=bug.version())
+    changed, missed = replace(found, version="other"), replace(found, problem="no test fails")
+    for last in (found, changed, found, missed):
+        with report.open("ab") as file:
+            file.write(json.encode(last) + b"\n")
+        assert found_before([bug], report) == ({bug.name: found} if last is found else {})
+
+
 @cache
 def _functions(file: str) -> set[str]:
     tree = ast.parse((ROOT / file).read_text())
@@ -62,6 +81,8 @@ def test_the_runner_accepts_an_assertion_and_no_other_error() -> None:
     )
     with copied_project() as project:
         verdicts = [examine(bug, project) for bug in (program, broken)]
-        confirm(verdicts, project)
+        (project / "tests/core/test_failing.py").write_text("def test_it(): assert not 'right'")
+        failing = failing_without_bug([*program.tests, "tests/core/test_failing.py"], project)
     assert [verdict.problem.partition(":")[0] for verdict in verdicts] == ["", "not an assertion"]
-    assert verdicts[0].failure is not None
+    assert verdicts[0].found_by.startswith(program.tests[0])
+    assert [one.partition(":")[0] for one in failing] == ["tests/core/test_failing.py"]

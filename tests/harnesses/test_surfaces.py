@@ -62,16 +62,16 @@ def test_input_that_ends_at_any_byte_raises_no_other_exception(name: str):
         SURFACES[name].attempt(seed[:end])
 
 
-@pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}", "http://127.0.0.1:1{}"])
 @every_surface
-def test_input_that_names_a_file_or_a_server_opens_neither(name: str, form: str, tmp_path: Path):
+def test_input_that_names_a_file_or_a_server_opens_neither(name: str, tmp_path: Path):
     surface = SURFACES[name]
     surface.attempt(surface.seeds[0])  # imports what it needs
     file = tmp_path / "file"
     file.write_bytes(surface.seeds[0])
-    with opened(str(file)) as found:
-        surface.attempt(form.format(file).encode())
-    assert found == []
+    for form in ("{}", "file://{}", "file:{}", "http://127.0.0.1:1{}"):
+        with opened(str(file)) as found:
+            surface.attempt(form.format(file).encode())
+        assert found == [], form
 
 
 @contextmanager

@@ -20,9 +20,9 @@ from rsnotify_hub.store.nodes import HubNodes, SingleNode
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.subscriptions import DeliveryState, Subscription
 from rsnotify_hub.websub.callback_requests import CallbackRequests
-from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.delivery import Delivery
 from rsnotify_hub.websub.scheduler import DeliveryScheduler, IntentRequests
+from rsnotify_hub.websub.sender import WebSubChannel
 from rsnotify_hub.websub.verification import IntentVerification
 from tests.hub.helpers import TOPIC, Callback, Clock, fragment
 from tests.waiting import PATIENCE

@@ -23,6 +23,7 @@ from rsnotify_hub.config.configuration import (
     ServerConfig,
 )
 from rsnotify_hub.config.loading import ConfigurationSource, load_configuration
+from tests.cases import case
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "x" * 16
@@ -92,14 +93,15 @@ def test_every_kind_of_setting_can_be_a_variable(name: str, text: str, value: An
     assert setting(configuration, name) == (value if value is not None else (PUBLISHER,))
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_every_setting_can_be_a_variable(name: str):
-    value = example().get(name, "the key")
-    text = value if isinstance(value, str) else json.dumps(value)
-    types = get_type_hints(SETTINGS, include_extras=True)
-    found = Variables("hub", {f"RSNOTIFY_HUB_{name.upper()}": text}, types).settings
-    assert set(found) == {name}
-    assert msgspec.convert(found[name], types[name]) == msgspec.convert(value, types[name])
+def test_every_setting_can_be_a_variable():
+    types, values = get_type_hints(SETTINGS, include_extras=True), example()
+    for name in FIELDS:
+        with case(name):
+            value = values.get(name, "the key")
+            text = value if isinstance(value, str) else json.dumps(value)
+            found = Variables("hub", {f"RSNOTIFY_HUB_{name.upper()}": text}, types).settings
+            assert set(found) == {name}
+            assert msgspec.convert(found[name], types[name]) == msgspec.convert(value, types[name])
 
 
 def example() -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -11,9 +12,12 @@ from urllib.parse import unquote
 import pytest
 
 from rsnotify.errors import StorageError
-from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport
+from rsnotify.sync.retry import Retry
+from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.subscriptions import DeliveryState, Subscription
 from rsnotify_hub.websub.callback_requests import redacted
+from rsnotify_hub.websub.delivery import Delivery, DeliveryAttempt
+from rsnotify_hub.websub.sender import FailureHandling
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import (
     START,
@@ -40,6 +44,7 @@ async def test_a_failure_says_what_the_callback_answered(
     failure = delivery.last_failure
     assert (failure.at, failure.status, failure.reason) == (clock.now, 500, "answers 500")
     assert failure.excerpt == b"x" * 512
+    assert 0 <= failure.seconds <= asyncio.get_running_loop().time()
     assert list(deliveries.channel.recent_failures) == [(delivery, failure)]
     assert deliveries.statistics.retries == 1
     assert deliveries.statistics.deliveries == {
@@ -75,8 +80,14 @@ def test_an_excerpt_hides_a_callback_as_a_server_decodes_it(query: str):
 
 
 async def test_a_delivery_that_fails_for_a_day_waits_for_an_update_and_loses_nothing(
-    tmp_path: Path, callback: Callback, clock: Clock
+    tmp_path: Path,
+    callback: Callback,
+    clock: Clock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    caplog.set_level(logging.INFO, "rsnotify.hub.websub")
+    monkeypatch.setattr("rsnotify_hub.websub.sender.RECENT_FAILURES", 2)
     callback.answers = [500] * 10_000
     async with opened_channel(tmp_path, clock, max_retry_seconds=0.01) as deliveries:
         delivery = await deliveries.given_up(callback, clock)
@@ -86,6 +97,13 @@ async def test_a_delivery_that_fails_for_a_day_waits_for_an_update_and_loses_not
             == 1
         )
         assert callback.requests == delivery.failures
+        assert len(deliveries.channel.recent_failures) == min(2, delivery.failures)
+        first, *others = [each for each in caplog.records if "answers 500" in each.getMessage()]
+        assert {each.levelno for each in others} <= {logging.INFO}
+        assert first.levelno == logging.WARNING
+        facts = {"id": delivery.id, "topic": TOPIC, "host": "127.0.0.1", "failures": 1}
+        facts |= {"status": 500, "reason": "answers 500"}
+        assert facts.items() <= vars(first).items()
         callback.answers, callback.deliveries = [500], asyncio.Queue()
         clock.advance(days=1)
         await deliveries.publish(2)
@@ -128,6 +146,36 @@ async def test_a_retry_after_beyond_the_longest_wait_is_cut(
     async with opened_channel(tmp_path, clock, max_retry_seconds=50) as deliveries:
         delivery = await deliveries.failing(callback)
         assert delivery.retry_at == clock.now + timedelta(seconds=50)
+
+
+@pytest.mark.parametrize(
+    ("failures", "retry_after", "least", "most"),
+    [
+        (0, None, 0.005, 0.01),
+        (1, None, 0.01, 0.02),
+        (0, 120.0, 120.0, 120.0),
+        (0, 900.0, 600.0, 600.0),
+        (50, None, 300.0, 600.0),
+    ],
+)
+async def test_the_wait_after_a_failure_doubles_and_may_be_longer_if_the_callback_says_so(
+    failures: int, retry_after: float | None, least: float, most: float
+):
+    delivery = Delivery(Subscription(TOPIC, "https://a.example/", None, START, 0))
+    delivery.failures = failures
+    handling = FailureHandling(Retry(0.01, 600), 3600, Statistics())
+    attempt = DeliveryAttempt(START, 500, "answers 500")
+    wait = handling.record(delivery, attempt, retry_after)
+    assert wait is not None
+    assert least <= wait <= most
+    late = DeliveryAttempt(START + timedelta(hours=1), 500, "answers 500")
+    assert handling.record(delivery, late, retry_after) is None, "it has failed for an hour"
+    delivery.resume_trying(late.at)
+    assert delivery.has_failed_for(0, late.at)
+    assert not delivery.has_failed_for(1, late.at)
+    delivery.record_success()
+    delivery.resume_trying(late.at)
+    assert not delivery.has_failed_for(0, late.at)
 
 
 async def test_a_log_that_cannot_be_read_is_no_failure_of_the_callback(

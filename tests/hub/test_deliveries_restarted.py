@@ -23,20 +23,27 @@ def found(deliveries: Deliveries, before: Delivery) -> Delivery:
 async def test_a_failing_subscription_keeps_its_state_over_a_restart(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
-    callback.answers = [500]
+    callback.answers = [500] * 2
+    callback.url += "/b"
     async with opened_channel(tmp_path, clock, retry_seconds=3600) as deliveries:
         before = await deliveries.failing(callback)
-    clock.advance(seconds=60)
+        clock.advance(seconds=1)
+        later = await deliveries.subscribed(callback.url.removesuffix("b") + "a")
+        await deliveries.publish(2)
+        await deliveries.until(lambda: later.retry_at is not None)
+    clock.advance(seconds=59)
     async with opened_channel(tmp_path, clock, retry_seconds=3600) as deliveries:
         after = found(deliveries, before)
         assert (after.state, after.failures) == (DeliveryState.RETRYING, 1)
         assert after.last_failure == before.last_failure
+        assert after.has_failed_for(60, clock.now)
+        assert not after.has_failed_for(61, clock.now)
         assert lag_seconds(after, clock.now) == 60
         assert after.retry_at is not None, (
             "an attempt was made at once, although the last failed a minute ago"
         )
-        (recent,) = deliveries.channel.recent_failures
-        assert recent[0] is after
+        recent = [delivery for delivery, _ in deliveries.channel.recent_failures]
+        assert recent == [after, found(deliveries, later)]
 
 
 async def test_a_delivery_that_was_given_up_stays_so_over_a_restart_until_an_update(
@@ -56,6 +63,8 @@ async def test_a_delivery_that_was_given_up_stays_so_over_a_restart_until_an_upd
         await deliveries.publish(2)
         await deliveries.until(lambda: after.behind_since is None)
         assert after.state is DeliveryState.ACTIVE
+    async with opened_channel(tmp_path, clock) as deliveries:
+        assert await stored_troubles(deliveries.store) == []
 
 
 async def test_a_failure_before_a_success_is_forgotten(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -51,6 +52,41 @@ async def test_a_subscription_that_is_dropped_during_a_delivery_frees_its_capaci
     slot = delivery.slot
     assert await deliveries.channel.drop(delivery.id, "because")
     assert slot.queue.running() == []
+
+
+@pytest.mark.parametrize("with_task", [False, True])
+async def test_a_delivery_of_a_subscription_that_is_released_may_end_and_none_follows(
+    deliveries: Deliveries,
+    callback: Callback,
+    monkeypatch: pytest.MonkeyPatch,
+    with_task: bool,
+):
+    monkeypatch.setattr("rsnotify_hub.websub.sender.CLOSE_SECONDS", PATIENCE)
+    if with_task:
+        delivery = await deliveries.subscribed(callback)
+        callback.open.clear()
+        await deliveries.publish(1)
+        await callback.delivery()
+        assert delivery.slot.task is not None
+    else:
+        delivery = await with_running_delivery(deliveries, callback)
+    requests, position = callback.requests, delivery.subscription.position
+    releasing = asyncio.create_task(deliveries.channel.released([delivery.id]))
+    await deliveries.publish(3)
+    assert not releasing.done()
+    callback.open.set()
+    await releasing
+    assert (callback.requests, delivery.subscription.position) == (requests, position + 1)
+    assert (deliveries.channel.registry.get(delivery.id), delivery.slot) == (None, None)
+
+
+async def test_a_delivery_of_a_subscription_that_is_released_is_not_repeated(
+    deliveries: Deliveries, callback: Callback
+):
+    callback.answers = [500]
+    delivery = await deliveries.failing(callback)
+    await deliveries.channel.released([delivery.id])
+    assert (delivery.timer, delivery.retry_at, delivery.is_stopped) == (None, None, True)
 
 
 async def test_a_delivery_that_is_cancelled_the_moment_it_fails_leaves_nothing_behind(

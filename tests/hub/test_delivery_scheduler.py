@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from rsnotify.sync.retry import Retry
 from rsnotify_hub.websub.callback_requests import Answer
-from rsnotify_hub.websub.scheduler import Capacity, DeliveryScheduler, DeliverySlot
-from tests.waiting import PATIENCE
+from rsnotify_hub.websub.scheduler import (
+    Capacity,
+    DeliveryScheduler,
+    DeliverySlot,
+    IntentRequests,
+)
+from tests.waiting import PATIENCE, until
 
 OK = Answer(204, "answers 204")
 TIMED_OUT = Answer(None, "takes too long")
@@ -97,6 +105,7 @@ async def test_retries_do_not_use_up_the_capacity_of_first_attempts():
         requests.submit(f"hangs {number}", f"bad{number}", hangs=True, slow=True)
     requests.submit("good", "good", hangs=False)
     assert await requests.answer("good") == OK
+    assert requests.scheduler.waiting() == 9
     await requests.scheduler.close(0)
 
 
@@ -120,6 +129,21 @@ async def test_a_request_that_is_cancelled_frees_its_capacity():
     assert set(requests.answers) == {"good"}
 
 
+@pytest.mark.parametrize("fault", [None, ValueError("a fault")])
+async def test_a_request_that_ends_frees_its_capacity_and_a_fault_is_logged(
+    caplog: pytest.LogCaptureFixture, fault: Exception | None
+):
+    scheduler = DeliveryScheduler(1000)
+
+    async def work() -> None:
+        if fault is not None:
+            raise fault
+
+    slot = scheduler.submit("a", lambda slot: scheduler.run(slot, work()))
+    await until(lambda: not slot.queue.running())
+    assert ("failed with an internal error" in caplog.text) is (fault is not None)
+
+
 async def test_running_requests_may_end_when_the_scheduler_closes():
     scheduler, authorizer = DeliveryScheduler(1000), asyncio.Event()
     ended = []
@@ -141,20 +165,94 @@ async def test_running_requests_may_end_when_the_scheduler_closes():
     assert ended == ["a"]
 
 
-async def test_no_request_is_cut_short_because_the_hub_itself_was_slow(
+async def test_only_the_first_attempt_to_verify_uses_the_quick_queue(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    submit, slow = DeliveryScheduler.submit, []
+
+    def noted(*args: Any, **options: Any) -> DeliverySlot:
+        slow.append(options["slow"])
+        return submit(*args, **options)
+
+    monkeypatch.setattr(DeliveryScheduler, "submit", noted)
+    unreachable = Answer(None, "cannot be reached", reached=False)
+    requests = Mock(get=AsyncMock(return_value=unreachable))
+    intents = IntentRequests(requests, Retry(0.001), 1000)
+    assert await intents.get("http://a.example/", limit=0) == unreachable
+    assert slow == [False, True, True]
+    await intents.close()
+
+
+async def test_only_a_request_that_has_run_for_long_makes_room_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    now = 1000.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    requests = Requests(Capacity(2, 2), Capacity(1, 0), quick_seconds=0.25)
+    requests.submit("hangs", "a", hangs=True)
+    cancelled = requests.submit("cancelled", "b", hangs=True)
+    requests.submit("later", "c", hangs=True)
+    requests.submit("good", "d", hangs=False)
+    await asyncio.sleep(0)  # two begin
+    now += 0.125
+    requests.scheduler.cancel(cancelled)
+    for _ in range(10):
+        await asyncio.sleep(0)  # "later" begins
+    now += 0.125
+    assert await requests.answer("good") == OK
+    assert requests.answers == {"hangs": TIMED_OUT, "good": OK}
+    await requests.scheduler.close(0)
+
+
+async def test_each_request_without_a_task_ends_when_its_own_time_is_up(
     monkeypatch: pytest.MonkeyPatch,
 ):
     loop = asyncio.get_running_loop()
-    now = loop.time()
+    began = now = loop.time()
     monkeypatch.setattr(loop, "time", lambda: now)  # stands still but for what follows
-    requests = Requests(slow=Capacity(1, 0), quick_seconds=0.2)
+    scheduler = DeliveryScheduler(10)
+    ended: list[tuple[str, float, str]] = []
+
+    def submit(name: str) -> DeliverySlot:
+        def done(outcome: object) -> None:
+            ended.append((name, now - began, str(outcome)))
+            scheduler.release(slot)
+
+        slot = scheduler.submit("a", lambda slot: slot.watch(Mock(), done))
+        return slot
+
+    answered = [submit(name) for name in ("a", "b", "c", "d")][1]
+    assert answered.is_watched
+    answered.complete(ValueError("answered"))
+    for _ in range(15):
+        now += 1
+        if now - began == 2:
+            submit("later")
+        for _ in range(3):
+            await asyncio.sleep(0)
+    assert ended == [
+        ("b", 0, "answered"),
+        *((name, 10, "takes too long") for name in ("a", "c", "d")),
+        ("later", 12, "takes too long"),
+    ]
+    assert answered.queue.running() == []
+
+
+@pytest.mark.parametrize(("late", "is_cut"), [(0.125, True), (0.126, False)])
+async def test_no_request_is_cut_short_because_the_hub_itself_was_slow(
+    monkeypatch: pytest.MonkeyPatch, late: float, is_cut: bool
+):
+    loop = asyncio.get_running_loop()
+    now = 1000.0
+    monkeypatch.setattr(loop, "time", lambda: now)  # stands still but for what follows
+    requests = Requests(slow=Capacity(1, 0), quick_seconds=0.25)
     requests.submit("hangs", "bad", hangs=True)
     requests.submit("waits", "good", hangs=False)
     await asyncio.sleep(0)  # it begins
-    now += 0.5  # past the check that was due
+    now += 0.25 + late  # past the check that was due
     for _ in range(10):
         await asyncio.sleep(0)
-    assert requests.answers == {}
-    now += 0.2
+    assert ("hangs" in requests.answers) is is_cut
+    now += 0.25
     assert await requests.answer("waits") == OK, "the next check is in time"
     assert set(requests.answers) == {"hangs", "waits"}

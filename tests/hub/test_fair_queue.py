@@ -81,6 +81,7 @@ def test_only_an_item_that_runs_long_while_another_waits_is_blocking():
     assert list(queue.blocking(before=2.0)) == []
     queue.add(Item("c", 3))
     assert list(queue.blocking(before=2.0)) == [early]  # `late` started before `other`
+    assert list(queue.blocking(before=1.0)) == [early]
     queue.remove(other)
     assert list(queue.blocking(before=9.0)) == []
     queue.add(Item("a", 4))

@@ -15,7 +15,9 @@ import pytest
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import to_microseconds
+from rsnotify_hub.intake import whole_content
 from rsnotify_hub.log.topic_log import RECENT_BYTES, TopicLogs, plan_append
+from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import LogEntry
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
@@ -72,6 +74,31 @@ async def test_reading_from_memory_equals_reading_from_disk(topics: TopicLogs, l
     assert await kept(topics, since=second + 0.5) == parts[second:]
 
 
+async def test_the_entries_in_memory_have_a_limited_size(topics: TopicLogs):
+    padding = RECENT_BYTES // 10
+    before = [made(n, n + 1, padding=padding) for n in range(5)]
+    heartbeats = [made(5, until=end, padding=padding) for end in (6, 7)]
+    await publish(topics, *before, *heartbeats)
+    await publish(topics, *[made(n, n + 1, padding=padding) for n in range(7, 27)])
+    reads = (topics.recent(TOPIC, after=n) for n in range(topics.position(TOPIC)))
+    entries = next(found for found in reads if found is not None)
+    size = sum(len(entry.fragment.body) for entry in entries)
+    assert size + len(before[0].body) > RECENT_BYTES
+    assert size <= RECENT_BYTES
+
+
+async def test_new_and_repeated_fragments_are_counted(tmp_path: Path, clock: Clock):
+    statistics = Statistics()
+    parts = [made(0, 1), made(1, 2), made(2, 3)]
+    async with opened(tmp_path, clock) as store:
+        topics = TopicLogs(store, statistics)
+        await topics.start(())
+        for part in (*parts[:2], *parts[:2], *parts):
+            await topics.publish(TOPIC, part)
+    assert (statistics.accepted, statistics.duplicates) == (3, 4)
+    assert statistics.accepted_bytes == sum(len(part.body) for part in parts)
+
+
 async def test_reading_from_memory_is_exact_to_the_microsecond(tmp_path: Path, clock: Clock):
     parts = [made(n / 1e6, (n + 1) / 1e6) for n in range(4)]
     async with logs(tmp_path, clock) as (topics, listener):
@@ -93,6 +120,7 @@ async def test_a_folder_belongs_to_one_hub(tmp_path: Path, clock: Clock):
     async with opened(tmp_path, clock):
         with pytest.raises(ConfigurationError, match="another hub"):
             SqliteStore(tmp_path, FOREVER, clock)
+        assert (tmp_path / "hub.lock").exists(), "other versions look for it"
     async with opened(tmp_path, clock) as store:
         await store.check()
 
@@ -184,6 +212,21 @@ async def test_what_is_still_to_be_delivered_is_not_read(tmp_path: Path, clock: 
         assert await kept(late) == [made(0, 1), made(1, 2)]
 
 
+async def test_all_pages_of_what_another_has_appended_are_delivered(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("rsnotify_hub.store.sqlite_log._PAGE_ROWS", 1)
+    parts = [made(n, n + 1) for n in range(4)]
+    async with opened(tmp_path, clock) as store:
+        listener, topics, other = Listener(), TopicLogs(store), TopicLogs(store)
+        await topics.start((listener,))
+        await other.start(())  # the store reports to this one
+        await publish(other, *parts[:3])
+        await store.start(topics)
+        await publish(topics, parts[3])
+    assert listener.fragments == parts
+
+
 async def test_a_log_may_be_deleted_twice_at_once(topics: TopicLogs):
     await topics.publish(TOPIC, made(0, 1))
     await asyncio.gather(topics.delete(TOPIC), topics.delete(TOPIC))
@@ -191,10 +234,12 @@ async def test_a_log_may_be_deleted_twice_at_once(topics: TopicLogs):
 
 
 async def test_only_the_owner_of_the_data_reads_it(tmp_path: Path, clock: Clock):
-    async with opened(tmp_path, clock) as store:
+    folder = tmp_path / "data"
+    async with opened(folder, clock) as store:
         await store.save(Subscription("t", "https://a.example/", "secret", at(9), 1))
-        for file in tmp_path.glob("hub.sqlite*"):
-            assert file.stat().st_mode & 0o077 == 0, file.name
+        modes = {file.name: file.stat().st_mode & 0o777 for file in folder.glob("hub.sqlite*")}
+        assert modes == dict.fromkeys(["hub.sqlite", "hub.sqlite-wal", "hub.sqlite-shm"], 0o600)
+        assert folder.stat().st_mode & 0o777 == 0o700
 
 
 FORMAT_1 = """
@@ -236,6 +281,16 @@ async def test_data_of_format_1_is_migrated(tmp_path: Path, clock: Clock):
             assert await kept(topics) == [part]
     async with opened(tmp_path, clock) as store:
         assert await stored_subscriptions(store) == [Subscription(TOPIC, "c", "s", at(1), 7)]
+
+
+async def test_a_content_that_was_stored_before_is_known_by_its_digest(
+    tmp_path: Path, clock: Clock
+):
+    async with logs(tmp_path, clock) as (topics, _):
+        await topics.publish(TOPIC, whole_content(b"one", "text/plain", at(0)))
+    with closing(sqlite3.connect(tmp_path / "hub.sqlite")) as database:
+        stored = database.execute("SELECT digest FROM fragment").fetchall()
+    assert stored == [(hashlib.sha256(b"whole one").digest(),)]
 
 
 async def test_deleting_a_log_deletes_its_cursors(tmp_path: Path, clock: Clock):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 #: Seconds; only what hangs takes them.
 PATIENCE = 120
@@ -52,14 +56,24 @@ class ResyncClient:
 
 
 class Node:
-    """Runs JavaScript that may import what is installed in a folder."""
+    """Runs JavaScript that imports packages of npm; skips the test where one is missing."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, *packages: str) -> None:
+        modules = os.environ.get("RSNOTIFY_NODE", "")
+        found = [(Path(modules) / "node_modules" / one).is_dir() for one in packages]
+        if shutil.which("node") is None or not all(found):
+            pytest.skip(
+                "needs node and, in the folder that RSNOTIFY_NODE names, what "
+                f"`npm install {' '.join(packages)}` puts there"
+            )
+        self.folder = Path(modules)
+
+    def command(self, script: Path, *arguments: str) -> list[str]:
+        """Return how to run a script in `folder`."""
+        return ["node", "--input-type=module", "-e", script.read_text(), *arguments]
 
     def run(self, script: str, *arguments: str) -> Any:
-        text = Path(__file__).with_name(script).read_text()
-        done = _run(["node", "--input-type=module", "-e", text, *arguments], self._folder)
+        done = _run(self.command(Path(__file__).with_name(script), *arguments), self.folder)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,20 +52,10 @@ def site(tmp_path: Path) -> Iterator[Site]:
 @pytest.fixture
 def node() -> Node:
     """JavaScript, with the npm packages `sitemap` and `sitemapper`."""
-    return _node_with("sitemap", "sitemapper")
+    return Node("sitemap", "sitemapper")
 
 
 @pytest.fixture
 def ldes_node() -> Node:
     """JavaScript, with the npm package `ldes-client`."""
-    return _node_with("ldes-client")
-
-
-def _node_with(*packages: str) -> Node:
-    modules = os.environ.get("RSNOTIFY_NODE", "")
-    if shutil.which("node") is None or not (Path(modules) / "node_modules" / packages[0]).is_dir():
-        pytest.skip(
-            "needs node and, in the folder that RSNOTIFY_NODE names, what "
-            f"`npm install {' '.join(packages)}` puts there"
-        )
-    return Node(Path(modules))
+    return Node("ldes-client")

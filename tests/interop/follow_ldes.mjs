@@ -2,7 +2,15 @@
 import { intoConfig, replicateLDES } from "ldes-client";
 
 const [url, order, count] = process.argv.slice(1);
-const config = intoConfig({ url, polling: true, pollInterval: 100 });
+// The client itself ends when a server is away.
+const patiently = async (...request) => {
+  for (;;) {
+    const response = await fetch(...request).catch(() => ({ status: 503 }));
+    if (response.status < 500) return response;
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+};
+const config = intoConfig({ url, polling: true, pollInterval: 100, fetch: patiently });
 const reader = replicateLDES(config, order).stream({ highWaterMark: 10 }).getReader();
 const local = (iri) => iri.replace(/.*#/, "");
 const members = [];

@@ -7,9 +7,14 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from rsnotify.format.model import ChangeType, Resource
+from rsnotify_publisher import Publisher
 from tests.interop.clients import Node
+from tests.interop.site import served
 from tests.publisher.helpers import Start, put
+from tests.publisher.published import QUIET
 from tests.publisher.view_consumers import state_of
 
 NAMES = list("abcdefghijkl")
@@ -39,3 +44,29 @@ def test_a_client_follows_while_it_records(
     found.sort(key=lambda member: member[2])
     assert [(uri.removeprefix(process.url), activity) for uri, activity, _ in found] == changes
     assert set(state_of(found)) == {process.url + name for name in NAMES if name != "b"}
+
+
+@pytest.mark.slow
+def test_a_client_reads_the_changes_of_a_resource_within_a_millisecond_in_their_order(
+    ldes_node: Node, tmp_path: Path
+):
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    options = replace(QUIET, views=("ldes",), rotate="6 changes")
+    kinds = [
+        ChangeType.CREATED,
+        *([ChangeType.UPDATED, ChangeType.DELETED, ChangeType.CREATED] * 5),
+    ]
+    with served(documents) as url:
+        # All changes are dated within 32 microseconds.
+        with Publisher(tmp_path, f"{url}/", options=options, clock=lambda: 10**15) as source:
+            source.record(
+                [Resource(f"{url}/{name}", change=kind) for kind in kinds for name in "ab"]
+            )
+            assert source.wait_published()
+        members = ldes_node.run(
+            "follow_ldes.mjs", f"{url}/resourcesync/ldes.ttl", "ascending", str(2 * len(kinds))
+        )
+    for name in "ab":
+        read = [activity for uri, activity, _ in members if uri == f"{url}/{name}"]
+        assert read == [f"{kind[0].upper()}{kind[1:-1]}" for kind in kinds]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,10 +17,10 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify.format.hashes import SetSum
-from rsnotify.format.model import ChangeType, Link, Rel, Resource
+from rsnotify.format.model import INLINE_LIMIT, ChangeType, Link, Rel, Resource
 from rsnotify.format.uris import normalize
 from rsnotify_publisher import FinishedDocument, Record
-from rsnotify_publisher.journal import Journal
+from rsnotify_publisher.journal import Journal, RecordedChanges, Recorder, system_clock
 from tests.publisher.helpers import BASE
 
 
@@ -62,6 +66,13 @@ def test_changes_of_one_moment_are_a_microsecond_apart(journal: Journal, clock: 
     clock.now += 5
     changes = record(journal, "a", "b")
     assert datetimes(changes) == [from_microseconds(1_000_005), from_microseconds(1_000_006)]
+
+
+def test_a_change_is_not_dated_before_its_earliest_instant(journal: Journal):
+    with journal.transaction():
+        changes = journal.record(map(update, "abcd"), earliest=[3_000_000, 2_000_000, 4_000_000])
+    expected = (3_000_000, 3_000_001, 4_000_000, 4_000_001)
+    assert datetimes(changes) == [*map(from_microseconds, expected)]
 
 
 def test_datetimes_increase_when_the_clock_jumps_back(journal: Journal, clock: Clock):
@@ -170,6 +181,43 @@ def test_a_program_killed_before_changes_were_applied_has_the_same_set(
         assert again.state().applied == again.state().last_change
 
 
+@pytest.mark.parametrize("awaited", [False, True])
+def test_changes_are_applied_through_an_instant_and_a_digest_needs_all(
+    tmp_path: Path, awaited: bool
+):
+    executor = ThreadPoolExecutor(1)
+    path = tmp_path / "new/journal.sqlite3"
+    recorder = Recorder(partial(Journal, path, BASE), lambda _: None, executor)
+    recorder.start()
+    digest = "sha-256:" + "1" * 64
+    records = [
+        Record(Resource(f"{BASE}{n}", change=ChangeType.UPDATED, hash=digest)) for n in range(2_100)
+    ]
+    changes = recorder.run(lambda journal: journal.record(records))
+    through = recorder.run(Journal.state).last_change - 1_500
+    if awaited:
+        asyncio.run(recorder.aapply_changes(through))
+    else:
+        recorder.apply_changes(through)
+    some = recorder.run(Journal.state)
+    every = asyncio.run(recorder.promise_with_digest())
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(recorder.arun(lambda _: 1 / 0))
+    recorder.close()
+    executor.shutdown()
+    assert recorder.counters.changes == len(changes)
+    assert through <= some.applied < some.last_change
+    assert some.digest is None
+    total = SetSum()
+    total.add((change.uri, digest) for change in changes)
+    assert every.digest == total.digest() is not None
+
+
+def test_the_clock_counts_microseconds():
+    before = time.time_ns() // 1_000
+    assert before <= system_clock() <= time.time_ns() // 1_000
+
+
 def test_the_current_set_is_not_read_in_a_snapshot_which_cannot_apply_changes(journal: Journal):
     record(journal, "a")
     with journal.snapshot(), pytest.raises(RuntimeError, match="outside"):
@@ -199,6 +247,32 @@ def test_nothing_of_a_failed_transaction_stays(journal: Journal):
     assert journal.is_empty()
 
 
+def test_small_contents_are_passed_on_with_the_changes(journal: Journal):
+    sizes = {"none": 0, "most": INLINE_LIMIT, "more": INLINE_LIMIT + 1}
+    records = [replace(update(name), content=b"x" * size) for name, size in sizes.items()]
+    (before,) = record(journal, "before")
+    with journal.transaction():
+        changes = journal.record([*records, update("unknown")])
+    begin, end = to_microseconds(before.datetime), to_microseconds(changes[-1].datetime)
+    contents = {BASE + name: b"x" * sizes[name] for name in ("none", "most")}
+    assert journal.recorded == [RecordedChanges(begin, end, changes, contents)]
+
+
+def test_recorded_changes_are_joined_and_divided_with_their_contents():
+    changes = [
+        Resource(f"{BASE}{n}", change=ChangeType.UPDATED, datetime=from_microseconds(n))
+        for n in (1, 2, 3, 4)
+    ]
+    contents = {f"{BASE}{n}": b"%d" % n for n in (1, 3)}
+    one = RecordedChanges(0, 2, changes[:2], {BASE + "1": b"1"})
+    every = one.joined(RecordedChanges(2, 4, changes[2:], {BASE + "3": b"3"}))
+    assert every == RecordedChanges(0, 4, changes, contents)
+    for n in (1, 2, 3, 4):
+        first = RecordedChanges(0, n, changes[:n], contents)
+        assert every.first(n) == every.through(n) == first
+        assert every.after(n - 1) == RecordedChanges(n - 1, 4, changes[n - 1 :], contents)
+
+
 def test_a_baseline_makes_no_changes_and_keeps_its_own_lastmod(journal: Journal):
     known = Resource(BASE + "a", lastmod=from_microseconds(5), length=3)
     with journal.transaction():
@@ -210,11 +284,12 @@ def test_a_baseline_makes_no_changes_and_keeps_its_own_lastmod(journal: Journal)
 
 
 def test_a_baseline_ends_what_the_journal_vouched_for_before(journal: Journal, clock: Clock):
-    clock.now += 50
-    before = journal.state().closed
-    with journal.transaction():
-        journal.load([Record(Resource(BASE + "a"))])
-    assert journal.state().closed > before
+    for number in (50, -10):
+        clock.now += number
+        with journal.transaction():
+            assert journal.load([]) == 0
+    state = journal.state()
+    assert (state.applied, state.promised, state.pruned, state.closed) == (1_000_051,) * 4
 
 
 @pytest.mark.parametrize("first", ["loaded", "recorded"])
@@ -258,8 +333,10 @@ def test_a_change_is_kept_until_it_is_closed_and_every_hub_has_it(journal: Journ
         journal.move_cursor(hubs[0], 2_000_000)
         journal.move_cursor(hubs[1], 4_000_000)
     assert journal.prunable(hubs) is None
+    assert journal.is_unclosed()
     with journal.transaction():
         journal.close_list(closed(origin, 3_000_000))
+    assert not journal.is_unclosed()
     assert journal.prunable(hubs) == 2_000_000
     assert journal.prunable(hubs[1:]) == 3_000_000
 
@@ -355,6 +432,48 @@ def test_the_set_is_read_in_pages_and_not_held_up(journal: Journal, tmp_path: Pa
     assert seen == [BASE + name for name in [*names, "99998", "99999"]]
 
 
+def test_a_set_is_read_completely_whatever_the_size_of_a_page(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("rsnotify_publisher.journal.journal._PAGE", 2)
+    uris = ["HTTP://source.example/data/a", *(BASE + name for name in ("b", "c", "d/1", "d/2"))]
+    with journal.transaction():
+        assert journal.load(Record(Resource(uri), uri[-1]) for uri in uris) == len(uris)
+    every = [(uri, uri[-1]) for uri in uris]
+    assert [*journal.select(lambda uri, validator: True)] == every
+    assert [*journal.select(lambda uri, validator: validator in ("a", "1"))] == every[::3]
+    assert [resource.uri for resource in journal.resources()] == uris
+    assert journal.validators() == dict(every)
+    assert journal.validators(BASE + "d/") == dict(every[3:])
+    assert journal.resource(BASE + "x") is None
+
+
+def test_notices_are_kept_in_order_up_to_a_bound(
+    journal: Journal, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("rsnotify_publisher.journal.journal.KEPT", 3)
+    begin = clock.now
+    documents = [Resource(BASE + name, change=ChangeType.UPDATED) for name in "abcde"]
+    dated = [
+        replace(each, datetime=from_microseconds(begin + number))
+        for number, each in enumerate(documents, 1)
+    ]
+    assert (journal.first_notice(), journal.last_notice(), journal.notices(0)) == (begin, begin, [])
+    with journal.transaction():
+        journal.add_notices(documents[:2])
+        journal.add_notice_hub("http://hub.example/")
+    assert (journal.notices(0), journal.notices(0, 1)) == (dated[:2], dated[:1])
+    assert journal.notices(begin + 1) == dated[1:2]
+    assert [journal.last_notice_at(begin + n) for n in (-1, 1, 9)] == [begin, begin + 1, begin + 2]
+    with journal.transaction():
+        journal.add_notices(documents[2:])
+        journal.add_notice_hub("http://hub.example/")
+        assert journal.notice_cursor("http://hub.example/") == begin + 2
+        journal.move_notice_cursor("http://hub.example/", begin + 4)
+    assert journal.notice_cursor("http://hub.example/") == begin + 4
+    assert (journal.notices(0), journal.first_notice()) == (dated[2:], begin + 2)
+
+
 def test_a_set_that_the_source_returns_is_not_kept(journal: Journal):
     record(journal, "a")
     with journal.transaction():
@@ -396,13 +515,48 @@ PRAGMA user_version = 1;
 """
 
 
-#: Undoes what version 7 added.
-TO_VERSION_6 = """
-ALTER TABLE state RENAME COLUMN applied TO last_change;
-UPDATE changes SET entry = cast(json_set(entry, '$.uri', uri) AS BLOB);
-ALTER TABLE changes DROP COLUMN uri;
-ALTER TABLE changes DROP COLUMN validator;
-"""
+#: Makes a journal of each version out of one of the next version.
+TO_VERSION = {
+    7: "DROP TABLE spellings;",
+    6: """
+        ALTER TABLE state RENAME COLUMN applied TO last_change;
+        UPDATE changes SET entry = cast(json_set(entry, '$.uri', uri) AS BLOB);
+        ALTER TABLE changes DROP COLUMN uri;
+        ALTER TABLE changes DROP COLUMN validator;
+        """,
+    5: "DROP TABLE positions;",
+    4: "",
+    3: "ALTER TABLE state DROP COLUMN sum;",
+    2: "DROP TABLE notices; DROP TABLE told; DROP TABLE versions;",
+}
+
+
+@pytest.mark.parametrize("version", TO_VERSION)
+def test_a_journal_of_each_version_is_migrated(tmp_path: Path, clock: Clock, version: int):
+    def content(journal: Journal) -> object:
+        return journal.state(), [*journal.resources()], journal.changes(0), journal.files()
+
+    path = tmp_path / "journal.sqlite3"
+    hashed = Resource(BASE + "a", change=ChangeType.CREATED, hash="sha-256:" + "0" * 64)
+    with Journal(path, BASE, clock=clock) as journal:
+        with journal.transaction():
+            journal.put(closed(1, 2))
+            journal.record([Record(hashed), update("b")])
+            journal.bring_up_to_date()
+            clock.now += 5
+            promised = journal.promise().promised
+        before = content(journal)
+    with closing(sqlite3.connect(path)) as old:
+        for number in range(7, version - 1, -1):
+            old.executescript(f"{TO_VERSION[number]} PRAGMA user_version = {number};")
+    with Journal(path, BASE, clock=clock) as journal:
+        assert content(journal) == before
+        assert journal.first_notice() == (promised if version == 2 else 1_000_000)
+        with journal.transaction():
+            journal.set_position("reader", "1")
+            journal.record([update("%62")])
+        assert (journal.position("reader"), journal.position("other")) == ("1", None)
+        assert [each.uri for each in journal.resources()] == [BASE + "%62", BASE + "a"]
 
 
 def test_a_journal_of_the_version_before_is_brought_along(tmp_path: Path):
@@ -414,10 +568,10 @@ def test_a_journal_of_the_version_before_is_brought_along(tmp_path: Path):
         assert (state.closed, state.pruned, state.last_change) == (2_000_000, 1_000_000, 3_000_000)
         assert state.tracked
         assert [change.uri for change in journal.changes(0)] == [BASE + "a"]
-        (volume,) = journal.finished("changelist", archived=True)
-    assert volume.files == (
-        "resourcesync/changelist-19700101T000001000000Z-19700101T000002000000Z.xml",
-    )
+        assert (state.sum, journal.last_notice()) == (str(SetSum()), 3_000_001)
+        name = "resourcesync/changelist-19700101T000001000000Z-19700101T000002000000Z.xml"
+        volume = FinishedDocument("changelist", 1_000_000, 2_000_000, 0, 0, (name,), archived=True)
+        assert journal.finished("changelist", archived=True) == [volume]
     with Journal(path, BASE) as again:
         assert again.state() == state
 
@@ -434,7 +588,7 @@ def test_a_set_is_read_and_goes_on_as_the_version_before_wrote_it(tmp_path: Path
         # It had the URI in the entry as well.
         old.execute("UPDATE resources SET entry = cast(json_set(entry, '$.uri', uri) AS BLOB)")
         old.commit()
-        old.executescript(f"{TO_VERSION_6}PRAGMA user_version = 4")
+        old.executescript(f"{TO_VERSION[6]}PRAGMA user_version = 4")
     with Journal(path, BASE) as journal:
         held = (list(journal.resources()), journal.resource(BASE + "a"))
         after = (*held, journal.state())
@@ -509,6 +663,22 @@ def test_of_two_spellings_in_a_set_of_the_version_before_the_later_is_kept(tmp_p
             journal.record(map(Record, gone))
         assert journal.count() == 0
         assert journal.state().sum == str(SetSum())
+
+
+@pytest.mark.parametrize(("memory", "size"), [(64.0, 0), (1.0, 0), (64.0, 10_000_000)])
+def test_memory_and_the_size_of_the_file_decide_about_checkpoints(
+    journal: Journal, memory: float, size: int
+):
+    def read(setting: str) -> int:
+        return int(journal._db.execute(f"PRAGMA {setting}").fetchone()[0])
+
+    with journal.transaction():
+        journal._db.execute("INSERT INTO changes (at, entry) VALUES (1, zeroblob(?))", (size,))
+    journal.expect_writes(memory)
+    half = read("page_count") / 2
+    assert half > 2_000 or not size
+    expected = 1_024 if memory == 1 else max(2_000, round(half))
+    assert (read("cache_size"), read("wal_autocheckpoint")) == (-1_024 * memory, expected)
 
 
 def test_a_journal_of_a_later_version_is_refused(tmp_path: Path):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import re
 import subprocess
 import sys
 import tempfile
 import threading
 import urllib.error
 import urllib.request
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -60,8 +63,24 @@ def read_both(fetch: Fetch, base: str = BASE) -> History:
     """Read the views from the beginning, and return what both of them say."""
     reader = LDESReader(base + ROOT, fetch)
     reader.synchronize()
-    assert read_iiif(base + COLLECTION, fetch) == reader.history
-    return reader.history
+    history = read_iiif(base + COLLECTION, fetch)
+    assert_dated(reader.history, history)
+    return history
+
+
+def assert_dated(found: History, recorded: History) -> None:
+    """Assert that LDES has the changes of each resource, each dated in a later millisecond."""
+    by_uri: dict[str, tuple[History, History]] = defaultdict(lambda: ([], []))
+    for number, history in enumerate((found, plain(recorded))):
+        for uri, activity, at in history:
+            by_uri[unquote(uri)][number].append((uri, activity, at))
+    for dated, changes in by_uri.values():
+        assert [one[1] for one in dated] == [one[1] for one in changes]
+        dates = [at for _, _, at in dated]
+        milliseconds = [at.replace(microsecond=at.microsecond // 1000 * 1000) for at in dates]
+        assert milliseconds == sorted(set(milliseconds))
+        for date, (_, _, at) in zip(dates, changes, strict=True):
+            assert at <= date <= at + timedelta(seconds=1)
 
 
 def plain(history: History) -> History:
@@ -72,8 +91,8 @@ def plain(history: History) -> History:
 class Steps:
     """A Source whose documents are written when the test says so."""
 
-    def __init__(self, folder: Path, options: Options) -> None:
-        self.clock = Clock()
+    def __init__(self, folder: Path, options: Options, clock: Clock | None = None) -> None:
+        self.clock = clock or Clock()
         self._source = SourceContext(folder, BASE, (), options, self.clock)
         self._source.check_folders()
         self._fetch = files_of(folder)
@@ -125,10 +144,12 @@ class Steps:
                 self._fetch(BASE + COLLECTION)
         fresh = LDESReader(BASE + ROOT, self._fetch)
         fresh.synchronize()
-        assert plain(fresh.history) == plain(self._shown)
+        assert_dated(fresh.history, self._shown)
         self._reader.synchronize()
         self._expected += [one for one in self._shown if one not in self._expected]
-        assert plain(self._reader.history) == plain(self._expected)
+        assert_dated(self._reader.history, self._expected)
+        # Whatever was read before is the same now.
+        assert set(fresh.history) <= set(self._reader.history)
 
     def _kept(self, changes: list[Resource]) -> History:
         with self._source.open_journal() as journal:
@@ -170,6 +191,31 @@ def test_every_history_reads_back_as_it_was(
                     getattr(source, step)()
         finally:
             source.stop()
+
+
+class StoppedClock(Clock):
+    def __call__(self) -> int:
+        return 10**15
+
+
+def test_members_within_a_millisecond_keep_their_dates_across_pages_and_restarts(tmp_path: Path):
+    source = Steps(tmp_path, replace(VIEWS, keep="2 lists", linger=0), StoppedClock())
+    try:
+        for names in ("aaaaaaa", "bccddee", "ffgghhii", "jjaj", "a"):
+            source.record([Resource(BASE + name, change=ChangeType.UPDATED) for name in names])
+            source.write()
+            source.read()
+            source.restart()
+            source.read()
+            source.drop()
+            source.read()
+    finally:
+        source.stop()
+    pages = (tmp_path / "documents/resourcesync").glob("*.ttl")
+    dates = [
+        at for page in pages for at in re.findall(r"/a> ; as:published \"(.*?)\"", page.read_text())
+    ]
+    assert max(dates) == "2001-09-09T01:46:40.008001Z", "nine changes, all within a millisecond"
 
 
 def test_views_are_written_for_what_was_closed_before_and_removed_when_turned_off(tmp_path: Path):

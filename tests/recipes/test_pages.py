@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rsnotify_gateway.config import load_gateway
+from tests.operations.test_proxies import PROXIES
 from tests.reader import ROOT, fences_of
 
 FOLDER = ROOT / "docs/recipes"
@@ -51,6 +52,17 @@ def test_every_program_in_php_is_one(body: str):
         pytest.skip("php is missing: apt-get install php-cli")
     done = subprocess.run(["php", "-l"], input=body, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_every_row_of_the_trials_runs_some():
+    rows = (FOLDER / "README.md").read_text().partition("\n## Trials\n")[2]
+    words = re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE)
+    assert len(words) >= 15
+    for folder in ("trials", "recipes"):
+        for file in (ROOT / "tests" / folder).glob("test_*.py"):
+            named = f"{file.stem} {file.read_text()}"
+            words = [word for word in words if word not in named]
+    assert set(words) <= {*PROXIES, "caddy"}
 
 
 @pytest.mark.parametrize("name", ORIGINS)

@@ -49,10 +49,16 @@ def block(page: str, begin: str) -> str:
 class Trial(Reader):
     """A reader who connects a system as a recipe says, and follows it."""
 
-    def __init__(self, folder: Path, known: Mapping[str, str], **options: Any) -> None:
+    def __init__(
+        self, folder: Path, known: Mapping[str, str], *, hub: str = "rsnotify hub", **options: Any
+    ) -> None:
         names = {"https://push.example": _PUSH, "https://hub.example": _HUB, **known}
         super().__init__(folder, names, **options)
-        self.start("rsnotify hub")
+        self.prepare()
+        self.start(hub)
+
+    def prepare(self) -> None:
+        """Put into the folder what the hub needs."""
 
     def gateway(self, page: str, **settings: float) -> None:
         """Start the gateway of a recipe, with shorter waits, and other settings of its origin."""

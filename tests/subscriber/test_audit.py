@@ -113,6 +113,25 @@ async def test_without_hashes_the_content_itself_is_compared(
     assert found.in_step is None
 
 
+async def test_a_listed_file_that_its_server_lacks_is_gone_and_one_that_no_list_names_is_deleted(
+    source: SmallSource, destination: Destination
+) -> None:
+    for name, entry in source.described.items():
+        source.described[name] = replace(entry, hash=None, length=None)
+    source.changes.clear()
+    source.answers[path_of("r1")] = status(404)
+    (destination.folder / "stranger").write_bytes(b"x")
+    found = await audited(source, destination)
+    assert found.gone == (source.base + "r1",)
+    assert found.deleted == found.foreign == ("stranger",)
+    assert (found.in_step, found.differences) == (False, 2)
+
+    source.listed_at = source.begins - timedelta(hours=1)
+    found = await audited(source, destination)
+    assert set(found.unknown) == {source.base + "r1", "stranger"}
+    assert found.reasons == {source.base + "r1": "its server does not have it any more"}
+
+
 async def test_an_audit_of_an_empty_folder_writes_nothing_into_it(
     source: SmallSource, destination: Destination
 ) -> None:

@@ -101,7 +101,9 @@ def test_the_tree_is_drawn_with_what_each_document_has() -> None:
         ]
 
 
-async def test_every_set_of_a_source_is_shown_with_what_describes_it(source: SmallSource) -> None:
+async def test_every_set_of_a_source_is_shown_with_what_describes_it_or_the_one_requested(
+    source: SmallSource,
+) -> None:
     one = Link(Rel.DESCRIBED_BY, "/about-one.html")
     listed = tuple(
         Resource(f"{source.base}{name}.xml", capability=Capability.CAPABILITY_LIST, links=links)
@@ -114,9 +116,12 @@ async def test_every_set_of_a_source_is_shown_with_what_describes_it(source: Sma
     for name in ("one", "two"):
         uri = f"{source.base}{name}-resources.xml"
         offered = Resource(uri, capability=Capability.RESOURCE_LIST)
-        listing = Document(Capability.CAPABILITY_LIST, (offered,), links=again[: name == "one"])
-        source.publish(f"{name}.xml", listing)
-        source.publish(f"{name}-resources.xml", Document(Capability.RESOURCE_LIST, at=NOW))
+        up = Link(Rel.UP, f"{source.site}.well-known/resourcesync")
+        links = (up, *again[: name == "one"])
+        source.publish(f"{name}.xml", Document(Capability.CAPABILITY_LIST, (offered,), links=links))
+        up = Link(Rel.UP, f"{source.base}{name}.xml")
+        listing = Document(Capability.RESOURCE_LIST, at=NOW, links=(up,))
+        source.publish(f"{name}-resources.xml", listing)
     found = await inspect(source.site)
     assert [one.uri for one in found.parts] == [f"{source.base}one.xml", f"{source.base}two.xml"]
     assert [one.parts[0].uri for one in found.parts] == [
@@ -125,6 +130,11 @@ async def test_every_set_of_a_source_is_shown_with_what_describes_it(source: Sma
     text = text_of(found)
     assert text.count(f"describedby {source.site}about-one.html") == 1
     assert "describedby http://site.example/about.html" in text
+    for url in (f"{source.base}two.xml", f"{source.base}two-resources.xml"):
+        one_set = await inspect(url)
+        assert one_set.uri == found.uri
+        assert one_set.parts == found.parts[1:]
+        assert (one_set.entries, one_set.unread) == (2, 1)
 
 
 async def test_what_cannot_be_read_stands_in_the_tree_as_that(source: SmallSource) -> None:

@@ -22,9 +22,8 @@ from rsnotify.errors import RsnotifyError, StorageError
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.representations import wanted_representation
 from rsnotify.runtime.tasks import Tasks
-from rsnotify.selection import Selection
+from rsnotify.selection import Selection, wanted_representation
 from rsnotify.sync.actions import Progress
 from rsnotify.sync.retry import Retry
 from rsnotify_subscriber import FolderMirror

@@ -217,7 +217,7 @@ async def command_honest(source: Source, folder: Path, *options: str) -> Outcome
 async def audited(source: Source, folder: Path) -> Outcome:
     """Audit in this process, without a pause before differences are compared again."""
     found = await audit(source.url, folder, pause=0)
-    kinds = ("created", "updated", "deleted", "absent", "unknown")
+    kinds = ("created", "updated", "deleted", "gone", "absent", "unknown")
     named = tuple(f"{kind} {name}" for kind in kinds for name in getattr(found, kind))
     code = {True: 0, False: 1, None: 2}[found.in_step]
     reasons = (*named, *found.reasons.values(), *found.doubts)
@@ -231,7 +231,7 @@ async def command_audit(source: Source | str, folder: Path, *options: str) -> Ou
     said = json.loads(output) if output else {}
     found = (
         f"{kind} {name}"
-        for kind in ("created", "updated", "deleted", "absent", "unknown", "doubts")
+        for kind in ("created", "updated", "deleted", "gone", "absent", "unknown", "doubts")
         for name in said.get(kind, ())
     )
     reasons = (errors.strip(), *found)

@@ -20,7 +20,7 @@ from tests.wild.running import (
     until,
     until_right,
 )
-from tests.wild.source import Source
+from tests.wild.source import Request, Source
 
 
 @pytest.fixture(params=["archive", "index", "dump", "archive of a dump"])
@@ -199,4 +199,35 @@ async def test_a_changed_list_that_cannot_be_read_is_a_doubt(source: Source, cop
     outcome = await run_honest(source, copy, pace=pace(patience=0.2))
     assert not outcome.claims
     source.answers["/set/1.xml"] = right
+    await followed(source, copy)
+
+
+@pytest.mark.parametrize("is_served", [False, True], ids=["gone", "still served"])
+async def test_a_list_that_is_closed_while_another_is_read_again_is_read_too(
+    source: Source, copy: Copy, form: str, is_served: bool
+):
+    history = History(source, form)
+    late = history.update("e", 170)
+    period = history.periods[2][2]
+    period += [history.delete("e", 260), history.update("c", 290)]
+    history.put()
+    await followed(source, copy)
+    history.periods[1][2].append(late)
+    history.put(500)
+    name = "1.zip" if "dump" in form else "1.xml"
+    answer = source.answers[f"/set/{name}"]
+
+    def close(_: Request) -> object:
+        """Close the period in which the resource was deleted, and return a list before that."""
+        if len(history.periods) == 3:
+            history.periods[2:] = [(200, 280, period[:-1]), (280, None, period[-1:])]
+            history.put(500)
+        return answer
+
+    source.put(name, close)  # type: ignore[arg-type]
+    if is_served:
+        source.put("e", b"170")
+    await followed(source, copy)
+    assert "e" not in copy.files()
+    assert len(history.periods) == 4
     await followed(source, copy)

@@ -12,6 +12,7 @@ the origin was checked. Or it may announce changes, which are read by a check th
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -35,6 +36,14 @@ def origin_uri(base: str, reference: str) -> str:
     the login of the settings to requests; a login that a document contains is not used.
     """
     return without_login(resolve(base, reference))
+
+
+def is_due(last: float, every: float) -> bool:
+    """Return whether what is done every so many seconds is to be done now.
+
+    It is, too, if the clock has been set back since the last time, in seconds since 1970.
+    """
+    return not last <= time.time() < last + every
 
 
 class SeenEntry(Struct, frozen=True, gc=False):

@@ -17,6 +17,7 @@ from msgspec import Struct
 from psycopg.conninfo import conninfo_to_dict
 
 from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.runtime.reasons import reason_of
 
 #: The bits of `pg_trigger.tgtype`.
 _EVENTS = {"INSERT": 4, "UPDATE": 16, "DELETE": 8, "TRUNCATE": 32}
@@ -126,7 +127,7 @@ class OutboxTables:
                 yield connection
         except psycopg.Error as error:
             what = f"the tables of the outbox {self._table}"
-            raise StorageError(f"{what}: {str(error).strip()}") from error
+            raise StorageError(f"{what}: {reason_of(error)}") from error
 
 
 def _unseen(table: str, triggers: list[tuple[str, int, str]]) -> Iterator[str]:

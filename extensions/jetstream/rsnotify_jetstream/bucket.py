@@ -88,7 +88,7 @@ class Bucket(JetStreamStream):
         deleted = await self._store(key, b"", conditions)
         if deleted is None:
             return False
-        await self._connection.api(
+        await self.connection.api(
             f"STREAM.PURGE.{self.name}",
             {"filter": self._base + key, "seq": deleted + 1},
             what="the deletion of a key",
@@ -99,7 +99,7 @@ class Bucket(JetStreamStream):
         identifier = token_hex(16)
         headers = {_KEY: key, _ID: identifier, **headers}
         while True:
-            message = await self._connection.request(self._base + key, value, headers=headers)
+            message = await self.connection.request(self._base + key, value, headers=headers)
             answer: dict[str, Any] = msgspec.json.decode(message.data)
             if (error := answer.get("error")) is None:
                 return int(answer["seq"])
@@ -160,7 +160,7 @@ class Bucket(JetStreamStream):
             if (record := _record_of(message)) is not None:
                 receive(record.key, record.value, record.revision)
 
-        self._follower = StreamFollower(self._connection, self, received, loads_bodies=True)
+        self._follower = StreamFollower(self.connection, self, received, loads_bodies=True)
         await self._follower.start(lambda: None)
 
     async def close(self) -> None:

@@ -18,7 +18,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.runtime.reasons import reason_of
+from rsnotify.runtime.reasons import Repetitions, reason_of
 from rsnotify.runtime.tasks import cancel
 from rsnotify_jetstream.settings import NatsSettings
 
@@ -31,11 +31,13 @@ PATIENCE = 20.0
 #: Seconds until a request is retried.
 REQUEST_SECONDS = 2.0
 #: The server is pinged every so many seconds, and given up when this many pings are not answered.
-_PING_SECONDS, _PINGS = 1, 3
+_PING_SECONDS, _PINGS = 1, 2
 _RECONNECT_SECONDS = 0.25
 _RETRY_SECONDS = 0.1
 #: Errors that the next attempt to connect would meet, too.
 _HOPELESS = (errors.AuthorizationError, ssl.SSLCertVerificationError)
+#: Errors of a connection that breaks, or cannot be opened.
+_BROKEN = (OSError, errors.StaleConnectionError, errors.NoServersError)
 #: The oldest version of NATS with which the hub works.
 REQUIRED = (2, 12)
 #: JetStream has no leader at the moment.
@@ -114,6 +116,7 @@ class NatsConnection:
         self._connected = asyncio.Event()
         self._batches = asyncio.Semaphore(_BATCHES)
         self._limits: set[asyncio.Timeout] = set()
+        self._warnings = Repetitions()
         self._last_error: Exception | None = None
         self._refused = asyncio.Event()
 
@@ -197,15 +200,17 @@ class NatsConnection:
             self._refused.set()
         if isinstance(error, errors.SlowConsumerError):
             self._notify()
-        elif self._connected.is_set():
-            log.warning("NATS: %s", error or type(error).__name__)
+        # If the connection breaks, or none can be opened, `_on_disconnected` has logged that.
+        elif self._connected.is_set() and not isinstance(error, _BROKEN):
+            self.warn(log, f"NATS: {error or type(error).__name__}")
 
     async def _on_disconnected(self) -> None:
         if self._connected.is_set() and not self.client.is_closed:
-            log.warning("the connection to NATS broke; the hub connects again")
+            self.warn(log, "the connection to NATS broke; the hub connects again")
         self._connected.clear()
         for limit in self._limits:  # what was sent is not answered any more
-            limit.reschedule(asyncio.get_running_loop().time())
+            if not limit.expired():
+                limit.reschedule(asyncio.get_running_loop().time())
 
     async def _on_reconnected(self) -> None:
         log.info("connected to NATS again")
@@ -218,6 +223,14 @@ class NatsConnection:
         if not self._connected.is_set():
             return None
         return str(self.client._server_info.get("server_name", ""))
+
+    def warn(self, logger: logging.Logger, text: str) -> None:
+        """Log a warning, unless the same one was logged within the last minute.
+
+        One fault of NATS concerns many shards and records at once, and each of their retries.
+        """
+        if self._warnings.is_new(text):
+            logger.warning("%s", text)
 
     def _notify(self) -> None:
         for call in self.reconnected:

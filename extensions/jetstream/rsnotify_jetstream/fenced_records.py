@@ -69,6 +69,10 @@ class FencedFormat(Struct, Generic[K, V], frozen=True):
         return FencedContent(found.epoch, found.parts, found.cursors)
 
 
+class Unconfirmed(NotOwner):
+    """This node may write the cursors again if it can confirm that they are still its own."""
+
+
 class OwnerRights(Struct, frozen=True):
     """What an owner knows of its right to write.
 
@@ -137,7 +141,7 @@ class FencedMap(Generic[K, V]):
         value = await part.stored.read()
         found = None if value is None else self._format.decode(value)
         if found is not None and found.epoch > self._rights.epoch:
-            raise NotOwner(f"a later owner has written the cursors {self._key}")
+            raise NotOwner("a later owner has written the cursors")
         return found
 
     def _fill(self, number: int, found: FencedContent[K, V] | None) -> None:
@@ -317,7 +321,7 @@ class FencedRecord:
         """
         revision = await self._bucket.replace(self._key, self._encode(), self._revision)
         if revision is None:
-            raise StorageError(f"another node has just written the cursors {self._key}")
+            raise StorageError("another node has just written the cursors")
         self._revision = revision
 
     def changed(self) -> None:
@@ -343,13 +347,15 @@ class FencedRecord:
         if error is None:
             if self._changes > self._written:
                 self._write_in(DELAY)
+        elif isinstance(error, Unconfirmed):
+            self._write_in(RETRY_DELAY)
         elif isinstance(error, NotOwner):
             self.close()
         else:
-            log.warning(
+            self._bucket.connection.warn(
+                log,
                 "cursors could not be saved yet; after a crash some fragments are delivered "
-                "twice: %s",
-                error,
+                f"twice: {error}",
             )
             self._write_in(RETRY_DELAY)
 
@@ -365,8 +371,10 @@ class FencedRecord:
             StorageError: It failed.
         """
         async with self._lock:
-            if self._is_closed or not self._rights.may_write():
+            if self._is_closed:
                 raise NotOwner("another node has these cursors")
+            if not self._rights.may_write():
+                raise Unconfirmed("this node may not write these cursors at the moment")
             changes = self._changes
             revision = await self._bucket.replace(self._key, self._encode(), self._revision)
             if revision is None:
@@ -479,8 +487,10 @@ async def _retried(work: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             return await work()
+        except Unconfirmed:
+            pass
         except NotOwner:
             raise
         except StorageError as error:
             log.warning("cursors could not be saved yet: %s", error)
-            await asyncio.sleep(RETRY_DELAY)
+        await asyncio.sleep(RETRY_DELAY)

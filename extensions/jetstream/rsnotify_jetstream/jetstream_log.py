@@ -25,8 +25,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import msgspec
@@ -64,8 +64,8 @@ log = logging.getLogger("rsnotify.hub.store")
 _ENVELOPE = 256
 #: The records of a batch, and their bytes; NATS accepts 1,000 records.
 BATCH_RECORDS, BATCH_BYTES = 250, 1024 * 1024
-#: Seconds until the servers must have stored a record or a batch. Without a majority they do not
-#: answer, and a publisher may repeat what was not acknowledged.
+#: Seconds until the servers must have stored a record or a batch, or answered what is read for it.
+#: Without a majority they do not, and a publisher may repeat what was not acknowledged.
 APPEND_SECONDS = 1.8
 #: How many entries of a log are trimmed before they are deleted together.
 TRIMMED_TOGETHER = 32
@@ -137,7 +137,7 @@ class JetStreamLog:
         """Apply a message of the stream to the index, and report it to the listener."""
         record = read_record(message.position, message.headers, message.size)
         if record is None:
-            log.warning("message %d of the log in NATS is not of a hub", message.position)
+            self.connection.warn(log, "the log in NATS has messages that are not of a hub")
             return
         if self._reporter is not None and not self._reporter.continues(record):
             self._reporter.report()
@@ -270,7 +270,8 @@ class JetStreamLog:
     async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
         self._follower.check()
         positions = self._index.changes(topic, since=since)
-        return await self._reader.read(self._expected(topic, positions))
+        async with in_time(self.connection):  # a publication may wait for it
+            return await self._reader.read(self._expected(topic, positions))
 
     def _expected(self, topic: str, positions: Sequence[int]) -> dict[int, bytes]:
         return {position: self._index.digest(topic, position) for position in positions}
@@ -306,14 +307,31 @@ class JetStreamLog:
         return self._appending.total()
 
     async def check(self) -> None:
+        await self.write_check()
+
+    async def write_check(self) -> int:
+        """Check that the log can be written and followed; return the position of the record."""
         self._follower.check()
-        await self._appender.check()
+        return await self._appender.check()
 
     async def close(self) -> None:
         """Stop to follow the stream, and finish deletions."""
         await self._cleaner.close()
         await self._follower.close()
         self._report_now()
+
+
+@asynccontextmanager
+async def in_time(connection: NatsConnection) -> AsyncIterator[None]:
+    """Do what a publication waits for; raise `StorageError` if it takes too long."""
+    try:
+        async with asyncio.timeout(APPEND_SECONDS):
+            yield
+    except TimeoutError:
+        raise StorageError(
+            f"NATS at {connection.settings.place} does not answer in time: are most of its servers "
+            "running?"
+        ) from None
 
 
 def batches(fragments: Iterable[Fragment]) -> Iterator[list[Fragment]]:
@@ -435,14 +453,8 @@ class Appender:
             self._message(record, fragment)
             for record, fragment in zip(records, fragments, strict=True)
         ]
-        try:
-            async with asyncio.timeout(APPEND_SECONDS):
-                return await self._store(records, messages)
-        except TimeoutError:
-            raise StorageError(
-                f"NATS at {self._connection.settings.place} has not stored it in time: are most "
-                "of its servers running?"
-            ) from None
+        async with in_time(self._connection):
+            return await self._store(records, messages)
 
     async def _store(
         self, records: Sequence[LogRecord], messages: Sequence[tuple[bytes, dict[str, str]]]
@@ -473,18 +485,20 @@ class Appender:
         accepted = self._accepted.get(records[0].topic, set())
         return all((record.after, record.digest) in accepted for record in records)
 
-    async def check(self) -> None:
-        """Store an empty record in place of the one before, and wait for it."""
+    async def check(self) -> int:
+        """Store an empty record in place of the one before, and return its position."""
         headers = headers_of(LogRecord(0, RecordKind.CHECK)) | {"Nats-Rollup": "sub"}
         subject = self._stream.check_subject
-        await self._follow(await self._connection.request(subject, b"", headers=headers))
+        return await self._follow(await self._connection.request(subject, b"", headers=headers))
 
-    async def _follow(self, message: Msg) -> None:
-        """Read an acknowledgement, and wait until the index has applied what it is about."""
+    async def _follow(self, message: Msg) -> int:
+        """Wait until the index has applied what is acknowledged; return its position."""
         answer: dict[str, Any] = msgspec.json.decode(message.data)
         if (error := answer.get("error")) is not None:
             raise ApiError("to store a record", error)
-        await self._follower.reach(int(answer["seq"]))
+        position = int(answer["seq"])
+        await self._follower.reach(position)
+        return position
 
     def _message(
         self, record: LogRecord, fragment: Fragment | None
@@ -549,8 +563,9 @@ class EntryReader:
         entry = _checked(message, digest)
         if entry is None:
             raise StorageError(
-                f"the record {position} of the log in NATS is not the one that was stored: a copy "
-                "of the stream is damaged; see `nats stream info`, and remove the server with it"
+                f"the record {position} of the log in NATS is not the one that was stored: the "
+                "copy of one of its servers is damaged, or was restored; start that server with an "
+                "empty store_dir"
             )
         self.keep(entry)
         return entry

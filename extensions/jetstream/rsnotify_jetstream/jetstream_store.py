@@ -7,7 +7,7 @@ and releases them in `leave`, while the channel that owns the subscriptions stil
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 
@@ -15,9 +15,11 @@ from msgspec.structs import replace
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
+from rsnotify_hub.access.limits import is_loopback
 from rsnotify_hub.store.interface import LogRetention, SubscriptionOwner
 from rsnotify_hub.store.nodes import NodeInfo, NodeList, StreamInfo
 from rsnotify_hub.store.providers import NodeFacts
+from rsnotify_hub.urls import host_of
 from rsnotify_jetstream.bucket import Bucket
 from rsnotify_jetstream.connection import NatsConnection
 from rsnotify_jetstream.jetstream_log import JetStreamLog
@@ -101,10 +103,24 @@ class JetStreamStore(JetStreamLog, JetStreamSubscriptions):
             log.warning("the NATS servers cannot be checked now: %s", error)
             return
         found = warnings_of(facts, largest_fragment=self._largest_fragment)
+        found += self._other_hubs()
         for text in found:
             if text not in self._warnings:
                 log.warning("%s", text)
         self._warnings = found
+
+    def _other_hubs(self) -> Iterator[str]:
+        """Yield a warning for each public URL of another node; those on loopback may differ."""
+        nodes = self.node.nodes
+        urls = {id: nodes[id].url for id in self.node.living() if id in nodes}
+        public = {id: url for id, url in urls.items() if not is_loopback(host_of(url))}
+        own = public.get(self.node.id)
+        for url in sorted({*public.values()} - {own} if own else ()):
+            yield (
+                f"a node that uses the same NATS has the public URL {url}, and this node {own}: "
+                "give all nodes of a hub the same public_url, and add ?prefix=NAME to store if it "
+                "is another hub"
+            )
 
     def describe(self) -> NodeList:
         node = self.node

@@ -12,7 +12,11 @@ see the same members agree without talking to each other. A shard has a record w
     taking     take_failed                                 free
     owned      assigned to another node                    releasing  Release
     releasing  released                                    free
-    any        the record has a later epoch, or fenced     free       Revoke
+    owned      fenced                                      unconfirmed
+    unconfirmed  the node has renewed its record           confirming  Confirm
+    confirming confirmed                                   owned
+    taking, releasing, confirming: fenced                  free       Revoke
+    any        the record has a later epoch                free       Revoke
 
 Safety: a node that could not renew its record for `fence_seconds` is *fenced*: it owns nothing, by
 its own clock, before the others consider it dead after `death_seconds`. So a node that was paused
@@ -20,6 +24,11 @@ finds itself fenced when it continues. What it sent before, and arrives later, f
 since the next owner has changed the revision that it expects. A node that has not seen a renewal of
 its own that it sent lately has an outdated view, and decides nothing: to it the others may look
 dead, since their renewals wait to be processed before its own.
+
+A store without a leader for some seconds fences every node, although no other node can take a shard
+meanwhile. So a fenced node keeps what it has loaded, and does nothing with it. When it has renewed
+its record, it writes those of its shards again, at the revisions that it knows: where that
+succeeds, no other node has taken the shard, and it continues as if nothing had happened.
 
 A node that joins is assigned shards only after `settle_seconds`, and an owner releases only some
 shards at a time, so that neither a restart nor a new node moves everything at once. The others are
@@ -251,13 +260,21 @@ class Release(Struct, frozen=True):
     revision: int
 
 
+class Confirm(Struct, frozen=True):
+    """Write the record of a shard again by compare-and-set, and call `confirmed`."""
+
+    shard: str
+    epoch: int
+    revision: int
+
+
 class Revoke(Struct, frozen=True):
     """Stop the work of shards that this node no longer owns, without writing anything."""
 
     shards: tuple[str, ...]
 
 
-Action = Take | Release | Revoke
+Action = Take | Release | Confirm | Revoke
 
 
 class ShardView(Struct, frozen=True):
@@ -272,11 +289,13 @@ class _Holding(Enum):
     FREE = auto()
     TAKING = auto()
     OWNED = auto()
+    UNCONFIRMED = auto()
+    CONFIRMING = auto()
     RELEASING = auto()
 
     @property
-    def is_working(self) -> bool:
-        return self in (_Holding.OWNED, _Holding.RELEASING)
+    def is_loaded(self) -> bool:
+        return self not in (_Holding.FREE, _Holding.TAKING)
 
 
 class _Hold(Struct):
@@ -313,7 +332,7 @@ class Membership(NodeViews):
     def renewed(self, sent_at: float) -> None:
         """Note that this node's record was renewed by a request that was sent at an instant."""
         if sent_at - self._renewed >= self._pace.fence_seconds:
-            self._give_up_all()  # it was fenced meanwhile, perhaps without noticing
+            self._unconfirm_all()  # it was fenced meanwhile, perhaps without noticing
         self._renewed = max(self._renewed, sent_at)
 
     def shard_seen(self, shard: str, view: ShardView) -> None:
@@ -324,10 +343,13 @@ class Membership(NodeViews):
         hold = self._holds.get(shard)
         if hold is None:
             return
-        is_own_release = hold.state is _Holding.RELEASING and view.owner is None
-        if hold.state.is_working and view.epoch > hold.epoch and not is_own_release:
+        if hold.state is _Holding.RELEASING and view == ShardView(
+            None, hold.epoch + 1, view.revision
+        ):
+            # Its answer has not arrived yet, and another node may take the shard before.
             del self._holds[shard]
-            self._deposed.append(shard)
+        elif hold.state.is_loaded and view.epoch > hold.epoch:
+            self._depose(shard)
 
     def shard_read(self, shard: str, view: ShardView) -> None:
         """Note the record of a shard as it is stored, whatever was seen of it before."""
@@ -366,16 +388,37 @@ class Membership(NodeViews):
     def lost(self, shard: str, epoch: int) -> None:
         """Note that a write for a shard was refused, since another node has written for it."""
         hold = self._holds.get(shard)
-        if hold is not None and hold.epoch == epoch and hold.state.is_working:
-            del self._holds[shard]
-            self._deposed.append(shard)
+        if hold is not None and hold.epoch == epoch and hold.state.is_loaded:
+            self._depose(shard)
+
+    def confirmed(self, confirm: Confirm, revision: int | None = None) -> bool:
+        """Note that the record of a shard was written again; return whether this node owns it.
+
+        `revision` is the new one; None if it was not written, or may not have been. In the first
+        case, `shard_read` was called before.
+        """
+        if revision is not None:
+            self.shard_seen(confirm.shard, ShardView(self.node, confirm.epoch, revision))
+        if self._holds.get(confirm.shard) != _Hold(_Holding.CONFIRMING, confirm.epoch):
+            return False
+        view = self._views[confirm.shard]
+        if (view.owner, view.epoch) != (self.node, confirm.epoch):
+            self._depose(confirm.shard)
+            return False
+        is_owned = revision is not None
+        self._holds[confirm.shard].state = _Holding.OWNED if is_owned else _Holding.UNCONFIRMED
+        return is_owned
+
+    def _depose(self, shard: str) -> None:
+        del self._holds[shard]
+        self._deposed.append(shard)
 
     # Decisions.
 
     def decide(self, now: float) -> list[Action]:
         """Return what to do now."""
         if self.is_fenced(now):
-            self._give_up_all()
+            self._unconfirm_all()
         deposed, self._deposed = self._deposed, []
         actions: list[Action] = [Revoke(tuple(deposed))] if deposed else []
         if self.is_fenced(now) or not self.is_current(now):
@@ -384,11 +427,20 @@ class Membership(NodeViews):
         self._assignment.set_nodes(candidates)
         self._bridge.set_nodes(self.bridging(candidates))
         own = dict.fromkeys((*self._assignment.own, *self._bridge.own))
-        return [*actions, *self._releases(own), *self._takes(own, now)]
+        return [*actions, *self._confirms(), *self._releases(own), *self._takes(own, now)]
 
-    def _give_up_all(self) -> None:
-        self._deposed += self._holds
-        self._holds = {}
+    def _unconfirm_all(self) -> None:
+        for shard, hold in list(self._holds.items()):
+            if hold.state in (_Holding.OWNED, _Holding.UNCONFIRMED):
+                hold.state = _Holding.UNCONFIRMED
+            else:
+                self._depose(shard)
+
+    def _confirms(self) -> Iterator[Confirm]:
+        for shard, hold in self._holds.items():
+            if hold.state is _Holding.UNCONFIRMED:
+                hold.state = _Holding.CONFIRMING
+                yield Confirm(shard, hold.epoch, self._views[shard].revision)
 
     def _releases(self, own: Collection[str]) -> Iterator[Release]:
         leaving = [
@@ -438,11 +490,17 @@ class Membership(NodeViews):
 
     def may_finish(self, shard: str, now: float) -> bool:
         """Return whether this node may still write the state of a shard, which it may release."""
-        return self._holds.get(shard, _NOTHING).state.is_working and not self.is_fenced(now)
+        state = self._holds.get(shard, _NOTHING).state
+        return state in (_Holding.OWNED, _Holding.RELEASING) and not self.is_fenced(now)
 
     def owned(self) -> list[str]:
         """Return the shards that this node works on."""
         return [shard for shard, hold in self._holds.items() if hold.state is _Holding.OWNED]
+
+    def unconfirmed(self) -> list[str]:
+        """Return the shards that this node works on again once it has confirmed them."""
+        waiting = (_Holding.UNCONFIRMED, _Holding.CONFIRMING)
+        return [shard for shard, hold in self._holds.items() if hold.state in waiting]
 
     def is_idle(self) -> bool:
         """Return whether this node has nothing left to release."""

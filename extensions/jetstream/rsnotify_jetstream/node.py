@@ -1,8 +1,8 @@
 """One node of the cluster: renews its record, follows those of the others, and does what
 `membership` decides.
 
-A tick every half second asks the membership for actions. Each `Take` and `Release` runs in a
-task of its own, at most one for a shard; a `Revoke` happens at once. Failures of the store are
+A tick every half second asks the membership for actions. Each `Take`, `Confirm` and `Release` runs
+in a task of its own, at most one for a shard; a `Revoke` happens at once. Failures of the store are
 reported to the membership, whose next decision tries again.
 """
 
@@ -19,13 +19,14 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from rsnotify.errors import StorageError
+from rsnotify.errors import StorageError, counted
 from rsnotify.runtime.tasks import cancel
 from rsnotify_jetstream.bucket import Bucket
 from rsnotify_jetstream.membership import (
     BRIDGE,
     DEFAULT_SHARDS,
     ClusterPace,
+    Confirm,
     Membership,
     Release,
     Revoke,
@@ -60,6 +61,9 @@ class ShardWork(Protocol):
 
     def begin(self, shard: str) -> None:
         """Begin the work on a shard that was loaded."""
+
+    def resume(self, shard: str) -> None:
+        """Continue the work on a shard that this node could not work on for a while."""
 
     async def finish(self, shard: str) -> None:
         """End the work on a shard within bounds, and write its state."""
@@ -122,6 +126,7 @@ class ClusterNode:
         self._wanted = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self._work: ShardWork | None = None
+        self._unconfirmed = 0
 
     async def open(self) -> None:
         """Read the cluster, or create it; this node does not take part yet.
@@ -223,6 +228,7 @@ class ClusterNode:
         now = self._clock()
         if node == self.id:
             now = self._sent.get(record.renewals, float("-inf"))
+            self.membership.renewed(now)  # also if the answer was lost
         self.membership.node_seen(
             node, is_draining=record.draining, now=now, bridges=record.bridges
         )
@@ -234,18 +240,19 @@ class ClusterNode:
             sent_at = self._clock()
             pause = _RETRY_SECONDS
             with suppress(StorageError, TimeoutError):
-                await self._renew()
+                # Half of the time, so that one lost message does not end the lease.
+                await self._renew(self._pace.renew_seconds / 2)
                 pause = max(0.0, self._pace.renew_seconds - (self._clock() - sent_at))
             await asyncio.sleep(pause)
 
-    async def _renew(self) -> None:
+    async def _renew(self, seconds: float) -> None:
         number = self._record.renewals + 1
         sent_at = self._clock()
         self._sent[number] = sent_at
         self._sent.pop(number - 16, None)
         record = replace(self._record, renewals=number, shards=len(self.membership.owned()))
         self._record = self.report(record)
-        async with asyncio.timeout(self._pace.renew_seconds):
+        async with asyncio.timeout(seconds):
             await self._records.put(NODES + self.id, encode(self._record))
         self.membership.renewed(sent_at)
 
@@ -270,18 +277,33 @@ class ClusterNode:
                     self._revoke(action.shards)
                 case Take():
                     self._move(action.shard, self._take(action))
+                case Confirm():
+                    self._move(action.shard, self._confirm(action))
                 case Release():
                     self._move(action.shard, self._release(action))
+        self._report_unconfirmed()
         if not self.membership.is_fenced(now):
             for node in self.membership.forgettable(now):
                 with suppress(StorageError):
                     # It fails if the node has renewed its record meanwhile.
                     await self._records.delete(NODES + node, self._revisions[node])
 
+    def _report_unconfirmed(self) -> None:
+        before, self._unconfirmed = self._unconfirmed, len(self.membership.unconfirmed())
+        if self._unconfirmed > before:
+            log.warning(
+                "this node could not renew its lease in NATS in time: deliveries of %s wait until "
+                "it can, or other nodes take them",
+                counted(self._unconfirmed, "shard"),
+            )
+        elif before and not self._unconfirmed:
+            log.info("this node has renewed its lease")
+
     def _revoke(self, shards: tuple[str, ...]) -> None:
         assert self._work is not None
         if shards:
-            log.warning("this node has lost %d shards of subscriptions", len(shards))
+            lost = counted(len(shards), "shard")
+            log.warning("this node has lost %s: another node has taken it, or will", lost)
             self.moved["lost"] += len(shards)
         for shard in shards:
             if (move := self._moves.pop(shard, None)) is not None:
@@ -298,6 +320,14 @@ class ClusterNode:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("the shard %s could not be moved", shard, exc_info=error)
 
+    def _is_wanted(self, shard: str) -> bool:
+        """Return whether the move that calls this was not given up.
+
+        Its cancellation may have been lost: Python 3.11 does not cancel `wait_for` when the answer
+        has just arrived. Another move of the shard may run by now.
+        """
+        return self._moves.get(shard) is asyncio.current_task()
+
     async def _take(self, take: Take) -> None:
         assert self._work is not None
         try:
@@ -306,22 +336,52 @@ class ClusterNode:
             revision = await self._records.replace(key, record, take.revision)
             if revision is None:
                 await self._read(take.shard)
-                self.membership.take_failed(take)
+                if self._is_wanted(take.shard):
+                    self.membership.take_failed(take)
                 return
-            await self._work.load(take.shard, take.epoch)
+            if self._is_wanted(take.shard):
+                await self._work.load(take.shard, take.epoch)
         except Exception as error:
-            self._work.abandon(take.shard)
-            self.membership.take_failed(take)
+            if self._is_wanted(take.shard):
+                self._work.abandon(take.shard)
+                self.membership.take_failed(take)
+                if isinstance(error, StorageError):
+                    self._warn(f"shards cannot be taken yet: {error}")
             if not isinstance(error, StorageError):
                 raise
-            log.warning("the shard %s cannot be taken yet: %s", take.shard, error)
+            return
+        if not self._is_wanted(take.shard):
             return
         if self.membership.taken(take, revision):
-            self._work.begin(take.shard)
+            try:
+                self._work.begin(take.shard)
+            except Exception:
+                self.lost(take.shard, take.epoch)
+                raise
             self.moved["taken"] += 1
             self._wanted.set()  # another one may be taken now
         else:
             self._work.abandon(take.shard)
+
+    async def _confirm(self, confirm: Confirm) -> None:
+        revision = None
+        try:
+            record = encode(ShardRecord(epoch=confirm.epoch, owner=self.id))
+            key = SHARDS + confirm.shard
+            revision = await self._records.replace(key, record, confirm.revision)
+            if revision is None:
+                await self._read(confirm.shard)
+        except StorageError as error:
+            self._warn(f"its shards cannot be confirmed yet: {error}")
+        finally:
+            is_owned = self.membership.confirmed(confirm, revision)
+        if is_owned:
+            assert self._work is not None
+            self._work.resume(confirm.shard)
+        self._wanted.set()  # another node may have taken it
+
+    def _warn(self, text: str) -> None:
+        self._records.connection.warn(log, text)
 
     async def _release(self, release: Release) -> None:
         assert self._work is not None
@@ -334,7 +394,7 @@ class ClusterNode:
             if revision is None:
                 await self._read(release.shard)
         except StorageError as error:
-            log.warning("the shard %s cannot be released yet: %s", release.shard, error)
+            self._warn(f"shards cannot be released yet: {error}")
         finally:
             self.membership.released(release, revision)
         self.moved["released"] += revision is not None
@@ -353,14 +413,13 @@ class ClusterNode:
     # The end.
 
     async def drain(self) -> None:
-        """Release everything, and take nothing any more; return when all is released.
-
-        Raises:
-            StorageError: The record of this node cannot be written.
-            TimeoutError: NATS does not answer in time.
-        """
+        """Release everything, and take nothing any more; return when all is released."""
         self._record = replace(self._record, draining=True)
-        await self._renew()
+        while True:
+            with suppress(StorageError, TimeoutError):  # NATS may just elect a leader
+                await self._renew(self._pace.renew_seconds)
+                break
+            await asyncio.sleep(_RETRY_SECONDS)
         while not self.membership.is_idle():
             self._wanted.set()
             await asyncio.sleep(0.05)
@@ -368,7 +427,7 @@ class ClusterNode:
     async def close(self) -> None:
         """Release everything within some seconds, and leave the cluster."""
         if self._loops:
-            with suppress(StorageError, TimeoutError):
+            try:
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await self.drain()
                     for task in self._loops:
@@ -376,6 +435,11 @@ class ClusterNode:
                     key = NODES + self.id
                     revision = await self._records.put(key, encode(self._record))
                     await self._records.delete(key, revision)
+            except (StorageError, TimeoutError):
+                log.warning(
+                    "NATS does not answer, so this node ends without releasing its shards: others "
+                    "take them in some seconds, and deliver some fragments again"
+                )
         await self.stop()
 
     async def stop(self) -> None:

@@ -87,6 +87,7 @@ class OwnedShard:
         self._known: dict[str, _Known] = {}
         self._cursors = FencedMap(buckets.cursors, shard, CURSORS_FORMAT, rights)
         self._beyond: list[str] = []
+        self._unapplied: set[str] = set()
         self._watch: NatsSubscription | None = None
         self._reading: asyncio.Task[None] | None = None
         self.is_working = False
@@ -223,9 +224,22 @@ class OwnedShard:
             if stored is not None:
                 # After a deletion the key has no revision any more.
                 self._known[id] = _Known(record, stored if value is not None else 0)
+                self._unapplied.add(id)
+                asyncio.get_running_loop().call_soon(self._applied, id)
                 self.check()
                 return
             await self._refresh(id)
+
+    def _applied(self, id: str) -> None:
+        """Note that the caller of `save` or `delete` has continued, as it does for an owner."""
+        if self._rights.may_write():
+            self._unapplied.discard(id)
+
+    def resume(self) -> None:
+        """Continue after the lease was over: report what was stored and refused nevertheless."""
+        unapplied, self._unapplied = self._unapplied, set()
+        for id in unapplied:
+            self._report(id)
 
     async def _refresh(self, id: str) -> None:
         """Learn what the owner before has stored; stop if it was a later one."""

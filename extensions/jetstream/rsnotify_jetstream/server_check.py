@@ -37,7 +37,7 @@ class ServerFacts(Struct, frozen=True):
         storage: The bytes that the account uses.
         storage_limit: The most that it may use; None without a limit.
         skew: How far the clock of the servers is ahead of the clock here, at least; negative if
-            it is behind.
+            it is behind. 0 if it is unknown.
     """
 
     outdated: str | None
@@ -59,9 +59,11 @@ async def read_facts(
         StorageError: They do not answer.
     """
     before = clock()
-    await log.check()
+    position = await log.write_check()
     after = clock()
-    stored = await log.stream.time_of_check()
+    # It is None if another node has stored a later one meanwhile. The time of that one, which may
+    # have waited for a leader, says nothing about the clocks.
+    stored = await log.stream.time_of(position)
     info = await log.stream.info()
     account = await connection.api("INFO", what="information on the account")
     replicas = (info.get("cluster") or {}).get("replicas") or []
@@ -73,7 +75,7 @@ async def read_facts(
         stream=info["config"],
         storage=int(account.get("storage", 0)),
         storage_limit=_storage_limit(account, info["config"]["num_replicas"]),
-        skew=_outside(stored, before, after),
+        skew=timedelta(0) if stored is None else _outside(stored, before, after),
     )
 
 

@@ -59,8 +59,9 @@ from rsnotify_jetstream.records import (
 log = logging.getLogger("rsnotify.hub.store")
 
 _EVERY_SHARD = "*"
-#: How long the last write of cursors may take before a shard is released, in seconds.
-FLUSH_SECONDS = 3.0
+#: How long the last write of cursors may take before a shard is released, in seconds: as long as
+#: NATS usually takes to elect a leader.
+FLUSH_SECONDS = 6.0
 
 
 class JetStreamSubscriptions:
@@ -116,6 +117,9 @@ class JetStreamSubscriptions:
         loaded = self._shards[shard] = OwnedShard(self._buckets, shard, rights, self._changed)
         await loaded.load()
         await loaded.check_cursors(self.reached)
+        if self._shards.get(shard) is not loaded:
+            await loaded.close()  # it was abandoned meanwhile
+            raise NotOwner("the shard was given up while it was loaded")
 
     def begin(self, shard: str) -> None:
         if shard == BRIDGE:
@@ -125,6 +129,10 @@ class JetStreamSubscriptions:
         assert self._owner is not None
         if stored := self._shards[shard].begin():
             self._owner.acquired(stored)
+
+    def resume(self, shard: str) -> None:
+        if shard != BRIDGE:
+            self._shards[shard].resume()
 
     def _changed(self, id: str, stored: StoredSubscription | None) -> None:
         """Pass on what the owner before wrote late."""
@@ -142,7 +150,7 @@ class JetStreamSubscriptions:
         if finished is None:
             return
         await self._owner.released(finished.ids())
-        await _flush(finished)
+        await _flush(finished, self.connection)
         await finished.close()
         if self._shards.get(shard) is finished:
             del self._shards[shard]
@@ -154,7 +162,7 @@ class JetStreamSubscriptions:
                     await self._switch.stop()
         if self._bridge is not None:
             bridge, self._bridge = self._bridge, None
-            await _flush(bridge)
+            await _flush(bridge, self.connection)
             bridge.close()
 
     def abandon(self, shard: str) -> None:
@@ -253,13 +261,14 @@ class JetStreamSubscriptions:
         await asyncio.gather(*self._closing, return_exceptions=True)
 
 
-async def _flush(work: OwnedShard | OwnedBridge) -> None:
+async def _flush(work: OwnedShard | OwnedBridge, connection: NatsConnection) -> None:
     """Write the last cursors; without them some fragments are delivered twice."""
     try:
         async with asyncio.timeout(FLUSH_SECONDS):
             await work.flush()
     except (StorageError, TimeoutError) as error:
-        log.warning("the last cursors of a shard could not be saved: %s", error or "no answer")
+        reason = str(error) or "no answer in time"
+        connection.warn(log, f"the last cursors of a shard could not be saved: {reason}")
 
 
 async def read_records(buckets: ShardBuckets, sharding: Sharding) -> SubscriptionRecords:

@@ -67,7 +67,7 @@ class JetStreamStream:
     """
 
     def __init__(self, connection: NatsConnection, name: str, subjects: str, live: str) -> None:
-        self._connection = connection
+        self.connection = connection
         self._subjects = subjects
         self.name = name
         self.live = live
@@ -87,15 +87,20 @@ class JetStreamStream:
             await self._write("CREATE", self._settings(self._replicas(None)))
             return
         found = info["config"]
+        if found.get("subjects") != [self._subjects] or not found.get("republish"):
+            raise ConfigurationError(
+                f"NATS at {self.connection.settings.place} has a stream {self.name} of another "
+                "program: add ?prefix=NAME to the URL, or use another account"
+            )
         wanted = found | self._settings(self._replicas(found["num_replicas"]))
         if wanted != found:
             await self._write("UPDATE", wanted)
 
     def _replicas(self, found: int | None) -> int:
-        wanted = self._connection.settings.replicas or found
+        wanted = self.connection.settings.replicas or found
         if wanted is not None:
             return wanted
-        return 3 if self._connection.client._server_info.get("cluster") else 1
+        return 3 if self.connection.client._server_info.get("cluster") else 1
 
     def _settings(self, replicas: int) -> dict[str, Any]:
         return {
@@ -122,7 +127,7 @@ class JetStreamStream:
         end = loop.time() + _START_SECONDS
         while True:
             try:
-                await self._connection.api(
+                await self.connection.api(
                     f"STREAM.{action}.{self.name}", settings, what=f"the stream {self.name}"
                 )
                 return
@@ -133,7 +138,7 @@ class JetStreamStream:
             await asyncio.sleep(0.2)
 
     def _unusable(self, error: ApiError) -> ConfigurationError:
-        place = self._connection.settings.place
+        place = self.connection.settings.place
         advice = "see `nats stream info` and the log of the server"
         if error.code in (_NOT_CLUSTERED, _NO_PEERS, _NO_RESOURCES):
             advice = (
@@ -148,7 +153,7 @@ class JetStreamStream:
 
     async def info(self) -> dict[str, Any]:
         """Return what the leader of the stream knows of it."""
-        return await self._connection.api(
+        return await self.connection.api(
             f"STREAM.INFO.{self.name}", what=f"information on the stream {self.name}"
         )
 
@@ -180,16 +185,23 @@ class JetStreamStream:
             f"the stream {self.name} in NATS lacks what it has stored; see `nats stream info`"
         )
 
-    async def _get(self, which: dict[str, Any]) -> StoredMessage | None:
+    async def _answer(self, which: dict[str, Any]) -> dict[str, Any] | None:
+        """Return a message as the leader of the stream sends it; None without one."""
         try:
-            answer = await self._connection.api(
+            answer = await self.connection.api(
                 f"STREAM.MSG.GET.{self.name}", which, what="a record of the log"
             )
         except ApiError as error:
             if error.code == _NO_MESSAGE:
                 return None
             raise
-        message = answer["message"]
+        message: dict[str, Any] = answer["message"]
+        return message
+
+    async def _get(self, which: dict[str, Any]) -> StoredMessage | None:
+        message = await self._answer(which)
+        if message is None:
+            return None
         body = base64.b64decode(message.get("data", ""))
         _, _, lines = base64.b64decode(message.get("hdrs", "")).partition(b"\r\n")
         headers = parse_headers(lines)
@@ -212,7 +224,7 @@ class JetStreamStream:
         """
         reader = await self._create_reader(position, bodies, subjects)
         batch = _BATCH_BODIES if bodies else _BATCH_HEADERS
-        client = self._connection.client
+        client = self.connection.client
         inbox = client.new_inbox()
         messages = await client.subscribe(inbox, pending_bytes_limit=0, pending_msgs_limit=0)
         try:
@@ -246,7 +258,7 @@ class JetStreamStream:
         }
         if subjects is not None:
             settings["filter_subject"] = subjects
-        answer = await self._connection.api(
+        answer = await self.connection.api(
             f"CONSUMER.CREATE.{self.name}",
             {"stream_name": self.name, "config": settings},
             what="a reader of the log",
@@ -292,21 +304,17 @@ class LogStream(JetStreamStream):
     def subject(self, topic: str) -> str:
         return f"{self._prefix}.log.{topic_token(topic)}"
 
-    async def time_of_check(self) -> Instant:
-        """Return when the last check was stored, by the clock of the leader of the stream."""
-        answer = await self._connection.api(
-            f"STREAM.MSG.GET.{self.name}",
-            {"last_by_subj": self.check_subject},
-            what="the record of the check",
-        )
-        return parse_datetime(answer["message"]["time"])
+    async def time_of(self, position: int) -> Instant | None:
+        """Return when the leader of the stream stored a message; None if it was deleted."""
+        answer = await self._answer({"seq": position})
+        return None if answer is None else parse_datetime(answer["time"])
 
     async def get(self, position: int) -> StoredMessage | None:
         """Return the message at a position; None if it was deleted.
 
         Any server with a copy answers; if it does not have the message yet, the leader.
         """
-        answer = await self._connection.request(
+        answer = await self.connection.request(
             f"$JS.API.DIRECT.GET.{self.name}", msgspec.json.encode({"seq": position})
         )
         headers = answer.headers or {}
@@ -316,7 +324,7 @@ class LogStream(JetStreamStream):
 
     async def delete(self, position: int) -> None:
         try:
-            await self._connection.api(
+            await self.connection.api(
                 f"STREAM.MSG.DELETE.{self.name}",
                 {"seq": position, "no_erase": True},
                 what="the deletion of a record",
@@ -326,7 +334,7 @@ class LogStream(JetStreamStream):
                 raise
 
     async def purge(self, topic: str, before: int) -> None:
-        await self._connection.api(
+        await self.connection.api(
             f"STREAM.PURGE.{self.name}",
             {"filter": self.subject(topic), "seq": before},
             what="the deletion of old records",

@@ -34,7 +34,7 @@ from rsnotify_subscriber.options import DEFAULT_OPTIONS
 from rsnotify_subscriber.storage.destination_state import DestinationState
 
 _log = logging.getLogger("rsnotify.relay")
-#: Seconds for which a thread waits for the first documents, before it checks for `stop`.
+#: Seconds to wait for the first documents before `stop` is checked.
 _WAIT = 0.2
 _UNKNOWN = "application/octet-stream"
 
@@ -134,7 +134,7 @@ class Relay:
         """
         await asyncio.to_thread(self._begin)
         async with self.publisher:
-            while not await asyncio.to_thread(self.publisher.wait_published, _WAIT):
+            while not await self.publisher.await_published(_WAIT):
                 if self._stopping:
                     return
             if on_published is not None:

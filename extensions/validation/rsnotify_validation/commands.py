@@ -189,7 +189,7 @@ _UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 @with_arguments
 def inspect(url: Url, json: Json = False, *, arguments: NetworkArguments) -> None:
-    """Show the tree of documents of the Source at URL.
+    """Show the tree of documents of the Source, or of the set of resources, at URL.
 
     Exit code 0: shown. 2: it cannot be inspected at all.
 

@@ -1,6 +1,7 @@
 """Inspecting a Source: the tree of its documents, with facts about each.
 
-The walk goes from the Source Description down, and reads each document once and to its end, within
+The walk goes from the Source Description down, to the set of resources that the URI leads to, or to
+all if it leads to several, and reads each document once and to its end, within
 limits: an index or a dump may lead to a hundred thousand further documents. Packages are never
 fetched. A document that cannot be fetched or read is in the tree with its problem. What a gateway
 states about the origin that it follows is shown as well (docs/protocol.md).
@@ -78,7 +79,8 @@ class InspectionFinding(Struct, omit_defaults=True, rename={"from_": "from"}):
         profile: "1.1" if its entries have `datetime`, "1.0" if they have only `lastmod`.
         granularity: The granularity of the datetimes of its entries.
         reaches: The earliest and the latest instant in its entries.
-        unread: The number of documents below it that were not read, because of limits.
+        unread: The number of documents below it that were not read, because of limits, or because
+            they are of other sets of resources.
         links: Its links, but for those to the documents below it.
     """
 
@@ -257,7 +259,7 @@ async def inspect(
                 if found.problem is not None:
                     raise
                 return found
-            below = offer.uri or url
+            below = walk.only = offer.uri or url
             root = await walk.finding(offer.source_description or below)
             if below not in walk.read:  # the Source Description does not lead to it
                 root.parts.append(await walk.finding(below))
@@ -278,6 +280,8 @@ class _Walk:
         #: The documents that a Capability List names: they are below it, not below other links.
         self._named: set[str] = set()
         self.read: set[str] = set()
+        #: The one Capability List to inspect; None for all.
+        self.only: str | None = None
 
     @property
     def _is_enough(self) -> bool:
@@ -334,7 +338,9 @@ class _Walk:
             await self._sample(found, [entry.uri for entry in entries], found.capability)
         elif found.capability in _PARENTS:
             self._named.update(resolve(found.uri, entry.uri) for entry in entries)
-            for entry in entries:
+            inspected = [one for one in entries if not self._is_other_set(found.uri, one)]
+            found.unread += len(entries) - len(inspected)
+            for entry in inspected:
                 await self._inspect_entry(found, entry)
             for links in (head.links, *(entry.links for entry in entries)):
                 await self._inspect_framework(found, links)
@@ -344,6 +350,10 @@ class _Walk:
             if link.rel == Rel.ARCHIVES and resolve(found.uri, link.href) not in self._named:
                 await self._add(found, link.href)
         await self._inspect_pages(found, head)
+
+    def _is_other_set(self, above: str, entry: Resource) -> bool:
+        is_set = entry.capability == Capability.CAPABILITY_LIST
+        return is_set and self.only not in (None, resolve(above, entry.uri))
 
     async def _inspect_pages(self, found: InspectionFinding, head: Document) -> None:
         """Inspect the other pages of a list that is split by `rel="next"`."""

@@ -3,12 +3,17 @@
 The root node has the members of the open Change List, and relations to the pages of the closed
 ones. So one response shows the whole search tree: a consumer never meets a member before it can
 know of an older one.
+
+Consumers order members by milliseconds, as JavaScript does, but a resource can change several times
+within one. Such a member is dated a millisecond after the one before, so the date in a member may
+be up to a second later than that in its IRI, which is the datetime in the Change List.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 from rsnotify.format.datetimes import format_datetime, from_microseconds, to_microseconds
 from rsnotify.format.model import ChangeType, Resource
@@ -29,6 +34,11 @@ _ACTIVITIES = {
 }
 
 
+_MILLISECOND, _SECOND = 1_000, 1_000_000
+_DATED = re.compile(rb'as:object <([^>]*)> ; as:published "([^"]*)"')
+#: How many dates are kept at least, before those that no longer matter are dropped.
+_FEW = 1_000
+
 # What `changes.check_uri` accepts and RFC 3986 does not, after the authority or the scheme.
 _ODD = re.compile(r"[\[\]]|%(?![0-9A-Fa-f]{2})")
 _AUTHORITY = re.compile(r"[^:]*:(?://[^/?#]*)?")
@@ -45,16 +55,43 @@ class LDESView(View):
         # They change only when a Change List is closed or dropped.
         self._related: Sequence[FinishedDocument] = ()
         self._relations = ""
+        #: By IRI, the date of the last member (µs), while it can matter to the next.
+        self._dates: dict[str, int] = {}
+        self._most_dates = _FEW
+
+    def resume(self, page: bytes, end: int) -> None:
+        self._dates = _dates_in(page.splitlines(), end)
+
+    def remark(self, page: bytes, entries: Sequence[bytes], end: int) -> bytes:
+        dates = _dates_in(page.splitlines(), end)
+        for iri in _dates_in(entries, end):
+            dates.pop(iri, None)
+        remarks = (
+            f"# as:object <{iri}> ; as:published {_instant(date)}\n" for iri, date in dates.items()
+        )
+        return "".join(remarks).encode()
 
     def entry(self, change: Resource) -> bytes:
         assert change.change is not None
         assert change.datetime is not None
-        member = f"c:{compact(to_microseconds(change.datetime))}"
-        at = _literal(format_datetime(change.datetime))
+        changed_at, iri = to_microseconds(change.datetime), _iri(change.uri)
+        member = f"c:{compact(changed_at)}"
         return (
             f"c:stream tree:member {member} . {member} a {_ACTIVITIES[change.change]} ;"
-            f" as:object <{_iri(change.uri)}> ; as:published {at} ."
+            f" as:object <{iri}> ; as:published {_instant(self._date(iri, changed_at))} ."
         ).encode()
+
+    def _date(self, iri: str, changed_at: int) -> int:
+        """Return the date of the next member of a resource (µs), by which consumers order."""
+        begun = changed_at - changed_at % _MILLISECOND
+        before, date = self._dates.get(iri, 0), changed_at
+        if before >= begun:
+            date = min(before + _MILLISECOND, changed_at + _SECOND)
+        if len(self._dates) >= self._most_dates:
+            self._dates = {each: at for each, at in self._dates.items() if at >= begun}
+            self._most_dates = 2 * len(self._dates) + _FEW
+        self._dates[iri] = date
+        return date
 
     def head(self, name: str, before: str | None, after: str | None) -> bytes:
         stream = "c:stream a ldes:EventStream . <> a tree:Node ; ldes:immutable true ."
@@ -86,9 +123,9 @@ class LDESView(View):
         return {_ROOT: self.page(head, entries)}
 
     def _relation(self, closed: FinishedDocument) -> str:
-        """Return the relations to the page of a closed Change List: its interval."""
+        """Return the relations to the page of a closed Change List: its interval, and a second."""
         to = f"tree:node <{self.name(closed).rpartition('/')[2]}> ; tree:path as:published"
-        later, until = _instant(closed.begin), _instant(closed.end)
+        later, until = _instant(closed.begin), _instant(closed.end + _SECOND)
         return (
             f"<> tree:relation [ a tree:GreaterThanRelation ; {to} ; tree:value {later} ] ,"
             f" [ a tree:LessThanOrEqualToRelation ; {to} ; tree:value {until} ] ."
@@ -106,9 +143,22 @@ def _iri(uri: str) -> str:
     return start[0] + _ODD.sub(lambda odd: f"%{ord(odd[0]):X}", rest)
 
 
+def _dates_in(lines: Sequence[bytes], end: int) -> dict[str, int]:
+    """Return, by IRI, the last dates (µs) that can matter to members of changes after an instant.
+
+    A page has them in its members and, for resources that changed before, in remarks at its end.
+    """
+    found: dict[str, int] = {}
+    for line in reversed(lines):
+        if (dated := _DATED.search(line)) is None:
+            continue
+        date = to_microseconds(datetime.fromisoformat(dated[2].decode()))
+        if date >= end - end % _MILLISECOND:
+            found.setdefault(dated[1].decode(), date)
+        elif date < end - _SECOND and not line.startswith(b"#"):
+            break
+    return found
+
+
 def _instant(microseconds: int) -> str:
-    return _literal(format_datetime(from_microseconds(microseconds)))
-
-
-def _literal(datetime: str) -> str:
-    return f'"{datetime}"^^xsd:dateTime'
+    return f'"{format_datetime(from_microseconds(microseconds))}"^^xsd:dateTime'

@@ -11,6 +11,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from time import monotonic
 
@@ -47,6 +48,7 @@ def is_loopback(address: str) -> bool:
     return ip is not None and ip.is_loopback
 
 
+@lru_cache(_CLIENTS)
 def _ip_of(address: str) -> IPv4Address | IPv6Address | None:
     """Parse an address, with or without a zone; an IPv4-mapped address gives its IPv4 address."""
     try:

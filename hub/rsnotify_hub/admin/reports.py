@@ -37,9 +37,8 @@ from rsnotify_hub.statistics import DeliveryTransport
 from rsnotify_hub.store.interface import Backlog, LogEntry, LogState
 from rsnotify_hub.store.nodes import HubNodes, NodeCall, SingleNode
 from rsnotify_hub.subscriptions import DeliveryState
-from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.delivery import Delivery
-from rsnotify_hub.websub.sender import RECENT_FAILURES
+from rsnotify_hub.websub.sender import RECENT_FAILURES, WebSubChannel
 
 #: The seconds that a rate is measured over.
 WINDOW_SECONDS = 10

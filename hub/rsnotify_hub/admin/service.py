@@ -21,7 +21,7 @@ from rsnotify_hub.admin.views import attempts, topic_id
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal, parse_since
 from rsnotify_hub.store.nodes import NodeCall, NodeList
-from rsnotify_hub.websub.channel import WebSubChannel
+from rsnotify_hub.websub.sender import WebSubChannel
 
 #: The reasons that a subscriber receives when an admin ends its subscription (`hub.reason`).
 DROPPED = "an administrator of the hub ended this subscription"

@@ -13,6 +13,7 @@ from aiohttp.typedefs import Middleware
 
 from rsnotify.errors import FetchError, StorageError
 from rsnotify.runtime.listening import BACKLOG
+from rsnotify.runtime.reasons import Repetitions
 from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.access.limits import TrustedProxies
 from rsnotify_hub.http.connection_guard import find_guard
@@ -78,6 +79,7 @@ def with_client_address(proxies: TrustedProxies) -> Middleware:
 
 def with_plain_reasons(statistics: Callable[[web.Request], Statistics]) -> Middleware:
     """Return the middleware that answers refusals and errors in plain text (WebSub §5.1.2)."""
+    reported = Repetitions()
 
     @web.middleware
     async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -90,7 +92,8 @@ def with_plain_reasons(statistics: Callable[[web.Request], Statistics]) -> Middl
         except FetchError as error:
             return web.Response(status=502, text=f"{error}\n")
         except StorageError as error:
-            log.error("%s", error)
+            if reported.is_new(str(error)):
+                log.error("%s", error)
             return web.Response(
                 status=503,
                 text="the hub cannot write its data now\n",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import logging
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,15 +14,13 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from filelock import FileLock, Timeout
+from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.format.datetimes import Instant
+from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.state_folders import check_role, make_durably
-from rsnotify_hub.fragments import Fragment
-from rsnotify_hub.store import sqlite_log as sqlite_reading
-from rsnotify_hub.store import sqlite_log as sqlite_writing
-from rsnotify_hub.store import sqlite_subscriptions as sqlite_subscribing
+from rsnotify_hub.fragments import Fragment, Interval, heartbeat_interval, stored_fragment
 from rsnotify_hub.store.interface import (
     Backlog,
     BridgeOwner,
@@ -29,15 +29,112 @@ from rsnotify_hub.store.interface import (
     LogMoved,
     LogRetention,
     LogState,
+    StoredSubscription,
     SubscriptionOwner,
     SubscriptionRecords,
 )
 from rsnotify_hub.store.sqlite_commit import GroupCommit, connect, prepare
-from rsnotify_hub.store.sqlite_subscriptions import BRIDGED, SUBSCRIPTION, TROUBLE, CursorWriter
 from rsnotify_hub.subscriptions import Subscription
+
+log = logging.getLogger("rsnotify.hub.store")
+
+_PAGE_ROWS = 256
+_PAGE_BYTES = 1_000_000
+_MAX_POSITION = 2**63 - 1
+_ENTRY = "SELECT position, body, content_type, from_, until, begins, heartbeat, whole FROM fragment"
+_OF_TOPIC = "topic = (SELECT id FROM topic WHERE uri = ?)"
+#: Given an instant twice, as `is_later`.
+_LATER = "AND until >= ? AND (until > ? OR (from_ = until AND NOT heartbeat))"
+
+#: How long a moved cursor waits for others to be written with it, in seconds.
+CURSOR_DELAY = 0.25
+#: The wait before a batch that could not be written is retried, in seconds.
+RETRY_DELAY = 5.0
+
+_Cursors = dict[tuple[str, str], int | bytes | None]
+
+#: Moves the cursor of a subscription, by topic and callback.
+SUBSCRIPTION = "UPDATE subscription SET position = ? WHERE topic = ? AND callback = ?"
+#: Stores how the deliveries of a subscription fail, by topic and callback.
+TROUBLE = (
+    "INSERT INTO trouble (state, topic, callback)"
+    " SELECT ?, topic, callback FROM subscription WHERE topic = ? AND callback = ?"
+    " ON CONFLICT (topic, callback) DO UPDATE SET state = excluded.state"
+)
+#: Moves the cursor of a topic at a broker, by broker and topic.
+BRIDGED = (
+    "INSERT INTO bridged (position, broker, topic) VALUES (?, ?, ?)"
+    " ON CONFLICT (broker, topic) DO UPDATE SET position = excluded.position"
+)
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class CursorWriter:
+    """Writes the cursors of subscriptions or brokers, or failure states, in batches.
+
+    A flush for each would delay publishers. A batch that cannot be written is retried; if a crash
+    loses it, the hub delivers some fragments twice.
+
+    Args:
+        sql: The statement that moves a cursor, given its position and the two parts of its key.
+    """
+
+    def __init__(self, writer: GroupCommit, sql: str) -> None:
+        self._writer = writer
+        self._sql = sql
+        self._loop = asyncio.get_running_loop()
+        self._moved: _Cursors = {}
+        self._flushing: _Cursors = {}
+        self._flush: asyncio.TimerHandle | None = None
+        self._is_writing = False
+
+    def move(self, first: str, second: str, position: int | bytes | None) -> None:
+        """Move a cursor, or set a state, by the two parts of its key."""
+        self._moved[first, second] = position
+        if self._flush is None:
+            self._flush_in(CURSOR_DELAY)
+
+    def forget(self, first: str, second: str) -> None:
+        """Discard an unwritten move, before a write that replaces it."""
+        for cursors in (self._moved, self._flushing):
+            cursors.pop((first, second), None)
+
+    def _flush_in(self, seconds: float) -> None:
+        if self._flush is None and self._moved and not self._is_writing:
+            self._flush = self._loop.call_later(seconds, self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flush = None
+        self._is_writing = True
+        self._flushing, self._moved = self._moved, {}
+        rows = [(position, *key) for key, position in self._flushing.items()]
+        written = self._writer.submit(lambda database: database.executemany(self._sql, rows))
+        written.add_done_callback(self._flushed)
+
+    def _flushed(self, written: asyncio.Future[sqlite3.Cursor]) -> None:
+        self._is_writing = False
+        flushed, self._flushing = self._flushing, {}
+        if written.cancelled() or (error := written.exception()) is None:
+            self._flush_in(CURSOR_DELAY)
+            return
+        log.warning(
+            "cursors could not be saved yet; after a crash some fragments are delivered twice: %s",
+            error,
+        )
+        self._moved = flushed | self._moved
+        self._flush_in(RETRY_DELAY)
+
+    async def close(self) -> None:
+        await self._writer.idle()
+        if self._flush is not None:
+            self._flush.cancel()
+            self._flush_now()
+            await self._writer.idle()
+        if self._flush is not None:  # the write failed
+            self._flush.cancel()
 
 
 class SqliteStore:
@@ -114,10 +211,10 @@ class SqliteStore:
 
     async def start(self, listener: LogListener) -> list[LogState]:
         self._listener = listener
-        return await self._read(sqlite_reading.states)
+        return await self._read(_log_states)
 
     async def newest(self, *, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
-        return await self._read(sqlite_reading.newest, after, limit)
+        return await self._read(_newest_logs, after, limit)
 
     async def append(
         self, topic: str, fragments: Sequence[Fragment], *, after: int, replacing: int | None
@@ -125,7 +222,7 @@ class SqliteStore:
         self._listener.writing(topic, fragments)
         appended = await self._writer.submit(
             partial(
-                sqlite_writing.append,
+                _append,
                 topic=topic,
                 fragments=fragments,
                 after=after,
@@ -142,7 +239,7 @@ class SqliteStore:
 
     async def _moved(self, topic: str, after: int) -> LogMoved:
         """Report to the listener what a write that was reported as failed has done to a log."""
-        states = await self._read(sqlite_reading.states, topic)
+        states = await self._read(_log_states, topic)
         if not states:
             self._listener.forgotten(topic)
             return LogMoved(f"the log of {topic} was deleted")
@@ -154,23 +251,23 @@ class SqliteStore:
         return LogMoved(f"the log of {topic} has more entries")
 
     async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
-        return await self._read(sqlite_reading.read, topic, after=after, since=since)
+        return await self._read(_read_log, topic, after=after, since=since)
 
     async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
-        return await self._read(sqlite_reading.changes, topic, since=since)
+        return await self._read(_read_changes, topic, since=since)
 
     async def trim(self, topic: str) -> LogState | None:
         now, retention = self._clock(), self._retention
         return await self._writer.submit(
-            partial(sqlite_writing.trim, topic=topic, now=now, retention=retention)
+            partial(_trim_log, topic=topic, now=now, retention=retention)
         )
 
     async def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
-        return await self._read(sqlite_reading.backlogs, topic, positions)
+        return await self._read(_read_backlogs, topic, positions)
 
     async def forget(self, topic: str, *, after: int) -> None:
         is_done = await self._writer.submit(
-            lambda database: sqlite_writing.forget(database, topic, after=after)
+            lambda database: _forget_log(database, topic, after=after)
         )
         if not is_done:
             raise await self._moved(topic, after)
@@ -178,15 +275,15 @@ class SqliteStore:
 
     async def assign(self, owner: SubscriptionOwner) -> None:
         """Assign all subscriptions to the owner: this is the only process (`Store.assign`)."""
-        owner.acquired(await self._read(sqlite_subscribing.stored))
+        owner.acquired(await self._read(_stored_subscriptions))
 
     async def records(self) -> SubscriptionRecords:
-        stored = await self._read(sqlite_subscribing.stored)
-        brokers = await self._read(sqlite_subscribing.brokers)
+        stored = await self._read(_stored_subscriptions)
+        brokers = await self._read(_brokers)
         return SubscriptionRecords([each.subscription for each in stored], brokers)
 
     async def restore(self, records: SubscriptionRecords) -> int:
-        return await self._writer.submit(partial(sqlite_subscribing.restore, records=records))
+        return await self._writer.submit(partial(_restore, records=records))
 
     async def assign_bridge(self, bridge: BridgeOwner) -> None:
         await bridge.start()
@@ -196,13 +293,11 @@ class SqliteStore:
 
     async def save(self, subscription: Subscription) -> None:
         self._cursors.forget(subscription.topic, subscription.callback)
-        await self._writer.submit(partial(sqlite_subscribing.save, subscription=subscription))
+        await self._writer.submit(partial(_save_subscription, subscription=subscription))
 
     async def delete(self, topic: str, callback: str) -> None:
         self._troubles.forget(topic, callback)
-        await self._writer.submit(
-            partial(sqlite_subscribing.delete, topic=topic, callback=callback)
-        )
+        await self._writer.submit(partial(_delete_subscription, topic=topic, callback=callback))
 
     def move_cursor(self, topic: str, callback: str, position: int) -> None:
         self._cursors.move(topic, callback, position)
@@ -243,3 +338,405 @@ class SqliteStore:
         self._reading.shutdown()
         self._reader.close()
         self._lock.release()
+
+
+# SQL. Each function runs inside a transaction of its caller.
+
+
+def _log_states(database: sqlite3.Connection, topic: str | None = None) -> list[LogState]:
+    if topic is None:
+        return _select_states(database, "")
+    return _select_states(database, "WHERE uri = ?", topic)
+
+
+def _newest_logs(
+    database: sqlite3.Connection, after: tuple[Instant, str] | None, limit: int
+) -> list[LogState]:
+    order = "ORDER BY received DESC, uri LIMIT ?"
+    if after is None:
+        return _select_states(database, order, limit)
+    received, topic = to_microseconds(after[0]), after[1]
+    same = _select_states(
+        database, f"WHERE received = ? AND uri > ? {order}", received, topic, limit
+    )
+    rest = limit - len(same)
+    return same + _select_states(database, f"WHERE received < ? {order}", received, rest)
+
+
+def _select_states(database: sqlite3.Connection, which: str, *values: str | int) -> list[LogState]:
+    sql = f"SELECT id, uri, position, through, received, kept, size FROM topic {which}"
+    return [_state(database, row) for row in database.execute(sql, values).fetchall()]
+
+
+def _state(database: sqlite3.Connection, row: tuple[Any, ...]) -> LogState:
+    topic, uri, position, through, received, kept, size = row
+    oldest = database.execute(
+        "SELECT position, begins FROM fragment WHERE topic = ? ORDER BY position LIMIT 1", (topic,)
+    ).fetchone()
+    first, begins = oldest or (position + 1, through)
+    last = database.execute(
+        "SELECT from_, until, heartbeat, whole FROM fragment WHERE position = ?", (position,)
+    ).fetchone()
+    from_, until, heartbeat, whole = last or (0, 0, False, False)
+    return LogState(
+        topic=uri,
+        first=first,
+        position=position,
+        begins=from_microseconds(begins),
+        through=from_microseconds(through),
+        received=from_microseconds(received),
+        kept=kept,
+        size=size,
+        heartbeat=Interval(from_microseconds(from_), from_microseconds(until))
+        if heartbeat
+        else None,
+        whole=bool(whole),
+    )
+
+
+def _read_log(
+    database: sqlite3.Connection, topic: str, *, after: int, since: Instant | None
+) -> list[LogEntry]:
+    where = ""
+    values: list[str | int] = [topic, after]
+    if since is not None:
+        instant = to_microseconds(since)
+        # The index on until finds the first position; the log may be in another order.
+        where = (
+            f" {_LATER} AND position >= (SELECT min(position) FROM fragment"
+            f" WHERE {_OF_TOPIC} {_LATER})"
+        )
+        values += [instant, instant, topic, instant, instant]
+    return _page(database, f"AND position > ?{where} ORDER BY position", values)
+
+
+def _read_changes(
+    database: sqlite3.Connection, topic: str, *, since: Instant | None
+) -> list[LogEntry]:
+    if since is None:
+        return _page(database, "ORDER BY until, position", [topic])
+    instant = to_microseconds(since)
+    order = "ORDER BY until, position"
+    entries = _page(database, f"{_LATER} {order}", [topic, instant, instant])
+    if entries and all(entry.fragment.begins > since for entry in entries):
+        across = f"{_LATER} AND begins <= ? {order}"
+        entries = _page(database, across, [topic, instant, instant, instant]) or entries
+    return entries
+
+
+def _page(database: sqlite3.Connection, which: str, values: list[str | int]) -> list[LogEntry]:
+    sql = f"{_ENTRY} WHERE {_OF_TOPIC} {which} LIMIT {_PAGE_ROWS}"
+    entries: list[LogEntry] = []
+    size = 0
+    for row in database.execute(sql, values):
+        entries.append(_entry(row))
+        size += len(entries[-1].fragment.body)
+        if size > _PAGE_BYTES:
+            break
+    return entries
+
+
+def _entry(row: tuple[Any, ...]) -> LogEntry:
+    position, body, content_type, from_, until, begins, heartbeat, whole = row
+    fragment = stored_fragment(
+        body=body,
+        content_type=content_type,
+        from_=None if from_ is None else from_microseconds(from_),
+        until=from_microseconds(until),
+        begins=from_microseconds(begins),
+        heartbeat=bool(heartbeat),
+        whole=bool(whole),
+    )
+    return LogEntry(position, fragment)
+
+
+def _read_backlogs(
+    database: sqlite3.Connection, topic: str, positions: Sequence[int]
+) -> list[Backlog]:
+    """Return the backlog after each of some positions (`Store.backlogs`).
+
+    The entries between two positions are counted from the last position on, each entry once.
+    """
+    found: dict[int, Backlog] = {}
+    end, count = _MAX_POSITION, 0
+    for position in sorted(set(positions), reverse=True):
+        count += database.execute(
+            f"SELECT count(*) FROM fragment WHERE {_OF_TOPIC} AND position > ? AND position <= ?",
+            (topic, position, end),
+        ).fetchone()[0]
+        first = database.execute(
+            f"SELECT begins FROM fragment WHERE {_OF_TOPIC} AND position > ?"
+            " ORDER BY position LIMIT 1",
+            (topic, position),
+        ).fetchone()
+        found[position] = Backlog(count, None if first is None else from_microseconds(first[0]))
+        end = position
+    return [found[position] for position in positions]
+
+
+class _Topic(Struct):
+    """The row of a topic; instants are in microseconds."""
+
+    id: int
+    position: int
+    through: int
+    received: int
+    kept: int
+    size: int
+
+
+def _append(
+    database: sqlite3.Connection,
+    topic: str,
+    fragments: Sequence[Fragment],
+    *,
+    after: int,
+    replacing: int | None,
+    now: Instant,
+    retention: LogRetention,
+) -> tuple[list[LogEntry], LogState] | None:
+    """Append to a log (`LogStore.append`), and return the new entries and its state.
+
+    Returns None if the log does not end at `after`.
+    """
+    row = _find_topic(database, topic)
+    if (row.position if row else 0) != after:
+        return None
+    if row is None:
+        row = _new_topic(database, topic, fragments[0].until, now)
+    if replacing is not None:
+        _delete_fragments(database, row, "position = ?", replacing)
+    added = [
+        LogEntry(position, fragment)
+        for fragment in fragments
+        if (position := _insert(database, row.id, fragment, now)) is not None
+    ]
+    for entry in added:
+        row.position = entry.position
+        row.through = max(row.through, to_microseconds(entry.fragment.until))
+        row.received = to_microseconds(now)
+        row.kept += 1
+        row.size += len(entry.fragment.body)
+    if added:
+        # A log has one whole content or changes: a new fragment replaces a whole content.
+        _delete_fragments(database, row, "whole AND position < ?", row.position)
+    first, begins = _trim(database, row, now=now, retention=retention)
+    _save_topic(database, row)
+    if not added:
+        return [], _log_states(database, topic)[0]
+    last = added[-1].fragment
+    state = LogState(
+        topic=topic,
+        first=first,
+        position=row.position,
+        begins=from_microseconds(begins),
+        through=from_microseconds(row.through),
+        received=from_microseconds(row.received),
+        kept=row.kept,
+        size=row.size,
+        heartbeat=heartbeat_interval(last),
+        whole=last.whole,
+    )
+    return added, state
+
+
+def _forget_log(database: sqlite3.Connection, topic: str, *, after: int) -> bool:
+    """Delete a log; return False if it does not end at `after`."""
+    row = _find_topic(database, topic)
+    if row is None or row.position != after:
+        return False
+    database.execute("DELETE FROM fragment WHERE topic = ?", (row.id,))
+    # The cursor of the topic and those of its parts, whose keys continue after a space.
+    cursors = "DELETE FROM bridged WHERE topic = ? OR substr(topic, 1, ?) = ?"
+    database.execute(cursors, (topic, len(topic) + 1, topic + " "))
+    database.execute("DELETE FROM topic WHERE id = ?", (row.id,))
+    return True
+
+
+def _find_topic(database: sqlite3.Connection, uri: str) -> _Topic | None:
+    row = database.execute(
+        "SELECT id, position, through, received, kept, size FROM topic WHERE uri = ?", (uri,)
+    ).fetchone()
+    return None if row is None else _Topic(*row)
+
+
+def _new_topic(database: sqlite3.Connection, uri: str, until: Instant, now: Instant) -> _Topic:
+    through, received = to_microseconds(until), to_microseconds(now)
+    cursor = database.execute(
+        "INSERT INTO topic (uri, position, through, received, kept, size)"
+        " VALUES (?, 0, ?, ?, 0, 0)",
+        (uri, through, received),
+    )
+    assert cursor.lastrowid is not None
+    return _Topic(cursor.lastrowid, 0, through, received, 0, 0)
+
+
+def _save_topic(database: sqlite3.Connection, topic: _Topic) -> None:
+    database.execute(
+        "UPDATE topic SET position = ?, through = ?, received = ?, kept = ?, size = ? WHERE id = ?",
+        (topic.position, topic.through, topic.received, topic.kept, topic.size, topic.id),
+    )
+
+
+def _insert(
+    database: sqlite3.Connection, topic: int, fragment: Fragment, now: Instant
+) -> int | None:
+    cursor = database.execute(
+        "INSERT INTO fragment (topic, digest, begins, from_, until, received, heartbeat,"
+        " whole, content_type, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (topic, digest) DO NOTHING",
+        (
+            topic,
+            _digest(fragment),
+            to_microseconds(fragment.begins),
+            None if fragment.from_ is None else to_microseconds(fragment.from_),
+            to_microseconds(fragment.until),
+            to_microseconds(now),
+            heartbeat_interval(fragment) is not None,
+            fragment.whole,
+            fragment.content_type,
+            fragment.body,
+        ),
+    )
+    return cursor.lastrowid if cursor.rowcount else None
+
+
+def _digest(fragment: Fragment) -> bytes:
+    kind = b"whole " if fragment.whole else b""
+    return hashlib.sha256(kind + fragment.body).digest()
+
+
+def _delete_fragments(
+    database: sqlite3.Connection, topic: _Topic, where: str, *values: int
+) -> None:
+    """Delete fragments of a topic, and subtract them from its sums, which the caller saves."""
+    kept, size = database.execute(
+        "SELECT count(*), coalesce(sum(length(body)), 0) FROM fragment"
+        f" WHERE topic = ? AND {where}",
+        (topic.id, *values),
+    ).fetchone()
+    if kept:
+        database.execute(f"DELETE FROM fragment WHERE topic = ? AND {where}", (topic.id, *values))
+        topic.kept -= kept
+        topic.size -= size
+
+
+def _trim_log(
+    database: sqlite3.Connection, topic: str, *, now: Instant, retention: LogRetention
+) -> LogState | None:
+    """Delete the oldest fragments until the log is within its retention."""
+    row = _find_topic(database, topic)
+    if row is None:
+        return None
+    _trim(database, row, now=now, retention=retention)
+    _save_topic(database, row)
+    return _log_states(database, topic)[0]
+
+
+def _trim(
+    database: sqlite3.Connection, topic: _Topic, *, now: Instant, retention: LogRetention
+) -> tuple[int, int]:
+    """Delete the oldest fragments until the log is within its retention.
+
+    A whole content is kept until another fragment replaces it: it is the present content of the
+    topic, however old it is.
+
+    Returns:
+        The position and the begin of the oldest fragment that is kept; if none is, the position
+        after the last one and the end of the log.
+    """
+    too_old = to_microseconds(now - retention.age)
+    size = topic.size
+    cut = 0
+    oldest = (topic.position + 1, topic.through)
+    for position, begins, length, received, whole in database.execute(
+        "SELECT position, begins, length(body), received, whole FROM fragment"
+        " WHERE topic = ? ORDER BY position",
+        (topic.id,),
+    ):
+        too_much = size > retention.size and position != topic.position
+        if whole or (received > too_old and not too_much):
+            oldest = position, begins
+            break
+        cut = position
+        size -= length
+    if cut:
+        _delete_fragments(database, topic, "position <= ?", cut)
+    return oldest
+
+
+def _stored_subscriptions(database: sqlite3.Connection) -> list[StoredSubscription]:
+    rows = database.execute(
+        "SELECT topic, callback, secret, expires, position, suspended, client, state"
+        " FROM subscription LEFT JOIN trouble USING (topic, callback)"
+    )
+    return [_stored_subscription(*row) for row in rows]
+
+
+def _stored_subscription(
+    topic: str,
+    callback: str,
+    secret: str | None,
+    expires: int,
+    position: int,
+    suspended: int,
+    client: str,
+    trouble: bytes | None,
+) -> StoredSubscription:
+    lease_end = from_microseconds(expires)
+    return StoredSubscription(
+        Subscription(topic, callback, secret, lease_end, position, bool(suspended), client), trouble
+    )
+
+
+def _save_subscription(database: sqlite3.Connection, subscription: Subscription) -> None:
+    database.execute(
+        "INSERT OR REPLACE INTO subscription"
+        " (topic, callback, secret, expires, position, suspended, client)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (
+            subscription.topic,
+            subscription.callback,
+            subscription.secret,
+            to_microseconds(subscription.expires),
+            subscription.position,
+            subscription.suspended,
+            subscription.client,
+        ),
+    )
+
+
+def _delete_subscription(database: sqlite3.Connection, topic: str, callback: str) -> None:
+    for table in ("subscription", "trouble"):
+        database.execute(f"DELETE FROM {table} WHERE topic = ? AND callback = ?", (topic, callback))
+
+
+def _brokers(database: sqlite3.Connection) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for broker, topic, position in database.execute("SELECT broker, topic, position FROM bridged"):
+        found.setdefault(broker, {})[topic] = position
+    return found
+
+
+def _restore(database: sqlite3.Connection, records: SubscriptionRecords) -> int:
+    """Store what is missing (`SubscriptionStore.restore`)."""
+    leases = {
+        (topic, callback): expires
+        for topic, callback, expires in database.execute(
+            "SELECT topic, callback, expires FROM subscription"
+        )
+    }
+    missing = [
+        each
+        for each in records.subscriptions
+        if leases.get((each.topic, each.callback), -1) < to_microseconds(each.expires)
+    ]
+    for subscription in missing:
+        _delete_subscription(database, subscription.topic, subscription.callback)
+        _save_subscription(database, subscription)
+    known = _brokers(database)
+    for broker, positions in records.brokers.items():
+        if broker not in known:
+            rows = [(position, broker, topic) for topic, position in positions.items()]
+            database.executemany(BRIDGED, rows)
+    return len(missing)

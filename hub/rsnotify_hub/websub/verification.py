@@ -27,7 +27,6 @@ from rsnotify_hub.store.interface import NotOwner
 from rsnotify_hub.store.nodes import HubNodes, NodeCall, SingleNode
 from rsnotify_hub.subscriptions import granted_lease, subscribed
 from rsnotify_hub.urls import authority_of, host_of
-from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.forms import SubscriptionRequest, denial_url, verification_url
 from rsnotify_hub.websub.registry import (
     QUOTA_COUNTS,
@@ -38,6 +37,7 @@ from rsnotify_hub.websub.registry import (
     total_of,
 )
 from rsnotify_hub.websub.scheduler import IntentRequests
+from rsnotify_hub.websub.sender import WebSubChannel
 
 log = logging.getLogger("rsnotify.hub.websub")
 

@@ -26,7 +26,7 @@ from rsnotify.runtime.tasks import wait_for_event
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher.background.pool import PublisherPool, WorkKind
 from rsnotify_publisher.documents.document_store import DocumentStore, WritingStopped
-from rsnotify_publisher.journal import Journal, Recorder, system_clock
+from rsnotify_publisher.journal import Journal, JournalState, Recorder, system_clock
 from rsnotify_publisher.options import JobSchedule
 from rsnotify_publisher.push.hub_feed import ChangeStream
 from rsnotify_publisher.push.hub_push import HubPush
@@ -131,6 +131,8 @@ class LeaderElection:
 
     def _check_documents(self) -> None:
         """Count what another process has written as published by this one as well."""
+        if self.published.done():
+            return
         folder = self._source.documents_folder
         if all((folder / name).exists() for name in (RESOURCE_LIST, DESCRIPTION)):
             self._set_published()
@@ -166,6 +168,8 @@ class Leader:
         self._published = asyncio.Event()
         self._outdated = asyncio.Event()
         self._written: tuple[int, int, int] | None = None
+        #: What the journal had, with `Journal.written` of then.
+        self._read: tuple[object, JournalState, bool, int] | None = None
         self._skipped_writes = 0
         self._is_ahead = False
 
@@ -293,9 +297,8 @@ class Leader:
 
     async def _write_changes(self) -> None:
         """Write the Change Lists; first the Resource List if resources were loaded after it."""
-        with self.journal.snapshot() as state:
-            begins = state.pruned if self.journal.is_unclosed() else 0
-        if 0 <= self._store.listed < begins:
+        state, is_unclosed, _ = self._read_journal()
+        if is_unclosed and 0 <= self._store.listed < state.pruned:
             await self._write_resource_list()
         else:
             await self._write_change_lists()
@@ -310,8 +313,8 @@ class Leader:
     async def _write_change_lists(self) -> None:
         """Write the Change Lists if the journal has something that they do not show yet."""
         self._skipped_writes += 1
-        with self.journal.snapshot() as state:
-            current = state.last_change, state.closed, self.journal.last_notice()
+        state, _, last_notice = self._read_journal()
+        current = state.last_change, state.closed, last_notice
         self._check_clock(state.last_change)
         has_paused = self.source.clock() - state.last_change >= _PAUSE
         if has_paused and self._store.is_outdated(state.last_change):
@@ -325,6 +328,18 @@ class Leader:
             changes, _, notices = current
             self.changes.set_documented(changes)
             self.push.notices.set_documented(notices)
+
+    def _read_journal(self) -> tuple[JournalState, bool, int]:
+        """Return its state, whether no list is closed, and the last notice.
+
+        That is read again only if something was written, as hundreds of sets may be idle.
+        """
+        written = self.journal.written()
+        if self._read is None or self._read[0] != written:
+            with self.journal.snapshot() as state:
+                found = state, self.journal.is_unclosed(), self.journal.last_notice()
+            self._read = written, *found
+        return self._read[1:]
 
     def _check_clock(self, last: int) -> None:
         """Log once that the last change is dated long after the clock, if it is."""

@@ -18,7 +18,7 @@ from rsnotify_publisher.documents.document_writer import (
     notify_version,
     write_resource_list,
 )
-from rsnotify_publisher.documents.source_dumps import SourceDumps
+from rsnotify_publisher.documents.dump_writer import SourceDumps
 from rsnotify_publisher.documents.views import ViewDocuments
 from rsnotify_publisher.files import also_as, write_atomically
 from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder

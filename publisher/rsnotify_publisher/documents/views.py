@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from msgspec import json
@@ -16,7 +16,7 @@ from rsnotify_publisher.documents.change_list_files import changes_in
 from rsnotify_publisher.files import remove, write_atomically
 from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext
-from rsnotify_publisher.view import Chunks, load_views
+from rsnotify_publisher.view import Chunks, View, load_views
 
 #: The journal has the names of all rewritten documents that views ever had, as a JSON array at the
 #: position of this reader.
@@ -63,15 +63,39 @@ class ViewDocuments:
         self._enter(journal, wanted)
         remove(self._folder, _rewritten(journal) - wanted)
         self._closed = journal.finished(Capability.CHANGE_LIST)
-        for document in self._closed:
+        for number, document in enumerate(self._closed):
             pages = [view.name(document) for view in self._views]
             for view, page in zip(self._views, pages, strict=True):
                 if not (self._folder / page).exists():
+                    before = self._closed[:number]
+                    self._resume(view, before)
                     entries = list(map(view.entry, changes_in(self._folder, document)))
-                    self._write(page, view.page(view.head(page, None, None), entries))
+                    head = view.head(page, None, None)
+                    self._write_page(view, head, entries, document, before)
             files = (document.files[0], *pages)
             if files != document.files:
                 self._recorder.run(self._replacement(document, files))
+        for view in self._views:
+            self._resume(view, self._closed)
+
+    def _resume(self, view: View, closed: Sequence[FinishedDocument]) -> None:
+        """Prepare a view for the entries of the changes after some closed Change Lists."""
+        if closed:
+            view.resume(self._last_page(view, closed), closed[-1].end)
+
+    def _last_page(self, view: View, closed: Sequence[FinishedDocument]) -> bytes:
+        return (self._folder / view.name(closed[-1])).read_bytes() if closed else b""
+
+    def _write_page(
+        self,
+        view: View,
+        head: bytes,
+        entries: Sequence[bytes],
+        document: FinishedDocument,
+        before: Sequence[FinishedDocument],
+    ) -> int:
+        remark = view.remark(self._last_page(view, before), entries, document.end)
+        return self._write(view.name(document), [*view.page(head, entries), remark])
 
     def _enter(self, journal: Journal, wanted: set[str]) -> None:
         """Add names to those in the journal, by which files are found when views are turned off.
@@ -120,7 +144,7 @@ class ViewDocuments:
             before = view.name(self._closed[-1]) if self._closed else None
             page = view.name(document)
             head = view.head(page, before, None)
-            size += self._write(page, view.page(head, entries[:count]))
+            size += self._write_page(view, head, entries[:count], document, self._closed)
             files.append(page)
         self._closed.append(document)  # until `link` reads what is in the journal
         return replace(document, files=tuple(files), size=size)

@@ -111,7 +111,7 @@ def migrate(database: sqlite3.Connection, version: int) -> None:
 
 
 def _add_notices(database: sqlite3.Connection) -> None:
-    for statement in _NOTICES.split(";")[:3]:
+    for statement in _NOTICES.split(";"):
         database.execute(statement)
     database.execute("INSERT INTO notices SELECT max(last_change, promised), '' FROM state")
 
@@ -126,7 +126,7 @@ def _add_sum(database: sqlite3.Connection) -> None:
 
 def _add_volumes(database: sqlite3.Connection) -> None:
     execute = database.execute
-    for statement in _VOLUMES.split(";")[:2]:
+    for statement in _VOLUMES.split(";"):
         execute(statement)
     execute("ALTER TABLE state ADD COLUMN closed INTEGER NOT NULL DEFAULT 0")
     execute("ALTER TABLE state ADD COLUMN tracked INTEGER NOT NULL DEFAULT TRUE")
@@ -204,7 +204,7 @@ class RecordedChanges(Struct, frozen=True):
 
     def through(self, end: int) -> RecordedChanges:
         """Return the changes up to `end`, which is the datetime of one of them."""
-        return self if end == self.end else self.first(bisect_right(self.changes, end, key=_at))
+        return self.first(bisect_right(self.changes, end, key=_at))
 
 
 def consecutive(begin: int, changes: Sequence[Resource]) -> RecordedChanges | None:

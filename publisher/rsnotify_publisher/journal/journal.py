@@ -143,9 +143,9 @@ class Journal:
         self.recorded: list[RecordedChanges] = []
         self.commits = Durations()
         self._is_snapshot = False
-        check_role(path)
         with self._translated():
             if not path.exists():
+                check_role(path)
                 make_durably(path.parent)
             # A recorder of several journals may use another thread for each transaction.
             self._db = sqlite3.connect(
@@ -160,14 +160,15 @@ class Journal:
     def _prepare(self, base_url: str) -> None:
         self._db.execute("PRAGMA synchronous=FULL")
         # Two processes that switch a new file to WAL at once would see "locked".
-        if self._version() < VERSION:
+        if (version := self._version()) < VERSION:
             with FileLock(self._path.with_suffix(".lock")):
                 if self._version() == 0:
                     self._create(base_url)
                 elif self._version() < VERSION:
                     with self.transaction():
                         migrate(self._db, self._version())
-        if self._version() != VERSION:
+                version = self._version()
+        if version != VERSION:
             raise later_version(self._path)
         known = self._value("SELECT base_url FROM state")
         if known != base_url:
@@ -323,8 +324,8 @@ class Journal:
             self._db.execute("UPDATE state SET tracked = FALSE, sum = NULL")
 
     def is_empty(self) -> bool:
-        query = " OR ".join(f"EXISTS (SELECT 1 FROM {table})" for table in ("changes", "resources"))
-        return self.is_unclosed() and not self._value(f"SELECT {query}")
+        query = "SELECT EXISTS (SELECT 1 FROM changes) OR EXISTS (SELECT 1 FROM resources)"
+        return self.is_unclosed() and not self._value(query)
 
     def is_unclosed(self) -> bool:
         """Whether it has no closed Change List: then it begins where it was made, or loaded."""
@@ -348,6 +349,11 @@ class Journal:
     def data_version(self) -> int:
         """Return a number that changes when another connection has written."""
         return int(self._value("PRAGMA data_version"))
+
+    def written(self) -> tuple[int, int]:
+        """Return what changes when any connection, also this one, has written."""
+        with self._translated():
+            return self.data_version(), self._db.total_changes
 
     def changes(self, after: int, limit: int = -1) -> list[Resource]:
         """Return the changes later than `after`, oldest first, at most `limit` if not negative."""

@@ -14,6 +14,7 @@ from select import select
 import psycopg
 
 from rsnotify.errors import StorageError
+from rsnotify.runtime.reasons import reason_of
 from rsnotify_publisher.outbox.forwarder import OutboxLine, RecordLines
 from rsnotify_publisher.outbox.outbox import LOCK, Outbox
 
@@ -115,4 +116,4 @@ class PostgreSQLQueue:
         try:
             yield
         except psycopg.Error as error:
-            raise StorageError(f"the outbox {self._outbox.table}: {str(error).strip()}") from error
+            raise StorageError(f"the outbox {self._outbox.table}: {reason_of(error)}") from error

@@ -30,6 +30,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from rsnotify.errors import StorageError
+from rsnotify.runtime.reasons import reason_of
 from rsnotify_publisher.outbox.forwarder import OutboxLine, RecordLines
 from rsnotify_publisher.outbox.outbox import (
     LOCK,
@@ -109,7 +110,8 @@ class SQLAlchemyQueue:
                 return self._forward(connection, limit, record) if self._lock(connection) else 0
         except SQLAlchemyError as error:
             cause = getattr(error, "orig", None) or error  # without the statement and its data
-            raise StorageError(f"the outbox {self._table.name}: {str(cause).strip()}") from error
+            reason = reason_of(cause, " ".join(str(cause).split()))
+            raise StorageError(f"the outbox {self._table.name}: {reason}") from error
 
     def _lock(self, connection: Connection) -> bool:
         if connection.dialect.name != "postgresql":

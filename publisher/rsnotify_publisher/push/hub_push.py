@@ -80,6 +80,8 @@ class HubPush:
         )
         changes.feeds = [feed for _, feed in self._change_push.feeds]
         self._saved: tuple[dict[str, int], dict[str, int]] = ({}, {})
+        #: The cursors and `Journal.written` when there was nothing to save, apply or prune.
+        self._idle: object = None
         self._left_behind: set[str] = set()
 
     def _change_feed(self, hub: Hub) -> HubFeed:
@@ -132,6 +134,9 @@ class HubPush:
         The hubs may be ahead of what is saved: changes that are sent twice are kept once.
         """
         cursors, notices = current = (self._change_push.cursors, self._notice_push.cursors)
+        known = current, self._journal.written()
+        if known == self._idle:
+            return
         through = self._journal.prunable(cursors)
         if through is not None:
             self._warn_of_gaps({hub for hub, cursor in cursors.items() if cursor < through})
@@ -141,6 +146,7 @@ class HubPush:
         if state.tracked and wanted is not None and state.applied < wanted:
             await self._recorder.aapply_changes(wanted)
         if current == self._saved and through is None:
+            self._idle = known
             return
 
         def save(journal: Journal) -> None:

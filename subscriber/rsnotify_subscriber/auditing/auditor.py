@@ -31,12 +31,12 @@ from rsnotify.format.hashes import Digester, agree, matches
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.uris import normalize
-from rsnotify.representations import (
+from rsnotify.runtime.temporary_sets import TemporarySet
+from rsnotify.selection import (
     WantedRepresentation,
     describe_representation,
     wanted_representation,
 )
-from rsnotify.runtime.temporary_sets import TemporarySet
 from rsnotify.sync.actions import Progress
 from rsnotify_subscriber.auditing.expected_resources import (
     ExpectationReader,
@@ -53,7 +53,7 @@ from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.mirror import MirrorTree, default_state
-from rsnotify_subscriber.mirror.paths import pieces_of
+from rsnotify_subscriber.mirror.folder import pieces_of
 from rsnotify_subscriber.options import DEFAULT_OPTIONS, FollowOptions
 from rsnotify_subscriber.storage.identity import (
     Identity,
@@ -85,7 +85,7 @@ class Audit(Struct, frozen=True):
         equal: How many of them the mirror has with the same content.
         created: URIs that the Source has and the mirror does not.
         updated: URIs whose content differs.
-        deleted: Files, relative to the mirror, without a resource of the Source.
+        deleted: Files, relative to the mirror, that no list names.
         foreign: Those of them that are not part of the copy, by its state.
         absent: URIs that the Source lists, and that neither its server (404, 410) nor the mirror
             has.
@@ -94,6 +94,7 @@ class Audit(Struct, frozen=True):
         doubts: Why the Source's lists may be incomplete.
         limits: What the lists cannot show, in sentences, so that it was compared with the server.
         source: The Capability List of the set, or the document if there is no such list.
+        gone: URIs that a list names and the mirror has, and whose server answers 404 or 410.
     """
 
     resources: int
@@ -108,20 +109,21 @@ class Audit(Struct, frozen=True):
     doubts: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
     source: str | None = None
+    gone: tuple[str, ...] = ()
 
     @property
     def in_step(self) -> bool | None:
         """Whether Source and mirror are equal; None if that is unknown."""
         if self.doubts:
             return None
-        if self.created or self.updated or self.deleted:
+        if self.differences:
             return False
         return None if self.unknown or self.absent else True
 
     @property
     def differences(self) -> int:
         """How many resources and files differ."""
-        return len(self.created) + len(self.updated) + len(self.deleted)
+        return len(self.created) + len(self.updated) + len(self.deleted) + len(self.gone)
 
     @property
     def unjudged(self) -> int:
@@ -275,6 +277,8 @@ class _MirrorComparison:
         self._prefer = identity.prefer
         #: The kinds of difference that matter: a copy may ignore deletions, for example.
         self._kinds = {"unknown", "absent", *(identity.selection.changes or ChangeType)}
+        if ChangeType.DELETED in self._kinds:
+            self._kinds.add("gone")
         self._suspects: set[str] | None = None
         self._checks = 0
         self._reasons: dict[str, str] = {}
@@ -295,7 +299,9 @@ class _MirrorComparison:
         names: dict[str, list[str]] = {}
         for path, (kind, name, _) in sorted(differing.items(), key=lambda one: one[1]):
             # With doubts, the lists may be incomplete.
-            is_unknown = kind == "deleted" and bool(expected.doubts)
+            is_unknown = kind in ("deleted", "gone") and bool(expected.doubts)
+            if is_unknown and kind == "gone":
+                self._reasons[name] = "its server does not have it any more"
             names.setdefault("unknown" if is_unknown else kind, []).append(name)
             if path in foreign and not is_unknown:
                 names.setdefault("foreign", []).append(name)
@@ -465,7 +471,7 @@ class _MirrorComparison:
             return self._unknown(resource, "the lists and its server contradict each other")
         if is_there:
             return "created" if local is None else await self._compare_content(local, resource)
-        return None if local is None else "deleted"
+        return None if local is None else "gone"
 
     async def _missing(self, resource: Resource) -> str:
         """Return "absent" if the Source itself lacks a resource, else "created"."""
@@ -492,7 +498,7 @@ class _MirrorComparison:
         try:
             content = await self._fetcher.content(entry, fresh=True)
         except NotFound:
-            return "deleted"
+            return "gone"
         except FetchError as error:
             return self._unknown(resource, error.reason)
         await asyncio.to_thread(content.discard)

@@ -107,7 +107,7 @@ async def repair(
         )
 
     found = await audited()
-    held = await to_thread(_held_uris, found.deleted, folder, known, place)
+    held = await to_thread(_held_uris, (*found.deleted, *found.gone), folder, known, place)
     foreign = found.foreign if remove_foreign else ()
     plan = _plan(found, (*held, *foreign))
     if dry_run:
@@ -146,13 +146,17 @@ def _plan(found: Audit, removed: tuple[str, ...]) -> Repair:
     doubt = next(iter(found.doubts), "it could not be compared")
     left = {name: found.reasons.get(name, doubt) for name in found.unknown}
     left |= dict.fromkeys(found.absent, _ABSENT)
-    left |= {name: _FOREIGN for name in found.deleted if name not in removed}
+    extra = (*found.deleted, *found.gone)
+    left |= {name: _FOREIGN for name in extra if name not in removed}
     return Repair(found, (*found.created, *found.updated), removed, left)
 
 
 def _done(plan: Repair, after: Audit, changed: Mapping[str, ChangeType], failure: str) -> Repair:
     """Return what has become of a plan, by the changes that were applied and the audit after."""
-    differing = {*after.created, *after.updated, *after.deleted, *after.absent, *after.unknown}
+    differing = {
+        *(*after.created, *after.updated, *after.deleted, *after.gone),
+        *(*after.absent, *after.unknown),
+    }
     left = {name: why for name, why in plan.left.items() if name in differing}
     for name in differing.intersection(plan.fetched + plan.removed):
         reason = _ABSENT if name in after.absent else after.reasons.get(name)

@@ -177,15 +177,15 @@ def audit_lines(result: Audit, shown: int | None = None) -> Iterator[str]:
 
 def _kinds(result: Audit) -> dict[str, list[str]]:
     """Return the names of what differs, with reasons, by the kind of difference."""
-    files = [name for name in result.deleted if "://" not in name]
-    gone = [name for name in result.deleted if "://" in name]
     not_listed = dict.fromkeys(result.foreign, "not part of this copy")
     unknown = {name: result.reasons.get(name, _UNLISTED) for name in result.unknown}
     kinds: dict[str, Iterable[str]] = {
         "missing": result.created,
         "different": result.updated,
-        "not listed": [_with_reason(name, not_listed.get(name)) for name in files],
-        "gone": [_with_reason(name, "its server does not have it any more") for name in gone],
+        "not listed": [_with_reason(name, not_listed.get(name)) for name in result.deleted],
+        "gone": [
+            _with_reason(name, "its server does not have it any more") for name in result.gone
+        ],
         "unavailable": [
             _with_reason(name, "its server does not have it, either") for name in result.absent
         ],

@@ -40,7 +40,7 @@ from rsnotify.format.datetimes import (
 )
 from rsnotify.format.hashes import agree, parse_hashes, verified_hashes, verifies
 from rsnotify.format.model import Link, Resource
-from rsnotify.representations import (
+from rsnotify.selection import (
     RepresentationSource,
     WantedRepresentation,
     wanted_link_target,

@@ -36,10 +36,9 @@ from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.hashes import agree
 from rsnotify.format.model import ChangeType
-from rsnotify.representations import WantedRepresentation
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.tasks import Tasks, settle, wait_for_event
-from rsnotify.selection import Selection
+from rsnotify.selection import Selection, WantedRepresentation
 from rsnotify.sync.actions import Progress
 from rsnotify.sync.retry import Retry
 from rsnotify_subscriber.content.resolver import ContentResolver

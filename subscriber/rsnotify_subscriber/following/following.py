@@ -86,7 +86,8 @@ _TRIES_OF_TOO_LARGE = 2
 
 def has_ended(follower: Follower, now: float) -> bool:
     """Return whether a run that only catches up is level, or without a way to become so."""
-    return follower.level or follower.failures >= _tries(follower) or follower.is_stuck(now)
+    has_failed = follower.failures.count >= _tries(follower)
+    return follower.level or has_failed or follower.is_stuck(now)
 
 
 def failure(
@@ -102,13 +103,14 @@ def failure(
     """
     if follower.level:
         return next((Unavailable(*doubt) for doubt in doubts.items()), None)
-    if follower.failures:
-        return follower.error
-    failing = follower.failing()
+    if follower.failures.count:
+        return follower.failures.error
+    failing = follower.state.pending.failing()
     if not failing:
-        cure = follower.cure_of_gap or _cure(identity)
-        gap = f"its lists leave out a part of the past; {cure}"
-        return Unavailable(identity.url, gap if follower.has_uncovered_gap else follower.doubts[0])
+        if (gap := follower.state.frontiers.uncovered_gap) is None:
+            return Unavailable(identity.url, follower.doubts[0])
+        cure = gap.cure or _cure(identity)
+        return Unavailable(identity.url, f"its lists leave out a part of the past; {cure}")
     uris = [change.resource.uri for change in failing]
     error = errors.get(failing[0].uri)
     reason = error.reason if isinstance(error, FetchError) else str(error)
@@ -116,7 +118,7 @@ def failure(
 
 
 def _tries(follower: Follower) -> int:
-    return _TRIES_OF_TOO_LARGE if isinstance(follower.error, TooLarge) else TRIES
+    return _TRIES_OF_TOO_LARGE if isinstance(follower.failures.error, TooLarge) else TRIES
 
 
 def _cure(identity: Identity) -> str:
@@ -239,7 +241,7 @@ class ProgressSaver:
         self._follower = follower
         self._saved = self._committing = state.progress()
         self.compared = self._stored_compared = state.compared()
-        self._followers_compared = follower.compared
+        self._followers_compared = follower.catch_up.comparisons.compared
         self._deferred = deferred_handler(handler)
         self._flushed_at = -inf
 
@@ -258,8 +260,9 @@ class ProgressSaver:
 
     def check_compared(self) -> None:
         """Note the time if the follower has just compared the copy with the whole set."""
-        if self._follower.compared != self._followers_compared:
-            self._followers_compared = self._follower.compared
+        compared = self._follower.catch_up.comparisons.compared
+        if compared != self._followers_compared:
+            self._followers_compared = compared
             self.compared = datetime.now(UTC)
 
     async def save(self, applier: Applier, *, is_ending: bool) -> None:
@@ -377,7 +380,7 @@ class Following:
     def status(self) -> Status:
         follower, progress = self._follower, self._follower.progress
         # Failures of the Source's lists come first, and those of push last.
-        listed = follower.error if follower.failures else None
+        listed = follower.failures.error if follower.failures.count else None
         away, _ = self._applier.unavailable or (None, 0.0)
         failed = away or next(iter(self._errors.values()), None)
         error = listed or failed or self._push.changes.error
@@ -393,7 +396,7 @@ class Following:
             lag_p99_ms=self._counters.lag_p99_ms(),
             push=self._push.state,
             way=self._push.changes.hubs,
-            unconfirmed=follower.unconfirmed,
+            unconfirmed=len(follower.state.unconfirmed),
             level=self._is_level,
             doubts=tuple(doubts.values()),
             doubt_kinds=tuple(doubts),
@@ -416,9 +419,9 @@ class Following:
     @property
     def _activity(self) -> SyncActivity | None:
         """What is being done that may take long."""
-        follower, untried = self._follower, self._follower.untried
+        follower, untried = self._follower, self._follower.state.untried
         received = self._context.fetcher.received
-        is_waiting = follower.is_parking or not untried  # for what is being read
+        is_waiting = follower.state.pending.is_holding or not untried  # for what is being read
         if self._reading is not None and is_waiting and not self._is_level:
             fetch, since, before = self._reading
             is_first = follower.baselining and not self._listed
@@ -436,7 +439,7 @@ class Following:
             total = None if share is None else round(self._listed / share)
             done = max(0, self._listed - follower.pending)
             return SyncActivity(kind, "", done, total, share != 1, received)
-        is_estimate = follower.is_parking
+        is_estimate = follower.state.pending.is_holding
         if is_first and untried:
             done = self._state.resources
             total = done + follower.pending
@@ -718,7 +721,7 @@ class Following:
             return
         if not self._applier.idle or self._rediscovery.is_reading:
             return
-        if not (self._copy.has_ended or self._follower.failures):
+        if not (self._copy.has_ended or self._follower.failures.count):
             return
         is_over = has_ended(self._follower, self._loop.time())
         if is_over and self._copy.has_confirmed_foreign():

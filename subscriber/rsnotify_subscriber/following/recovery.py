@@ -56,7 +56,7 @@ from rsnotify_subscriber.handlers import (
     Received,
     deferred_handler,
 )
-from rsnotify_subscriber.mirror.paths import pieces_of
+from rsnotify_subscriber.mirror.folder import pieces_of
 from rsnotify_subscriber.storage.destination_state import DestinationState, HeldFile
 from rsnotify_subscriber.storage.identity import Identity
 from rsnotify_subscriber.storage.resource_state import LOST
@@ -502,12 +502,12 @@ class CopyCheck:
         """Go through all that is lost, a part at a time; return whether anything is left to try."""
         after, is_left = "", False
         # It may have changes of the resources, which would be fetched twice.
-        while self._follower.backlog:  # noqa: ASYNC110 - as for the place
+        while self._follower.state.pending.backlog:  # noqa: ASYNC110 - as for the place
             await asyncio.sleep(_FIRST_WAIT)
         while changes := await self._in_worker(self._state.lost_changes, after, _PAGE):
             after = next(reversed(changes))
             is_left = refetch.proceed(changes.values()) or is_left
-            while self._follower.untried >= 2 * self._batch:  # noqa: ASYNC110 - as for the place
+            while self._follower.state.untried >= 2 * self._batch:  # noqa: ASYNC110 - as for the place
                 await asyncio.sleep(_FIRST_WAIT)
         return is_left
 
@@ -554,10 +554,11 @@ class _Refetch:
     def proceed(self, changes: Iterable[Change]) -> bool:
         """Do what is next for each lost resource; return whether that may go on."""
         follower, now = self._follower, asyncio.get_running_loop().time()
-        self._sent = {uri: one for uri, one in self._sent.items() if follower.holds(one)}
+        pending = follower.state.pending
+        self._sent = {uri: one for uri, one in self._sent.items() if pending.holds(one)}
         new, is_left = [], False
         for change in changes:
-            if not follower.is_pending(change.uri):
+            if change.uri not in pending:
                 new.append(change)
             elif (error := self._errors.get(change.uri)) is None:
                 is_left = True
@@ -570,10 +571,10 @@ class _Refetch:
                     self._has_compared = is_left = True
                     self._perform(follower.compare_lost(now))
                     continue
-                if follower.lacks_comparison:  # no list can say whether the content is right
-                    continue
+                if follower.catch_up.lacks_comparison:
+                    continue  # no list can say whether the content is right
                 is_left = True
-                if follower.is_settled and not follower.is_comparing:
+                if follower.state.settled and not follower.catch_up.is_comparing:
                     self._accepted.add(change.uri)
                     if isinstance(error, ContentMismatch) and self.can_accept:
                         new.append(_with_any_content(change))

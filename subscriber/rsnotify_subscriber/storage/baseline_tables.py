@@ -22,7 +22,7 @@ from rsnotify.errors import without_credentials
 from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.model import Resource
 from rsnotify.format.uris import normalize
-from rsnotify.representations import describe_representation
+from rsnotify.selection import describe_representation
 from rsnotify_subscriber.storage.resource_state import EquivalentLookup, ResourceState, select_in
 from rsnotify_subscriber.storage.state_database import StateDatabase, StateTransactions
 

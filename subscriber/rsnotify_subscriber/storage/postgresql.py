@@ -24,6 +24,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 
 from rsnotify.errors import ConfigurationError, StorageError, without_credentials
+from rsnotify.runtime.reasons import reason_of
 from rsnotify_subscriber.storage.destination_state import HandlerIntent
 from rsnotify_subscriber.storage.state_database import Row, Rows
 
@@ -169,8 +170,7 @@ def storage_errors() -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        reason = " ".join(str(error).split())  # it may be of several lines
-        raise StorageError(f"the state in PostgreSQL: {reason}") from error
+        raise StorageError(f"the state in PostgreSQL: {reason_of(error)}") from error
 
 
 class LeaseLost(StorageError):

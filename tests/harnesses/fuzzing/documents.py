@@ -31,8 +31,7 @@ from rsnotify.format.model import (
 from rsnotify.format.offer import read_offer
 from rsnotify.format.reader import SitemapReader, read_document, with_resources
 from rsnotify.format.writer import write_document
-from rsnotify.representations import wanted_representation
-from rsnotify.selection import PushSelection
+from rsnotify.selection import PushSelection, wanted_representation
 from rsnotify_hub.change_memory import UnknownChanges, make_page
 from rsnotify_hub.events import JsonEvents, XmlEvents
 from rsnotify_hub.filtering import filter_fragment
@@ -44,7 +43,7 @@ from rsnotify_patching.xml_patch import xml_patch
 from rsnotify_subscriber.content.packages import ZipPackage
 from rsnotify_subscriber.content.resolver import _decode_data_uri
 from rsnotify_subscriber.fetching.responses import Inflater
-from rsnotify_subscriber.mirror.paths import MirrorLayout
+from rsnotify_subscriber.mirror.folder import MirrorLayout
 from rsnotify_validation.validator import validate
 from tests.core.test_fast_reader import PIECES
 from tests.harnesses.fuzzing.surface import Surface

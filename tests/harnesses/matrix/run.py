@@ -28,6 +28,7 @@ from zlib import crc32
 
 import rsnotify_subscriber.pool
 from rsnotify_publisher import Publisher
+from tests.examples_count import part
 from tests.harnesses.matrix.between import Between
 from tests.harnesses.matrix.hub import Hub
 from tests.harnesses.matrix.judge import Judge
@@ -263,18 +264,19 @@ def every_run() -> list[Chosen]:
 
 
 def sample(seed: int) -> list[Chosen]:
-    """Return every trouble in every way that fits, each with the shape that was chosen least."""
+    """Return every trouble in half of the ways that fit, each with the shape chosen least."""
     random, found = Random(seed), list[Chosen]()
     shapes, pairs = Counter[Shape](), Counter[tuple[Shape, str]]()
-    fitting: dict[tuple[str, Way], list[Chosen]] = {}
+    fitting: dict[str, dict[Way, list[Chosen]]] = {}
     for one in every_run():
-        fitting.setdefault((str(one[1][0]), one[2]), []).append(one)
-    for (trouble, _), runs in fitting.items():
-        random.shuffle(runs)
-        chosen = min(runs, key=lambda run: (pairs[run[0], trouble], shapes[run[0]]))
-        shapes[chosen[0]] += 1
-        pairs[chosen[0], trouble] += 1
-        found.append(chosen)
+        fitting.setdefault(str(one[1][0]), {}).setdefault(one[2], []).append(one)
+    for number, (trouble, by_way) in enumerate(fitting.items()):
+        for runs in part(by_way.values(), number if len(by_way) > 1 else 0, 2):
+            random.shuffle(runs)
+            chosen = min(runs, key=lambda run: (pairs[run[0], trouble], shapes[run[0]]))
+            shapes[chosen[0]] += 1
+            pairs[chosen[0], trouble] += 1
+            found.append(chosen)
     return found
 
 
@@ -355,7 +357,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tables", action="store_true", help="print shapes, ways and troubles")
     parser.add_argument("names", nargs="*", help="parts of the names of runs; by default all")
-    parser.add_argument("--sample", action="store_true", help="each trouble with a shape per way")
+    parser.add_argument(
+        "--sample", action="store_true", help="each trouble with some ways and shapes"
+    )
     parser.add_argument("--way", choices=list(map(str, WAYS)), help="only this way")
     parser.add_argument("--triples", type=int, default=0, help="so many with two troubles, too")
     parser.add_argument("--seed", type=int, default=1, help="of the sample, and of the triples")

@@ -26,7 +26,7 @@ from rsnotify_subscriber import (
     Subscriber,
     audit,
 )
-from rsnotify_subscriber.mirror.paths import FALLBACKS
+from rsnotify_subscriber.mirror.folder import FALLBACKS
 from rsnotify_subscriber.terms import Via
 from tests.harnesses.matrix.source import BASE
 from tests.harnesses.simulation.loop import Clock, Machine, SimulatedLoop
@@ -229,7 +229,7 @@ class Destination:
             found = await audit(self.url, self.copy, state=self.state, options=options)
         except RsnotifyError as error:
             return Claim(False, (str(error),))
-        kinds = ("created", "updated", "deleted", "absent", "unknown")
+        kinds = ("created", "updated", "deleted", "gone", "absent", "unknown")
         named = [
             f"{kind} {name}"
             for kind in kinds

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
-from msgspec import Struct, convert
+from msgspec import Struct, convert, json
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -30,16 +31,24 @@ class Bug(Struct, frozen=True, forbid_unknown_fields=True):
     tests: list[str] = []
     left_to: str = ""
 
-    def planted(self) -> str:
+    def planted(self, project: Path = ROOT) -> str:
         """Return the module with the bug.
 
         Raises:
             ValueError: The old text does not occur exactly once.
         """
-        text = (ROOT / self.file).read_text()
+        text = (project / self.file).read_text()
         if (found := text.count(self.old)) != 1:
             raise ValueError(f"{self.name}: the old text occurs {found} times in {self.file}")
         return text.replace(self.old, self.new)
+
+    def version(self, project: Path = ROOT) -> str:
+        """Return a hash of the entry, its module and its tests."""
+        files = sorted({self.file, *(test.partition("::")[0] for test in self.tests)})
+        digest = sha256(json.encode(self))
+        for file in files:
+            digest.update((project / file).read_bytes())
+        return digest.hexdigest()[:16]
 
 
 def bugs() -> Iterator[Bug]:

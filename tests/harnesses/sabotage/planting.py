@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tomllib
 import venv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +23,7 @@ from time import monotonic
 from msgspec import Struct
 
 from tests.harnesses.sabotage.bugs import ROOT, Bug
-from tests.harnesses.sabotage.failures import NAME, PACKAGES, Failure, read_failures
+from tests.harnesses.sabotage.failures import NAME, PACKAGES, read_failures
 
 #: The last are files that another process is about to rename.
 _LEFT_OUT = (".git", ".venv", ".fuzzing", ".hypothesis", "build", ".*_cache", "results", "*.pyc.*")
@@ -41,12 +41,21 @@ _LIMIT = 1_800
 
 
 class Verdict(Struct):
-    """The outcome of one bug: the failure that shows it, or what is wrong with the entry."""
+    """The outcome of one bug.
 
-    bug: Bug
-    seconds: float
-    failure: Failure | None = None
+    Attributes:
+        found_by: The test that failed first, with `error`.
+        problem: Why that does not count, or what is wrong with the entry; empty if it was found.
+        version: Of the entry, its module and its tests.
+    """
+
+    bug: str
+    file: str
+    seconds: float = 0.0
+    found_by: str = ""
+    error: str = ""
     problem: str = ""
+    version: str = ""
 
 
 @contextmanager
@@ -64,49 +73,45 @@ def copied_project() -> Iterator[Path]:
 def examine(bug: Bug, project: Path) -> Verdict:
     """Plant a bug, and return which test finds it; then remove the bug."""
     begun = monotonic()
+    verdict = Verdict(bug.name, bug.file)
     try:
-        planted = bug.planted()
+        planted = bug.planted(project)
+        verdict.version = bug.version(project)
     except (OSError, ValueError) as error:
-        return Verdict(bug, 0, problem=f"does not apply: {error}")
-    (project / bug.file).write_text(planted)
+        verdict.problem = f"does not apply: {error}"
+        return verdict
+    module = project / bug.file
+    text, times = module.read_text(), module.stat()
+    module.write_text(planted)
     try:
-        output = _test(project, ["-x", *bug.tests])
+        output = _test(project, ["-x", *bug.tests], _LIMIT)
+        failures = read_failures(project)
+        if not failures:
+            verdict.problem = f"no test fails: {output}"
+        else:
+            verdict.found_by, verdict.error = failures[0].test, failures[0].error
+            if not failures[0].asserted:
+                verdict.problem = f"not an assertion: {verdict.error}"
     except subprocess.TimeoutExpired as error:
-        return Verdict(bug, monotonic() - begun, problem=str(error))
+        verdict.problem = str(error)
     finally:
-        shutil.copy2(ROOT / bug.file, project / bug.file)
-    verdict = Verdict(bug, monotonic() - begun)
-    failures = read_failures(project)
-    if not failures:
-        verdict.problem = f"no test fails: {output}"
-    else:
-        verdict.failure = failures[0]
-        if not failures[0].asserted:
-            verdict.problem = f"not an assertion: {failures[0].error}"
+        module.write_text(text)
+        os.utime(module, ns=(times.st_atime_ns, times.st_mtime_ns))  # what was compiled is valid
+    verdict.seconds = monotonic() - begun
     return verdict
 
 
-def confirm(verdicts: Iterable[Verdict], project: Path) -> None:
-    """Run the tests that found bugs without any bug: one that fails has found nothing."""
-    found = [each for each in verdicts if each.failure is not None and not each.problem]
-    tests = sorted({each.failure.test for each in found if each.failure is not None})
+def failing_without_bug(tests: Sequence[str], project: Path) -> list[str]:
+    """Return which of these tests, or of those in these files, fail: they would find any bug."""
     if not tests:
-        return
-    output = _test(project, tests)
-    failing = {failure.test for failure in read_failures(project)}
-    for verdict in found:
-        if not output.passed(len(tests)) and (not failing or verdict.failure.test in failing):
-            verdict.problem = f"the test does not pass without the bug either: {output}"
+        return []
+    output = _test(project, ["--maxfail=5", *tests], None)
+    failing = [f"{failure.test}: {failure.error}" for failure in read_failures(project)]
+    return failing or ([] if "passed" in output and "error" not in output else [output])
 
 
-class _Output(str):
-    """The last line of the output of pytest."""
-
-    def passed(self, tests: int) -> bool:
-        return f"{tests} passed" in self and "failed" not in self and "error" not in self
-
-
-def _test(project: Path, arguments: Sequence[str]) -> _Output:
+def _test(project: Path, arguments: Sequence[str], seconds: float | None) -> str:
+    """Run tests; return the last line of the output."""
     (project / NAME).unlink(missing_ok=True)
     ended = subprocess.run(
         [project / ".venv/bin/python", "-m", "pytest", *_OPTIONS, *arguments],
@@ -115,11 +120,11 @@ def _test(project: Path, arguments: Sequence[str]) -> _Output:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=_LIMIT,
+        timeout=seconds,
         check=False,
     )
     lines = (ended.stdout.strip() or ended.stderr.strip()).splitlines()
-    return _Output(lines[-1] if lines else f"pytest ended with {ended.returncode}")
+    return lines[-1] if lines else f"pytest ended with {ended.returncode}"
 
 
 def _make_environment(project: Path) -> None:

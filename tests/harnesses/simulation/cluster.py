@@ -7,8 +7,8 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache, partial
-from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -24,11 +24,11 @@ from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_jetstream.jetstream_store import JetStreamStore
 from tests.harnesses.simulation import cluster_invariants, faults
-from tests.harnesses.simulation.cluster_invariants import ClusterCheck
+from tests.harnesses.simulation.cluster_invariants import LOG_NAME, ClusterCheck
 from tests.harnesses.simulation.loop import Clock, Machine, SimulatedLoop
 from tests.harnesses.simulation.nats_server import Servers, SimulatedNats
 from tests.harnesses.simulation.network import Network
-from tests.harnesses.simulation.run import Run
+from tests.harnesses.simulation.run import Check, Run
 from tests.harnesses.simulation.wire import INTERVAL
 from tests.harnesses.simulation.world import (
     BASE,
@@ -60,6 +60,7 @@ class HubNode(Hub):
     ) -> None:
         super().__init__(loop, network, f"node{number}", Clock())
         self.url = hub_url(0)
+        self.log = LOG_NAME
         self.port = _NODE_PORT + number
         self._nats = nats
         self._queue = queue
@@ -75,7 +76,7 @@ class HubNode(Hub):
         return store
 
     async def run(self, machine: Machine) -> None:
-        configuration = _configuration(self._nats, _BALANCER, self._queue)
+        configuration = _configuration(self._nats, _BALANCER, self._queue, self.topics)
         while True:
             app = create_application(configuration, public_url=self.url, anonymous=False)
             self._runner = runner = web.AppRunner(app, access_log=None, auto_decompress=False)
@@ -119,8 +120,9 @@ class HubNode(Hub):
 
 
 @cache
-def _configuration(nats: str, port: int, queue: int) -> HubConfiguration:
-    publisher = {"token_sha256": hashlib.sha256(TOKEN.encode()).hexdigest(), "topics": [BASE]}
+def _configuration(nats: str, port: int, queue: int, topics: Sequence[str]) -> HubConfiguration:
+    digest = hashlib.sha256(TOKEN.encode()).hexdigest()
+    publisher = {"token_sha256": digest, "topics": list(topics)}
     return load_configuration(
         None,
         port=port,
@@ -189,71 +191,6 @@ class CallbackMachine(Simulated):
             await asyncio.sleep(1)
             raise web.HTTPBadGateway  # the hub does not know that it has arrived
         return web.Response()
-
-
-class ClusterRun(Run):
-    """A seed whose hub is a cluster."""
-
-    convergence = 300.0
-
-    def make_world(self, rare: Random) -> World:
-        found = make_world(self.loop.random, rare)
-        return found._replace(
-            hubs=1,
-            far=rare.choice(("plain", "filtered", "slow", "websub", "websub", "websub")),
-            rotate="15 changes",
-            power=False,
-            rewritten=False,
-            late=False,
-        )
-
-    def make_hubs(self, folder: Path) -> Sequence[Hub]:
-        self.chance = chance = Random(f"cluster {self.seed}")
-        self.network.balanced.add(_BALANCER)
-        self.check_cluster = ClusterCheck(self, _TOPIC)
-        self.loop.check_cluster = self.check_cluster  # type: ignore[attr-defined]
-        self.servers = Servers(
-            self.loop,
-            self.network,
-            3,
-            chance,
-            self.check_cluster.changed,
-            unanswered=chance.choice((0.0, 0.0, 0.02)),
-        )
-        self.nodes = [
-            HubNode(self.loop, self.network, number, self.servers.url, self.world.queue)
-            for number in range(chance.choice((2, 3)))
-        ]
-        self.callbacks = [CallbackMachine(self, number) for number in range(2)]
-        self.name_hub(hub_url(0), "cluster")
-        self.wire.sharing.update(each.name for each in self.nodes)
-        return self.nodes
-
-    def others(self) -> Sequence[Simulated]:
-        return [*self.servers.all, *self.callbacks]
-
-    def start(self) -> None:
-        self.servers.begin()
-        super().start()
-        self.check_cluster.watch()
-
-    def check(self) -> None:
-        self.check_cluster.check()
-        super().check()
-
-    def end(self) -> None:
-        self.servers.unanswered = 0.0
-        super().end()
-        self.check_cluster.ended()
-
-    def is_equal(self) -> bool:
-        return super().is_equal() and self.check_cluster.is_level()
-
-    def describe(self) -> str:
-        return f"{super().describe()}; {self.check_cluster.describe()}"
-
-
-# What happens.
 
 
 def lead_elsewhere(run: ClusterRun) -> None:
@@ -341,36 +278,97 @@ def wait(run: ClusterRun) -> None:
         run.loop.call_at(run.loop.now + second, faults.change, run)
 
 
-ClusterRun.actions = {
-    faults.change: 40,
-    faults.burst: 2,
-    faults.kill_or_start: 10,
-    faults.pause: 4,
-    faults.resume: 4,
-    faults.partition: 5,
-    faults.heal: 5,
-    disturb: 5,
-    faults.be_absent: 1,
-    faults.set_clock: 2,
-    faults.intrude: 1,
-    lead_elsewhere: 6,
-    lose_quorum: 3,
-    stop_node: 3,
-    start_nodes: 3,
-    request_readiness: 3,
-    check_servers: 6,
-    wait: 3,
-}
-
-
 def _few_bytes(count: int = 32) -> bytes:
     return SimulatedLoop.current.random.randbytes(count) if SimulatedLoop.current else bytes(count)
 
 
-def patch() -> None:
-    """Check what the extension does, and have it begin with few shards."""
-    opened: Any = partial(jetstream_store.open_jetstream, shards=SHARDS)
-    jetstream_store.open_jetstream = opened
-    nats.nuid.token_bytes = _few_bytes
-    nats.nuid.randbelow = lambda limit: int.from_bytes(_few_bytes(7)) % limit
-    cluster_invariants.patch()
+class ClusterRun(Run):
+    """A seed whose hub is a cluster."""
+
+    convergence = 300.0
+    actions: faults.Actions = MappingProxyType(
+        {
+            faults.change: 40,
+            faults.burst: 2,
+            faults.kill_or_start: 10,
+            faults.pause: 4,
+            faults.resume: 4,
+            faults.partition: 5,
+            faults.heal: 5,
+            disturb: 5,
+            faults.be_absent: 1,
+            faults.set_clock: 2,
+            faults.intrude: 1,
+            lead_elsewhere: 6,
+            lose_quorum: 3,
+            stop_node: 3,
+            start_nodes: 3,
+            request_readiness: 3,
+            check_servers: 6,
+            wait: 3,
+        }
+    )
+
+    @staticmethod
+    def patch() -> None:
+        """Check what the extension does, and have it begin with few shards."""
+        opened: Any = partial(jetstream_store.open_jetstream, shards=SHARDS)
+        jetstream_store.open_jetstream = opened
+        nats.nuid.token_bytes = _few_bytes
+        nats.nuid.randbelow = lambda limit: int.from_bytes(_few_bytes(7)) % limit
+        cluster_invariants.patch()
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.check_cluster.watch()
+
+    def make_world(self, seed: int) -> World:
+        rare = Random(f"world {seed}")
+        found = make_world(self.loop.random, rare)
+        return found._replace(
+            hubs=1,
+            far=rare.choice(("plain", "filtered", "slow", "websub", "websub", "websub")),
+            rotate="15 changes",
+            power=False,
+            rewritten=False,
+            late=False,
+        )
+
+    def make_hubs(self) -> Sequence[Hub]:
+        self.chance = chance = Random(f"cluster {self.seed}")
+        self.network.balanced.add(_BALANCER)
+        self.check_cluster = ClusterCheck(self, _TOPIC)
+        self.loop.check_cluster = self.check_cluster  # type: ignore[attr-defined]
+        self.servers = Servers(
+            self.loop,
+            self.network,
+            3,
+            chance,
+            self.check_cluster.changed,
+            unanswered=chance.choice((0.0, 0.0, 0.02)),
+        )
+        self.servers.begin()
+        self.nodes = [
+            HubNode(self.loop, self.network, number, self.servers.url, self.world.queue)
+            for number in range(chance.choice((2, 3)))
+        ]
+        self.callbacks = [CallbackMachine(self, number) for number in range(2)]
+        self.wire.sharing.update(each.name for each in self.nodes)
+        return self.nodes
+
+    def other_machines(self) -> Sequence[Simulated]:
+        return [*self.servers.all, *self.callbacks]
+
+    def make_checks(self) -> Sequence[Check]:
+        return [self.check_cluster, *super().make_checks()]
+
+    def end(self) -> None:
+        self.servers.unanswered = 0.0
+        super().end()
+        self.check_cluster.ended()
+
+    def is_equal(self) -> bool:
+        return super().is_equal() and self.check_cluster.is_level()
+
+    def describe(self) -> str:
+        return f"{super().describe()}; {self.check_cluster.describe()}"

@@ -39,6 +39,8 @@ from tests.harnesses.simulation.wire import after_last
 if TYPE_CHECKING:
     from tests.harnesses.simulation.cluster import ClusterRun, HubNode
 
+#: The name of the log that the nodes share, in the checks of fragments.
+LOG_NAME = "cluster"
 _LOG, _CLUSTER, _CURSORS = "rsnotify-log", "KV_rsnotify-cluster", "KV_rsnotify-cursors"
 _FOREVER = LogRetention(size=2**40, age=timedelta(days=36_500))
 #: Seconds in which a node renews its lease that is connected to a server which reaches the leader:
@@ -107,13 +109,13 @@ class ClusterCheck:
         applied = self._index.apply(record)
         if applied.forgotten:
             self._run.note("the log of the cluster begins again")
-            self._run.wire.forgotten("cluster", record.topic)
+            self._run.wire.forgotten(LOG_NAME, record.topic)
             if record.topic == self._topic:
                 self._records.clear()
         if applied.added:
             end = from_microseconds(record.until)
             self._run.note(f"the cluster stores {end} at {seq}")
-            self._run.wire.stored("cluster", record.topic, [end])
+            self._run.wire.stored(LOG_NAME, record.topic, [end])
             if record.topic == self._topic:
                 self._records[seq] = record
 
@@ -152,7 +154,7 @@ class ClusterCheck:
     def received(self, name: str, begin: Instant, until: Instant, through: Instant | None) -> None:
         self._run.note(f"{name} receives {begin} to {until}")
         if through is not None and begin > through:
-            later = after_last(self._run.wire.ends("cluster", self._topic), through)
+            later = after_last(self._run.wire.ends(LOG_NAME, self._topic), through)
             if any(through < end <= begin for end in later):
                 raise Wrong(f"C4: {name} receives {begin} to {until} after {through}")
 
@@ -180,7 +182,7 @@ class ClusterCheck:
 
     def acknowledged(self, topic: str, fragments: Sequence[Fragment]) -> None:
         """C5: fragments are acknowledged that a node has appended."""
-        ends = set(self._run.wire.ends("cluster", topic))
+        ends = set(self._run.wire.ends(LOG_NAME, topic))
         for each in fragments:
             if each.until not in ends:
                 digest = digest_of(each).hex()
@@ -282,7 +284,7 @@ class ClusterCheck:
 
     def is_level(self) -> bool:
         """Return whether callbacks have everything, shards have an owner, and nodes are ready."""
-        ends = self._run.wire.ends("cluster", self._topic)
+        ends = self._run.wire.ends(LOG_NAME, self._topic)
         working = [
             shard for node in self._running() if node.store for shard in node.store.node.working()
         ]

@@ -45,25 +45,26 @@ class SimulatedDisk:
         self._contents.clear()
         self._names.clear()
         for path in (self.folder, *self.folder.rglob("*")):
-            self._note(path)
+            self._note(str(path))
 
     def flush(self, path: str, *, with_name: bool = False) -> None:
         self._step()
         if not self.is_cut:
-            self._note(Path(path))
+            self._note(path)
             if with_name:
-                self._note(Path(path).parent)
+                self._note(os.path.dirname(path))
         self._step()
 
-    def _note(self, path: Path) -> None:
+    def _note(self, path: str) -> None:
         try:
-            facts = path.stat()
+            facts = os.stat(path)
         except FileNotFoundError:  # deleted, and still open
             return
         if stat.S_ISDIR(facts.st_mode):
             self._names[facts.st_ino] = _names_in(path)
         else:
-            self._contents[facts.st_ino] = path.read_bytes()
+            with open(path, "rb", buffering=0) as file:
+                self._contents[facts.st_ino] = file.readall()
 
     def _step(self) -> None:
         if self.steps is not None and not self.is_cut:
@@ -125,7 +126,7 @@ class SimulatedDisk:
             disk.name(((*path, name), None))
 
 
-def _names_in(folder: Path) -> _Names:
+def _names_in(folder: str | Path) -> _Names:
     with os.scandir(folder) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
         return {entry.name: (entry.inode(), entry.is_dir()) for entry in found}

@@ -204,6 +204,7 @@ class _Resolver(AbstractResolver):
     async def close(self) -> None: ...
 
 
+Actions = Mapping[Callable[[Any], None], float]
 #: What may happen, and how often.
 ACTIONS: dict[Callable[[Any], None], float] = {
     change: 52,
@@ -225,8 +226,8 @@ ACTIONS: dict[Callable[[Any], None], float] = {
 }
 
 
-def act(run: Run, actions: Mapping[Callable[[Any], None], float]) -> None:
-    (action,) = run.loop.random.choices(list(actions), list(actions.values()))
+def act(run: Run) -> None:
+    (action,) = run.loop.random.choices(list(run.actions), list(run.actions.values()))
     action(run)
 
 

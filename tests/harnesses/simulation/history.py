@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -47,7 +48,10 @@ class History:
         self.documented = 0
         self.lost: list[list[Recorded]] = []
         self.early = set[tuple[str, str]]()
+        documents = folder / "documents"
+        self._open_lists = str(documents / "changelist.xml"), str(documents / OPEN_PART)
         self._checked: object = None
+        self._set: tuple[object, dict[str, str]] = (None, {})
         self._journal: sqlite3.Connection | None = None
 
     def add(self, at: int, uri: str, digest: str | None) -> None:
@@ -84,7 +88,7 @@ class History:
         if not path.exists() or not _has_tables(path):
             return 0, None
         with Journal(path, self._base_url) as journal:
-            return journal.state().pruned, [_recorded(each) for each in journal.changes(0)]
+            return journal.state().pruned, [recorded_change(each) for each in journal.changes(0)]
 
     def close(self) -> None:
         if self._journal is not None:
@@ -94,6 +98,17 @@ class History:
     @property
     def last(self) -> int:
         return self.recorded[-1][0] if self.recorded else 0
+
+    @property
+    def version(self) -> object:
+        """What differs after each change of what is known here."""
+        return len(self.recorded), len(self.lost), len(self.early)
+
+    @property
+    def current_set(self) -> dict[str, str]:
+        if self._set[0] != self.version:
+            self._set = self.version, set_at(self.recorded, self.last)
+        return self._set[1]
 
     def latest(self, uri: str) -> str | None:
         return next((digest for _, each, digest in reversed(self.recorded) if each == uri), None)
@@ -117,11 +132,10 @@ class History:
 
     def check_open_list(self) -> None:
         """I2: the open Change List has each change since its beginning, through its last entry."""
-        documents = self._folder / "documents"
-        paths = documents / "changelist.xml", documents / OPEN_PART
-        key = [_version(path) for path in paths]
+        key = [_version(path) for path in self._open_lists]
         if key[0] is not None and key != self._checked:
             self._checked = key
+            paths = [Path(path) for path in self._open_lists]
             document = _read(paths[0])
             if document.index:
                 end: Instant | None = None
@@ -167,7 +181,7 @@ class History:
             raise Wrong(
                 f"I2: a Change List begins at {document.from_}, the one before ends {after}"
             )
-        listed = [_recorded(each) for each in document.resources]
+        listed = [recorded_change(each) for each in document.resources]
         begin = to_microseconds(document.from_)
         end = listed[-1][0] if listed else begin
         if document.until is not None:
@@ -179,16 +193,17 @@ class History:
         return document.until
 
 
-def _recorded(change: Resource) -> Recorded:
+def recorded_change(change: Resource) -> Recorded:
     assert change.datetime is not None
-    digest = None if change.change is ChangeType.DELETED else change.hash
+    # A gateway knows no hashes.
+    digest = None if change.change is ChangeType.DELETED else change.hash or f"{change.lastmod}"
     return to_microseconds(change.datetime), change.uri, digest
 
 
-def _version(path: Path) -> tuple[int, int, int] | None:
+def _version(path: str) -> tuple[int, int, int] | None:
     """Return what differs whenever a file was replaced; None if there is none."""
     try:
-        facts = path.stat()
+        facts = os.stat(path)
     except FileNotFoundError:
         return None
     return facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns

@@ -14,13 +14,13 @@ I10 Only the process that leads a Source writes its documents and feeds its hubs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rsnotify.format.datetimes import Instant, to_microseconds
 from tests.harnesses.simulation.history import History, Recorded, Wrong, set_at, sets_since
 from tests.harnesses.simulation.loop import SimulatedLoop, current_loop, current_machine
-from tests.harnesses.simulation.world import FOLDER, DestinationMachine
+from tests.harnesses.simulation.world import DestinationMachine
 
 #: Of a run with a few resources, and about a hundred changes.
 _MOST_BYTES = 8_000_000
@@ -41,15 +41,20 @@ class CopyCheck:
         self._through: Instant | None = None
         #: The Subscriber, and after how many baselines and restores of the Source it was seen.
         self._seen: tuple[object, int, int] = (None, 0, 0)
+        #: What was checked last.
+        self._known: object = None
+        self._compared: object = None
         #: The URIs that T had passed when that was known last.
         self._missing: set[str] = set()
 
     def check(self) -> None:
         destination = self._destination
         subscriber = destination.subscriber
-        if subscriber is None:
+        known = destination.known, self._history.version
+        if subscriber is None or known == self._known:
             return
-        status = subscriber.status
+        self._known = known
+        status = destination.status
         through = status.through
         if through is None or destination.is_restoring:
             return
@@ -59,10 +64,14 @@ class CopyCheck:
         if is_back and self._is_ordered and not self._history.lost:
             raise Wrong(f"I4: T of {destination.name} goes back from {self._through} to {through}")
         self._seen, self._through = seen, through
-        found = destination.content()
+        found, unavailable = destination.content(), self._unavailable()
+        compared = found, unavailable, through, status.level, self._history.version
+        if compared == self._compared:
+            return
+        self._compared = compared
         # What a Destination had before a restore of the Source stays true until it notices that.
         histories = (self._history.recorded, *self._history.lost)
-        differing = [self._differing(each, found, through) for each in histories]
+        differing = [self._differing(each, found, through, unavailable) for each in histories]
         # Then it has resources from before and after the restore for a while, and is not level.
         for uri in sorted(set.intersection(*map(set, differing))):
             now, then = found.get(uri), differing[0][uri]
@@ -96,11 +105,14 @@ class CopyCheck:
         return self._missing
 
     def _differing(
-        self, recorded: Sequence[Recorded], found: dict[str, str], through: Instant
+        self,
+        recorded: Sequence[Recorded],
+        found: dict[str, str],
+        through: Instant,
+        unavailable: Collection[str],
     ) -> dict[str, str | None]:
         """Return the resources that are neither what they were at T nor of later, as of T."""
         since = to_microseconds(through)
-        unavailable = self._unavailable()
         applied = self._destination.selected(set_at(recorded, since))
         later = {(uri, digest) for at, uri, digest in recorded if at > since}
         return {
@@ -120,11 +132,14 @@ class CopyCheck:
         return any(found == each | early for each in sets)
 
 
-def check_leads(what: str) -> None:
-    """I10: the current machine holds the lock of the Source."""
+def check_leads(what: str, folder: Path | None = None) -> None:
+    """I10: the current machine leads a Source, or that with its state in a folder."""
     machine = current_machine()
-    leader = current_loop().locks.get(str(FOLDER / "leader.lock"))
-    if machine is not None and (leader is None or leader.machine is not machine):
+    locks = current_loop().locks
+    led = [lock for path, lock in locks.items() if path.endswith("leader.lock")]
+    if folder is not None:
+        led = [locks[path]] if (path := str(folder / "leader.lock")) in locks else []
+    if machine is not None and all(lock.machine is not machine for lock in led):
         raise Wrong(f"I10: {machine.name} {what}, and does not lead the Source")
 
 

@@ -60,6 +60,8 @@ class Machine:
         self.clock = clock or Clock()
         self.process = next(loop.processes)
         self.is_alive = True
+        #: How many of its callbacks have run; while that is the same, so is what it knows and has.
+        self.steps = 0
         #: What a machine that is paused has to run; None while it is not.
         self._paused: list[asyncio.Handle] | None = None
         #: By how much its work for executors takes longer.
@@ -96,6 +98,7 @@ class Machine:
         if self.is_alive and self._paused is not None:
             self._paused.append(handle)
             return False
+        self.steps += 1
         return self.is_alive
 
     def kill(self) -> None:
@@ -122,6 +125,24 @@ def serial_hash(self: object) -> int:
     return serials.setdefault(id(self), (len(serials), self))[0]
 
 
+class _Handle(asyncio.TimerHandle):
+    """A callback, without what only the debug mode of asyncio needs."""
+
+    __slots__ = ()
+
+    def __init__(self, when: float, callback: Any, arguments: Any, context: Any) -> None:
+        self._when = when
+        self._callback = callback
+        self._args = arguments
+        self._context = contextvars.copy_context() if context is None else context
+        self._cancelled = False
+        self._source_traceback = None
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None  # type: ignore[assignment]
+
+
 class SimulatedTask(asyncio.Task[T]):
     __hash__ = serial_hash
 
@@ -137,7 +158,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         now: Seconds since the beginning of the run.
         random: Decides what the seed decides.
         steps: How many callbacks have run.
-        tasks: All tasks: the garbage collector would run the clean-up code of killed machines.
+        tasks: All tasks, and the callbacks that did not run: otherwise, the clean-up code of killed
+            machines would run.
         serials: The hashes of objects, with the objects, by their addresses.
         locks: The files that are locked.
         disks: The disks of the machines, by the names of their folders.
@@ -145,6 +167,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     """
 
     current: ClassVar[SimulatedLoop | None] = None
+    #: Returns False; asyncio calls it for each future.
+    get_debug = bool
 
     _scheduled: list[Any]
     _ready: deque[asyncio.Handle]
@@ -180,6 +204,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.tasks.append(task)
         return task
 
+    def _asyncgen_firstiter_hook(self, agen: object) -> None: ...
+
     def _run_once(self) -> None:
         """Run what is ready, or else what is scheduled next, unless its machine was killed."""
         ready, scheduled = self._ready, self._scheduled
@@ -194,14 +220,22 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             timer = heappop(scheduled)[2]
             if not timer._cancelled:
                 ready.append(timer)
+        self.steps += len(ready)
         for _ in range(len(ready)):
             handle: Any = ready.popleft()
-            self.steps += 1
-            machine = handle._context.get(_machine)
-            if not handle._cancelled and (machine is None or machine.may_run(handle)):
-                handle._run()
-                while self._then:
-                    self._then.pop()()
+            if handle._cancelled:
+                continue
+            context = handle._context
+            machine = context.get(_machine)
+            if machine is not None and not machine.may_run(handle):
+                self.tasks.append(handle)
+                continue
+            try:
+                context.run(handle._callback, *handle._args)
+            except Exception as error:
+                self.call_exception_handler({"message": "in a callback", "exception": error})
+            while self._then:
+                self._then.pop()()
 
     def after_callback(self, work: Callable[[], object]) -> None:
         """Do something after the current callback, before any other."""
@@ -216,16 +250,23 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *arguments: Any, context: Any = None
     ) -> asyncio.TimerHandle:
-        timer = asyncio.TimerHandle(when, callback, arguments, self, context)
+        timer = _Handle(when, callback, arguments, context)
         heappush(self._scheduled, (when, next(self._serials), timer))
         return timer
 
-    def _timer_handle_cancelled(self, handle: object) -> None: ...
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *arguments: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.now + delay, callback, *arguments, context=context)
 
-    def call_soon_threadsafe(  # type: ignore[override]
+    def call_soon(  # type: ignore[override]
         self, callback: Any, *arguments: Any, context: Any = None
     ) -> asyncio.Handle:
-        return self.call_soon(callback, *arguments, context=context)
+        handle = _Handle(self.now, callback, arguments, context)
+        self._ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, function: Callable[..., T], *arguments: Any

@@ -30,7 +30,7 @@ from rsnotify.runtime.dialing import look_up
 from rsnotify.runtime.shared_websockets import SharedWebSockets
 from rsnotify_hub.live.subscribers import LiveSubscriber
 from rsnotify_hub.store.sqlite_commit import GroupCommit
-from rsnotify_hub.websocket.publication import WebSocketPublication
+from rsnotify_hub.websocket.websocket_handler import WebSocketPublication
 from rsnotify_publisher.background.pool import JournalPoller, PoolThreads, WorkKind
 from rsnotify_publisher.options import JobSchedule
 from rsnotify_subscriber.fetching.small_requests import _Progress
@@ -38,7 +38,6 @@ from tests.harnesses.simulation import loop as simulated
 from tests.harnesses.simulation import sqlite_files
 from tests.harnesses.simulation.invariants import check_leads
 from tests.harnesses.simulation.loop import SimulatedLock, SimulatedLoop, current_loop, serial_hash
-from tests.harnesses.simulation.world import FOLDER
 
 #: Made once, since that takes long; nothing is encrypted.
 _TLS = ssl.create_default_context()
@@ -177,12 +176,12 @@ def _thread() -> int:
 _real_monotonic, _real_counter = time.monotonic, time.perf_counter
 _really_start = threading.Thread.start
 _replace = os.replace
-_DOCUMENTS = FOLDER / "documents"
 
 
 def _replace_file(source: Any, target: Any) -> None:
-    if Path(target).is_relative_to(_DOCUMENTS):
-        check_leads(f"writes {target}")
+    state, is_document, _ = os.fspath(target).partition("/documents/")
+    if is_document:
+        check_leads(f"writes {target}", Path(state))
     _replace(source, target)
     now = _seconds()
     os.utime(target, (now, now))

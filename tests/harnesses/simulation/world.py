@@ -26,7 +26,7 @@ from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Options, Publisher, routes
 from rsnotify_publisher.journal import RecordedChanges
-from rsnotify_subscriber import Callbacks, FolderMirror, FollowOptions, Subscriber
+from rsnotify_subscriber import Callbacks, FolderMirror, FollowOptions, Status, Subscriber
 from rsnotify_subscriber.terms import Via
 from tests.harnesses.simulation.disk import SimulatedDisk
 from tests.harnesses.simulation.history import History, Wrong
@@ -42,8 +42,6 @@ RESOURCES = 6
 FOLDER = Path("source") / "state"
 _CALLBACK_PORT = 8020
 _VIA = {"polling": Via.POLL, "websub": Via.WEBSUB}
-#: What a filtered Destination follows.
-_ONLY = tuple(f"{BASE}r/{number}" for number in range(RESOURCES // 2))
 
 
 class World(NamedTuple):
@@ -171,6 +169,8 @@ class Application:
         elif world.late:
             self.middlewares.append(delaying())
         self.contents: dict[str, bytes] = {}
+        #: Each content (URI, hash) that there ever was.
+        self.versions = set[tuple[str, str]]()
         #: URIs that changed, and whose change was not recorded yet.
         self.unrecorded: dict[str, None] = {}
         #: URIs that the server answers with 404.
@@ -188,6 +188,7 @@ class Application:
         else:
             size = self._random.choice((10, 300, 30_000))
             self.contents[uri] = (b"%d " % self._versions * size)[:size]
+            self.versions.add((uri, hash_of(self.contents[uri])))
         self.unrecorded[uri] = None
         return uri
 
@@ -222,26 +223,12 @@ class SourceMachine(Simulated):
         self._publisher: Publisher | None = None
 
     async def run(self, machine: Machine) -> None:
-        world = self._world
-        options = Options(
-            heartbeat=5,
-            refresh=0.5,
-            resource_list_every=20,
-            rotate=world.rotate,
-            keep=world.keep,
-            linger=5,
-            fragment_entries=world.fragment_entries,
-            change_dump=world.dumps,
-            resource_dump_every=20 if world.dumps else None,
-            max_entries=world.entries,
-            poll=5,
-        )
         publisher = Publisher(
             self.app.folder,
             BASE,
-            hubs=[hub_url(number) for number in range(world.hubs)],
+            hubs=[hub_url(number) for number in range(self._world.hubs)],
             token=TOKEN,
-            options=options,
+            options=publishing_options(self._world),
             content=lambda uri: self.app.contents.get(uri),
         )
         publisher.start()
@@ -313,9 +300,17 @@ class SourceMachine(Simulated):
 
 
 class Hub(Simulated):
-    """A process of a hub; several may share a URL."""
+    """A process of a hub.
+
+    Attributes:
+        url: Its URL, which the nodes of a cluster share.
+        log: The name of its log, which they share too.
+        topics: The topics that are published to it.
+    """
 
     url: str
+    log: str
+    topics: tuple[str, ...] = (BASE,)
 
 
 class HubMachine(Hub):
@@ -324,13 +319,14 @@ class HubMachine(Hub):
     ) -> None:
         super().__init__(loop, network, f"hub{number}", Clock())
         self.folder = folder / self.name / "data"
+        self.log = self.name
         self.url = hub_url(number)
         self._port = 8010 + number
         self._world = world
 
     async def run(self, machine: Machine) -> None:
         app = create_application(
-            _configuration(str(self.folder), self._port, self._world.queue),
+            _configuration(str(self.folder), self._port, self._world.queue, self.topics),
             public_url=self.url,
             anonymous=False,
         )
@@ -345,8 +341,9 @@ class HubMachine(Hub):
 
 
 @cache
-def _configuration(folder: str, port: int, queue: int) -> HubConfiguration:
-    publisher = {"token_sha256": hashlib.sha256(TOKEN.encode()).hexdigest(), "topics": [BASE]}
+def _configuration(folder: str, port: int, queue: int, topics: Sequence[str]) -> HubConfiguration:
+    digest = hashlib.sha256(TOKEN.encode()).hexdigest()
+    publisher = {"token_sha256": digest, "topics": list(topics)}
     return load_configuration(
         None,
         port=port,
@@ -357,8 +354,34 @@ def _configuration(folder: str, port: int, queue: int) -> HubConfiguration:
     )
 
 
+def publishing_options(world: World) -> Options:
+    return Options(
+        heartbeat=5,
+        refresh=0.5,
+        resource_list_every=20,
+        rotate=world.rotate,
+        keep=world.keep,
+        linger=5,
+        fragment_entries=world.fragment_entries,
+        change_dump=world.dumps,
+        resource_dump_every=20 if world.dumps else None,
+        max_entries=world.entries,
+        poll=5,
+    )
+
+
 class DestinationMachine(Simulated):
-    """A subscriber with a folder."""
+    """A subscriber with a folder.
+
+    Attributes:
+        url: The Source that it follows.
+        resources: The URL below which the resources are.
+        folder: The part of the copy that has them.
+    """
+
+    url = BASE
+    resources = BASE
+    folder = Path()
 
     def __init__(
         self, loop: SimulatedLoop, network: Network, root: Path, name: str, kind: str, world: World
@@ -369,6 +392,7 @@ class DestinationMachine(Simulated):
             poll=3.0, poll_with_push=15.0, parked=world.parked, in_flight=world.in_flight
         )
         self.copy, self.state = root / name / "copy", root / name / "state"
+        self._folder = str(self.copy / "r")
         self.on_event: Callable[[Any], None]
         self.subscriber: Subscriber | None = None
         self.failures: list[str] = []
@@ -378,6 +402,8 @@ class DestinationMachine(Simulated):
         self.is_restoring = False
         #: The hashes of files, by what changes when they change.
         self._hashes: dict[object, str] = {}
+        self._status: tuple[object, Status] = (None, Status())
+        self._content: tuple[object, dict[str, str]] = (None, {})
 
     def start(self) -> None:
         super().start()
@@ -386,18 +412,10 @@ class DestinationMachine(Simulated):
 
     async def run(self, machine: Machine) -> None:
         is_visiting = self.kind == "visiting"
-        callbacks = await self._listen(machine) if self.kind == "websub" else None
-        options = FollowOptions(
-            via=_VIA.get(self.kind, Via.AUTO),
-            callbacks=callbacks,
-            selection=Selection(only=_ONLY) if self.kind == "filtered" else Selection(),
-            hubs=self.loop.random.choice((1, 2)),
-            allow_private_addresses=True,
-            pace=self._pace,
-        )
+        options = self.options(await self._listen(machine) if self.kind == "websub" else None)
         while True:
             self.subscriber = Subscriber(
-                BASE,
+                self.url,
                 FolderMirror(self.copy),
                 state=self.state,
                 options=options,
@@ -410,6 +428,20 @@ class DestinationMachine(Simulated):
             if not is_visiting:
                 return
             await asyncio.sleep(self.loop.random.choice((1, 5, 20)))
+
+    def options(self, callbacks: Callbacks | None) -> FollowOptions:
+        return FollowOptions(
+            via=_VIA.get(self.kind, Via.AUTO),
+            callbacks=callbacks,
+            selection=Selection(only=self._only()) if self.kind == "filtered" else Selection(),
+            hubs=self.loop.random.choice((1, 2)),
+            allow_private_addresses=True,
+            pace=self._pace,
+        )
+
+    def _only(self) -> tuple[str, ...]:
+        """Return what a filtered Destination follows."""
+        return tuple(f"{self.resources}r/{number}" for number in range(RESOURCES // 2))
 
     async def _listen(self, machine: Machine) -> Callbacks:
         callbacks = Callbacks(f"http://127.0.0.1:{_CALLBACK_PORT}/callbacks/")
@@ -426,24 +458,43 @@ class DestinationMachine(Simulated):
         self.subscriber = None
 
     @property
+    def known(self) -> object:
+        """What is the same only as long as no callback has run on the machine."""
+        return self.machine, self.machine and self.machine.steps, self.subscriber
+
+    @property
+    def status(self) -> Status:
+        if self._status[0] != self.known:
+            status = Status() if self.subscriber is None else self.subscriber.status
+            self._status = self.known, status
+        return self._status[1]
+
+    @property
     def is_level(self) -> bool:
-        return self.subscriber is not None and self.subscriber.status.level
+        return self.status.level
 
     def selected(self, found: dict[str, str]) -> dict[str, str]:
         if self.kind != "filtered":
             return found
-        return {uri: digest for uri, digest in found.items() if uri in _ONLY}
+        only = self._only()
+        return {uri: digest for uri, digest in found.items() if uri in only}
 
     def content(self) -> dict[str, str]:
+        """Return the hashes of the files, by URI; the same object while they are the same."""
+        if self._content[0] == self.known:
+            return self._content[1]
         found = {}
-        with suppress(FileNotFoundError), os.scandir(self.copy / "r") as files:
+        with suppress(FileNotFoundError), os.scandir(self.copy / self.folder / "r") as files:
             for file in files:
                 facts = file.stat()
                 key = facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
                 if key not in self._hashes:
                     with open(file.path, "rb") as content:
                         self._hashes[key] = hash_of(content.read())
-                found[f"{BASE}r/{file.name}"] = self._hashes[key]
+                found[f"{self.resources}r/{file.name}"] = self._hashes[key]
+        if found == self._content[1]:
+            found = self._content[1]
+        self._content = self.known, found
         return found
 
 

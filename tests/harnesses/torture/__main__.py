@@ -10,8 +10,8 @@ seed determines what takes part, the faults and the settings, and not how the pr
 scheduled. After each hundred rounds a new deployment starts with the next seed.
 
 With `--minutes` there is a fault a minute and an audit after it, all kinds of Destinations take
-part, and the memory and descriptors of each process must not grow; only the servers of others are
-killed and restarted, so that a leak shows.
+part, and the memory, descriptors and threads of each process must not grow; only the servers of
+others are killed and restarted, so that a leak shows.
 """
 
 from __future__ import annotations
@@ -151,16 +151,17 @@ def main() -> int:
 async def play(
     scene: Scene, chance: random.Random, arguments: argparse.Namespace, start: int
 ) -> list[float]:
-    number = round(arguments.minutes) if arguments.minutes else arguments.rounds - start
-    kinds = arguments.kind or (GENTLE if arguments.minutes else ())
+    minutes = arguments.minutes
+    number = max(1, round(minutes)) if minutes else min(arguments.rounds - start, _SCENE)
+    kinds = arguments.kind or (GENTLE if minutes else ())
     deployment = scene.deployment
     targets = {"once", *deployment.parts, *deployment.services, *deployment.paths}
     if arguments.target:
         targets = {arguments.target}
-    faults = draw(chance, min(number, _SCENE), targets, arguments.pause, kinds)
-    if not arguments.minutes:
+    faults = draw(chance, number, targets, arguments.pause, kinds)
+    if not minutes:
         return await torture(scene, faults, arguments.settle)
-    await soak(scene, faults, 60 * arguments.minutes / len(faults))
+    await soak(scene, faults, 60 * minutes / len(faults))
     return []
 
 

@@ -7,10 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.hub.test_disk_full import allow_files
 
@@ -64,6 +65,14 @@ class Disk:
             subprocess.run(["umount", "-l", str(self.folder)], check=False)
 
 
+class Resources(NamedTuple):
+    """What a process uses; `bytes` are resident, `files` are open descriptors."""
+
+    bytes: float
+    files: float
+    threads: float
+
+
 class Part:
     """A process that is started again whenever it ends."""
 
@@ -81,6 +90,8 @@ class Part:
         self.ended: list[str] = []
         self.starts = 0
         self.log = folder / f"{name}.log"
+        #: Variables of its next start, beside those of this process.
+        self.environment: Mapping[str, str] = {}
         self._command = command
         self._on_line = on_line
         self._clock = folder / f"{name}.clock"
@@ -91,12 +102,12 @@ class Part:
         self.set_clock(None)
 
     async def run(self) -> None:
-        environment = dict(os.environ)
-        if CLOCKS:
-            environment["FAKETIME_TIMESTAMP_FILE"] = str(self._clock)
         try:
             while True:
                 await self._may_run.wait()
+                environment = {**os.environ, **self.environment}
+                if CLOCKS:
+                    environment["FAKETIME_TIMESTAMP_FILE"] = str(self._clock)
                 self._killed = False
                 with self.log.open("ab") as log:
                     self._process = await asyncio.create_subprocess_exec(
@@ -202,9 +213,14 @@ class Part:
         await asyncio.sleep(seconds)
         self.set_clock(None)
 
-    def resources(self) -> tuple[int, int] | None:
-        """Return the resident bytes and the open descriptors of the process, while there is one."""
+    def resources(self) -> Resources | None:
+        """Return what the process uses now; None while there is no process."""
         with suppress(OSError):
-            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
-            return pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir(f"/proc/{self.pid}/fd"))
+            process = Path(f"/proc/{self.pid}")
+            pages = int((process / "statm").read_text().split()[1])
+            return Resources(
+                pages * os.sysconf("SC_PAGE_SIZE"),
+                len(os.listdir(process / "fd")),
+                len(os.listdir(process / "task")),
+            )
         return None

@@ -1,16 +1,17 @@
-"""Whether memory and descriptors of processes grow."""
+"""Whether memory, descriptors and threads of processes grow."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 
-from tests.harnesses.torture.parts import Part
+from tests.harnesses.torture.parts import Part, Resources
 
-#: What a process may have more of in the last quarter than in the second: by part, and at all.
-_SHARE, _BYTES, _FILES = 0.15, 8_000_000, 8
+#: How much more a process may have in the last quarter than in the second: a share, and a number.
+_ALLOWED = Resources(bytes=8_000_000, files=8, threads=4)
+_SHARE = Resources(bytes=0.15, files=0, threads=0)
 _EVERY = 2.0
 _MEGABYTE = 1_000_000
 
@@ -20,7 +21,7 @@ class Growth:
 
     def __init__(self, parts: Mapping[str, Part]) -> None:
         self._parts = parts
-        self._measured: dict[str, list[tuple[int, int]]] = {name: [] for name in parts}
+        self._measured: dict[str, list[Resources]] = {name: [] for name in parts}
 
     async def measure(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -30,29 +31,36 @@ class Growth:
                     self._measured[name].append(used)
             await asyncio.sleep(_EVERY)
 
-    def _quarters(self, name: str, which: int) -> tuple[float, float]:
-        """Return the medians of the second and the last quarter, of bytes (0) or files (1)."""
-        values = [used[which] for used in self._measured[name]]
+    def _quarters(self, name: str) -> tuple[Resources, Resources]:
+        """Return the medians of the second and of the last quarter."""
+        values = self._measured[name]
         quarter = max(1, len(values) // 4)
-        return median(values[quarter : 2 * quarter] or values), median(values[-quarter:])
+        return _medians(values[quarter : 2 * quarter] or values), _medians(values[-quarter:])
 
     def report(self) -> str:
         lines = [
             f"{'median of quarter':18}{'2: MB':>8}{'4: MB':>8}{'2: files':>10}{'4: files':>10}"
+            f"{'2: threads':>12}{'4: threads':>12}"
         ]
         for name in self._parts:
-            memory, files = self._quarters(name, 0), self._quarters(name, 1)
-            cells = "".join(f"{each / _MEGABYTE:>8.1f}" for each in memory)
-            lines.append(f"{name:18}{cells}" + "".join(f"{each:>10.0f}" for each in files))
+            before, after = self._quarters(name)
+            lines.append(
+                f"{name:18}{before.bytes / _MEGABYTE:>8.1f}{after.bytes / _MEGABYTE:>8.1f}"
+                f"{before.files:>10.0f}{after.files:>10.0f}"
+                f"{before.threads:>12.0f}{after.threads:>12.0f}"
+            )
         return "\n".join(lines)
 
     def grew(self) -> list[str]:
+        """Return a sentence for each figure that grew by more than is allowed."""
         found = []
         for name in self._parts:
-            before, after = self._quarters(name, 0)
-            if after > before * (1 + _SHARE) + _BYTES:
-                found.append(f"{name} grew from {before:.0f} to {after:.0f} bytes")
-            before, after = self._quarters(name, 1)
-            if after > before + _FILES:
-                found.append(f"{name} had {before:.0f} files open, and then {after:.0f}")
+            figures = zip(Resources._fields, *self._quarters(name), _SHARE, _ALLOWED, strict=True)
+            for figure, before, after, share, number in figures:
+                if after > before * (1 + share) + number:
+                    found.append(f"{name} grew from {before:.0f} to {after:.0f} {figure}")
         return found
+
+
+def _medians(values: Sequence[Resources]) -> Resources:
+    return Resources(*(median(column) for column in zip(*values, strict=True)))

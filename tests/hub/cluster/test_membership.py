@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from random import Random
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rsnotify_jetstream.bucket import Bucket
 from rsnotify_jetstream.membership import (
     BRIDGE,
     Action,
     Assignment,
     ClusterPace,
+    Confirm,
     Membership,
     Release,
     Revoke,
     ShardView,
     Take,
 )
+from rsnotify_jetstream.node import ClusterNode, ShardWork
+from rsnotify_jetstream.records import META, ClusterMeta, NodeRecord, encode
 from tests.hub.jetstream.hubs import node_of
 
 SHARDS = tuple(str(number) for number in range(8))
@@ -104,6 +111,7 @@ class Node:
         self._away_until = 0.0
         self._last_delivery = 0.0
         self._working: set[str] = set()
+        self.revoked: set[str] = set()
 
     def clock(self) -> float:
         return self._cluster.now + self._offset
@@ -170,20 +178,28 @@ class Node:
         match action:
             case Revoke():
                 self._working -= set(action.shards)
+                self.revoked |= set(action.shards)
             case Release():
                 self._working.discard(action.shard)
                 self._send(lambda: self._written(action, None))
-            case Take():
+            case Take() | Confirm():
                 self._send(lambda: self._written(action, self.name))
 
-    def _written(self, action: Take | Release, owner: str | None) -> None:
+    def _written(self, action: Take | Release | Confirm, owner: str | None) -> None:
         revision = self._cluster.write(action.shard, owner, action.epoch, action.revision)
+        found = self._cluster.records[action.shard] if revision is None else None
         if self._cluster.random.random() < 0.05:
             revision = None  # the answer is lost
-        self._reply(lambda: self._answered(action, revision))
+        self._reply(lambda: self._answered(action, revision, found))
 
-    def _answered(self, action: Take | Release, revision: int | None) -> None:
-        if isinstance(action, Release):
+    def _answered(
+        self, action: Take | Release | Confirm, revision: int | None, found: ShardView | None
+    ) -> None:
+        if found is not None:
+            self.membership.shard_read(action.shard, found)
+        if isinstance(action, Confirm):
+            self.membership.confirmed(action, revision)
+        elif isinstance(action, Release):
             self.membership.released(action)
         elif revision is None:
             self.membership.take_failed(action)
@@ -259,7 +275,10 @@ def test_a_node_that_was_paused_for_longer_than_its_lease_owns_nothing_when_it_c
     later = node.clock() + PACE.fence_seconds + PACE.renew_seconds
     assert mine
     assert not any(node.membership.owns(shard, later) for shard in mine)
-    assert node.membership.decide(later) == [Revoke(tuple(mine))]
+    assert not any(node.membership.may_finish(shard, later) for shard in mine)
+    assert node.membership.decide(later) == []
+    assert node.membership.owned() == []
+    assert node.membership.unconfirmed() == mine
 
 
 def test_a_node_is_fenced_from_the_very_end_of_its_time_on() -> None:
@@ -291,12 +310,14 @@ def test_a_node_that_continues_decides_nothing_before_it_has_seen_its_new_record
     assert membership.decide(later) == []
     membership.node_seen("b", is_draining=False, now=later)
     membership.node_seen("a", is_draining=False, now=later)
-    taken = {action.shard for action in membership.decide(later) if isinstance(action, Take)}
-    assert taken == {shard for shard in SHARDS if membership.owner(shard) == "a"}
+    actions = membership.decide(later)
+    assert all(isinstance(each, Confirm) for each in actions)
+    mine = {shard for shard in SHARDS if membership.owner(shard) == "a"}
+    assert {each.shard for each in actions if isinstance(each, Confirm)} == mine
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_after_a_stall_of_the_store_every_node_takes_its_own_shards_again(seed: int) -> None:
+def test_after_a_stall_of_the_store_every_node_continues_with_its_shards(seed: int) -> None:
     cluster = Cluster(seed)
     nodes = [cluster.start(name) for name in ("a", "b", "c")]
     cluster.run(60)
@@ -309,8 +330,9 @@ def test_after_a_stall_of_the_store_every_node_takes_its_own_shards_again(seed: 
     cluster.run(60)
     assert {shard: view.owner for shard, view in cluster.records.items()} == owners
     assert {shard for node in nodes for shard in node.membership.owned()} == set(SHARDS)
-    # No other node has taken a shard in between.
+    # No other node has taken a shard in between, and none was given up.
     assert set(cluster.written) == set(owners.items())
+    assert not any(node.revoked for node in nodes)
 
 
 def test_a_node_that_sees_the_store_again_first_waits_for_the_others() -> None:
@@ -320,15 +342,56 @@ def test_a_node_that_sees_the_store_again_first_waits_for_the_others() -> None:
     membership, later = node.membership, node.clock() + 100
     mine = {shard for shard in SHARDS if membership.owner(shard) == "a"}
 
-    def takes(now: float) -> set[str]:
+    def takes(now: float, kind: type[Take | Confirm] = Take) -> set[str]:
         membership.renewed(now)
         membership.node_seen("a", is_draining=False, now=now)
-        return {each.shard for each in membership.decide(now) if isinstance(each, Take)}
+        return {each.shard for each in membership.decide(now) if isinstance(each, kind)}
 
-    assert takes(later) == mine
+    assert takes(later, Confirm) == mine
     assert takes(later + PACE.renew_seconds) == set()
     assert takes(later + 2 * PACE.renew_seconds) == set()
     assert takes(later + PACE.death_seconds + 0.1) == set(SHARDS) - mine
+
+
+def test_a_shard_that_was_taken_meanwhile_is_not_confirmed() -> None:
+    cluster = Cluster(1)
+    node, other = cluster.start("a"), cluster.start("b")
+    cluster.run(60)
+    mine = set(node.membership.owned())
+    # It sees nothing of the takes before its own record is written again.
+    node.disconnect(PACE.death_seconds * 3)
+    cluster.run(PACE.death_seconds * 2)
+    assert set(node.membership.unconfirmed()) == mine
+    assert set(other.membership.owned()) == set(SHARDS)
+    cluster.run(2 * PACE.death_seconds)
+    assert node.revoked == mine
+    assert set(node.membership.owned()) == mine
+
+
+def test_a_confirmation_whose_answer_was_lost_is_repeated() -> None:
+    cluster = Cluster(1)
+    node = cluster.start("a")
+    cluster.run(60)
+    membership, now = node.membership, node.clock() + PACE.fence_seconds
+
+    def confirms() -> list[Confirm]:
+        membership.renewed(now)
+        membership.node_seen("a", is_draining=False, now=now)
+        return [each for each in membership.decide(now) if isinstance(each, Confirm)]
+
+    first, *others = confirms()
+    for confirm in others:
+        membership.confirmed(confirm, 9999)
+    membership.shard_seen(first.shard, ShardView("a", first.epoch, 10_000))
+    membership.confirmed(first, None)
+    assert not membership.owns(first.shard, now)
+    (again,) = confirms()
+    assert again == Confirm(first.shard, first.epoch, 10_000)
+    # Another node was faster, and what that wrote has been read.
+    membership.shard_read(first.shard, ShardView("b", first.epoch + 1, 10_001))
+    membership.confirmed(again, None)
+    assert not membership.owns(first.shard, now)
+    assert membership.decide(now)[0] == Revoke((first.shard,))
 
 
 def test_a_node_that_was_fenced_by_a_write_takes_the_shard_again_if_it_is_its_own() -> None:
@@ -379,6 +442,20 @@ def test_what_was_released_is_not_released_again_before_its_record_is_seen() -> 
     assert membership.decide(now) == []
 
 
+def test_a_shard_that_another_node_takes_before_the_release_is_answered_is_not_lost() -> None:
+    cluster = Cluster(1)
+    node, _ = cluster.start("a"), cluster.start("b")
+    cluster.run(60)
+    membership, now = node.membership, node.clock()
+    membership.node_seen("a", is_draining=True, now=now)
+    release = next(each for each in membership.decide(now) if isinstance(each, Release))
+    membership.shard_seen(release.shard, ShardView(None, release.epoch, 10_000))
+    membership.shard_seen(release.shard, ShardView("b", release.epoch + 1, 10_001))
+    assert not any(isinstance(each, Revoke) for each in membership.decide(now))
+    membership.released(release, 10_000)
+    assert membership.owner(release.shard) == "b"
+
+
 def test_a_node_that_has_seen_nothing_for_long_does_not_take_what_others_own() -> None:
     cluster = Cluster(1)
     node, other = cluster.start("a"), cluster.start("b")
@@ -388,7 +465,7 @@ def test_a_node_that_has_seen_nothing_for_long_does_not_take_what_others_own() -
     node.membership.renewed(later)
     node.membership.node_seen("a", is_draining=False, now=later)
     actions = node.membership.decide(later)
-    assert {each.shard for each in actions if isinstance(each, Take)} == mine
+    assert {each.shard for each in actions if isinstance(each, Confirm)} == mine
     assert other.membership.is_alive("a", other.clock())
     assert not any(isinstance(each, Take) and each.shard in its for each in actions)
 
@@ -497,3 +574,73 @@ def test_a_node_that_cannot_run_the_bridge_leaves_it_to_one_that_can(other: str)
     assert BRIDGE not in taken[0]
     assert BRIDGE in taken[1]
     assert taken[0] | taken[1] == {*SHARDS, BRIDGE}
+
+
+class Records:
+    """The bucket of a cluster that answers only the last of some writes, or none."""
+
+    def __init__(self, unanswered: float) -> None:
+        self.unanswered = unanswered
+
+    async def prepare(self) -> None: ...
+
+    async def follow(self, receive: Callable[[str, bytes | None, int], None]) -> None:
+        self.receive = receive
+        receive(META, encode(ClusterMeta(shards=4)), 1)
+
+    async def put(self, key: str, value: bytes) -> int:
+        self.receive(key, value, 2)
+        self.unanswered -= 1
+        if self.unanswered >= 0:
+            raise TimeoutError
+        return 2
+
+
+async def opened_node(unanswered: float) -> ClusterNode:
+    records = cast("Bucket", Records(unanswered))
+    node = ClusterNode(records, NodeRecord(), clock=lambda: 1000.0)
+    await node.open()
+    return node
+
+
+async def test_a_node_that_stops_while_the_store_has_no_leader_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rsnotify_jetstream.node._RETRY_SECONDS", 0)
+    node = await opened_node(unanswered=3)
+    await node.drain()
+    assert node.nodes[node.id].draining
+    assert node.nodes[node.id].renewals == 4
+
+
+async def test_a_take_that_was_given_up_does_not_go_on_though_its_cancellation_was_lost() -> None:
+    node = await opened_node(unanswered=0)
+    began, calls = asyncio.Event(), []
+
+    class Work:
+        def __getattr__(self, name: str) -> Callable[[str], None]:
+            return lambda shard: calls.append((name, shard))
+
+    async def replace(key: str, value: bytes, revision: int) -> int:
+        began.set()
+        with suppress(asyncio.CancelledError):  # as `wait_for` does whose result has just arrived
+            await asyncio.Event().wait()
+        return 3
+
+    node._work = cast("ShardWork", Work())
+    node._records.replace = replace  # type: ignore[method-assign, assignment]
+    node._move("0", node._take(Take("0", 1, 0)))
+    task = node._moves["0"]
+    await began.wait()
+    node._revoke(("0",))
+    await task
+    assert calls == [("abandon", "0")]
+
+
+async def test_a_renewal_counts_that_was_stored_and_not_answered() -> None:
+    node = await opened_node(unanswered=float("inf"))
+    assert node.membership.is_fenced(1000.0)
+    with suppress(TimeoutError):
+        await node._renew(1)
+    assert not node.membership.is_fenced(1000.0 + PACE.fence_seconds - 0.001)
+    assert node.membership.is_fenced(1000.0 + PACE.fence_seconds)

@@ -108,6 +108,22 @@ async def test_servers_are_checked_again_and_only_what_is_new_is_logged(
         assert any("one copy of the log" in warning for warning in stream.warnings)
 
 
+async def test_a_node_with_another_public_url_is_named(settings: NatsSettings, clock: Clock):
+    async with running_hubs(settings, clock) as hubs:
+        one, two = [await hubs.start(name) for name in ("one", "two")]
+        await settled([one, two])
+        for hub, url in ((one, "https://a.example/"), (two, "https://b.example/")):
+            record = hub.store.node.nodes[hub.store.node.id]
+            hub.store.node._record = replace(record, url=url)
+        await until(lambda: len({each.url for each in one.store.node.nodes.values()} - {""}) == 2)
+        await one.store.check_servers()
+        stream = one.store.describe().stream
+        assert stream is not None
+        (warning,) = [text for text in stream.warnings if "public URL" in text]
+        assert "https://b.example/, and this node https://a.example/" in warning
+        assert "?prefix=NAME" in warning
+
+
 async def test_other_nodes_are_asked_once_and_those_that_cannot_answer_are_left_out(
     settings: NatsSettings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):

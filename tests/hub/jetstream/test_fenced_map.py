@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rsnotify.errors import StorageError
-from rsnotify_hub.store.interface import NotOwner
+from rsnotify_hub.store.interface import NotOwner, StoredSubscription
 from rsnotify_hub.subscriptions import Subscription, subscription_id
 from rsnotify_jetstream import fenced_records as fenced_map
 from rsnotify_jetstream.bucket import Bucket
@@ -45,12 +45,14 @@ class Shards:
         self._epoch = 0
         self._stack = AsyncExitStack()
         self.deposed: list[int] = []
+        self.may_write = True
+        self.changed: list[tuple[str, StoredSubscription | None]] = []
 
     async def take(self) -> OwnedShard:
         self._epoch = epoch = self._epoch + 1
-        rights = OwnerRights(epoch, lambda: True, lambda: self.deposed.append(epoch))
+        rights = OwnerRights(epoch, lambda: self.may_write, lambda: self.deposed.append(epoch))
         buckets = ShardBuckets(self.subscriptions, self.cursors, f"node {epoch}")
-        shard = OwnedShard(buckets, "7", rights, lambda *_: None)
+        shard = OwnedShard(buckets, "7", rights, lambda *it: self.changed.append(it))
         self._stack.push_async_callback(shard.close)
         await shard.load()
         shard.is_working = True
@@ -103,6 +105,76 @@ async def subscribe(shard: OwnedShard, count: int) -> None:
 
 def positions(shard: OwnedShard) -> dict[str, int]:
     return {each.subscription.callback: each.subscription.position for each in shard.stored()}
+
+
+async def test_what_moves_while_the_lease_is_over_is_written_once_it_is_confirmed(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fenced_map, "DELAY", 0)
+    monkeypatch.setattr(fenced_map, "RETRY_DELAY", 0.01)
+    monkeypatch.setattr(fenced_map, "PART_BYTES", SMALL)
+    one = await shards.take()
+    await subscribe(one, 200)
+    await grown(one)
+    await one.flush()
+    before = await shards.revisions()
+    shards.may_write = False
+    for number in range(200):
+        one.note_trouble(id_of(number), b"trouble" * 9)  # so large that more records are needed
+        one.move(id_of(number), number + 1)
+    assert one._cursors._growing is not None
+    with pytest.raises(NotOwner):
+        await one._cursors._parts[0].stored.write()
+    found = await shards.revisions()
+    assert {key: found[key] for key in before} == before
+    shards.may_write = True
+    await grown(one)
+    await one.flush()
+    assert shards.deposed == []
+    again = await shards.take()
+    assert positions(again) == {URL % number: number + 1 for number in range(200)}
+
+
+async def test_what_was_stored_as_the_lease_ended_is_reported_once_it_is_confirmed(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+):
+    one = await shards.take()
+    await subscribe(one, 2)
+    replace, delete = Bucket.replace, Bucket.delete
+
+    async def ends(self: Bucket, *rest: Any, **headers: str) -> int | None:
+        revision = await replace(self, *rest, **headers)
+        shards.may_write = False
+        return revision
+
+    async def end(self: Bucket, *rest: Any, **headers: str) -> bool:
+        deleted = await delete(self, *rest, **headers)
+        shards.may_write = False
+        return deleted
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Bucket, "replace", ends)
+        patched.setattr(Bucket, "delete", end)
+        renewed = Subscription(TOPIC, URL % 0, "secret", at(10**6), 0)
+        with pytest.raises(NotOwner):
+            await one.save(renewed)
+        await asyncio.sleep(0)
+        shards.may_write = True
+        with pytest.raises(NotOwner):
+            await one.delete(id_of(1))
+    await asyncio.sleep(0)
+    shards.may_write = True
+    assert shards.changed == []
+    for _ in range(2):
+        one.resume()
+    changed = dict(shards.changed)
+    assert len(shards.changed) == len(changed) == 2
+    assert changed[id_of(0)] == StoredSubscription(renewed, None)
+    assert changed[id_of(1)] is None
+    await subscribe(one, 3)
+    await asyncio.sleep(0)
+    one.resume()
+    assert len(shards.changed) == 2
 
 
 async def grown(shard: OwnedShard) -> None:

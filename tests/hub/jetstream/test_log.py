@@ -20,7 +20,7 @@ from rsnotify.errors import ConfigurationError, StorageError, TooLarge
 from rsnotify_hub.intake import whole_content
 from rsnotify_hub.store.interface import LogRetention
 from rsnotify_jetstream import connection as connecting
-from rsnotify_jetstream import jetstream_log
+from rsnotify_jetstream import jetstream_log, stream_follower
 from rsnotify_jetstream.connection import ApiError, NatsConnection
 from rsnotify_jetstream.jetstream_log import BATCH_RECORDS, TRIMMED_TOGETHER
 from rsnotify_jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
@@ -32,7 +32,7 @@ from tests.hub.jetstream.lossy_proxy import lossy_proxy
 from tests.hub.jetstream.nodes import Node, caught_up, connected, running_node
 from tests.hub.storing import made, stored_logs
 from tests.nats_servers import NatsCluster, running_nats
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 
 async def stored(settings: NatsSettings) -> dict[str, Any]:
@@ -221,7 +221,7 @@ async def test_an_append_that_is_never_answered_fails_and_may_be_repeated(
             patched.setattr(jetstream_log, "APPEND_SECONDS", 0.5)
             proxy.withholding = True
             for fragments in ([made(0, 1)], batch):
-                with pytest.raises(StorageError, match="has not stored it in time"):
+                with pytest.raises(StorageError, match="does not answer in time"):
                     await node.append(TOPIC, *fragments)
         with monkeypatch.context() as patched:
             patched.setattr(connecting, "PATIENCE", 0.5)
@@ -379,12 +379,14 @@ async def test_a_message_of_someone_else_is_passed_over(
     settings: NatsSettings, clock: Clock, caplog: pytest.LogCaptureFixture
 ):
     async with nodes(settings, clock, 2) as (one, two), connected(settings) as connection:
-        await connection.client.request(f"{settings.prefix}.log.else", b"hello", 5)
+        for _ in range(3):
+            await connection.client.request(f"{settings.prefix}.log.else", b"hello", 5)
         with caplog.at_level(logging.WARNING):
             await one.append(TOPIC, made(0, 1))
         await caught_up(two)
         assert two.listener.fragments(TOPIC) == [made(0, 1)]
-        assert "message 1 of the log in NATS is not of a hub" in caplog.text
+        # Each of the two nodes says so.
+        assert caplog.text.count("the log in NATS has messages that are not of a hub") == 2
 
 
 async def test_a_stream_that_was_replaced_stops_the_hub(settings: NatsSettings, clock: Clock):
@@ -415,6 +417,53 @@ async def test_a_stream_that_does_not_exist_any_more_is_the_reported_trouble_unt
             assert "restart the hub" in (node.log.trouble() or "")
 
 
+async def test_the_trouble_says_whether_nats_has_no_leader_or_does_not_answer(
+    settings: NatsSettings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    leader: str | None = "n1"
+    position = 0
+
+    async def info(self: LogStream) -> dict[str, Any]:
+        if leader is None:
+            raise StorageError("no answer")
+        state = {"last_seq": position, "messages": 0}
+        return {"created": created, "state": state, "cluster": {"leader": leader}}
+
+    async with running_node(settings, clock) as node:
+        follower = node.log._follower
+        created = follower.info["created"]
+        position = follower.position
+        monkeypatch.setattr(LogStream, "info", info)
+        monkeypatch.setattr(stream_follower, "TROUBLE_SECONDS", 0)
+
+        async def compared(found: str | None, text: str) -> None:
+            nonlocal leader
+            leader = found
+            follower._compare_now.set()
+            await until(lambda: text in (node.log.trouble() or ""))
+
+        await compared("", "the log in NATS has no leader, for ")
+        await compared(None, "the log in NATS does not answer, for ")
+
+
+async def test_a_connection_that_breaks_just_when_a_request_is_given_up_is_opened_again(
+    settings: NatsSettings,
+):
+    async def request() -> None:
+        async with connection._until_disconnected(0):
+            await asyncio.Event().wait()
+
+    async with connected(settings) as connection:
+        given_up = asyncio.create_task(request())
+        for _ in range(2):
+            await asyncio.sleep(0)  # until its time is up; it does not know that yet
+        (limit,) = connection._limits
+        assert limit.expired()
+        await connection._on_disconnected()
+        with pytest.raises(TimeoutError):
+            await given_up
+
+
 async def test_two_hubs_with_other_prefixes_do_not_meet(settings: NatsSettings, clock: Clock):
     other = replace(settings, prefix=f"{settings.prefix[:40]}-other")
     async with running_node(settings, clock) as one, running_node(other, clock) as two:
@@ -422,6 +471,21 @@ async def test_two_hubs_with_other_prefixes_do_not_meet(settings: NatsSettings, 
         assert await stored_logs(two.store) == []
         await two.append(TOPIC, made(5, 6))
         assert await one.kept(TOPIC) == [made(0, 1)]
+
+
+@pytest.mark.parametrize("subjects", [["orders.>"], ["{prefix}.log.*"]])
+async def test_a_stream_of_another_program_is_refused_and_left_as_it_is(
+    settings: NatsSettings, clock: Clock, subjects: list[str]
+):
+    name = f"{settings.prefix}-log"
+    found = {"name": name, "subjects": [each.format(prefix=settings.prefix) for each in subjects]}
+    async with connected(settings) as connection:
+        created = await connection.api(f"STREAM.CREATE.{name}", found, what="a stream")
+        with pytest.raises(ConfigurationError, match=r"of another program: add \?prefix=NAME"):
+            async with running_node(settings, clock):
+                pass
+        now = await connection.api(f"STREAM.INFO.{name}", what="a stream")
+        assert now["config"] == created["config"]
 
 
 async def test_more_replicas_than_servers_is_a_clear_error(settings: NatsSettings, clock: Clock):

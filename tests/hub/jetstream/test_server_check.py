@@ -76,6 +76,25 @@ async def test_the_facts_are_read_from_a_server(settings: NatsSettings, ahead: f
     assert abs(facts.skew + timedelta(seconds=ahead)) < timedelta(seconds=60)
 
 
+async def test_the_time_of_a_check_that_another_node_has_stored_is_not_compared(
+    settings: NatsSettings,
+):
+    class Overtaken(JetStreamLog):
+        async def write_check(self) -> int:
+            position = await super().write_check()
+            await super().write_check()
+            return position
+
+    def clock() -> Instant:
+        return datetime.now(UTC) - timedelta(hours=1)
+
+    async with connected(settings) as connection:
+        log = Overtaken(connection, FOREVER, clock)
+        await log.start(Notified())
+        assert (await read_facts(connection, log, clock)).skew == timedelta(0)
+        await log.close()
+
+
 async def test_of_two_hubs_the_one_whose_clock_is_wrong_warns_when_it_starts(
     nats_server: NatsCluster, settings: NatsSettings, caplog: pytest.LogCaptureFixture
 ):

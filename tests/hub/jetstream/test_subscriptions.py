@@ -210,10 +210,10 @@ async def test_a_hub_that_is_cut_off_stops_and_the_others_go_on(
         proxy.refusing = True
         proxy.cut()
         await until(lambda: not one.shards)
-        await until(lambda: not one.urls)
         await two.publish(2)
         await callbacks.all_have(2)
         await settled([two])
+        assert {hubs[-1] for hubs in callbacks.hubs.values()} == {"http://two.example/websub"}
         proxy.refusing = False
         await settled([one, two])
         await one.publish(3)

@@ -156,7 +156,7 @@ def test_nothing_is_recorded_in_autocommit_mode(engine: Engine):
 
 def test_an_unavailable_database_is_reported_without_the_statement(publisher: Publisher):
     engine = create_engine("sqlite:////nowhere/source.sqlite", poolclass=NullPool)
-    with pytest.raises(StorageError, match=r"^the outbox rsnotify_outbox: unable to open"):
+    with pytest.raises(StorageError, match=r"^the outbox rsnotify_outbox: it cannot be opened"):
         Forwarder(publisher, SQLAlchemyQueue(engine, OUTBOX)).forward()
 
 

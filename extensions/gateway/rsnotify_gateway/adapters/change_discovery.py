@@ -38,6 +38,7 @@ from rsnotify_gateway.adapter import (
     OriginTerms,
     OriginType,
     SeenEntry,
+    is_due,
     origin_uri,
 )
 from rsnotify_gateway.client import OriginClient
@@ -249,8 +250,8 @@ class ChangeDiscoveryAdapter:
         latest = datetime.fromtimestamp(began, UTC) + _MOST_AHEAD
         if before.newest is not None and before.newest > latest:
             before = replace(before, newest=None)
-        is_due = before.level < 2 and began >= before.compared + self._compare
-        is_whole = before.level == 0 or is_due
+        is_compared = before.level < 2 and is_due(before.compared, self._compare)
+        is_whole = before.level == 0 or is_compared
         walk = _Walk(self._url, self._reader, before, latest)
         async for entries in walk.entries(is_whole=is_whole):
             yield OriginBatch(entries)

@@ -12,6 +12,8 @@ identifier. Records are listed with their metadata, which is hashed and not kept
   are read. A repository that lists nothing fails the check.
 - A record that leaves the harvested set without a deletion, or becomes visible later after its
   datestamp than `overlap`, is seen by such a comparison only.
+- If the clock of the repository was set back behind where a harvest begins, all is harvested.
+- A check continues the list of one that failed, and then harvests what changed since that began.
 - A resumption token that has expired makes the harvest begin again where it began. A list that
   comes back to a token, or has the same pages or more of them without end, fails the check.
 """
@@ -50,6 +52,7 @@ from rsnotify_gateway.adapter import (
     OriginTerms,
     OriginType,
     SeenEntry,
+    is_due,
 )
 from rsnotify_gateway.client import OriginClient
 from rsnotify_gateway.reconciling import usable_uri
@@ -426,7 +429,7 @@ class OaiAdapter:
         self._namespaces.update(state.namespaces)
         self._late = state.late
         began = time.time()
-        due = state.compared is None or began >= state.compared + self._every
+        due = state.compared is None or is_due(state.compared, self._every)
         if due or not self._identity:
             await self._identify()
         compares = state.since is not None and due and self._is_compared
@@ -440,10 +443,15 @@ class OaiAdapter:
 
             if compares:
                 await known.select(record)
-            batches = self._check(state, known, began, seen if compares else None, recorded)
-            async with aclosing(batches):
-                async for batch in batches:
-                    yield batch
+            harvest: OaiCursor | None = state
+            while harvest is not None:
+                is_continued = harvest.token is not None
+                batches = self._check(harvest, known, began, seen if compares else None, recorded)
+                async with aclosing(batches):
+                    async for batch in batches:
+                        yield batch
+                # The list of an earlier check lacks what changed before this one.
+                harvest = _decode(batch.cursor) if is_continued and batch.cursor else None
 
     async def _check(
         self,
@@ -502,6 +510,11 @@ class OaiAdapter:
         while True:
             response = await self._page(state, whole=seen is not None)
             if state.next_since is None:
+                since = None if state.since is None else parse_datetime(state.since)
+                if since is not None and response.date < since and seen is None:
+                    # Its clock was set back, so records may have earlier datestamps now.
+                    state.since = None
+                    continue
                 state.next_since = self._next_since(response.date)
             entries = [self._entry(record) for record in response.records]
             if seen is not None:

@@ -46,6 +46,7 @@ from rsnotify_gateway.adapter import (
     OriginTerms,
     OriginType,
     SeenEntry,
+    is_due,
 )
 from rsnotify_publisher.changes import check_change, check_resource
 from rsnotify_publisher.journal import system_clock
@@ -186,7 +187,7 @@ class PostgreSQLAdapter:
     def _is_due(self, state: TriggerState) -> bool:
         """Return whether the whole may be another one than that of the outbox."""
         is_new = state.fingerprint != self._last.fingerprint
-        is_late = system_clock() / _SECOND >= self._last.compared + self._compare
+        is_late = is_due(self._last.compared, self._compare)
         return is_new or (state.has_resources and (is_late or bool(state.disabled)))
 
     def _note(self, state: TriggerState) -> None:

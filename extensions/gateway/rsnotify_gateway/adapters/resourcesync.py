@@ -51,6 +51,7 @@ from rsnotify_gateway.adapter import (
     OriginTerms,
     OriginType,
     SeenEntry,
+    is_due,
     origin_uri,
 )
 from rsnotify_gateway.client import OriginClient
@@ -342,9 +343,8 @@ class ResourceSyncAdapter:
         if not is_first:
             async for batch in _batches(reading, state):
                 yield batch
-        is_due = time.time() >= state.compared + self._compare
         must = is_first or reading.gap_ends is not None or reading.has_gone_back
-        if must or (is_due and resource_documents(offer)):
+        if must or (is_due(state.compared, self._compare) and resource_documents(offer)):
             comparison = _Comparison(self._fetcher, offer, state, reading, self._url)
             async for batch in comparison.batches(known):
                 yield batch
