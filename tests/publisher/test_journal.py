@@ -705,3 +705,16 @@ def test_rewritten_files_are_not_deleted(journal: Journal):
         journal.discard(["resourcesync/changedump-1-00001.zip", "resourcesync/changedump-2.xml"])
         journal.reclaim("resourcesync/changedump-1")
     assert journal.files() == {"resourcesync/changedump-2.xml"}
+
+
+def test_written_changes_whenever_any_connection_has_written(tmp_path: Path, journal: Journal):
+    begun = journal.written()
+    with Journal(tmp_path / "journal.sqlite3", BASE) as other:
+        journal.state()
+        assert journal.written() == begun
+
+        record(other, "a")
+        assert (by_another := journal.written()) != begun
+
+    record(journal, "b")
+    assert journal.written() != by_another
