@@ -474,6 +474,13 @@ def test_notices_are_kept_in_order_up_to_a_bound(
     assert (journal.notices(0), journal.first_notice()) == (dated[2:], begin + 2)
 
 
+def test_each_version_of_a_document_has_one_notice(journal: Journal):
+    with journal.transaction():
+        for version in ("1", "1", "2", "2"):
+            journal.add_version_notice(Resource(BASE + "a"), version)
+    assert [each.change for each in journal.notices(0)] == [ChangeType.CREATED, ChangeType.UPDATED]
+
+
 def test_a_set_that_the_source_returns_is_not_kept(journal: Journal):
     record(journal, "a")
     with journal.transaction():
