@@ -55,6 +55,8 @@ TOKEN = token_hex(16)
 ELSEWHERE = ("docker", "git clone", "make", "pip", "python3 -m venv", ".venv/bin/pip", ". .venv/")
 #: Options that programs of the pages get here, so that they take less time.
 SHORTER = {"rsnotify-hub-check": "--only leases-are-short"}
+#: Seconds for a command that ends; on a busy machine, the migrations of Wagtail take minutes.
+_PATIENCE = 300
 #: The commands that began in a shell once, as installed; later they may be forked.
 _begun: set[str] = set()
 
@@ -238,7 +240,7 @@ class Reader:
 
     def _run(self, command: str) -> Running:
         process = self._begin(self._shell(command))
-        process.ends()
+        process.ends(_PATIENCE)
         return process
 
     def start(self, command: str, works: re.Pattern[str] | Callable[[], bool] = WORKS) -> None:

@@ -83,12 +83,13 @@ class Running:
         self.ask(signal.SIGTERM)
         return self.ends()
 
-    def ends(self) -> int:
+    def ends(self, patience: float = PATIENCE) -> int:
         """Wait until it has ended, and return its exit code."""
         try:
-            code = self._process.wait(PATIENCE)
+            code = self._process.wait(patience)
         except subprocess.TimeoutExpired:
             self._process.kill()
+            self._process.wait()
             raise
         self._reader.join(PATIENCE)
         return code

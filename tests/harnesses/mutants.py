@@ -306,6 +306,8 @@ class Mutants:
         self._killers = defaultdict[str, list[pytest.Item]](list)
         #: Those that were run without a mutant in a process of their own.
         self._confirmed: set[pytest.Item] = set()
+        #: Those that failed then, for example because the machine is busy; they are left out.
+        self._unreliable: set[pytest.Item] = set()
         self._failed = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -403,6 +405,7 @@ class Mutants:
         self, name: str, reaching: list[pytest.Item], killers: list[pytest.Item], seconds: float
     ) -> int:
         """Return what comes of a mutant in a process of its own."""
+        reaching = [item for item in reaching if item not in self._unreliable]
         if not reaching:
             return NO_TESTS
         reaching.sort(key=lambda item: (
@@ -426,7 +429,8 @@ class Mutants:
             self._confirmed.add(killer)
             if self._run("", [killer], [], seconds) != SURVIVED:
                 print(f"{killer.nodeid} fails without any mutant", file=sys.stderr, flush=True)
-                os._exit(1)
+                self._unreliable.add(killer)
+                return self._run(name, reaching, killers, seconds)
         if killer in killers:
             killers.remove(killer)
         killers.append(killer)

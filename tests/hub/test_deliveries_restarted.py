@@ -44,6 +44,11 @@ async def test_a_failing_subscription_keeps_its_state_over_a_restart(
         )
         recent = [delivery for delivery, _ in deliveries.channel.recent_failures]
         assert recent == [after, found(deliveries, later)]
+    async with opened_channel(tmp_path, clock, retry_seconds=0.01) as deliveries:
+        again = [found(deliveries, each) for each in (before, later)]
+        await deliveries.until(lambda: all(each.behind_since is None for each in again))
+    async with opened_channel(tmp_path, clock) as deliveries:
+        assert await stored_troubles(deliveries.store) == []
 
 
 async def test_a_delivery_that_was_given_up_stays_so_over_a_restart_until_an_update(

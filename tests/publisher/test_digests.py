@@ -20,7 +20,7 @@ from rsnotify_publisher import Options, Publisher, Record
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.push.hub_feed import NoticeStream
 from tests.publisher.helpers import BASE, PATIENCE, FakeHub, quick_publisher
-from tests.publisher.test_journal import TO_VERSION, VERSION_1
+from tests.publisher.test_journal import VERSION_1
 
 HASH = "sha-256:" + "ab" * 32
 NAMES = st.sampled_from("abcd")
@@ -146,18 +146,6 @@ def test_a_journal_of_an_earlier_version_is_summed_up_once(path: Path):
         assert sum_of(journal) == summed_up(journal)
         record(journal, put("b"))
         assert sum_of(journal) == summed_up(journal)
-
-
-def test_a_journal_of_the_version_before_is_summed_up_once(path: Path):
-    with Journal(path, BASE) as journal:
-        record(journal, put("a"), put("b"))
-        journal.bring_up_to_date()
-        before = journal.state()
-    with closing(sqlite3.connect(path)) as old:
-        old.executescript(TO_VERSION[7] + TO_VERSION[6])
-        old.executescript("ALTER TABLE state DROP COLUMN sum; PRAGMA user_version = 3;")
-    with Journal(path, BASE) as journal:
-        assert journal.state() == before
 
 
 def test_notices_of_documents_have_no_digest(path: Path):

@@ -474,6 +474,13 @@ def test_notices_are_kept_in_order_up_to_a_bound(
     assert (journal.notices(0), journal.first_notice()) == (dated[2:], begin + 2)
 
 
+def test_each_version_of_a_document_has_one_notice(journal: Journal):
+    with journal.transaction():
+        for version in ("1", "1", "2", "2"):
+            journal.add_version_notice(Resource(BASE + "a"), version)
+    assert [each.change for each in journal.notices(0)] == [ChangeType.CREATED, ChangeType.UPDATED]
+
+
 def test_a_set_that_the_source_returns_is_not_kept(journal: Journal):
     record(journal, "a")
     with journal.transaction():
@@ -705,3 +712,16 @@ def test_rewritten_files_are_not_deleted(journal: Journal):
         journal.discard(["resourcesync/changedump-1-00001.zip", "resourcesync/changedump-2.xml"])
         journal.reclaim("resourcesync/changedump-1")
     assert journal.files() == {"resourcesync/changedump-2.xml"}
+
+
+def test_written_changes_whenever_any_connection_has_written(tmp_path: Path, journal: Journal):
+    begun = journal.written()
+    with Journal(tmp_path / "journal.sqlite3", BASE) as other:
+        journal.state()
+        assert journal.written() == begun
+
+        record(other, "a")
+        assert (by_another := journal.written()) != begun
+
+    record(journal, "b")
+    assert journal.written() != by_another

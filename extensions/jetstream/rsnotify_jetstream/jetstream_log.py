@@ -26,7 +26,7 @@ import asyncio
 import logging
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any
 
 import msgspec
@@ -262,7 +262,10 @@ class JetStreamLog:
     async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
         self._follower.check()
         while positions := self._index.read(topic, after=after, since=since):
-            if entries := await self._reader.read(self._expected(topic, positions)):
+            # A publication may wait for the newest record alone.
+            async with in_time(self.connection) if len(positions) == 1 else nullcontext():
+                entries = await self._reader.read(self._expected(topic, positions))
+            if entries:
                 return entries
             after = positions[-1]  # another node has trimmed all of them
         return []

@@ -27,12 +27,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import TypeVar
 
 from rsnotify.runtime.tasks import cancel
 from tests.end_to_end import history
@@ -46,7 +48,10 @@ from tests.harnesses.cluster.states import compare
 from tests.harnesses.cluster.traffic import Ledger, Publishing
 from tests.waiting import PATIENCE
 
+T = TypeVar("T")
 TOPICS = tuple(f"https://source.example/{name}/channel.xml" for name in "abcde")
+#: Callbacks that subscribe after the faults.
+_LATE = 60
 #: Changes a second of the Source.
 _CHANGES = 2.0
 _POLL = 0.1
@@ -97,6 +102,9 @@ class Trial:
             if published.done():
                 await published
             await cancel([published])
+            receivers += await self._late(stack)
+            await publishing.once()
+            await self._level()
             await changed
             await self._check_state(receivers)
             logs.since("the end")
@@ -130,6 +138,16 @@ class Trial:
         if (broker := self.deployment.broker) is not None:
             found += await stack.enter_async_context(mqtt_clients(2, self.ledger, broker.url))
         return found
+
+    async def _late(self, stack: AsyncExitStack) -> list[Receiver]:
+        """Subscribe so many callbacks that most shards have some, and thus a working owner."""
+        nodes = list(self.deployment.hubs.values())
+        try:
+            late = callbacks(_LATE, self.ledger, nodes, are_late=True)
+            return [*await stack.enter_async_context(late)]
+        except TimeoutError:
+            self.judge.broken.append("some subscriptions are not confirmed after the faults")
+            return []
 
     def _change(self) -> None:
         """Change the Source's folder for as long as the trial takes."""
@@ -243,15 +261,18 @@ def main() -> int:
         root = arguments.keep or Path(name)
         root.mkdir(parents=True, exist_ok=True)
         if arguments.scenario is None:
-            return asyncio.run(Trial(root, arguments).run())
-        broken = asyncio.run(_of_scenario(SCENARIOS[arguments.scenario](root)))
+            return asyncio.run(_interruptible(Trial(root, arguments).run()))
+        broken = asyncio.run(_interruptible(SCENARIOS[arguments.scenario](root)))
         for line in broken:
             print(f"broken: {line}")
         return 1 if broken else 0
 
 
-async def _of_scenario(scenario: Awaitable[list[str]]) -> list[str]:
-    return await scenario
+async def _interruptible(work: Awaitable[T]) -> T:
+    """Return what work returns; end all processes when this one is to end."""
+    task = asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await task
 
 
 if __name__ == "__main__":

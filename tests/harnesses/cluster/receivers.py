@@ -53,10 +53,22 @@ class Receiver:
         transport: The name of the transport.
         received: How many fragments of each topic it has.
         faults: What must not happen, in sentences.
+
+    Args:
+        is_late: Whether it subscribes when there are fragments, and lacks those.
     """
 
-    def __init__(self, name: str, transport: str, ledger: Ledger, topics: Sequence[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        transport: str,
+        ledger: Ledger,
+        topics: Sequence[str],
+        *,
+        is_late: bool = False,
+    ) -> None:
         self.name = name
+        self._is_late = is_late
         self.transport = transport
         self._ledger = ledger
         self.received = dict.fromkeys(topics, 0)
@@ -71,7 +83,8 @@ class Receiver:
             self.faults.append(f"received what was not published to it: {body[:2_000]!r}")
             return range(0)
         topic, numbers = place
-        expected = self.received[topic]
+        is_first = self._is_late and not self.deliveries
+        expected = numbers[0] if is_first else self.received[topic]
         if numbers[0] > expected:
             self.faults.append(f"received fragment {numbers[0]} of {topic} after {expected - 1}")
         self.received[topic] = max(expected, numbers[-1] + 1)
@@ -170,8 +183,8 @@ class EventReceiver(_Stream):
 class CallbackReceiver(Receiver):
     """A WebSub callback, at a port of its own."""
 
-    def __init__(self, name: str, ledger: Ledger, topic: str) -> None:
-        super().__init__(name, "WebSub", ledger, [topic])
+    def __init__(self, name: str, ledger: Ledger, topic: str, *, is_late: bool) -> None:
+        super().__init__(name, "WebSub", ledger, [topic], is_late=is_late)
         self.topic = topic
         self.url = ""
 
@@ -194,27 +207,27 @@ class CallbackReceiver(Receiver):
 
 @asynccontextmanager
 async def callbacks(
-    number: int, ledger: Ledger, nodes: Sequence[str]
+    number: int, ledger: Ledger, nodes: Sequence[str], *, are_late: bool = False
 ) -> AsyncIterator[list[CallbackReceiver]]:
     """Subscribe callbacks at the nodes in turn, and wait until all are confirmed."""
     async with AsyncExitStack() as stack:
         found = [
-            CallbackReceiver(f"callback {each}", ledger, topic)
+            CallbackReceiver(f"callback {each}", ledger, topic, is_late=are_late)
             for each, topic in zip(range(number), cycle(ledger.topics), strict=False)
         ]
         session = await stack.enter_async_context(aiohttp.ClientSession())
         clients = [Client(node, session) for node in nodes]
+        before = len(await clients[0].subscriptions(limit="1000"))
         for each, client in zip(found, cycle(clients), strict=False):
             app = web.Application(client_max_size=10**8)
             app.router.add_get("/", each.get)
             app.router.add_post("/", each.post)
             each.url = await stack.enter_async_context(serving(app)) + "/"
             form = {"mode": "subscribe", "topic": each.topic, "callback": each.url}
-            # Shards have no owner yet.
-            while (await client.form(**form, secret=_SECRET))[0] == 503:  # noqa: ASYNC110
+            # Shards may have no owner yet, and requests of a client are limited.
+            while (await client.form(**form, secret=_SECRET))[0] != 202:  # noqa: ASYNC110
                 await asyncio.sleep(_PAUSE)
-        if found:
-            await clients[0].subscriptions(lambda rows: len(rows) >= len(found), limit="1000")
+        await clients[0].subscriptions(lambda rows: len(rows) == before + number, limit="1000")
         yield found
 
 

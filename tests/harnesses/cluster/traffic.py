@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from hashlib import sha256
-from itertools import count
+from itertools import count, cycle
 
 import aiohttp
 from msgspec import Struct
@@ -118,32 +118,42 @@ class Publishing:
         self._ledger = ledger
         self._hubs = hubs
         self._rate = rate
+        names = sorted(hubs)
+        self._next = dict(zip(names, [*names[1:], names[0]], strict=True))
+        self._at = dict(zip(ledger.topics, cycle(names), strict=False))
         self.ends = asyncio.Event()
 
     async def run(self) -> None:
         """Publish until `ends` is set, and everything is acknowledged."""
-        timeout = aiohttp.ClientTimeout(total=_PATIENCE)
-        async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as group:
-            for number, topic in enumerate(self._ledger.topics):
-                group.create_task(self._topic(session, topic, number))
+        async with _session() as session, asyncio.TaskGroup() as group:
+            for topic in self._ledger.topics:
+                group.create_task(self._topic(session, topic))
 
-    async def _topic(self, session: aiohttp.ClientSession, topic: str, first: int) -> None:
-        names = sorted(self._hubs)
-        at = first
+    async def once(self) -> None:
+        """Publish one more fragment to each topic."""
+        async with _session() as session:
+            for topic in self._ledger.topics:
+                await self._send(session, topic, time.monotonic())
+
+    async def _topic(self, session: aiohttp.ClientSession, topic: str) -> None:
         began = time.monotonic()
         for number in count():
             due = began + number / self._rate
             if await wait_for_event(self.ends, max(0.0, due - time.monotonic())):
                 return
-            sent = self._ledger.add(topic, due)
-            while True:
-                attempt = await self._attempt(session, topic, names[at % len(names)], sent.body)
-                self._ledger.attempts.append(attempt)
-                if attempt.status == 202:
-                    sent.acknowledged = attempt.began + attempt.seconds
-                    break
-                at += 1
-                await asyncio.sleep(_PAUSE)
+            await self._send(session, topic, due)
+
+    async def _send(self, session: aiohttp.ClientSession, topic: str, due: float) -> None:
+        sent = self._ledger.add(topic, due)
+        while True:
+            hub = self._at[topic]
+            attempt = await self._attempt(session, topic, hub, sent.body)
+            self._ledger.attempts.append(attempt)
+            if attempt.status == 202:
+                sent.acknowledged = attempt.began + attempt.seconds
+                return
+            self._at[topic] = self._next[hub]
+            await asyncio.sleep(_PAUSE)
 
     async def _attempt(
         self, session: aiohttp.ClientSession, topic: str, hub: str, body: bytes
@@ -163,3 +173,7 @@ class Publishing:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             trouble = type(error).__name__
         return Attempt(topic, hub, began, time.monotonic() - began, status, retry_after, trouble)
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_PATIENCE))

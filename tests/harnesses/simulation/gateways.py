@@ -106,17 +106,17 @@ class GatewaySet:
             began, ahead = self.origin.loop.now, self._ahead()
             found = await check()
             assert watch.last_check is not None
-            self.claimed = max(self.claimed, watch.last_check)
             claimed = watch.last_check / 1_000_000 - EPOCH.timestamp() - ahead
             is_right = ahead == self._ahead() and claimed <= self.origin.loop.now
             self._check_harvest(claimed if is_right else began)
             return found
 
         async def recorded(batch: OriginBatch, began: int) -> int:
+            # The gateway may be killed once this is stored.
+            self.claimed = max(self.claimed, batch.checked or 0)
             found = await record(batch, began)
             if isinstance(self.origin, EventStream) and batch.cursor is not None:
                 self._check_events(self.origin, batch)
-                self.claimed = max(self.claimed, batch.checked or 0)
             return found
 
         watch.publisher.start = started  # type: ignore[method-assign]

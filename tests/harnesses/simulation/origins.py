@@ -44,6 +44,7 @@ class OriginTerms(NamedTuple):
         ids: Whether events have ids; without, a connection has what comes after it began.
         slow_clock: Whether the clock of the repository may be behind, so that datestamps are older
             than the overlap.
+        overlap: By how many seconds harvests overlap; lists may take longer.
     """
 
     kinds: tuple[str, ...]
@@ -53,11 +54,12 @@ class OriginTerms(NamedTuple):
     errors: float
     ids: bool
     slow_clock: bool
+    overlap: float
 
     @property
     def is_compared(self) -> bool:
         """Whether the gateway compares the whole repository from time to time."""
-        is_late = self.late > _OVERLAP or self.slow_clock
+        is_late = self.late > self.overlap or self.slow_clock
         return is_late or self.deletions != "persistent"
 
 
@@ -70,6 +72,7 @@ def draw_terms(random: Random) -> OriginTerms:
         random.choice((0.0, 0.1, 0.3)),
         random.random() < 0.75,
         random.random() < 0.3,
+        random.choice((60.0, 2.0)),
     )
 
 
@@ -192,7 +195,7 @@ class Repository(Origin):
             type="oai-pmh",
             url=f"{self.base}oai",
             uri=f"{self.base}r/{{local}}",
-            overlap=_OVERLAP,
+            overlap=self.terms.overlap,
             compare=_COMPARE if self.terms.is_compared else None,
             poll=5,
             poll_most=20,
@@ -302,9 +305,8 @@ class Repository(Origin):
         return _element("GetRecord", _record(record))
 
 
-#: The overlap of harvests, the seconds between comparisons, and for how long transient deletions
-#: are kept.
-_OVERLAP, _COMPARE, _KEPT = 60.0, 60.0, 30.0
+#: The seconds between comparisons, and for which transient deletions are kept.
+_COMPARE, _KEPT = 60.0, 30.0
 
 
 def _written(instant: datetime) -> str:

@@ -546,6 +546,25 @@ async def test_what_a_new_leader_does_not_have_yet_is_not_taken_for_deleted(
         assert answers == 0
 
 
+async def test_what_a_publication_reads_first_is_given_up_as_soon_as_an_append(
+    settings: NatsSettings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    async def unanswered(self: LogStream, position: int) -> StoredMessage | None:
+        await asyncio.Event().wait()
+        return None
+
+    async with running_node(settings, clock) as node:
+        await node.append(TOPIC, made(0, 1), made(1, 2))
+        last = node.position(TOPIC)
+    async with running_node(settings, clock) as node:
+        monkeypatch.setattr(LogStream, "get", unanswered)
+        monkeypatch.setattr(jetstream_log, "APPEND_SECONDS", 0)
+        with pytest.raises(StorageError, match="does not answer in time"):
+            await node.store.read(TOPIC, after=last - 1)
+        with pytest.raises(StorageError, match="does not answer in time"):
+            await node.store.changes(TOPIC, since=None)
+
+
 async def test_a_record_that_is_not_the_one_that_was_stored_is_not_read(
     settings: NatsSettings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
