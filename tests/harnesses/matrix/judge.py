@@ -189,7 +189,7 @@ class Judge:
         """Check that little is left."""
         run = self._run
         files = sum(path.is_file() for path in run.destination.root.rglob("*"))
-        tasks = sum(not task.done() for task in run.loop.tasks)  # type: ignore[attr-defined]
+        tasks = sum(not task.done() for task in run.loop.tasks)
         timers, messages = run.loop.timers, len(self.log.texts)
         if files > _MOST_FILES or tasks > _MOST_TASKS:
             run.wrong("bounded", f"{files} files, {tasks} tasks")

@@ -180,7 +180,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.network: Network
         self.wire: Wire
         self.steps = 0
-        self.tasks: list[object] = []
+        #: All tasks, and what killed machines were about to run, so that none of it is destroyed
+        #: before the run ends.
+        self.tasks: list[SimulatedTask[Any]] = []
+        self._dropped: list[object] = []
         self.serials: dict[int, tuple[int, object]] = {}
         self.locks: dict[str, SimulatedLock] = {}
         self.disks: dict[str, SimulatedDisk] = {}
@@ -200,7 +203,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return sum(not timer._cancelled for _, _, timer in self._scheduled)
 
     def _make_task(self, _: object, work: Any, **options: Any) -> Any:
-        task: asyncio.Task[Any] = SimulatedTask(work, loop=self, **options)
+        task = SimulatedTask(work, loop=self, **options)
         self.tasks.append(task)
         return task
 
@@ -228,7 +231,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             context = handle._context
             machine = context.get(_machine)
             if machine is not None and not machine.may_run(handle):
-                self.tasks.append(handle)
+                self._dropped.append(handle)
                 continue
             try:
                 context.run(handle._callback, *handle._args)
