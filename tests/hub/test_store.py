@@ -215,7 +215,7 @@ async def test_what_is_still_to_be_delivered_is_not_read(tmp_path: Path, clock: 
 async def test_all_pages_of_what_another_has_appended_are_delivered(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("rsnotify_hub.store.sqlite_log._PAGE_ROWS", 1)
+    monkeypatch.setattr("rsnotify_hub.store.sqlite_store._PAGE_ROWS", 1)
     parts = [made(n, n + 1) for n in range(4)]
     async with opened(tmp_path, clock) as store:
         listener, topics, other = Listener(), TopicLogs(store), TopicLogs(store)
