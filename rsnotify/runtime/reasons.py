@@ -6,7 +6,6 @@ of the library is not repeated: it names internals, and may contain a URL with a
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import socket
@@ -128,6 +127,8 @@ class Repetitions:
 
         Reasons that only differ in numbers are the same.
         """
+        import asyncio  # takes long, and commands that print their help use this module, too
+
         reason = reason.translate(self._DIGITS)
         now = asyncio.get_running_loop().time()
         if now - self._reported.get(reason, float("-inf")) < self._SECONDS:
