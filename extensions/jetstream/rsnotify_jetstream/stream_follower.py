@@ -254,8 +254,10 @@ class StreamFollower:
         seconds = asyncio.get_running_loop().time() - self._compared
         if seconds < TROUBLE_SECONDS:
             return None
-        if self._is_behind or not self._is_led():
-            what = "does not answer" if self._is_behind else "has no leader"
+        # If no message is missing, the comparison waits for an answer.
+        is_silent = self._is_behind or (self._is_led() and not self.behind)
+        if is_silent or not self._is_led():
+            what = "does not answer" if is_silent else "has no leader"
             return f"the log in NATS {what}, for {seconds:.0f} seconds: do most of its servers run?"
         return (
             f"this node has not caught up with the log in NATS for {seconds:.0f} seconds, and is "
