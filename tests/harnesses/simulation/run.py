@@ -370,7 +370,7 @@ def main() -> None:
         os.chdir(folder)
         # What is made once, such as compiled expressions, is made here; most is the same in all.
         for world in worlds:
-            for number in _WARMING if len(worlds) == 1 else _WARMING[:1]:
+            for number in _WARMING if list(worlds) == [""] else _WARMING[:1]:
                 in_thread(f"{world}{number}")
         gc.collect()
         gc.freeze()
