@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rsnotify_hub.store.sqlite_store import SqliteStore
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import TOPIC, Client, fragment, heard
 from tests.waiting import PATIENCE
@@ -142,3 +143,16 @@ async def test_a_store_failure_gives_503_and_is_recovered_from(hub: Client, tmp_
     database.close()
     await hub.accepted(fragment(0, 1))
     assert await hub.get("readyz") == (200, "ready\n")
+
+
+async def test_a_fragment_that_is_not_stored_in_time_gives_503_and_can_be_sent_again(
+    hub: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    database = sqlite3.connect(tmp_path / "hub" / "hub.sqlite", isolation_level=None)
+    database.execute("BEGIN IMMEDIATE")  # so that the hub waits
+    with monkeypatch.context() as patching:
+        patching.setattr(SqliteStore, "answer_seconds", 0.05)
+        assert (await hub.publish(fragment(0, 1)))[0] == 503
+    database.close()
+    await hub.accepted(fragment(0, 1))
+    assert bodies(tmp_path) == [fragment(0, 1)]

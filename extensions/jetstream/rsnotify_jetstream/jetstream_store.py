@@ -22,7 +22,7 @@ from rsnotify_hub.store.providers import NodeFacts
 from rsnotify_hub.urls import host_of
 from rsnotify_jetstream.bucket import Bucket
 from rsnotify_jetstream.connection import NatsConnection
-from rsnotify_jetstream.jetstream_log import JetStreamLog
+from rsnotify_jetstream.jetstream_log import APPEND_SECONDS, JetStreamLog
 from rsnotify_jetstream.membership import DEFAULT_SHARDS, ClusterPace
 from rsnotify_jetstream.node import ClusterNode
 from rsnotify_jetstream.node_messages import NodeMessages
@@ -46,6 +46,7 @@ class JetStreamStore(JetStreamLog, JetStreamSubscriptions):
     """
 
     folder = None
+    answer_seconds: float | None = APPEND_SECONDS + 0.1
 
     def __init__(
         self,

@@ -104,7 +104,14 @@ class LogListener(Protocol):
 
 
 class LogStore(Protocol):
-    """A durable log for each topic. Every method raises `StorageError` when the store fails."""
+    """A durable log for each topic. Every method raises `StorageError` when the store fails.
+
+    Attributes:
+        answer_seconds: After how many seconds a publication is answered with 503 if it is not
+            stored yet; None to wait for a store that is not on other machines.
+    """
+
+    answer_seconds: float | None
 
     async def start(self, listener: LogListener) -> list[LogState]:
         """Return the state of every log, and call `listener` from now on.

@@ -144,6 +144,8 @@ class SqliteStore:
     connections that fails.
     """
 
+    answer_seconds: float | None = None
+
     def __init__(
         self,
         folder: Path,

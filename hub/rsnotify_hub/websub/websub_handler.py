@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from aiohttp import HttpVersion11, web
 
-from rsnotify.errors import DocumentError
+from rsnotify.errors import DocumentError, StorageError
 from rsnotify.format.links import parse_links
 from rsnotify.format.model import Rel
 from rsnotify_hub.access.limits import RateLimits
@@ -61,9 +61,13 @@ class WebSubHandler:
         try:
             content = await self.intake.read_content(body, content_type)
             permission.check()  # grants may have changed meanwhile
-            await self.topics.publish(topic, content)
+            async with asyncio.timeout(self.topics.store.answer_seconds):
+                await self.topics.publish(topic, content)
         except DocumentError as error:
             raise Refusal(Code.INVALID_FRAGMENT, str(error)) from None
+        except TimeoutError:
+            # It may become durable nevertheless; a repetition is not stored twice.
+            raise StorageError(f"what was published on {topic} was not stored in time") from None
 
     async def _form(self, request: web.Request) -> None:
         form = parse_form(await self._body(request, _MAX_FORM_BYTES))
