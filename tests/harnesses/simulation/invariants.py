@@ -65,6 +65,9 @@ class CopyCheck:
             raise Wrong(f"I4: T of {destination.name} goes back from {self._through} to {through}")
         self._seen, self._through = seen, through
         found, unavailable = destination.content(), self._unavailable()
+        if status.foreign:
+            listed = set_at(self._history.recorded, to_microseconds(through))
+            found = destination.without_foreign(listed)
         compared = found, unavailable, through, status.level, self._history.version
         if compared == self._compared:
             return
@@ -72,8 +75,12 @@ class CopyCheck:
         # What a Destination had before a restore of the Source stays true until it notices that.
         histories = (self._history.recorded, *self._history.lost)
         differing = [self._differing(each, found, through, unavailable) for each in histories]
-        # Then it has resources from before and after the restore for a while, and is not level.
-        for uri in sorted(set.intersection(*map(set, differing))):
+        wrong = set.intersection(*map(set, differing))
+        if self._history.lost and not status.level:
+            # Then it has resources from before and after the restore for a while.
+            had = {(uri, digest) for recorded in histories for _, uri, digest in recorded}
+            wrong = {uri for uri in wrong if (uri, found.get(uri)) not in had and uri in found}
+        for uri in sorted(wrong):
             now, then = found.get(uri), differing[0][uri]
             raise Wrong(
                 f"I4: {destination.name} is synced through {through}: {uri} is {now}, not {then}"

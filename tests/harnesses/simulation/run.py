@@ -254,7 +254,8 @@ class Run:
         return all(each.is_level and self.has_all(each) for each in self.destinations)
 
     def has_all(self, destination: DestinationMachine) -> bool:
-        return destination.content() == destination.selected(self.app.history.current_set)
+        listed = destination.selected(self.app.history.current_set)
+        return destination.without_foreign(listed) == listed
 
     def describe(self) -> str:
         found = [f"unrecorded {list(self.app.unrecorded)}"]

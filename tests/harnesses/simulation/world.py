@@ -497,6 +497,21 @@ class DestinationMachine(Simulated):
         self._content = self.known, found
         return found
 
+    def without_foreign(self, listed: dict[str, str]) -> dict[str, str]:
+        """Return the content without files that are reported as not part of the copy.
+
+        A restored state does not know files that are newer. What is `listed` is not foreign any
+        more, though it may be reported as such until the files are compared again.
+        """
+        foreign = {
+            f"{self.resources}r/{os.path.basename(path)}" for path in self.status.foreign_files
+        }
+        return {
+            uri: digest
+            for uri, digest in self.content().items()
+            if uri not in foreign or uri in listed
+        }
+
 
 def hash_of(content: bytes) -> str:
     return "sha-256:" + hashlib.sha256(content).hexdigest()
