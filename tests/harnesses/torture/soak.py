@@ -10,7 +10,8 @@ from statistics import median
 from tests.harnesses.torture.parts import Part, Resources
 
 #: How much more a process may have in the last quarter than in the second: a share, and a number.
-_ALLOWED = Resources(bytes=8_000_000, files=8, threads=4)
+#: Threads of pools are created as they are needed.
+_ALLOWED = Resources(bytes=8_000_000, files=8, threads=8)
 _SHARE = Resources(bytes=0.15, files=0, threads=0)
 _EVERY = 2.0
 _MEGABYTE = 1_000_000
