@@ -244,7 +244,7 @@ class BacklogSender:
         self._ending: set[TopicSelection] = set()
         self._readers: dict[TopicSelection, FilteredReader] = {}
         self._timers: dict[TopicSelection, asyncio.TimerHandle] = {}
-        self._pages: set[TopicSelection] = set()  # of which a page is being sent
+        self._pages: set[TopicSelection] = set()  # whose next page is being sent
         self._is_finishing = False
 
     def wake_all(self) -> None:

@@ -134,7 +134,7 @@ def _configuration(nats: str, port: int, queue: int, topics: Sequence[str]) -> H
 
 
 class CallbackMachine(Simulated):
-    """A subscriber that receives fragments at a callback, of which some fail.
+    """A subscriber whose callback receives fragments, and sometimes fails.
 
     Attributes:
         begin: Through which instant the log was when the subscription was verified.
