@@ -7,6 +7,7 @@ import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -77,8 +78,9 @@ def test_consumers_follow_files_that_nginx_serves(tmp_path: Path):
         Publisher(tmp_path / "state", base, options=options) as publisher,
     ):
         assert publisher.wait_published(PATIENCE)
-        for number in range(10):
-            publisher.created(f"{base}{number}")
+        created = [publisher.created(f"{base}{number}") for number in range(10)]
+        # A view dates changes of a resource within a millisecond otherwise than the Change List.
+        eventually(lambda: datetime.now(UTC) - created[3].datetime > timedelta(milliseconds=1))
         last = publisher.deleted(base + "3")
         reader = LDESReader(base + "resourcesync/ldes.ttl", get)
 
