@@ -60,7 +60,7 @@ class States:
             process.ends()
 
     def play(self, environments: Mapping[str, Mapping[str, str]]) -> None:
-        """Let the Source change, and the Destination follow, each with its own variables.
+        """Change the Source and catch up the Destination, each with its own variables.
 
         Raises:
             Refused: A program did not open its state.
