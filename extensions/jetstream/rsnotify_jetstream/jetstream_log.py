@@ -192,7 +192,9 @@ class JetStreamLog:
             for batch in batches([fragments[number] for number in sorted(new)]):
                 if len(batch) == 1 or not await self._append(topic, batch, replacing):
                     for fragment in batch:
-                        await self._append(topic, [fragment], replacing)
+                        # An attempt that had no answer may store the whole batch even now.
+                        if self._new(topic, [fragment], replacing):
+                            await self._append(topic, [fragment], replacing)
                         replacing = None
                 replacing = None
         if self._index.state(topic) is None:

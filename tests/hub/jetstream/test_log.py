@@ -208,6 +208,31 @@ async def test_what_the_servers_do_not_store_together_is_stored_one_at_a_time(
         assert await batch_of(late, 5) is not None
 
 
+async def test_a_batch_that_is_stored_late_is_not_stored_again_one_at_a_time(
+    settings: NatsSettings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    fragments = [made(number, number + 1) for number in range(4)]
+    late: list[Any] = []
+    async with running_node(settings, clock) as node:
+        connection = node.log.connection
+        request, request_batch = connection.request, connection.request_batch
+
+        async def refused(*batch: Any) -> Msg:
+            late.append(batch)
+            error = {"code": 400, "err_code": 10176, "description": "batch publish is incomplete"}
+            return Msg(connection.client, data=msgspec.json.encode({"error": error}))
+
+        async def after_the_batch(subject: str, *content: Any, **headers: Any) -> Msg:
+            if late and not subject.startswith("$JS."):
+                await request_batch(*late.pop())
+            return await request(subject, *content, **headers)
+
+        monkeypatch.setattr(connection, "request_batch", refused)
+        monkeypatch.setattr(connection, "request", after_the_batch)
+        await node.append(TOPIC, *fragments)
+        assert await node.kept(TOPIC) == node.listener.fragments(TOPIC) == fragments
+
+
 async def test_an_append_that_is_never_answered_fails_and_may_be_repeated(
     nats_server: NatsCluster, settings: NatsSettings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
