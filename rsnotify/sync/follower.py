@@ -509,9 +509,15 @@ class ApplyResults:
         self._removals: dict[str, tuple[Change, Change]] = {}
 
     def start(self, now: float) -> None:
-        """Fetch again the resources that were not available when the last run ended."""
+        """Fetch again the resources that were not available when the last run ended.
+
+        If only push announced one of them, no list of changes may ever delete it: a comparison of
+        everything shows whether it exists.
+        """
         for one in self._missing:
             self._state.pending.watch(_change_of(one), now)
+        if any(one.announced == EARLIEST for one in self._missing):
+            self._catch_up.comparisons.expedite()
 
     # Progress
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from rsnotify.selection import Selection
 from tests.wild.documents import capability_list, description, entry, inline, ln, sha256
@@ -90,6 +91,16 @@ async def test_the_next_run_puts_it_right_though_the_hub_is_believed_until_then(
         await lie(hub, source, *LIES[told])
         await until(subscriber, lambda _: copy.files() != source.resources)
     await run_until_right(source, copy, pace=HURRIED)
+
+
+@pytest.mark.usefixtures("offered")
+async def test_short_runs_put_a_creation_right_though_none_waits_until_it_counts_as_deleted(
+    source: Source, hub: Hub, copy: Copy
+):
+    async with pushed(hub, source, copy, pace=RARE) as subscriber:
+        await lie(hub, source, *LIES["a creation"])
+        await until(subscriber, lambda _: copy.files() != source.resources)
+    await run_until_right(source, copy, pace=replace(HURRIED, gone_after=600.0))
 
 
 @pytest.mark.usefixtures("offered")
