@@ -331,11 +331,9 @@ class ClusterNode:
     async def _take(self, take: Take) -> None:
         assert self._work is not None
         try:
-            record = encode(ShardRecord(epoch=take.epoch, owner=self.id))
-            key = SHARDS + take.shard
-            revision = await self._records.replace(key, record, take.revision)
+            owned = ShardRecord(epoch=take.epoch, owner=self.id)
+            revision = await self._write(take.shard, owned, take.revision)
             if revision is None:
-                await self._read(take.shard)
                 if self._is_wanted(take.shard):
                     self.membership.take_failed(take)
                 return
@@ -366,11 +364,8 @@ class ClusterNode:
     async def _confirm(self, confirm: Confirm) -> None:
         revision = None
         try:
-            record = encode(ShardRecord(epoch=confirm.epoch, owner=self.id))
-            key = SHARDS + confirm.shard
-            revision = await self._records.replace(key, record, confirm.revision)
-            if revision is None:
-                await self._read(confirm.shard)
+            owned = ShardRecord(epoch=confirm.epoch, owner=self.id)
+            revision = await self._write(confirm.shard, owned, confirm.revision)
         except StorageError as error:
             self._warn(f"its shards cannot be confirmed yet: {error}")
         finally:
@@ -388,11 +383,8 @@ class ClusterNode:
         revision = None
         try:
             await self._work.finish(release.shard)
-            record = encode(ShardRecord(epoch=release.epoch, owner=None))
-            key = SHARDS + release.shard
-            revision = await self._records.replace(key, record, release.revision)
-            if revision is None:
-                await self._read(release.shard)
+            free = ShardRecord(epoch=release.epoch, owner=None)
+            revision = await self._write(release.shard, free, release.revision)
         except StorageError as error:
             self._warn(f"shards cannot be released yet: {error}")
         finally:
@@ -401,14 +393,21 @@ class ClusterNode:
         if self._record.draining and revision is not None:
             self._wanted.set()
 
-    async def _read(self, shard: str) -> None:
-        """Read a record that another node has changed, as the leader has it."""
-        value, revision = await self._records.latest(SHARDS + shard)
+    async def _write(self, shard: str, record: ShardRecord, expected: int) -> int | None:
+        """Replace the record of a shard, and return its new revision.
+
+        None if another node has changed it meanwhile; it was then read, as the leader has it.
+        """
+        revision = await self._records.replace(SHARDS + shard, encode(record), expected)
+        if revision is not None:
+            return revision
+        value, current = await self._records.latest(SHARDS + shard)
         view = ShardView()
         if value is not None:
-            record = decode(value, ShardRecord)
-            view = ShardView(record.owner, record.epoch, revision)
+            found = decode(value, ShardRecord)
+            view = ShardView(found.owner, found.epoch, current)
         self.membership.shard_read(shard, view)
+        return None
 
     # The end.
 
