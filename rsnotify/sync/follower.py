@@ -559,10 +559,12 @@ class ApplyResults:
         pending = self._state.pending
         self._catch_up.news_at = now
         for change in changes:
+            is_unlisted = pending.is_unlisted(change.uri)
             is_latest = pending.applied(change)
             if self._is_removal(change):
                 listed, _ = self._removals.pop(change.uri)
-                if is_latest:  # else a later change shows whether the resource exists
+                # Otherwise a later change, or the lists, show whether the resource exists.
+                if is_latest and not is_unlisted:
                     fetch = replace(listed, check=CheckMethod.FETCH)
                     pending.watch(fetch, now + self._state.pace.gone_after, removed=True)
 

@@ -206,6 +206,8 @@ class _Pending(Struct):
     #: Whether it was removed from the copy, as its server did not have it for long.
     removed: bool = False
     in_flight: bool = False
+    #: Whether the whole set, compared while this was in flight, lacks the resource.
+    unlisted: bool = False
     #: Whether it waits for `release`, and was not dispatched before.
     parked: bool = False
     #: When it may be dispatched, while it waits for that.
@@ -409,7 +411,7 @@ class PendingChanges:
                 pending.entry = change.resource
             pending.missing = missing
             pending.attempts = pending.retries = 0
-            pending.given_up = pending.removed = False
+            pending.given_up = pending.removed = pending.unlisted = False
         return True
 
     def watch(self, change: Change, due: float, *, removed: bool = False) -> None:
@@ -452,8 +454,8 @@ class PendingChanges:
         so a comparison finds them itself if they are not listed.
 
         Returns:
-            Whether that settles all of them. A resource that is being fetched or removed may still
-            turn out to be missing, and needs another comparison.
+            Whether that settles all of them. A resource that is being fetched or removed is dropped
+            once its server lacks it, too; if the server has it, another comparison is needed.
         """
         is_settled = True
         for uri, pending in list(self._pending.items()):
@@ -464,14 +466,26 @@ class PendingChanges:
                 is_old = announced_at(change) <= at
             if pending.in_flight:
                 may_be_missing = pending.is_watched or pending.missing is not None
+                announced = announced_at(pending.missing or change)
+                pending.unlisted = may_be_missing and uri not in listed and announced <= at
                 is_settled = is_settled and not (may_be_missing and uri not in listed)
             elif uri in listed or not is_old or pending.since == UNWAITED:
                 continue
-            elif pending.removed or change.check is not CheckMethod.FETCH:
-                self._remove(uri, pending)
             else:
-                self.add(_verification(change, ChangeType.DELETED))
+                self._drop(uri, pending)
         return is_settled
+
+    def _drop(self, uri: str, pending: _Pending) -> None:
+        """Remove a resource that no list has; from the copy, too, if it may be there."""
+        if pending.removed or pending.change.check is not CheckMethod.FETCH:
+            self._remove(uri, pending)
+        else:
+            self.add(_verification(pending.change, ChangeType.DELETED))
+
+    def is_unlisted(self, uri: str) -> bool:
+        """Return whether no list has a resource that is in flight."""
+        pending = self._pending.get(uri)
+        return pending is not None and pending.unlisted
 
     def drop_waiting(self) -> None:
         """Remove the changes that are not in flight, as the documents will list them again."""
@@ -574,13 +588,18 @@ class PendingChanges:
         A watched resource waits twice as long after each failure, up to `longest`.
 
         Returns:
-            How often this very change has failed; 0 if it was superseded meanwhile.
+            How often this very change has failed; 0 if it was superseded meanwhile, or no list has
+            the resource, either.
         """
         pending = self._answered(change)
         if pending is None:
             return 0
         if not pending.repeats(change):
             self._ready.append(change.uri)
+            return 0
+        is_unlisted, pending.unlisted = pending.unlisted, False
+        if missing and is_unlisted and pending.is_watched:
+            self._drop(change.uri, pending)
             return 0
         if pending.attempts == 0:
             self._failing += 1

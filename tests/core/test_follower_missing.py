@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from rsnotify.errors import MalformedDocument, NotFound
+from rsnotify.errors import MalformedDocument, NotFound, RsnotifyError, Unavailable
 from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
@@ -79,28 +79,35 @@ class MissingResource:
         fetch, self._requested = self._requested, None
         self._begin(self.follower.fetched(fetch, document, self.wire.now))
 
-    def compare(self, wait: float) -> None:
-        """Wait, and compare everything with a Resource List that lacks the resource."""
+    def compare(self, wait: float, *listed: Resource) -> None:
+        """Wait, and compare everything with a Resource List, by default one without resources."""
         self.wire.now += wait
         self.wire.actions = self.follower.tick(self.wire.now)
         self._begin(self.wire.actions)
         assert self.wire.requested() == [DocumentKind.RESOURCE_LIST]
         seconds = 200 + int(self.wire.now)
-        self.wire.answer(listing(seconds=seconds))
-        self._begin(self.follower.differing((), self.wire.now))
+        self.wire.answer(listing(*listed, seconds=seconds))
+        self._begin(self.follower.differing((), self.wire.now, absent=listed))
         self._begin(self.follower.unlisted((), self.wire.now))
         self.read(Document(Capability.CHANGE_LIST, from_=EPOCH, until=at(seconds)))
 
     def answer(self) -> None:
         """Answer a GET with 404; a deletion is applied, or found to be right."""
         if self.in_flight[0].change is ChangeType.DELETED:
-            self._begin(self.follower.applied([self.in_flight.pop(0)], self.wire.now))
+            self.applied()
         else:
             self._answer_404()
 
+    def applied(self) -> None:
+        """Answer a GET with the resource."""
+        self._begin(self.follower.applied([self.in_flight.pop(0)], self.wire.now))
+
     def _answer_404(self) -> None:
+        self.fail(NotFound(URI, "404"))
+
+    def fail(self, error: RsnotifyError) -> None:
         change = self.in_flight.pop(0)
-        self._begin(self.follower.failed(change, NotFound(URI, "404"), self.wire.now))
+        self._begin(self.follower.failed(change, error, self.wire.now))
 
     def wait(self, seconds: float) -> None:
         self.wire.now += seconds
@@ -176,14 +183,38 @@ def test_a_resource_given_up_before_the_comparison_that_listed_it_ends_stays_a_d
     assert [one.uri for one in progress.missing] == [URI]
 
 
-def test_a_resource_list_read_during_the_next_attempt_is_read_once_more(
+@pytest.mark.parametrize("point", ["removed", "fetched again"])
+def test_a_missing_resource_is_no_doubt_once_a_resource_list_read_meanwhile_lacks_it(
+    missing: MissingResource, point: str
+) -> None:
+    missing.until(point)
+    missing.read(NO_CHANGES)
+    missing.compare(wait=GONE_AFTER)
+    assert not missing.follower.level
+    missing.answer()
+    assert missing.follower.level, missing.follower.doubts
+
+
+def test_a_resource_that_a_list_lacks_and_its_server_has_again_needs_another_comparison(
     missing: MissingResource,
 ) -> None:
     missing.until("waiting")
     missing.read(NO_CHANGES)
     missing.compare(wait=GONE_AFTER)
-    assert missing.in_flight
-    missing.answer()
-    assert not missing.follower.level
+    missing.applied()
     missing.compare(wait=PACE.repair)
     assert missing.follower.level, missing.follower.doubts
+
+
+def test_a_resource_that_a_later_list_has_again_stays_a_doubt(missing: MissingResource) -> None:
+    missing.until("waiting")
+    missing.read(NO_CHANGES)
+    missing.compare(wait=GONE_AFTER)
+    missing.fail(Unavailable(URI, "500"))
+    missing.compare(PACE.repair, LISTED)
+    while missing.in_flight:
+        missing.answer()
+    missing.wait(2 * GONE_AFTER)
+    while missing.in_flight:
+        missing.answer()
+    assert not missing.follower.level
