@@ -87,6 +87,11 @@ def fences_of(text: str) -> list[tuple[str, str]]:
     return FENCE.findall(text)
 
 
+def blocks(page: str, language: str) -> list[str]:
+    """Return the fenced blocks of a page in one language."""
+    return [body for name, body in fences_of((ROOT / page).read_text()) if name == language]
+
+
 def lines_of(body: str) -> list[str]:
     lines = (re.sub(r"(^|\s)# .*", "", line) for line in body.replace("\\\n", "").splitlines())
     return [line.strip() for line in lines if line.strip()]

@@ -7,7 +7,6 @@ while containers of the cluster are killed. What real_containers.py says about e
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,14 +16,14 @@ from tests.containers import ROOT
 from tests.real_containers import (  # the fixtures are used by their names
     BUILD,
     SETTINGS,
+    Compose,
     _engine,  # noqa: F401
     docker,
     image,  # noqa: F401
-    run,
+    used,
     wait_until,
 )
 
-PROJECT = "rsnotify-check-cluster"
 NATS_IMAGE = "localhost/rsnotify-check:nats"
 NODES, SERVERS = ("hub1", "hub2"), ("nats1", "nats2", "nats3")
 PUBLIC = "http://balancer:8080/"
@@ -41,11 +40,14 @@ def nats_image() -> str:
     return NATS_IMAGE
 
 
-class Cluster:
+class Cluster(Compose):
     """The cluster of docker-compose.yml, with a Source of a folder here, and a Destination."""
 
+    project = "rsnotify-check-cluster"
+    profiles = ("cluster", "demo")
+
     def __init__(self, folder: Path, hub_image: str) -> None:
-        self._folder = folder
+        self._folder, self._file = folder, ROOT / "docker-compose.yml"
         (folder / "resources").mkdir()
         settings = SETTINGS | {"CLUSTER_PUBLIC_URL": PUBLIC}
         (folder / "settings").write_text("".join(f"{k}={v}\n" for k, v in settings.items()))
@@ -78,33 +80,9 @@ class Cluster:
                 lines.append(f"    volumes: !override ['{resources}', 'source:/data']")
         return "\n".join(lines) + "\n"
 
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return run(
-            *("docker", "compose", "--project-name", PROJECT),
-            *("--file", str(ROOT / "docker-compose.yml")),
-            *("--file", str(self._folder / "override.yml")),
-            *("--env-file", str(self._folder / "settings")),
-            *("--profile", "cluster", "--profile", "demo"),
-            *words,
-        )
-
-    def __call__(self, *words: str) -> str:
-        """Run `docker compose`, and return what it prints."""
-        done = self.run(*words)
-        assert done.returncode == 0, f"docker compose {words}: {done.stdout}{done.stderr}"
-        return done.stdout
-
-    def start(self, *names: str) -> None:
-        self("up", "--detach", "--no-build", *names)
-
     def kill(self, name: str) -> None:
         """Kill a service's container, which the engine does not start again."""
-        label = "label=com.docker.compose"
-        (container,) = docker(
-            *("ps", "--quiet", "--filter", f"{label}.project={PROJECT}"),
-            *("--filter", f"{label}.service={name}"),
-        ).split()
-        docker("kill", "--signal", "KILL", container)
+        docker("kill", "--signal", "KILL", self.container(name))
 
     def change(self, content: str) -> None:
         (self._folder / "resources/page.txt").write_text(content)
@@ -130,15 +108,13 @@ class Cluster:
 @pytest.fixture
 def cluster(tmp_path: Path, image: str, nats_image: str) -> Iterator[Cluster]:  # noqa: F811
     made = Cluster(tmp_path, image)
-    made.run("down", "--volumes")  # what an earlier run left behind
-    yield made
-    print(made.run("logs").stdout[-20_000:])
-    made("down", "--volumes")
+    with used(made):
+        yield made
 
 
 def test_a_copy_stays_in_step_while_a_node_and_a_nats_server_are_killed(cluster: Cluster):
     cluster.change("at first")
-    cluster.start("source", "destination")
+    cluster("up", "--detach", "--no-build", "source", "destination")
     wait_until(lambda: cluster.nodes() == 2, "both nodes own shards")
     cluster.wait_for_copy("at first")
     wait_until(lambda: "push up" in cluster.run("logs", "destination").stdout, "push is up")
@@ -146,7 +122,7 @@ def test_a_copy_stays_in_step_while_a_node_and_a_nats_server_are_killed(cluster:
         cluster.kill(killed)
         cluster.change(f"after {number}")
         cluster.wait_for_copy(f"after {number}")
-    cluster.start("source", "destination")
+    cluster("up", "--detach", "--no-build", "source", "destination")
     wait_until(lambda: cluster.nodes() == 2, "both nodes own shards again")
     cluster.kill("hub2")
     cluster.change("at last")

@@ -27,6 +27,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,9 @@ def _build(folder: Path, tag: str) -> str:
 class Compose:
     """docker-compose.yml, with images, ports and settings of its own."""
 
+    project = PROJECT
+    profiles: tuple[str, ...] = ("demo",)
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._port = free_port()
@@ -143,11 +147,11 @@ class Compose:
     def command(self, settings: Path | None = None) -> list[str]:
         """Return `docker compose` with the options of this project."""
         return [
-            *("docker", "compose", "--project-name", PROJECT),
+            *("docker", "compose", "--project-name", self.project),
             *("--file", str(self._file)),
             *("--file", str(self._folder / "override.yml")),
             *("--env-file", str(settings or self._folder / "settings")),
-            *("--profile", "demo"),
+            *(word for profile in self.profiles for word in ("--profile", profile)),
         ]
 
     def __call__(self, *words: str) -> str:
@@ -168,7 +172,7 @@ class Compose:
     def container(self, name: str) -> str:
         label = "label=com.docker.compose"
         found = docker(
-            *("ps", "--all", "--quiet", "--filter", f"{label}.project={PROJECT}"),
+            *("ps", "--all", "--quiet", "--filter", f"{label}.project={self.project}"),
             *("--filter", f"{label}.service={name}"),
         ).split()
         assert len(found) == 1, f"{name}: {found}"
@@ -205,14 +209,21 @@ class Compose:
             return 0, ""
 
 
+@contextmanager
+def used(made: Compose) -> Iterator[None]:
+    """Remove what is left of an earlier run, and at the end what was made, after its logs."""
+    made.run("down", "--volumes")
+    yield
+    print(made.run("logs").stdout[-20_000:])
+    made("down", "--volumes")
+
+
 @pytest.fixture
 def compose(tmp_path: Path, image: str) -> Iterator[Compose]:
     made = Compose(tmp_path)
     made.use(image)
-    made.run("down", "--volumes")  # what an earlier run left behind
-    yield made
-    print(made.run("logs").stdout[-20_000:])
-    made("down", "--volumes")
+    with used(made):
+        yield made
 
 
 def test_compose_starts_nothing_while_a_secret_is_missing(compose: Compose, tmp_path: Path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import tomllib
 from collections import defaultdict
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packages import CORES, PACKAGES, ROOT
+from tests.packages import CORES, PACKAGES
 
 PURE = ("rsnotify.format", "rsnotify.sync", "rsnotify.selection")
 #: The modules of the extension `validation` that read files and URLs, or the clock.
@@ -215,13 +214,6 @@ def test_folders_do_not_import_each_other_in_a_cycle() -> None:
 
     cycles = {folder for folder in list(graph) if folder in reachable(folder)}
     assert cycles == set()
-
-
-def test_every_package_is_in_the_distribution() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    assert {path.rpartition("/")[2] for path in packages} == set(PACKAGES)
-    assert project["tool"]["check-wheel-contents"]["package"] == packages
 
 
 LONGEST = 800

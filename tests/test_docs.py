@@ -7,13 +7,11 @@ and then to end in order. The pages for each role are done by test_roles.py.
 from __future__ import annotations
 
 import ast
-import importlib
 import itertools
 import re
 import subprocess
 import sys
 import tomllib
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,7 @@ from rsnotify.runtime.command_line import application
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub_check.run import app as hub_check
 from tests.cases import case
-from tests.reader import NAMED, ROOT, Reader, fences_of, lines_of, with_secrets
+from tests.reader import NAMED, ROOT, Reader, blocks, fences_of, lines_of, with_secrets
 from tests.test_roles import PAGES as ROLES
 
 PAGES = [
@@ -117,11 +115,6 @@ EXECUTED_ELSEWHERE = {
 }
 #: What pages call a database of their reader's.
 DATABASE = "postgresql://localhost/example"
-
-
-def blocks(page: str, language: str) -> list[str]:
-    """Return the fenced blocks of a page in one language."""
-    return [body for name, body in fences_of((ROOT / page).read_text()) if name == language]
 
 
 def sections(page: str) -> list[str]:
@@ -424,6 +417,15 @@ def test_every_picture_is_described():
             assert len(words.split()) > 2, f"{words} in {page}"
 
 
+def test_every_picture_is_shown_and_quick_to_load():
+    shown = "".join((ROOT / page).read_text() for page in ALL_PAGES)
+    for picture in {*(ROOT / "docs/images").iterdir()}:
+        if picture.name not in ("logo.svg", "site.css"):
+            is_film = picture.name.startswith("gap-")
+            assert picture.stat().st_size <= (2_000_000 if is_film else 250_000), picture.name
+            assert f"images/{picture.name}" in shown
+
+
 def texts_in(program: str) -> Iterator[str]:
     """Yield the texts of a program that are no docstrings."""
     tree = ast.parse(program)
@@ -445,17 +447,3 @@ def test_every_message_that_troubleshooting_explains_is_one() -> None:
     ]
     assert len(messages) > 20
     assert [message for message in messages if message not in said] == []
-
-
-def test_every_name_that_a_page_imports_is_public() -> None:
-    described: dict[str, set[str]] = defaultdict(set)
-    for reference_page in REFERENCE:
-        text = (ROOT / reference_page).read_text()
-        for package, name in re.findall(r"^::: (\S+)\.(\w+)$", text, re.MULTILINE):
-            described[package].add(name)
-    imports = re.compile(r"^ *from (rsnotify[\w.]*) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
-    for page in ALL_PAGES:
-        for package, several, names in imports.findall((ROOT / page).read_text()):
-            public = {*getattr(importlib.import_module(package), "__all__", ())}
-            named = set(re.findall(r"\w+", several or names))
-            assert named <= public | described[package], f"{package} in {page}"

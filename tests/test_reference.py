@@ -23,22 +23,16 @@ from rsnotify_publisher.config import FolderSettings, SourceConfiguration
 from rsnotify_subscriber import Limits
 from rsnotify_subscriber.fleet.configuration import FollowedSource, WebSubSettings
 from tests.reader import ROOT, fences_of
+from tests.test_command_line import commands
 from tests.test_docs import ALL_PAGES, REFERENCE, options
-
-
-def commands(command: Any, words: str) -> Iterator[tuple[str, Any]]:
-    yield words, command
-    if hasattr(command, "list_commands"):
-        context = typer.Context(command)
-        for name in command.list_commands(context):
-            yield from commands(command.get_command(context, name), f"{words} {name}")
 
 
 def test_every_command_is_there_with_its_options():
     page = reference.command_line()
-    found = list(commands(typer.main.get_command(application()), "rsnotify"))
+    found = list(commands(typer.main.get_command(application()), ("rsnotify",)))
     assert len(found) > 20
-    for words, command in found:
+    for path, command in found:
+        words = " ".join(path)
         (section,) = re.findall(rf"^##+ {words}\n(.*?)(?=^##|\Z)", page, re.DOTALL | re.MULTILINE)
         if hasattr(command, "list_commands"):
             continue  # its options are those of its subcommands, too

@@ -13,7 +13,7 @@ from tests.containers import ROOT, read_environment
 from tests.nats_servers import PATH, jetstream_answers, require_nats
 from tests.ports import free_port
 from tests.publisher.helpers import eventually
-from tests.reader import fences_of, lines_of, with_secrets
+from tests.reader import blocks, lines_of, with_secrets
 
 PAGES = ("docs/scaling.md", "deploy/kubernetes/README.md")
 #: The commands that are not run here, by their beginning, and why.
@@ -31,12 +31,8 @@ ELSEWHERE = {
 SERVERS = "for n in 1 2 3; do"
 
 
-def fences(page: str, language: str) -> list[str]:
-    return [body for name, body in fences_of((ROOT / page).read_text()) if name == language]
-
-
 def test_every_command_is_run_here_or_it_is_said_where_it_is_tried():
-    shown = [one for page in PAGES for one in fences(page, "sh") if not one.startswith(SERVERS)]
+    shown = [one for page in PAGES for one in blocks(page, "sh") if not one.startswith(SERVERS)]
     commands = [line for one in shown for line in lines_of(one)]
     for command in commands:
         assert any(command.startswith(known) for known in ELSEWHERE), command
@@ -46,7 +42,7 @@ def test_every_command_is_run_here_or_it_is_said_where_it_is_tried():
 
 def test_the_servers_that_are_started_by_hand_are_one_cluster(tmp_path: Path):
     require_nats()
-    (script,) = [one for one in fences("docs/scaling.md", "sh") if one.startswith(SERVERS)]
+    (script,) = [one for one in blocks("docs/scaling.md", "sh") if one.startswith(SERVERS)]
     ports = {f"{kind}{n}": str(free_port()) for kind in ("422", "622") for n in (1, 2, 3)}
     for kind in ("422", "622"):
         values = " ".join(f"{kind}{n}" for n in (1, 2, 3))
@@ -72,7 +68,7 @@ def test_the_servers_that_are_started_by_hand_are_one_cluster(tmp_path: Path):
 
 
 def test_the_file_of_a_node_is_one(tmp_path: Path):
-    (text,) = fences("docs/scaling.md", "toml")
+    (text,) = blocks("docs/scaling.md", "toml")
     (tmp_path / "nats-password").write_text("a password\n")
     (tmp_path / "nats-ca.pem").write_text("")
     file = tmp_path / "hub.toml"
@@ -84,7 +80,7 @@ def test_the_file_of_a_node_is_one(tmp_path: Path):
 
 
 def test_the_variables_of_a_nats_server_are_those_of_its_file(tmp_path: Path):
-    (text,) = fences("docs/scaling.md", "ini")
+    (text,) = blocks("docs/scaling.md", "ini")
     file = tmp_path / "variables"
     file.write_text(text)
     named = set(re.findall(r"\$(\w+)", (ROOT / "deploy/nats/nats.conf").read_text()))

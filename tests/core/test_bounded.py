@@ -78,7 +78,8 @@ def chunks():
             size += len(data[at:at + 65536])
             yield data[at:at + 65536]
 
-limits = DocumentLimits(document_bytes=20_000_000 if how == "read" else 10_000_000)
+size_limit = 11_000_000 if how == "read" else 4_000_000
+limits = DocumentLimits(document_bytes=size_limit, entries=50_000)
 before_peak = peak()
 outcome = "no error"
 if how == "read":
@@ -118,9 +119,10 @@ def test_what_does_not_end_is_refused_with_little_memory(
     size, peak, outcome = reading.stdout.readline().split(maxsplit=2)
     print(what, how, int(size) // 10**6, "MB read,", int(peak) // MIB, "MiB,", outcome)
     assert outcome.strip() != "no error"
-    assert int(size) <= 20_100_000
-    # Entries and their content are in memory until the document has been read.
-    assert int(peak) <= (80 if "entries" in what or "content" in what else 40) * MIB
+    assert int(size) <= 11_100_000
+    # The URIs of a valid document are in memory until its end.
+    valid = 40 if "entries" in what and how == "validated" else 20
+    assert int(peak) <= (30 if how == "read" else valid) * MIB
 
 
 @pytest.mark.parametrize(

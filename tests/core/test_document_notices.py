@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rsnotify.errors import WrongDocument
-from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
-from rsnotify.format.offer import Offer, read_framework
+from rsnotify.format.model import Capability, ChangeType, Document, Resource
+from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Progress
 from rsnotify.sync.follower_state import DocumentNotices, DocumentsToRead
 from rsnotify.sync.frontiers import SyncFrontiers
@@ -135,45 +135,3 @@ def test_the_last_notification_received_never_goes_back(intervals: list[tuple[in
         assert notices.through is not None
         assert notices.through >= max(reached, at(begin + length))
         reached = notices.through
-
-
-# The channel
-
-TOPIC = (Link(Rel.MONITOR_GROUP, "framework.xml"), Link(Rel.HUB, "wss://hub.example/ws"))
-SET = Resource(BASE + "capabilitylist.xml", capability=Capability.CAPABILITY_LIST)
-OTHER = Resource(BASE + "other/capabilitylist.xml", capability=Capability.CAPABILITY_LIST)
-OF_ALL = (Link(Rel.MONITOR_GROUP, "all.xml"),)
-ENTRY = Resource(
-    "entry.xml", capability=Capability.FRAMEWORK_NOTIFICATION, links=(Link(Rel.HUB, "ws://x/"),)
-)
-
-
-def channel(*entries: Resource, links: tuple[Link, ...] = ()) -> tuple[str | None, tuple[str, ...]]:
-    description = Document(Capability.DESCRIPTION, entries, links=links)
-    found = read_framework(OFFER, description, BASE + ".well-known/resourcesync")
-    return found.framework, found.framework_hubs
-
-
-LINKED = (BASE + ".well-known/framework.xml", ("wss://hub.example/ws",))
-
-
-@pytest.mark.parametrize(
-    ("entries", "links", "found"),
-    [
-        ((SET,), TOPIC, LINKED),  # of the Source Description
-        ((replace(OTHER, links=OF_ALL), replace(SET, links=TOPIC)), OF_ALL, LINKED),  # of the set
-        ((replace(OTHER, links=OF_ALL), SET), (), (None, ())),
-        ((SET, ENTRY), (), (BASE + ".well-known/entry.xml", ("ws://x/",))),  # of the specification
-        ((SET, ENTRY), OF_ALL, (BASE + ".well-known/all.xml", ())),
-    ],
-)
-def test_the_channel_is_found_by_a_link_or_in_an_entry_of_the_source_description(
-    entries: tuple[Resource, ...], links: tuple[Link, ...], found: tuple[str | None, tuple[str]]
-) -> None:
-    assert channel(*entries, links=links) == found
-
-
-def test_a_channel_that_is_no_longer_listed_is_no_longer_offered() -> None:
-    before = replace(OFFER, framework="http://a/x", framework_hubs=("ws://x/",))
-    description = Document(Capability.DESCRIPTION, (SET,))
-    assert read_framework(before, description, BASE) == replace(OFFER, listed=True)

@@ -157,8 +157,8 @@ def test_it_makes_no_difference_for_each_piece(root: str) -> None:
     for piece in PIECES:
         with case(piece):
             for body in (piece, PLAIN + piece + PLAIN, piece * 2):
-                assert_read_as_parsed(body, 100_000, root)
                 assert_read_as_parsed(body, 7, root)
+            assert_read_as_parsed(PLAIN + piece + PLAIN, 100_000, root)
 
 
 def assert_read_as_parsed(body: str, size: int, root: str) -> None:

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import MICROSECOND
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
-from rsnotify.sync.actions import Discover, Fetch
+from rsnotify.sync.actions import Discover
 from rsnotify.sync.follower_state import SPEEDUP_AFTER_NEWS
 from tests.core.world import BASE, EPOCH, EVERYTHING, OFFER, PACE, Destination, Source
 
@@ -31,9 +30,9 @@ def source() -> Source:
     return source
 
 
-def following(source: Source, seed: int = 1) -> Destination:
+def following(source: Source) -> Destination:
     """Return a Destination that is level and follows by push."""
-    destination = Destination(source, Random(seed))
+    destination = Destination(source, Random(1))
     destination.settle()
     destination.push_up()
     destination.poll()
@@ -131,16 +130,6 @@ def test_several_notifications_lead_to_one_discovery(source: Source) -> None:
     assert len(discoveries) == 1
 
 
-def test_requests_after_a_notification_are_spread(source: Source) -> None:
-    times = set()
-    for seed in range(20):
-        destination = following(source, seed)
-        destination.notify(notification(CAPABILITY_LIST))
-        assert destination.follower.wakeup is not None
-        times.add(round((destination.follower.wakeup - destination.now) / SOON, 1))
-    assert len(times) > 5
-
-
 def test_losing_push_leads_to_one_discovery(source: Source) -> None:
     destination = following(source)
     follower = destination.follower
@@ -232,18 +221,6 @@ def test_any_notifications_end_in_the_state_of_the_source(
             destination.step()
     destination.poll()
     assert destination.content == source.state
-
-
-def test_retry_after_is_respected_for_discovery() -> None:
-    destination = Destination(Source(), Random(1))
-    (fetch,) = destination.pending
-    assert isinstance(fetch, Fetch)
-    follower = destination.follower
-    follower.fetch_failed(fetch, Unavailable(fetch.uri, "busy", retry_after=100), 0.0)
-    follower.notified(notification(CAPABILITY_LIST), 1.0)
-    assert Discover() not in follower.tick(99.0)
-    assert follower.wakeup == 100
-    assert Discover() in follower.tick(100.0)
 
 
 def test_a_framework_notification_among_the_changes_hides_no_lost_change(source: Source) -> None:

@@ -96,6 +96,13 @@ def test_the_channel_of_documents_is_that_of_the_set_or_of_the_whole_source(
     assert offer.framework_hubs == (() if topic is None else ("http://a.example/hub",))
 
 
+def test_a_channel_may_have_no_hub() -> None:
+    links = (Link(Rel.MONITOR_GROUP, "all.xml"),)
+    document = Document(Capability.DESCRIPTION, (Resource(PLACE),), links=links)
+    offer = read_framework(Offer(capability_list=PLACE), document, DESCRIPTION)
+    assert (offer.framework, offer.framework_hubs) == ("http://a.example/.well-known/all.xml", ())
+
+
 def test_a_set_that_is_not_described_is_not_listed() -> None:
     before = Offer(capability_list=PLACE + "2", listed=True)
     assert not read_framework(before, described(True, False, False), DESCRIPTION).listed

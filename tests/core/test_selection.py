@@ -361,7 +361,6 @@ def test_whatever_is_selected_the_copy_ends_as_that_part_of_the_source_and_t_as_
 # What a Destination asks of a hub: no less than it wants, and the same by the same name.
 
 
-CREATED, UPDATED, DELETED = ChangeType.CREATED, ChangeType.UPDATED, ChangeType.DELETED
 SITE = "https://source.example/data/"
 TOPIC = SITE + "channel.xml"
 

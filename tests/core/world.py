@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import lru_cache
 from random import Random
 
 from msgspec.structs import replace
@@ -65,6 +66,12 @@ FAILURES: tuple[Callable[[str], RsnotifyError], ...] = (
     lambda uri: ContentMismatch(uri, "not what was announced"),
     lambda uri: MalformedDocument("truncated", source=uri),
 )
+
+
+@lru_cache(maxsize=1_000)
+def as_read(document: Document) -> Document:
+    """Return a document as it is read after it was written; most are fetched several times."""
+    return read_document(write_document(document))
 
 
 class Destination:
@@ -137,11 +144,11 @@ class Destination:
         ]
 
     def push(self, document: Document) -> None:
-        read = self.source.as_written(read_document(write_document(document)))
+        read = self.source.as_written(as_read(document))
         self._begin(self.follower.fragment(read, self.now, self.source.today))
 
     def notify(self, document: Document) -> None:
-        read = read_document(write_document(document))
+        read = as_read(document)
         self._begin(self.follower.notified(read, self.now))
 
     def discover(self) -> None:
@@ -230,7 +237,7 @@ class Destination:
                 try:
                     self._maybe_fail(uri)
                     given, sent = self._get(uri)
-                    document = self.source.as_written(read_document(write_document(given)))
+                    document = self.source.as_written(as_read(given))
                 except RsnotifyError as error:
                     self._begin(follower.fetch_failed(action, error, self.now))
                 else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.end_to_end.killing import PAGE, PATIENCE, POSTED, STREAMED, Killing, 
 from tests.end_to_end.replay import mirroring, replay
 from tests.end_to_end.returning import Plan, returning
 from tests.end_to_end.scenes import BEST, BRIDGE, HUB, MOST_WAYS, POLLED, XMPP_BRIDGE
+from tests.end_to_end.scenes import Plan as Scenes
 from tests.end_to_end.stage import Stage
 
 
@@ -54,37 +56,34 @@ async def test_a_hub_that_acknowledges_what_it_does_not_keep_is_found_out(
 # Source, hub and Destination as processes, killed while a history is replayed, end equal.
 
 
-async def test_a_destination_ends_equal_though_hub_and_destination_are_killed(tmp_path: Path):
-    stage = Stage(tmp_path, ["hub"], mirroring())
-    assert await replay(stage, list(history.make_up(600, seed=7)), HUB)
-
-
-async def test_a_destination_ends_equal_by_websub_though_hub_and_destination_are_killed(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("via", "ways", "changes", "plan"),
+    [
+        ("auto", ["hub"], 400, HUB),
+        ("poll", [], 300, POLLED),
+        ("mqtt", ["hub", "mqtt"], 300, BRIDGE),
+    ],
+)
+async def test_a_copy_ends_equal_though_all_but_the_source_are_killed(
+    tmp_path: Path, via: str, ways: list[str], changes: int, plan: Scenes
 ):
-    stage = Stage(tmp_path, ["hub"], counting("--via", "websub"))
-    assert await replay(stage, list(history.make_up(300, seed=9)), HUB)
-    assert not doubles(stage.destination)
+    poll = ("--poll", "0.5") if via == "poll" else ()
+    stage = Stage(tmp_path, ways, mirroring("--via", via, *poll))
+    assert await replay(stage, list(history.make_up(changes, seed=7)), plan)
 
 
-async def test_a_destination_that_only_polls_ends_equal_without_any_hub(tmp_path: Path):
-    stage = Stage(tmp_path, [], mirroring("--via", "poll", "--poll", "0.5"))
-    assert await replay(stage, list(history.make_up(400, seed=8)), POLLED)
-
-
-async def test_a_destination_ends_equal_by_mqtt_though_all_but_the_source_are_killed(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("via", "ways", "plan", "how"),
+    [
+        ("websub", ["hub"], HUB, {}),
+        ("xmpp", ["hub", "xmpp"], XMPP_BRIDGE, {"rate": 200, "best": ["xmpp"]}),
+    ],
+)
+async def test_each_change_has_its_effect_once_though_all_but_the_source_are_killed(
+    tmp_path: Path, via: str, ways: list[str], plan: Scenes, how: dict[str, Any]
 ):
-    stage = Stage(tmp_path, ["hub", "mqtt"], mirroring("--via", "mqtt"))
-    assert await replay(stage, list(history.make_up(300, seed=10)), BRIDGE)
-
-
-async def test_a_destination_ends_equal_by_xmpp_though_all_but_the_source_are_killed(
-    tmp_path: Path,
-):
-    stage = Stage(tmp_path, ["hub", "xmpp"], counting("--via", "xmpp"))
-    steps = list(history.make_up(300, seed=12))
-    assert await replay(stage, steps, XMPP_BRIDGE, rate=200, best=["xmpp"])
+    stage = Stage(tmp_path, ways, counting("--via", via))
+    assert await replay(stage, list(history.make_up(300, seed=9)), plan, **how)
     assert not doubles(stage.destination)
 
 

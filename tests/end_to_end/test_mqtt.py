@@ -15,8 +15,9 @@ from rsnotify.runtime.mqtt_broker import channel_topic
 from tests.certificates import Authority
 from tests.end_to_end.page_place import PagePlace
 from tests.mosquitto import Mosquitto
+from tests.reader import ROOT, blocks
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/mqtt.md").read_text()
+PAGE = "docs/mqtt.md"
 DIGEST = "54d306916666ab3e3c34bfb25387c3de"
 PASSWORDS = {
     "hub": "the hub's password",
@@ -25,12 +26,8 @@ PASSWORDS = {
 }
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-
-
 def command(number: int) -> str:
-    return blocks("sh")[number].replace("\\\n", " ")
+    return blocks(PAGE, "sh")[number].replace("\\\n", " ")
 
 
 class Place(PagePlace):
@@ -40,7 +37,7 @@ class Place(PagePlace):
         super().__init__(folder)
         authority = Authority(folder, "ca")
         certificate, key = authority.certificate("broker.example")
-        (acl,) = [block for block in blocks("text") if block.startswith("user hub\n")]
+        (acl,) = [block for block in blocks(PAGE, "text") if block.startswith("user hub\n")]
         digest = channel_topic(self.base + "channel.xml", "")
         self.broker = Mosquitto(
             folder / "broker",
@@ -93,21 +90,23 @@ async def test_a_source_and_a_destination_need_a_broker_and_no_hub(place: Place)
             await place.arrives("heard of through the broker\n")
         async with place.rsnotify(command(2), "subscriber"):
             await place.arrives("in a session\n")
-        (program,) = blocks("python")
+        (program,) = blocks(PAGE, "python")
         async with place.run(sys.executable, "-c", place.adapt(program)):
             await place.arrives("by the library\n")
 
 
 async def test_a_source_reaches_everybody_through_the_inbox_of_a_hub(place: Place):
-    (settings,) = blocks("toml")
+    (settings,) = blocks(PAGE, "toml")
     settings += (
         f'mqtt_ca = "ca.pem"\nmqtt_channels = ["{place.base}"]\nport = {place.hub_port}\n'
         'data = "hub"\nallow_private_addresses = true\n'
     )
     (place.folder / "mqtt.password").write_text(PASSWORDS["hub"] + "\n")
     (place.folder / "hub.toml").write_text(place.adapt(settings))
-    (inbox,) = re.findall(r"`--hub (mqtts://broker.example/rsnotify-in/)`", PAGE)
-    (ways,) = re.findall(r"`(--advertise \S+ --advertise \S+)`", PAGE)
+    (inbox,) = re.findall(
+        r"`--hub (mqtts://broker.example/rsnotify-in/)`", (ROOT / PAGE).read_text()
+    )
+    (ways,) = re.findall(r"`(--advertise \S+ --advertise \S+)`", (ROOT / PAGE).read_text())
     source = command(0).replace("mqtts://broker.example", inbox) + " " + ways
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(place.rsnotify("rsnotify hub --config hub.toml", "hub"))

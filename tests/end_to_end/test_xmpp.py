@@ -14,14 +14,9 @@ from watchfiles import awatch
 
 from tests.end_to_end.page_place import PagePlace
 from tests.prosody import DOMAIN, PASSWORDS, PATIENCE, Prosody
-from tests.reader import ROOT, fences_of
+from tests.reader import blocks
 
-PAGE = (ROOT / "docs/xmpp.md").read_text()
-BLOCKS = fences_of(PAGE)
-
-
-def blocks(language: str) -> list[str]:
-    return [body for name, body in BLOCKS if name == language]
+PAGE = "docs/xmpp.md"
 
 
 class Place(PagePlace):
@@ -29,7 +24,7 @@ class Place(PagePlace):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        (hosts,) = blocks("lua")
+        (hosts,) = blocks(PAGE, "lua")
         self.server = Prosody(folder / "prosody", hosts=hosts.replace("example.org", DOMAIN))
         (folder / "ca.pem").write_text(Path(self.server.ca).read_text())
         (folder / "xmpp.password").write_text(PASSWORDS["hub"] + "\n")
@@ -63,19 +58,19 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 async def test_a_source_and_a_destination_need_a_service_and_no_hub(place: Place):
-    source, follow = blocks("sh")
+    source, follow = blocks(PAGE, "sh")
     async with place.rsnotify(source):
         async with place.rsnotify(follow):
             await place.arrives("through the service\n")
-        (program,) = blocks("python")
+        (program,) = blocks(PAGE, "python")
         program = place.adapt(program).replace("the reader's password", PASSWORDS["reader"])
         async with place.run(sys.executable, "-c", program):
             await place.arrives("by the library\n")
 
 
 async def test_a_source_that_knows_its_hub_alone_is_followed_over_xmpp(place: Place):
-    _, follow = blocks("sh")
-    (settings,) = blocks("toml")
+    _, follow = blocks(PAGE, "sh")
+    (settings,) = blocks(PAGE, "toml")
     server = f'xmpp_server = "127.0.0.1:{place.server.port}"\nxmpp_ca = "ca.pem"\n'
     (place.folder / "hub.toml").write_text(place.adapt(settings) + server)
     hub = f"rsnotify hub --config hub.toml --port {place.hub_port}"
