@@ -196,19 +196,6 @@ async def test_a_silent_source_and_a_broker_that_is_away_are_in_trouble(
             assert page.problems == []
 
 
-async def test_a_page_of_the_dashboard_is_no_subscriber(browser: Browser, hub: Client):
-    await hub.accepted(fragment(0, 1))
-    async with browser.open(hub.url) as page, browser.open(hub.url) as other:
-        for each in (page, other):
-            await each.until("document.querySelector('.change .uri')")
-        await hub.accepted(fragment(1, 2))
-        # What it shows now was requested while both pages were connected.
-        await page.until("document.querySelector('#topics .log').innerText.startsWith('2 ')")
-        await page.until("document.querySelector('#in .note').innerText.startsWith('920 ')")
-        assert await page.text("#listeners .figure") == "0"
-        assert (await page.text("#topics .listening")).strip() == "none"
-
-
 async def test_an_empty_hub_says_what_to_do_next(browser: Browser, hub: Client):
     async with browser.open(hub.url) as page:
         await page.until("document.querySelector('#subscriptions pre')")

@@ -65,26 +65,3 @@ async def test_a_callback_cannot_redirect_the_hub(
         ):
             await refused(hub, watch, callback.url(), 0)
         assert (callback.connections, victim.connections) == (1, 0)
-
-
-@pytest.mark.parametrize(
-    "location",
-    [
-        "//127.0.0.1:{port}/",
-        "file:///etc/passwd",
-        "gopher://127.0.0.1:{port}/",
-        "data:application/xml,<urlset/>",
-    ],
-)
-async def test_a_topic_cannot_redirect_the_hub_to_a_private_address(
-    run_hub: RunHub, public: str, location: str
-):
-    async with raw_server(obliging) as victim:
-        target = location.format(port=victim.port)
-        async with (
-            raw_server(sending_to(302, target), host=public) as source,
-            run_hub(allow_private_addresses=False) as hub,
-        ):
-            status, reason = await hub.form(mode="publish", url=source.url("/channel.xml"))
-            assert (status, "secret" in reason) == (502, False)
-        assert (source.connections > 0, victim.connections) == (True, 0)

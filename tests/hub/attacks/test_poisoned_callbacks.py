@@ -14,7 +14,6 @@ from msgspec import Struct
 
 from rsnotify.runtime import http_client as connection
 from rsnotify_hub.subscriptions import DeliveryState
-from rsnotify_hub.websub.scheduler import Capacity, DeliveryScheduler
 from tests.hub.attacks.helpers import Names, confirm, raw_server
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import TOPIC, Callback, Client, Clock, RunHub, chain, fragment, seconds_of
@@ -124,45 +123,10 @@ async def test_a_poisoned_callback_fails_and_the_others_get_everything(
         assert bad.subscription.position == 0
 
 
-@pytest.mark.parametrize("poison", POISONS.values(), ids=list(POISONS))
-async def test_poisoned_callbacks_delay_no_other_of_a_hub(
-    hub: Client, callback: Callback, poison: Poison
-):
-    async with raw_server(poison.confirm_and_answer) as server:
-        for number in range(20):
-            url = server.url(f"/{number}")
-            assert await hub.form(mode="subscribe", topic=TOPIC, callback=url) == (202, "")
-        await hub.subscriptions(lambda rows: len(rows) == 20)
-        await hub.subscribe(callback)
-        await each_is_delivered(hub, callback, 5)
-        await server.until(lambda: any(each.head.startswith(b"POST") for each in server.requests))
-        assert len(await hub.subscriptions()) == 21, "none of this ends a subscription"
-
-
 async def each_is_delivered(hub: Client, callback: Callback, count: int) -> None:
     for second, body in enumerate(chain(count), 1):
         await hub.accepted(body)
         assert seconds_of((await callback.delivery())[1]) == [second]
-
-
-async def test_many_hanging_callbacks_delay_no_others(
-    tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("rsnotify_hub.websub.sender.CLOSE_SECONDS", 0)
-    # The slow queue has capacity for a sound callback, too, in case the machine delays it.
-    quick, slow = Capacity(4, 4), Capacity(3, 2)
-    scheduler = DeliveryScheduler(1000, quick=quick, slow=slow, quick_seconds=0.5)
-    async with (
-        poisoned(HANGS) as url,
-        opened_channel(tmp_path, clock, scheduler, retry_seconds=600) as deliveries,
-    ):
-        for number in range(12):
-            await deliveries.subscribed(f"{url}/{number}")
-        good = await deliveries.subscribed(callback)
-        for second in (1, 2, 3):
-            await deliveries.publish(second)
-            assert (await callback.delivery())[1] == fragment(second - 1, second)
-        await deliveries.until(lambda: good.behind_since is None)
 
 
 async def test_a_success_is_one_whatever_its_body(deliveries: Deliveries, callback: Callback):
