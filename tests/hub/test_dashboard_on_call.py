@@ -10,7 +10,6 @@ from rsnotify_hub.subscriptions import subscription_id
 from tests.axe import barriers
 from tests.browser import Browser, Page
 from tests.hub.helpers import (
-    ADMIN,
     TOPIC,
     Callback,
     Client,
@@ -219,23 +218,3 @@ async def test_nothing_keeps_people_from_using_it(troubled: Page):
         assert await barriers(troubled) == [], (width, dark)
         await troubled.press("Escape")
         assert await troubled.evaluate(f"{FOCUSED}.className") == "details", "where it was before"
-
-
-async def test_the_page_of_those_who_are_no_admin_has_no_barriers_and_no_callbacks(
-    run_hub: RunHub, browser: Browser, callback: Callback
-):
-    publishers = [{"token": "the-token-of-a-source", "topics": [TOPIC]}]
-    async with run_hub(publishers=publishers) as hub:
-        await hub.subscribe(callback)
-        await hub.publish(fragment(0, 1), Authorization="Bearer the-token-of-a-source")
-        async with browser.open(hub.url) as page:
-            await page.until("document.querySelector('.change .uri')")
-            text = await page.evaluate("document.documentElement.outerHTML")
-            assert callback.url.split("/")[2] not in text
-            for path in ("history", "subscriptions", f"subscriptions/{'0' * 32}", "failures"):
-                assert (await hub.get(f"admin/{path}"))[0] == 401
-            await page.click("#access")
-            assert await barriers(page) == []
-            await page.type(ADMIN)
-            await page.press("Enter")
-            await page.until("document.querySelector('#subscriptions .details')")

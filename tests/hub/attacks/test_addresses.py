@@ -7,7 +7,7 @@ import pytest
 import rsnotify.runtime.dialing
 from rsnotify.runtime.dialing import refusal
 from tests.hub.attacks.helpers import Names, confirm, obliging, raw_server, sending_to
-from tests.hub.helpers import TOPIC, Client, LogWatch, RunHub, fragment
+from tests.hub.helpers import TOPIC, Callback, Client, LogWatch, RunHub, fragment
 from tests.ports import free_port
 
 
@@ -52,6 +52,15 @@ async def test_a_name_that_changes_to_a_private_address_is_not_connected_to(
             await hub.accepted(fragment(1, 2))
             await watch.line("callback.test", "is not public")
         assert (victim.connections, callback.connections) == (0, 2)
+
+
+async def test_why_a_callback_is_not_connected_to_is_in_the_log(
+    run_hub: RunHub, callback: Callback, watch: LogWatch
+):
+    async with run_hub(allow_private_addresses=False) as hub:
+        assert await hub.form(mode="subscribe", topic=TOPIC, callback=callback.url) == (202, "")
+        await watch.line("cannot be reached", "loopback", "--allow-private-addresses")
+    assert callback.requests == 0
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

@@ -477,15 +477,6 @@ async def test_a_connection_that_breaks_just_when_a_request_is_given_up_is_opene
             await given_up
 
 
-async def test_two_hubs_with_other_prefixes_do_not_meet(settings: NatsSettings, clock: Clock):
-    other = replace(settings, prefix=f"{settings.prefix[:40]}-other")
-    async with running_node(settings, clock) as one, running_node(other, clock) as two:
-        await one.append(TOPIC, made(0, 1))
-        assert await stored_logs(two.store) == []
-        await two.append(TOPIC, made(5, 6))
-        assert await one.kept(TOPIC) == [made(0, 1)]
-
-
 @pytest.mark.parametrize("subjects", [["orders.>"], ["{prefix}.log.*"]])
 async def test_a_stream_of_another_program_is_refused_and_left_as_it_is(
     settings: NatsSettings, clock: Clock, subjects: list[str]

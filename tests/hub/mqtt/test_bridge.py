@@ -82,23 +82,6 @@ async def test_it_supports_mqtt_3_1_1(run_bridged: RunHub, listener: BrokerListe
         assert (await listener.next()).payload == fragment(0, 1)
 
 
-async def test_what_was_published_while_the_broker_was_away_is_sent_from_the_log(
-    hub: Client, mosquitto: Mosquitto, listen: Listen, watch: LogWatch
-):
-    bodies = chain(30)
-    async with listen(session=AWAY):
-        pass
-    await hub.accepted(*bodies[:10])
-    await mosquitto.stop()
-    await watch.line("the MQTT broker is away")
-    await hub.accepted(*bodies[10:20])
-    await mosquitto.start()
-    await hub.accepted(*bodies[20:])
-    async with listen(session=AWAY) as listener:
-        seen = await listener.until(bodies[-1])
-    assert [body for body in dict.fromkeys(seen) if body in bodies] == bodies
-
-
 async def test_a_restarted_hub_sends_what_the_broker_has_not_received(
     run_bridged: RunHub, mosquitto: Mosquitto, listen: Listen
 ):
