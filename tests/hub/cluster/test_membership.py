@@ -523,6 +523,7 @@ def test_only_the_shards_of_the_node_that_joins_or_leaves_move(nodes: int) -> No
 
 
 @given(st.lists(st.sets(st.sampled_from("abcdefg")), max_size=8))
+@settings(max_examples=examples(40))
 def test_each_node_knows_the_shards_that_belong_to_it_whichever_nodes_come_and_go(
     steps: list[set[str]],
 ) -> None:

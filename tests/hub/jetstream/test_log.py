@@ -70,7 +70,7 @@ async def test_every_node_is_notified_of_everything_once_and_in_one_order(
     settings: NatsSettings, clock: Clock
 ):
     async with loaded(settings, clock, count=2, topics=3) as load:
-        await load.reached(300)
+        await load.reached(100)
 
 
 async def test_a_log_that_one_node_deletes_is_gone_for_all(settings: NatsSettings, clock: Clock):
