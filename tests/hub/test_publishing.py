@@ -74,14 +74,6 @@ async def test_headers_of_odd_bytes_are_refused(hub: Client):
     assert b" 403 " in await answer_to(hub, odd)
 
 
-async def test_a_fragment_beyond_the_limit_is_refused(run_hub: RunHub, tmp_path: Path):
-    async with run_hub(max_fragment_bytes=2000) as hub:
-        status, _ = await hub.publish(fragment(0, 1, padding=2000))
-        assert status == 413
-        assert bodies(tmp_path) == []
-        await hub.accepted(fragment(0, 1))
-
-
 async def test_publishing_needs_a_token_once_there_are_publishers(run_hub: RunHub, tmp_path: Path):
     publishers = [{"token": TOKEN, "topics": ["https://source.example/data/"]}]
     async with run_hub(publishers=publishers) as hub:

@@ -100,16 +100,6 @@ async def test_any_content_is_delivered_exactly_as_it_was_posted(
     assert await delivered(callback) == (content_type, body)
 
 
-async def test_a_pinged_page_is_delivered_exactly_as_it_was_served_also_if_it_changes_back(
-    hub: Client, callback: Callback, site: TopicServer
-):
-    await hub.subscribe(callback, topic=site.url)
-    for body in (b"<p>one", b"\xff\x00two", b"<p>one"):
-        site.body = body
-        await ping(hub, site.url)
-        assert await delivered(callback) == (HTML, body)
-
-
 async def test_unchanged_content_is_not_sent_twice(
     run_hub: RunHub, callback: Callback, site: TopicServer
 ):

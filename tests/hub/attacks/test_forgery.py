@@ -17,28 +17,12 @@ from tests.waiting import PATIENCE
 TOKEN = "a token of this test"
 GRANTED = "https://source.example/a"
 
-#: Topics that resemble granted ones.
+#: Topics that resemble granted ones; `test_authorization.py` has all kinds of them.
 HIJACKED = [
-    "https://source.example/",
     "https://source.example/ab",
-    "https://source.example/a.xml",
-    "https://source.example/b",
-    "https://source.example/A/b",
     "https://source.example/a/../b",
-    "https://source.example/a/%2e%2e/b",
-    "https://source.example/a/..%2fb",
-    "https://source.example/a/%252e%252e/b",
-    "https://source.example/a/.%2E/b",
-    "https://source.example//a/b",
-    "https://source.example/%61/b",
-    "https://source.example:8443/a/b",
-    "https://source.example.evil.example/a/b",
     "https://source.example@evil.example/a/b",
-    "https://evil.example/?https://source.example/a/b",
     "https://evil.example#https://source.example/a/b",
-    "https://evil.example\\@source.example/a/b",
-    "http://source.example/a/b",
-    "https://xn--source-.example/a/b",
     "https://sourc\u0435.example/a/b",
 ]
 
