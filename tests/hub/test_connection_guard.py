@@ -255,3 +255,8 @@ async def test_every_answer_has_the_security_headers(hub: Client):
             assert response.headers["X-Content-Type-Options"] == "nosniff"
             assert "default-src 'none'" in response.headers["Content-Security-Policy"]
             assert response.headers["Server"] == "rsnotify"
+
+
+async def test_a_compressed_body_is_refused(hub: Client):
+    status, reason = await hub.publish(fragment(0, 1), Content_Encoding="gzip")
+    assert (status, "Content-Encoding" in reason) == (415, True)

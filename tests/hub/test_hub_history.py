@@ -94,7 +94,7 @@ async def test_a_file_of_an_older_hub_is_read(tmp_path: Path, clock: Clock):
     assert HubHistory(file, clock.now).info() == older.info()
 
 
-@pytest.mark.parametrize("content", [b"", b'{"minutes": [[1, 2]]}', b"\xff"])
+@pytest.mark.parametrize("content", [b"{", b'{"minutes": [[1, 2]]}', b"\xff"])
 async def test_a_damaged_file_begins_it_again(
     run_hub: RunHub, tmp_path: Path, watch: LogWatch, content: bytes
 ):

@@ -74,11 +74,3 @@ async def test_a_topic_that_answers_with_an_error_is_refused(hub: Client, callba
     assert (status, "Content-Encoding" in reason) == (502, True)
     status, reason = await hub.form(mode="publish", url="http://127.0.0.1:9/")
     assert status == 502
-
-
-async def test_a_client_that_may_not_publish_may_not_ping(run_hub: RunHub, callback: Callback):
-    publishers = [{"token": "x" * 16, "topics": ["https://source.example/"]}]
-    async with run_hub(publishers=publishers) as hub:
-        status, _ = await hub.form(mode="publish", url=callback.url)
-        assert status == 401
-    assert callback.requests == 0

@@ -74,22 +74,6 @@ async def test_headers_of_odd_bytes_are_refused(hub: Client):
     assert b" 403 " in await answer_to(hub, odd)
 
 
-async def test_publishing_needs_a_token_once_there_are_publishers(run_hub: RunHub, tmp_path: Path):
-    publishers = [{"token": TOKEN, "topics": ["https://source.example/data/"]}]
-    async with run_hub(publishers=publishers) as hub:
-        body, bearer = fragment(0, 1), f"Bearer {TOKEN}"
-        assert (await hub.publish(body))[0] == 401
-        assert (await hub.publish(body, Authorization="Bearer another-token-here"))[0] == 403
-        assert (await hub.publish(body, Authorization=f"Basic {TOKEN}"))[0] == 403
-        foreign = "https://source.example/database/channel.xml"
-        status, reason = await hub.publish(body, topic=foreign, Authorization=bearer)
-        assert status == 403
-        assert TOKEN not in reason
-        assert bodies(tmp_path) == []
-        assert await hub.publish(body, Authorization=bearer) == (202, "")
-        assert bodies(tmp_path) == [body]
-
-
 async def test_no_client_is_local_to_a_hub_with_a_public_address(run_hub: RunHub):
     topics = ["https://open.example/"]
     async with run_hub(public_url="https://hub.example", open_topics=topics) as hub:

@@ -261,18 +261,6 @@ async def test_a_content_without_a_type_is_refused(hub: Client):
         assert "Content-Type" in await response.text()
 
 
-async def test_anybody_may_ping_an_open_topic_but_not_publish_on_it(
-    run_hub: RunHub, site: TopicServer
-):
-    publishers = [{"token": "x" * 16, "topics": ["https://source.example/"]}]
-    open_topics = [site.url]
-    async with run_hub(publishers=publishers, open_topics=open_topics, ping_seconds=0) as hub:
-        await ping(hub, site.url)
-        assert (await hub.form(mode="publish", url=site.url + "2"))[0] == 401
-        assert (await hub.publish(b"x", topic=site.url, Content_Type=HTML))[0] == 401
-    assert len(site.requests) == 1
-
-
 async def test_pings_create_no_more_open_topics_than_the_limit(run_hub: RunHub, site: TopicServer):
     async with run_hub(open_topics=[site.url], max_open_topics=2, ping_seconds=0) as hub:
         for query in ("?1", "?2"):

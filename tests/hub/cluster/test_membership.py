@@ -245,7 +245,7 @@ STEPS = st.lists(
 
 
 @given(st.integers(0, 2**32), STEPS)
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_no_shard_ever_has_two_owners_and_all_have_one_once_the_faults_end(
     seed: int, steps: list[tuple[str, int, float]]
 ) -> None:
