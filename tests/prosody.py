@@ -23,6 +23,9 @@ DOMAIN = "xmpp.example"
 SERVICE = "pubsub.xmpp.example"
 PASSWORDS = {"hub": "the hub's password", "reader": "the reader's password"}
 
+#: The accounts of `PASSWORDS` once a server has them: to register them takes two processes.
+_accounts: dict[str, bytes] = {}
+
 _HOSTS = f"""
 VirtualHost "{DOMAIN}"
 Component "{SERVICE}" "pubsub"
@@ -125,7 +128,13 @@ class Prosody(XmppServer):
             ssl = {{ certificate = "{certificate}", key = "{key}" }}
             {hosts}
         """)
-        self.add_users(PASSWORDS)
+        accounts = folder / "data" / DOMAIN.replace(".", "%2e") / "accounts"
+        if not _accounts:
+            self.add_users(PASSWORDS)
+            _accounts.update({file.name: file.read_bytes() for file in accounts.iterdir()})
+        accounts.mkdir(parents=True, exist_ok=True)
+        for name, account in _accounts.items():
+            (accounts / name).write_bytes(account)
 
     def add_users(self, users: Mapping[str, str]) -> None:
         for user, password in users.items():

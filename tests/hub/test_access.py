@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_hub.access.authorization import Grant, JsonWebTokens
+from rsnotify_hub.access.authorization import JsonWebTokens
 from rsnotify_hub.access.limits import RateLimiter, TrustedProxies, client_network
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.configuration import HubConfiguration
@@ -367,7 +367,3 @@ async def test_a_hub_that_others_can_reach_does_not_start_without_grants(
     with pytest.raises(ConfigurationError, match="nobody may publish on it: name publishers"):
         async with run_hub(**where):
             pass
-
-
-def test_no_token_grants_nothing():
-    assert Grant().covers("https://a.example/") is False

@@ -82,15 +82,6 @@ async def test_the_page_says_that_changes_are_missing(
         await tab.until(f"{LINES}.startsWith('Some changes are missing.,updated ')")
 
 
-async def test_a_page_of_an_origin_that_is_not_configured_reads_nothing(
-    browser: Browser, run_hub: RunHub, site: Site
-):
-    async with browser.open("about:blank") as tab, run_hub(port=site.port) as hub:
-        await tab.goto(site.origin + "/")
-        await tab.until("stream.readyState === EventSource.CLOSED")
-        assert 'rsnotify_hub_refused_total{code="forbidden"} 1.0' in (await hub.get("metrics"))[1]
-
-
 def block(language: str) -> str:
     (found,) = [body for name, body in fences_of(PAGE) if name == language]
     return found

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from resync.change_list import ChangeList
 
-from rsnotify.format.coverage import Frontier, change_list_coverage
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Document, Rel
 from rsnotify.format.reader import read_document
@@ -68,14 +67,6 @@ def seconds(*pages: Document) -> list[float]:
     ]
 
 
-async def test_a_page_is_a_change_list_of_later_changes(memory: Memory):
-    await memory.hub.accepted(*chain(5))
-    page = await memory.page(at(2))
-    assert (page.capability, page.from_, page.until) == ("changelist", at(2), at(5))
-    assert page.link("up") == UP
-    assert seconds(page) == [3, 4, 5]
-
-
 async def test_pages_join_and_the_last_is_empty_until_something_changes(memory: Memory):
     await memory.hub.accepted(*FOURS)
     pages = await memory.walk(at(0), limit=3)
@@ -96,11 +87,6 @@ async def test_a_heartbeat_extends_the_last_page(memory: Memory):
     assert (await memory.page(at(20))).until == at(50)
 
 
-async def test_without_since_it_begins_with_the_log(memory: Memory):
-    await memory.hub.accepted(fragment(7, 8))
-    assert (await memory.page()).from_ == at(7)
-
-
 async def test_changes_before_the_log_are_gone_with_an_explanation(memory: Memory):
     await memory.hub.accepted(fragment(7, 8))
     status, text = await memory.ask(format_datetime(at(3)))
@@ -118,11 +104,6 @@ async def test_a_page_ends_at_a_gap_in_the_log(memory: Memory):
     status, text = await memory.hub.get(following.removeprefix(memory.hub.url))
     assert (status, format_datetime(at(5)) in text) == (410, True)
     assert seconds(await memory.page(at(5))) == [6]
-
-
-async def test_fragments_out_of_order_are_sorted(memory: Memory):
-    await memory.hub.accepted(fragment(5, 9), fragment(0, 5), fragment(9, 12))
-    assert seconds(*await memory.walk(at(0))) == [5, 9, 12]
 
 
 async def test_a_trimmed_log_names_its_begin(run_hub: RunHub):
@@ -154,22 +135,6 @@ async def test_an_emptied_log_is_at_its_end(run_hub: RunHub, clock: Clock):
         await hub.accepted(fragment(6, 7))
         assert (await memory.ask(format_datetime(at(5))))[0] == 410
         assert seconds(*await memory.walk()) == [7]
-
-
-async def test_a_destination_catches_up_while_the_source_is_down(hub: Client):
-    for second in range(0, 3000, 100):
-        await hub.accepted(fragment(second, *range(second + 1, second + 101)))
-    frontier = Frontier.at(at(500))
-    applied = []
-    for page in await Memory(hub).walk(at(500), limit=400):
-        coverage = change_list_coverage(page)
-        assert coverage.reaches(frontier.instant)
-        fresh = frontier.fresh(coverage)
-        applied += [change.uri for change in fresh]
-        assert coverage.until is not None
-        frontier.advance(coverage.until, fresh, over=coverage.closed)
-    assert applied == [f"https://source.example/data/{second}" for second in range(501, 3001)]
-    assert frontier.instant == at(3000)
 
 
 async def test_every_page_is_valid(memory: Memory):

@@ -10,7 +10,6 @@ from rsnotify_hub.subscriptions import subscription_id
 from tests.axe import barriers
 from tests.browser import Browser, Page
 from tests.hub.helpers import (
-    ADMIN,
     TOPIC,
     Callback,
     Client,
@@ -196,19 +195,6 @@ async def test_a_silent_source_and_a_broker_that_is_away_are_in_trouble(
             assert page.problems == []
 
 
-async def test_a_page_of_the_dashboard_is_no_subscriber(browser: Browser, hub: Client):
-    await hub.accepted(fragment(0, 1))
-    async with browser.open(hub.url) as page, browser.open(hub.url) as other:
-        for each in (page, other):
-            await each.until("document.querySelector('.change .uri')")
-        await hub.accepted(fragment(1, 2))
-        # What it shows now was requested while both pages were connected.
-        await page.until("document.querySelector('#topics .log').innerText.startsWith('2 ')")
-        await page.until("document.querySelector('#in .note').innerText.startsWith('920 ')")
-        assert await page.text("#listeners .figure") == "0"
-        assert (await page.text("#topics .listening")).strip() == "none"
-
-
 async def test_an_empty_hub_says_what_to_do_next(browser: Browser, hub: Client):
     async with browser.open(hub.url) as page:
         await page.until("document.querySelector('#subscriptions pre')")
@@ -232,23 +218,3 @@ async def test_nothing_keeps_people_from_using_it(troubled: Page):
         assert await barriers(troubled) == [], (width, dark)
         await troubled.press("Escape")
         assert await troubled.evaluate(f"{FOCUSED}.className") == "details", "where it was before"
-
-
-async def test_the_page_of_those_who_are_no_admin_has_no_barriers_and_no_callbacks(
-    run_hub: RunHub, browser: Browser, callback: Callback
-):
-    publishers = [{"token": "the-token-of-a-source", "topics": [TOPIC]}]
-    async with run_hub(publishers=publishers) as hub:
-        await hub.subscribe(callback)
-        await hub.publish(fragment(0, 1), Authorization="Bearer the-token-of-a-source")
-        async with browser.open(hub.url) as page:
-            await page.until("document.querySelector('.change .uri')")
-            text = await page.evaluate("document.documentElement.outerHTML")
-            assert callback.url.split("/")[2] not in text
-            for path in ("history", "subscriptions", f"subscriptions/{'0' * 32}", "failures"):
-                assert (await hub.get(f"admin/{path}"))[0] == 401
-            await page.click("#access")
-            assert await barriers(page) == []
-            await page.type(ADMIN)
-            await page.press("Enter")
-            await page.until("document.querySelector('#subscriptions .details')")

@@ -78,13 +78,6 @@ async def test_the_last_event_id_has_precedence_over_the_first_since(hub: Client
         assert await stream.heard(5) == [5]
 
 
-async def test_a_stream_of_an_unknown_topic_begins_with_its_first_fragment(hub: Client):
-    async with events(hub) as stream:
-        assert (await stream.expect("subscribed")).json["through"] is None
-        await hub.accepted(fragment(0, 1))
-        assert await stream.heard(1) == [1]
-
-
 async def test_a_gap_is_an_event_of_its_own(hub: Client):
     await hub.accepted(fragment(6, 7))
     async with events(hub, 2) as stream:
@@ -113,16 +106,6 @@ async def test_the_hub_sends_comments_to_show_that_it_is_alive(run_hub: RunHub):
                 await stream.line()
         await hub.accepted(fragment(0, 1))
         assert await stream.heard(1) == [1]
-
-
-@pytest.mark.parametrize("newline", [b"\r\n", b"\r", b"\n\n", b"\n \n"])
-async def test_any_line_ends_are_framed(hub: Client, newline: bytes):
-    body = b"\xef\xbb\xbf" + fragment(0, 1).replace(b">", b">" + newline)
-    async with events(hub) as stream:
-        await stream.expect("subscribed")
-        await hub.accepted(body)
-        event = await stream.expect()
-        assert read_document(event.data.encode()) == read_document(body)
 
 
 @given(st.text(alphabet=" :\r\n\ufeffaé", min_size=1))

@@ -13,7 +13,7 @@ from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.subscriptions import DeliveryState
 from tests.hub.admin.admin_user import AdminUser
-from tests.hub.helpers import Callback, Clock, LogWatch, RunHub, fragment
+from tests.hub.helpers import Clock, LogWatch, RunHub, fragment
 from tests.hub.readings import hub_readings
 
 
@@ -81,16 +81,6 @@ def test_the_histories_of_nodes_are_added():
     assert joined(parts) == HistoryInfo(total, [*total])
 
 
-async def test_it_survives_a_restart(run_hub: RunHub, callback: Callback, clock: Clock):
-    async with run_hub() as hub:
-        await hub.accepted(fragment(0, 1))
-    clock.advance(minutes=5)
-    async with run_hub() as hub:
-        history = await AdminUser(hub).get("history")
-        assert [row[1] for row in history["minutes"]] == [1, 0]
-        assert [row[1] for row in history["quarters"]] == [1]
-
-
 async def test_a_file_of_an_older_hub_is_read(tmp_path: Path, clock: Clock):
     file = tmp_path / "history.json"
     file.write_text('{"minutes": [[29, 5, 6, 7, 8, 0], [30, 1, 2, 3, 4, 5], [31, 1, 2, 3, 2, 2]]}')
@@ -104,7 +94,7 @@ async def test_a_file_of_an_older_hub_is_read(tmp_path: Path, clock: Clock):
     assert HubHistory(file, clock.now).info() == older.info()
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"minutes": [[1, 2]]}', b"\xff"])
+@pytest.mark.parametrize("content", [b"{", b'{"minutes": [[1, 2]]}', b"\xff"])
 async def test_a_damaged_file_begins_it_again(
     run_hub: RunHub, tmp_path: Path, watch: LogWatch, content: bytes
 ):

@@ -60,11 +60,11 @@ async def test_a_topic_that_changes_is_the_first_again(tmp_path: Path, clock: Cl
         assert topics == ["2", "3", "1", "0"]
 
 
-async def test_a_page_of_ten_thousand_topics_takes_no_more_steps_than_of_a_hundred(
+async def test_a_page_of_two_thousand_topics_takes_no_more_steps_than_of_a_hundred(
     tmp_path: Path, clock: Clock
 ):
     taken = []
-    for count in (100, 10_000):
+    for count in (100, 2_000):
         async with opened(tmp_path / str(count), clock) as store:
             await fill(store, clock, count, at_once=min(count, 1000))
             middle = (await stored_logs(store))[count // 2]

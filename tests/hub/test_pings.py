@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 from collections.abc import AsyncIterator
 
@@ -12,7 +11,7 @@ from rsnotify.format.model import Document
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import write_document
 from tests.hub.conftest import RunHub
-from tests.hub.helpers import Callback, Client, at, callback_server, changes, fragment, seconds_of
+from tests.hub.helpers import Callback, Client, at, callback_server, changes, fragment
 
 
 @pytest.fixture
@@ -45,23 +44,6 @@ async def test_the_hub_fetches_a_pinged_topic_and_delivers_what_is_new(
     assert (news.from_, news.until, len(news.resources)) == (at(2), at(4), 2)
 
 
-async def test_an_unchanged_topic_is_not_delivered(hub: Client, callback: Callback):
-    socket = await hub.listen(topic=callback.url)
-    callback.document = change_list(0, 1)
-    await asyncio.gather(*(ping(hub, callback) for _ in range(3)))
-    await socket.receive_str()
-    callback.document = change_list(0, 1, 2)
-    await ping(hub, callback)
-    assert seconds_of(await socket.receive_str()) == [2]
-
-
-async def test_a_ping_by_topic_is_the_same(hub: Client, callback: Callback):
-    callback.document = change_list(0, 1)
-    assert await hub.form(mode="publish", topic=callback.url) == (202, "")
-    socket = await hub.listen(0, topic=callback.url)
-    assert seconds_of(await socket.receive_str()) == [1]
-
-
 async def test_changes_too_large_for_a_fragment_are_announced_as_a_gap(
     run_hub: RunHub, callback: Callback
 ):
@@ -92,11 +74,3 @@ async def test_a_topic_that_answers_with_an_error_is_refused(hub: Client, callba
     assert (status, "Content-Encoding" in reason) == (502, True)
     status, reason = await hub.form(mode="publish", url="http://127.0.0.1:9/")
     assert status == 502
-
-
-async def test_a_client_that_may_not_publish_may_not_ping(run_hub: RunHub, callback: Callback):
-    publishers = [{"token": "x" * 16, "topics": ["https://source.example/"]}]
-    async with run_hub(publishers=publishers) as hub:
-        status, _ = await hub.form(mode="publish", url=callback.url)
-        assert status == 401
-    assert callback.requests == 0

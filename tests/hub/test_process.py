@@ -119,19 +119,6 @@ async def test_a_wrong_start_is_one_sentence(tmp_path: Path, options: tuple[str,
     assert reason in await refused("--port", "0", "--data", str(tmp_path), *options)
 
 
-async def test_a_suspended_hub_keeps_its_folder_and_continues(tmp_path: Path):
-    async with hub_process(tmp_path) as (hub, process):
-        await hub.accepted(fragment(0, 1))
-        process.send_signal(signal.SIGSTOP)
-        said = await refused("--port", "0", "--data", str(tmp_path))
-        assert f"another hub is using the folder {tmp_path}" in " ".join(said.split())
-        process.send_signal(signal.SIGCONT)
-        await hub.accepted(fragment(1, 2))
-        socket = await hub.listen(since=0)
-        assert await heard(socket, 2) == [1, 2]
-        await socket.close()
-
-
 async def test_a_port_in_use_is_one_sentence(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

@@ -100,16 +100,6 @@ async def test_any_content_is_delivered_exactly_as_it_was_posted(
     assert await delivered(callback) == (content_type, body)
 
 
-async def test_a_pinged_page_is_delivered_exactly_as_it_was_served_also_if_it_changes_back(
-    hub: Client, callback: Callback, site: TopicServer
-):
-    await hub.subscribe(callback, topic=site.url)
-    for body in (b"<p>one", b"\xff\x00two", b"<p>one"):
-        site.body = body
-        await ping(hub, site.url)
-        assert await delivered(callback) == (HTML, body)
-
-
 async def test_unchanged_content_is_not_sent_twice(
     run_hub: RunHub, callback: Callback, site: TopicServer
 ):
@@ -229,26 +219,9 @@ def redirecting(status: int, location: str) -> Callable[[web.Request], Awaitable
 
 async def test_a_redirect_to_an_unusable_url_is_not_followed(hub: Client):
     urls = "file:///etc/passwd gopher://a.example/ http:// //user@a.example/ \u00e4 http://[::1"
-    for location in ["", *urls.split()]:
+    for location in ["", "data:application/xml,<urlset/>", *urls.split()]:
         async with serving(get=redirecting(302, location)) as url:
             await refused(hub, url + "/")
-
-
-async def test_a_redirect_to_a_private_address_is_not_followed(
-    run_hub: RunHub, site: TopicServer, monkeypatch: pytest.MonkeyPatch
-):
-    """The first server is reached as if it were public; the second is private."""
-    async with serving(get=site.get) as outside:
-        port = int(outside.rpartition(":")[2])
-
-        async with serving(get=redirecting(307, f"http://127.0.0.2:{port}/page")) as url:
-            monkeypatch.setattr(
-                "rsnotify.runtime.dialing.refusal",
-                lambda address: None if address == "127.0.0.1" else "it is private",
-            )
-            async with run_hub(allow_private_addresses=False) as hub:
-                await refused(hub, url + "/")
-    assert site.requests == []
 
 
 async def test_a_page_larger_than_a_fragment_may_be_is_refused(run_hub: RunHub, site: TopicServer):
@@ -277,13 +250,6 @@ async def test_an_error_page_in_the_place_of_a_change_list_is_refused(
     ]
 
 
-@pytest.mark.parametrize("body", [b"", b"<a>", b"no xml"])
-async def test_xml_that_is_not_well_formed_is_refused(hub: Client, body: bytes):
-    status, _ = await hub.publish(body, Content_Type="application/rss+xml")
-    assert status == 400
-    assert await hub.publish(body, Content_Type="text/plain") == (202, "")
-
-
 async def test_a_content_without_a_type_is_refused(hub: Client):
     async with hub.session.post(
         hub.url + "websub",
@@ -293,18 +259,6 @@ async def test_a_content_without_a_type_is_refused(hub: Client):
     ) as response:
         assert response.status == 415
         assert "Content-Type" in await response.text()
-
-
-async def test_anybody_may_ping_an_open_topic_but_not_publish_on_it(
-    run_hub: RunHub, site: TopicServer
-):
-    publishers = [{"token": "x" * 16, "topics": ["https://source.example/"]}]
-    open_topics = [site.url]
-    async with run_hub(publishers=publishers, open_topics=open_topics, ping_seconds=0) as hub:
-        await ping(hub, site.url)
-        assert (await hub.form(mode="publish", url=site.url + "2"))[0] == 401
-        assert (await hub.publish(b"x", topic=site.url, Content_Type=HTML))[0] == 401
-    assert len(site.requests) == 1
 
 
 async def test_pings_create_no_more_open_topics_than_the_limit(run_hub: RunHub, site: TopicServer):

@@ -15,8 +15,7 @@ from rsnotify_hub.websub.forms import SubscriptionRequest
 from rsnotify_hub.websub.registry import PENDING_SHARE, client_of
 from rsnotify_hub.websub.scheduler import TRIES, IntentRequests
 from tests.hub.deliveries import Deliveries, opened_channel
-from tests.hub.helpers import TOPIC, Callback, Clock, LogWatch, fragment
-from tests.ports import free_port
+from tests.hub.helpers import TOPIC, Callback, Clock, LogWatch
 from tests.waiting import PATIENCE
 
 ELSEWHERE = "https://nowhere.example/callback"
@@ -59,16 +58,6 @@ async def test_a_request_that_is_not_confirmed_does_not_stop_one_that_is(
     callback.confirming.set()
     await deliveries.until(lambda: secret_of(deliveries, callback) == "mine")
     assert (await callback.intent())["hub.challenge"] != challenge
-
-
-async def test_a_pending_renewal_leaves_the_old_state(deliveries: Deliveries, callback: Callback):
-    await deliveries.subscribed(callback, secret="old")
-    callback.confirming.clear()
-    deliveries.verification.verify(intent(callback, secret="new"), "")
-    await callback.intent()
-    await deliveries.publish(1)
-    assert (await callback.delivery())[1] == fragment(0, 1)
-    assert secret_of(deliveries, callback) == "old"
 
 
 async def test_a_lease_counts_from_the_verification_request(
@@ -160,25 +149,6 @@ def test_this_machine_has_no_quota_and_an_ipv6_network_has_one():
     assert client_of("192.0.2.1") != client_of("192.0.2.2")
 
 
-async def test_a_denied_subscriber_is_informed_and_not_verified(
-    deliveries: Deliveries, callback: Callback
-):
-    deliveries.verification.verify(intent(callback), "", denial="not here")
-    told = await callback.intent()
-    assert (told["hub.mode"], told["hub.reason"]) == ("denied", "not here")
-    assert "hub.challenge" not in told
-    assert deliveries.channel.registry.all() == []
-
-
-async def test_any_answer_but_success_is_a_refusal_and_final(
-    deliveries: Deliveries, callback: Callback, watch: LogWatch
-):
-    callback.confirms = False
-    deliveries.verification.verify(intent(callback), "")
-    await watch.line("did not confirm", "answers 404")
-    assert callback.requests == 1
-
-
 class Silent:
     """Callbacks that cannot be reached for a while."""
 
@@ -236,10 +206,3 @@ async def test_only_a_callback_that_was_not_reached_is_requested_again(
     intent_requests = IntentRequests(callbacks, Retry(0.001), 10)  # type: ignore[arg-type]
     answer = await intent_requests.get("http://a.example/", limit=10)
     assert (len(callbacks.requested), answer.status) == (attempts, status)
-
-
-async def test_a_connection_that_is_refused_was_not_reached(
-    deliveries: Deliveries, callback: Callback, watch: LogWatch
-):
-    deliveries.verification.verify(intent(f"http://127.0.0.1:{free_port()}/"), "")
-    await watch.line("did not confirm", "cannot be reached", "connection refused")

@@ -47,21 +47,6 @@ async def test_the_frames_are_exactly_those_of_the_protocol(hub: Client):
     )
 
 
-async def test_without_since_only_new_fragments_of_the_topic_are_sent(hub: Client):
-    await hub.accepted(fragment(0, 1))
-    socket = await hub.listen()
-    await hub.accepted(fragment(0, 1), topic=TOPIC + "2")
-    await hub.accepted(fragment(1, 2))
-    assert seconds_of(await socket.receive_str()) == [2]
-
-
-async def test_with_since_the_log_after_it_is_sent_first(hub: Client):
-    await hub.accepted(*chain(5))
-    socket = await hub.listen(3)
-    await hub.accepted(fragment(5, 6))
-    assert await heard(socket, 6) == [4, 5, 6]
-
-
 async def test_nothing_is_missed_or_repeated_between_replay_and_live(hub: Client):
     total, chosen = 300, random.Random(7)
 
@@ -188,14 +173,6 @@ async def test_a_client_that_sends_nothing_is_disconnected(run_hub: RunHub):
     async with run_hub(request_seconds=0.05) as hub:
         socket = await hub.websocket()
         assert (await socket.receive_json())["code"] == "bad-request"
-
-
-async def test_a_hub_that_stops_closes_with_going_away(run_hub: RunHub):
-    async with aiohttp.ClientSession() as session:
-        async with run_hub() as hub:
-            socket = await Client(hub.url, session).listen()
-            leaving = asyncio.create_task(socket.receive())
-        assert (await leaving).data == 1001
 
 
 async def test_a_connection_has_no_delay(hub: Client):

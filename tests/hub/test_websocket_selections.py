@@ -59,13 +59,6 @@ async def test_changes_outside_the_selection_are_not_sent_and_still_move_until(h
     assert begin <= 3
 
 
-async def test_the_replay_is_filtered_too(hub: Client):
-    await hub.accepted(*(named(second, **{f"b{second}": second + 1}) for second in range(20)))
-    await hub.accepted(named(20, maps_a=21))
-    socket, _ = await listen(hub, MAPS, since=5)
-    assert await next_fragment(socket) == (5, 21, [21])
-
-
 async def test_a_replay_too_large_to_filter_is_sent_whole_and_live_fragments_are_filtered(
     hub: Client, monkeypatch: pytest.MonkeyPatch
 ):
@@ -213,15 +206,6 @@ async def test_a_fragment_that_is_held_back_is_sent_even_if_none_follows(
         begin, until, seconds = await next_fragment(socket)
         assert (begin, seconds) == (reached, [])
         reached = until
-
-
-async def test_subscribers_without_a_selection_get_the_original_bytes(hub: Client):
-    everything = await hub.listen()
-    chosen, _ = await listen(hub, MAPS)
-    body = named(0, maps_a=1)
-    await hub.accepted(body)
-    assert (await everything.receive_str()).encode() == body
-    assert (await chosen.receive_str()).encode() == body
 
 
 @pytest.mark.parametrize("nothing", [None, {}, {"types": ["*/*"]}])

@@ -11,7 +11,7 @@ from rsnotify_hub.intake import read_content
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.store.interface import LogRetention
 from tests.hub.helpers import TOPIC, Clock, at
-from tests.hub.storing import Listener, kept, logs, made, publish
+from tests.hub.storing import Listener, kept, logs
 
 
 def content(body: bytes, second: float = 100) -> Fragment:
@@ -45,14 +45,3 @@ async def test_a_whole_content_is_kept_beyond_the_retention_of_changes(
         clock.advance(days=9)
         await topics.trim()
         assert [each.body for each in await kept(topics)] == [b"one"]
-
-
-async def test_a_topic_with_whole_content_may_change_to_changes(
-    topics: TopicLogs, listener: Listener
-):
-    await topics.publish(TOPIC, content(b"a page"))
-    await publish(topics, made(0, 1), made(1, 2))
-    assert await kept(topics) == [made(0, 1), made(1, 2)]
-    assert len(listener.fragments) == 3
-    state = topics.state(TOPIC)
-    assert not state.whole

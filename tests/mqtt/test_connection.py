@@ -14,7 +14,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from rsnotify.errors import ConfigurationError, ConnectionRefused, RsnotifyError, Unavailable
+from rsnotify.errors import ConfigurationError, ConnectionRefused, Unavailable
 from rsnotify.runtime.mqtt_broker import BrokerLogin, MqttMessage, parse_broker
 from rsnotify.runtime.mqtt_connection import BrokerConnection, BrokerSession, connect
 from tests.certificates import Authority
@@ -396,7 +396,3 @@ async def test_a_server_that_is_no_broker_is_an_error(answer: bytes) -> None:
 def test_a_login_that_cannot_work_is_refused_at_once(login: BrokerLogin) -> None:
     with pytest.raises(ConfigurationError, match=r"broker|not there"):
         login.check()
-
-
-def test_its_errors_are_those_of_the_project() -> None:
-    assert issubclass(ConnectionRefused, RsnotifyError)

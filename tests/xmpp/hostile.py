@@ -7,7 +7,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from itertools import chain, product, repeat
+from itertools import chain, cycle, product, repeat
 from pathlib import Path
 
 from rsnotify_xmpp.xmpp_service import XmppLogin
@@ -32,8 +32,8 @@ _BIND = '<bind xmlns="urn:ietf:params:xml:ns:xmpp-bind">{}</bind>'
 #: By a name: what is sent once, and then what is repeated.
 FLOODS = {
     "nested elements": ("", "<a>"),
-    "text": ("<message><body>", "x" * 1000),
     "an attribute": ('<message to="', "x" * 1000),
+    "text": ("<message><body>", "x" * 1000),
     "elements beside each other": ("<message>", "<a/>" * 1000),
     "white space": ("", " " * 1000),
     "comments": ("<message>", f"<!--{'x' * 1000}-->"),
@@ -42,7 +42,10 @@ FLOODS = {
 STAGES = ("connection", "encryption", "login")
 #: Complete stanzas may have any number once the client is logged in.
 _STANZAS = {"requests": ("", '<iq type="get" id="1" from="a@b"><query xmlns="c"/></iq>' * 10)}
-CASES = [*product(FLOODS, STAGES), *product(_STANZAS, STAGES[:2])]
+#: Each flood at one stage, and one of them at each: one parser reads all that arrives.
+CASES = sorted(
+    {*zip(FLOODS, cycle(STAGES)), *product(["text"], STAGES), *product(_STANZAS, STAGES[:2])}
+)
 
 
 class HostileXmpp:

@@ -178,25 +178,6 @@ async def test_a_delivery_that_was_given_up_is_a_dead_letter(
         assert (await admin.get("status"))["states"]["given-up"] == 1
 
 
-async def test_the_backlog_is_counted_for_each_position_in_the_log(
-    hub: Client, admin: AdminUser, callback: Callback
-):
-    urls = [f"{callback.url}/{number}" for number in range(3)]
-    for number, url in enumerate(urls):
-        callback.url = url
-        await hub.form(mode="subscribe", topic=TOPIC, callback=url)
-        await callback.intent()
-        answer = await admin.until(
-            "subscriptions", lambda answer, number=number: answer["total"] == number + 1
-        )
-        for row in answer["subscriptions"]:
-            await admin.act(row["id"], "suspend")
-        await hub.accepted(fragment(number, number + 1))
-    rows = (await admin.get("subscriptions"))["subscriptions"]
-    behind = {row["id"]: row["behind"] for row in rows}
-    assert behind == {subscription_id(TOPIC, url): 3 - number for number, url in enumerate(urls)}
-
-
 async def test_the_attempts_of_a_subscription_are_listed_with_their_payloads(
     hub: Client, admin: AdminUser, callback: Callback, clock: Clock
 ):

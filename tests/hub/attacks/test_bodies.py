@@ -14,7 +14,7 @@ import pytest
 
 from tests.fork_server import own_interpreter
 from tests.hub.attacks.helpers import raw_server, sending
-from tests.hub.helpers import TOPIC, Callback, Client, LogWatch, RunHub, fragment
+from tests.hub.helpers import TOPIC, Callback, Client, RunHub, fragment
 from tests.hub.processes import hub_process
 from tests.waiting import PATIENCE
 
@@ -34,24 +34,6 @@ def peak(pid: int) -> int:
     """Return the peak memory of a process, in bytes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
-
-
-@pytest.mark.usefixtures("own_memory")
-async def test_a_compressed_body_is_not_inflated_without_bound(tmp_path: Path):
-    async with hub_process(tmp_path) as (hub, process):
-        await hub.accepted(fragment(0, 1))
-        before = peak(process.pid)
-        for kind, compress in (("gzip", gzip.compress), ("deflate", zlib.compress)):
-            packed = compress(bytes(200 * MEGABYTE), 9)
-            status, _ = await hub.publish(packed, Content_Encoding=kind)
-            assert status in (400, 413, 415)
-            headers = {"Content-Type": FORM, "Content-Encoding": kind}
-            async with hub.session.post(
-                hub.url + "websub", data=packed, headers=headers
-            ) as response:
-                assert response.status in (400, 413, 415)
-        await hub.accepted(fragment(1, 2))
-        assert peak(process.pid) - before < 100 * MEGABYTE
 
 
 @asynccontextmanager
@@ -165,7 +147,7 @@ FLOODS = {
 
 
 @pytest.mark.usefixtures("own_memory")
-async def test_a_callback_cannot_fill_the_hub_s_memory(tmp_path: Path):
+async def test_neither_a_callback_nor_a_compressed_body_fills_the_memory_of_the_hub(tmp_path: Path):
     async def flood(head: bytes, reader: object, writer: asyncio.StreamWriter) -> None:
         first, then = FLOODS[unquote(head.split(b"?")[0].decode().partition("/")[2])]
         writer.write(first)
@@ -181,7 +163,14 @@ async def test_a_callback_cannot_fill_the_hub_s_memory(tmp_path: Path):
             assert await hub.form(mode="subscribe", topic=TOPIC, callback=url) == (202, "")
             await callback.until(lambda number=number: callback.ended > number)
             assert peak(process.pid) - before < 30 * MEGABYTE, name
+        before = peak(process.pid)
+        for kind, compress in (("gzip", gzip.compress), ("deflate", zlib.compress)):
+            packed = compress(bytes(60 * MEGABYTE))
+            for content in ("application/xml", FORM):
+                headers = {"Content_Encoding": kind, "Content_Type": content}
+                assert (await hub.publish(packed, **headers))[0] in (400, 413, 415)
         await hub.accepted(fragment(1, 2))
+        assert peak(process.pid) - before < 30 * MEGABYTE
 
 
 async def test_the_size_of_a_form_is_limited(hub: Client):
@@ -204,14 +193,3 @@ async def test_the_size_of_a_chunked_form_is_limited_too(hub: Client):
     headers = {"Content-Type": FORM}
     async with hub.session.post(hub.url + "websub", data=parts(), headers=headers) as response:
         assert response.status == 413
-
-
-async def test_huge_numbers_are_accepted_as_numbers(hub: Client, watch: LogWatch):
-    """A lease of 4,000 digits is parsed and stored without delay."""
-    for lease in ("9" * 4000, "9" * 19, "٣", "1e9", "-1", "0x10", " 5", "+5"):
-        status, _ = await hub.form(
-            mode="subscribe", topic=TOPIC, callback="http://127.0.0.1:9/", lease_seconds=lease
-        )
-        assert status in (202, 400)
-    async with asyncio.timeout(PATIENCE):
-        assert (await hub.get("healthz"))[0] == 200

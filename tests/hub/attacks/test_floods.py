@@ -10,7 +10,7 @@ import pytest
 from rsnotify_hub.websub.registry import PENDING_SHARE
 from rsnotify_hub.websub.scheduler import QUICK_INTENTS, QUICK_SECONDS
 from tests.hub.attacks.helpers import Names, confirm, hang, obliging, raw_server
-from tests.hub.helpers import TOPIC, Callback, Client, LogWatch, RunHub, fragment
+from tests.hub.helpers import TOPIC, Callback, Client, LogWatch, RunHub
 from tests.waiting import PATIENCE
 
 #: A hub behind a proxy, which names the clients.
@@ -56,15 +56,7 @@ async def test_one_host_receives_few_connections_at_a_time(hub: Client):
         assert victim.at_once <= 50
 
 
-async def test_repeated_requests_are_verified_one_at_a_time(hub: Client):
-    async with raw_server(hang) as victim:
-        statuses = await flood(hub, [subscribe(victim.url())] * 300)
-        assert set(statuses) <= {202, 429}
-        await victim.until(lambda: victim.connections > 0)
-        assert victim.at_once == 1
-
-
-@pytest.mark.parametrize("spelling", ["localhost", "LocalHost", "localhost."])
+@pytest.mark.parametrize("spelling", ["localhost", "LocalHost."])
 async def test_all_spellings_of_a_host_share_one_limit(
     run_hub: RunHub, spelling: str, callback: Callback
 ):
@@ -88,13 +80,6 @@ async def test_one_client_cannot_exhaust_the_limit_for_all(run_hub: RunHub):
         assert await flood(hub, forms[:1], **{"X-Forwarded-For": "203.0.113.10"}) == [202]
 
 
-async def test_a_client_address_cannot_be_forged_without_a_trusted_proxy(run_hub: RunHub):
-    """A limited client cannot get a new address by sending the header itself."""
-    async with run_hub(**{**PROXY, "trusted_proxies": ["192.0.2.1"]}) as hub:
-        status, _ = await hub.publish(fragment(0, 1), X_Forwarded_For="127.0.0.1")
-        assert status == 401
-
-
 async def test_pings_of_open_topics_are_limited_too(run_hub: RunHub):
     """A small ping may cause a large fetch, so it could amplify an attack."""
     async with (
@@ -107,23 +92,6 @@ async def test_pings_of_open_topics_are_limited_too(run_hub: RunHub):
         most = 50 + 5 * (time.monotonic() - begin)
         assert statuses.count(429) >= 150 - most
         assert source.connections <= most
-
-
-async def test_pings_of_one_topic_fetch_it_once_at_a_time(hub: Client):
-    hangs = asyncio.Event()
-
-    async def answer(
-        head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        await hangs.wait()
-        await obliging(head, reader, writer)
-
-    async with raw_server(answer) as source:
-        flooding = asyncio.create_task(flood(hub, [{"mode": "publish", "url": source.url()}] * 50))
-        await source.until(lambda: source.connections == 1)
-        hangs.set()
-        assert set(await flooding) == {202}
-        assert source.at_once == 1
 
 
 async def test_a_denial_reveals_nothing_of_a_network(run_hub: RunHub, watch: LogWatch):

@@ -11,34 +11,18 @@ from yarl import URL
 
 from rsnotify.format.links import parse_links
 from tests.hub.attacks.helpers import raw_server, sending
-from tests.hub.helpers import TOPIC, Callback, Client, LogWatch, RunHub, fragment, seconds_of
+from tests.hub.helpers import TOPIC, Callback, Client, LogWatch, RunHub, fragment
 from tests.waiting import PATIENCE
 
 TOKEN = "a token of this test"
 GRANTED = "https://source.example/a"
 
-#: Topics that resemble granted ones.
+#: Topics that resemble granted ones; `test_authorization.py` has all kinds of them.
 HIJACKED = [
-    "https://source.example/",
     "https://source.example/ab",
-    "https://source.example/a.xml",
-    "https://source.example/b",
-    "https://source.example/A/b",
     "https://source.example/a/../b",
-    "https://source.example/a/%2e%2e/b",
-    "https://source.example/a/..%2fb",
-    "https://source.example/a/%252e%252e/b",
-    "https://source.example/a/.%2E/b",
-    "https://source.example//a/b",
-    "https://source.example/%61/b",
-    "https://source.example:8443/a/b",
-    "https://source.example.evil.example/a/b",
     "https://source.example@evil.example/a/b",
-    "https://evil.example/?https://source.example/a/b",
     "https://evil.example#https://source.example/a/b",
-    "https://evil.example\\@source.example/a/b",
-    "http://source.example/a/b",
-    "https://xn--source-.example/a/b",
     "https://sourc\u0435.example/a/b",
 ]
 
@@ -65,11 +49,6 @@ async def test_no_topic_outside_the_grant_can_be_published_on(guarded: Client):
         assert frame["type"] == "error", topic
         assert frame["code"] in ("forbidden", "bad-request"), topic
         await socket.close()
-
-
-async def test_every_granted_topic_can_be_published_on(guarded: Client):
-    token = {"Authorization": f"Bearer {TOKEN}"}
-    assert await guarded.publish(fragment(0, 1), topic=GRANTED + "/b", **token) == (202, "")
 
 
 async def test_two_topics_in_one_request_are_not_confused(guarded: Client):
@@ -188,55 +167,6 @@ async def test_the_host_header_is_not_trusted(hub: Client, callback: Callback):
     assert (await hub.publish(fragment(0, 1), Host="localhost:1"))[0] == 202
     headers, _ = await callback.delivery()
     assert parse_links([headers["Link"]]) == [("self", TOPIC), ("hub", hub.url + "websub")]
-
-
-async def test_a_challenge_is_valid_for_one_request(
-    hub: Client, callback: Callback, watch: LogWatch
-):
-    await hub.subscribe(callback, secret="the first secret")
-    await hub.form(mode="subscribe", topic=TOPIC + "?other", callback=callback.url)
-    old = (await callback.intent())["hub.challenge"]
-    callback.echo = old
-    for number, mode in enumerate(("subscribe", "unsubscribe")):
-        status, _ = await hub.form(mode=mode, topic=TOPIC, callback=callback.url)
-        assert status == 202
-        assert (await callback.intent())["hub.challenge"] != old
-        await watch.line(f"did not confirm its {mode}")
-        await hub.accepted(fragment(number, number + 1))
-        headers, _ = await callback.delivery()
-        assert "X-Hub-Signature" in headers
-
-
-async def test_challenges_are_unpredictable(hub: Client, callback: Callback):
-    """Challenges are 256 random bits, so earlier ones reveal nothing of the next."""
-    callback.confirms = False
-    for number in range(50):
-        await hub.form(mode="subscribe", topic=f"{TOPIC}?{number}", callback=callback.url)
-    challenges = [(await callback.intent())["hub.challenge"] for _ in range(50)]
-    assert len({challenge[:8] for challenge in challenges}) == 50
-    assert len({challenge[-8:] for challenge in challenges}) == 50
-    assert all(len(challenge) >= 43 for challenge in challenges)
-
-
-async def test_a_replayed_fragment_is_not_delivered_again(hub: Client, callback: Callback):
-    await hub.subscribe(callback)
-    for second in (1, 2):
-        await hub.accepted(fragment(second - 1, second))
-        assert seconds_of((await callback.delivery())[1]) == [second]
-    for _ in range(3):
-        await hub.accepted(fragment(0, 1), fragment(1, 2))
-    await hub.accepted(fragment(2, 3))
-    assert seconds_of((await callback.delivery())[1]) == [3]
-
-
-async def test_another_spelling_of_a_topic_cannot_replace_a_subscription(
-    hub: Client, callback: Callback
-):
-    """Two spellings are two topics: a subscriber of one receives nothing of the other."""
-    await hub.subscribe(callback, topic="https://source.example/%61")
-    await hub.accepted(fragment(0, 1), topic="https://source.example/a")
-    await hub.accepted(fragment(0, 2), topic="https://source.example/%61")
-    assert seconds_of((await callback.delivery())[1]) == [2]
 
 
 #: Header fields that a browser adds to the request of a page, or a proxy to any request.

@@ -29,6 +29,7 @@ from rsnotify_jetstream.membership import (
 )
 from rsnotify_jetstream.node import ClusterNode, ShardWork
 from rsnotify_jetstream.records import META, ClusterMeta, NodeRecord, encode
+from tests.examples_count import examples
 from tests.hub.jetstream.hubs import node_of
 
 SHARDS = tuple(str(number) for number in range(8))
@@ -207,6 +208,14 @@ class Node:
             self._working.add(action.shard)
 
 
+def calm(*names: str, seed: int = 1) -> tuple[Cluster, list[Node]]:
+    """Return a cluster whose nodes have shared the shards."""
+    cluster = Cluster(seed)
+    nodes = [cluster.start(name) for name in names]
+    cluster.run(60)
+    return cluster, nodes
+
+
 def faults(cluster: Cluster, steps: list[tuple[str, int, float]]) -> Iterator[None]:
     for number, (fault, which, seconds) in enumerate(steps):
         living = [node for node in cluster.nodes.values() if not node.is_dead]
@@ -236,7 +245,7 @@ STEPS = st.lists(
 
 
 @given(st.integers(0, 2**32), STEPS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_no_shard_ever_has_two_owners_and_all_have_one_once_the_faults_end(
     seed: int, steps: list[tuple[str, int, float]]
 ) -> None:
@@ -258,18 +267,14 @@ def test_no_shard_ever_has_two_owners_and_all_have_one_once_the_faults_end(
 
 
 def test_the_shards_of_a_dead_node_have_moved_within_ten_seconds() -> None:
-    cluster = Cluster(1)
-    nodes = [cluster.start(name) for name in ("a", "b", "c")]
-    cluster.run(60)
+    cluster, nodes = calm("a", "b", "c")
     nodes[0].is_dead = True
     cluster.run(10)
     assert set(SHARDS) == {shard for node in nodes[1:] for shard in node.membership.owned()}
 
 
 def test_a_node_that_was_paused_for_longer_than_its_lease_owns_nothing_when_it_continues() -> None:
-    cluster = Cluster(1)
-    node, _ = cluster.start("a"), cluster.start("b")
-    cluster.run(60)
+    _, (node, _) = calm("a", "b")
     mine = node.membership.owned()
     assert all(node.membership.owns(shard, node.clock()) for shard in mine)
     later = node.clock() + PACE.fence_seconds + PACE.renew_seconds
@@ -289,18 +294,14 @@ def test_a_node_is_fenced_from_the_very_end_of_its_time_on() -> None:
 
 
 def test_a_node_that_was_fenced_without_noticing_owns_nothing_after_its_next_renewal() -> None:
-    cluster = Cluster(1)
-    node = cluster.start("a")
-    cluster.run(60)
+    _, (node,) = calm("a")
     later = node.clock() + PACE.death_seconds
     node.membership.renewed(later)
     assert not any(node.membership.owns(shard, later) for shard in SHARDS)
 
 
 def test_a_node_that_continues_decides_nothing_before_it_has_seen_its_new_record() -> None:
-    cluster = Cluster(1)
-    node, _ = cluster.start("a"), cluster.start("b")
-    cluster.run(60)
+    _, (node, _) = calm("a", "b")
     membership, sent_at = node.membership, node.clock()
     later = sent_at + 100  # to this node the other one looks dead
     membership.renewed(later)
@@ -318,9 +319,7 @@ def test_a_node_that_continues_decides_nothing_before_it_has_seen_its_new_record
 
 @pytest.mark.parametrize("seed", range(5))
 def test_after_a_stall_of_the_store_every_node_continues_with_its_shards(seed: int) -> None:
-    cluster = Cluster(seed)
-    nodes = [cluster.start(name) for name in ("a", "b", "c")]
-    cluster.run(60)
+    cluster, nodes = calm("a", "b", "c", seed=seed)
     owners = {shard: view.owner for shard, view in cluster.records.items()}
     cluster.written.clear()
     for number, node in enumerate(nodes):
@@ -336,9 +335,7 @@ def test_after_a_stall_of_the_store_every_node_continues_with_its_shards(seed: i
 
 
 def test_a_node_that_sees_the_store_again_first_waits_for_the_others() -> None:
-    cluster = Cluster(1)
-    node, _ = cluster.start("a"), cluster.start("b")
-    cluster.run(60)
+    _, (node, _) = calm("a", "b")
     membership, later = node.membership, node.clock() + 100
     mine = {shard for shard in SHARDS if membership.owner(shard) == "a"}
 
@@ -354,9 +351,7 @@ def test_a_node_that_sees_the_store_again_first_waits_for_the_others() -> None:
 
 
 def test_a_shard_that_was_taken_meanwhile_is_not_confirmed() -> None:
-    cluster = Cluster(1)
-    node, other = cluster.start("a"), cluster.start("b")
-    cluster.run(60)
+    cluster, (node, other) = calm("a", "b")
     mine = set(node.membership.owned())
     # It sees nothing of the takes before its own record is written again.
     node.disconnect(PACE.death_seconds * 3)
@@ -369,9 +364,7 @@ def test_a_shard_that_was_taken_meanwhile_is_not_confirmed() -> None:
 
 
 def test_a_confirmation_whose_answer_was_lost_is_repeated() -> None:
-    cluster = Cluster(1)
-    node = cluster.start("a")
-    cluster.run(60)
+    _, (node,) = calm("a")
     membership, now = node.membership, node.clock() + PACE.fence_seconds
 
     def confirms() -> list[Confirm]:
@@ -395,9 +388,7 @@ def test_a_confirmation_whose_answer_was_lost_is_repeated() -> None:
 
 
 def test_a_node_that_was_fenced_by_a_write_takes_the_shard_again_if_it_is_its_own() -> None:
-    cluster = Cluster(1)
-    node = cluster.start("a")
-    cluster.run(60)
+    _, (node,) = calm("a")
     epoch = node.membership._holds["3"].epoch
     node.membership.lost("3", epoch - 1)
     assert node.membership.owns("3", node.clock())
@@ -409,9 +400,7 @@ def test_a_node_that_was_fenced_by_a_write_takes_the_shard_again_if_it_is_its_ow
 
 
 def test_only_a_node_that_has_been_dead_for_long_may_be_forgotten() -> None:
-    cluster = Cluster(1)
-    node, other = cluster.start("a"), cluster.start("b")
-    cluster.run(60)
+    cluster, (node, other) = calm("a", "b")
     other.is_dead = True
     cluster.run(PACE.death_seconds * 2)
     assert node.membership.living(node.clock()) == ["a"]
@@ -421,18 +410,14 @@ def test_only_a_node_that_has_been_dead_for_long_may_be_forgotten() -> None:
 
 
 def test_a_node_gives_up_a_shard_whose_record_has_a_later_epoch() -> None:
-    cluster = Cluster(1)
-    node = cluster.start("a")
-    cluster.run(60)
+    _, (node,) = calm("a")
     node.membership.shard_seen("3", ShardView("b", epoch=99, revision=9999))
     assert not node.membership.owns("3", node.clock())
     assert Revoke(("3",)) in node.membership.decide(node.clock())
 
 
 def test_what_was_released_is_not_released_again_before_its_record_is_seen() -> None:
-    cluster = Cluster(1)
-    node, _ = cluster.start("a"), cluster.start("b")
-    cluster.run(60)
+    _, (node, _) = calm("a", "b")
     membership, now = node.membership, node.clock()
     membership.node_seen("a", is_draining=True, now=now)
     releases = [each for each in membership.decide(now) if isinstance(each, Release)]
@@ -443,9 +428,7 @@ def test_what_was_released_is_not_released_again_before_its_record_is_seen() -> 
 
 
 def test_a_shard_that_another_node_takes_before_the_release_is_answered_is_not_lost() -> None:
-    cluster = Cluster(1)
-    node, _ = cluster.start("a"), cluster.start("b")
-    cluster.run(60)
+    _, (node, _) = calm("a", "b")
     membership, now = node.membership, node.clock()
     membership.node_seen("a", is_draining=True, now=now)
     release = next(each for each in membership.decide(now) if isinstance(each, Release))
@@ -457,9 +440,7 @@ def test_a_shard_that_another_node_takes_before_the_release_is_answered_is_not_l
 
 
 def test_a_node_that_has_seen_nothing_for_long_does_not_take_what_others_own() -> None:
-    cluster = Cluster(1)
-    node, other = cluster.start("a"), cluster.start("b")
-    cluster.run(60)
+    _, (node, other) = calm("a", "b")
     mine, its = set(node.membership.owned()), set(other.membership.owned())
     later = node.clock() + 100
     node.membership.renewed(later)
@@ -471,9 +452,7 @@ def test_a_node_that_has_seen_nothing_for_long_does_not_take_what_others_own() -
 
 
 def test_a_node_that_was_dead_before_another_joins_gets_no_shards_from_that() -> None:
-    cluster = Cluster(1)
-    nodes = [cluster.start(name) for name in ("a", "b")]
-    cluster.run(60)
+    cluster, nodes = calm("a", "b")
     nodes[0].is_dead = True
     cluster.run(20)
     new = cluster.start("c")
@@ -525,9 +504,7 @@ def test_few_nodes_with_many_shards_replace_a_dead_one_within_ten_seconds() -> N
 
 
 def test_a_node_that_drains_releases_all_and_the_others_take_it() -> None:
-    cluster = Cluster(1)
-    node, other = cluster.start("a"), cluster.start("b")
-    cluster.run(60)
+    cluster, (node, other) = calm("a", "b")
     node.is_draining = True
     cluster.run(30)
     assert node.membership.is_idle()
@@ -546,6 +523,7 @@ def test_only_the_shards_of_the_node_that_joins_or_leaves_move(nodes: int) -> No
 
 
 @given(st.lists(st.sets(st.sampled_from("abcdefg")), max_size=8))
+@settings(max_examples=examples(40))
 def test_each_node_knows_the_shards_that_belong_to_it_whichever_nodes_come_and_go(
     steps: list[set[str]],
 ) -> None:

@@ -10,22 +10,8 @@ from typing import Any
 
 import nkeys
 
-_UNLIMITED = dict.fromkeys(
-    (
-        "subs",
-        "data",
-        "payload",
-        "imports",
-        "exports",
-        "conn",
-        "leaf",
-        "mem_storage",
-        "disk_storage",
-        "streams",
-        "consumer",
-    ),
-    -1,
-)
+_LIMITS = "subs data payload imports exports conn leaf mem_storage disk_storage streams consumer"
+_UNLIMITED = dict.fromkeys(_LIMITS.split(), -1)
 
 
 def new_pair(kind: int = nkeys.PREFIX_BYTE_USER) -> nkeys.KeyPair:
@@ -69,15 +55,8 @@ class Operator:
     def credentials(self, *, expires: int | None = None) -> str:
         """Return the text of the credentials file of a new user."""
         user = new_pair()
-        claims = {
-            "pub": {},
-            "sub": {},
-            "subs": -1,
-            "data": -1,
-            "payload": -1,
-            "type": "user",
-            "version": 2,
-        }
+        unlimited = {"pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1}
+        claims = unlimited | {"type": "user", "version": 2}
         token = _token(self._account, user, claims, expires)
         return (
             f"-----BEGIN NATS USER JWT-----\n{token}\n------END NATS USER JWT------\n\n"

@@ -9,10 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify_hub.admin import tables
-from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.metrics import Metrics
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.nodes import CopyInfo, NodeCall, NodeInfo, NodeList, StreamInfo
 from rsnotify_jetstream import node_messages
 from rsnotify_jetstream.server_check import copies_of
@@ -20,6 +18,7 @@ from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import Clock
 from tests.hub.jetstream.callbacks import callback_ports
 from tests.hub.jetstream.hubs import SHARDS, SHORT_LEASES, owner_of, running_hubs, settled
+from tests.hub.readings import hub_readings
 from tests.waiting import PATIENCE, until
 
 HELLO: NodeCall[str, str] = NodeCall("tests.hello", str, str)
@@ -245,21 +244,7 @@ def test_nodes_are_printed_with_the_servers_and_what_is_wrong():
     ],
 )
 def test_the_metrics_of_a_cluster(nodes: NodeList, expected: dict[str, str]):
-    readings = HubReadings(
-        version="1",
-        statistics=Statistics(),
-        logs=(),
-        subscriptions={},
-        lags=lambda: (),
-        connections=0,
-        websockets=0,
-        event_streams=0,
-        live_queue=0,
-        delivery_queue=0,
-        commit_queue=0,
-        nodes=nodes,
-        moved_shards={"lost": 4},
-    )
+    readings = hub_readings(nodes=nodes, moved_shards={"lost": 4})
     body = Metrics(lambda: readings).answer().text or ""
     found = dict(line.rsplit(" ", 1) for line in body.splitlines() if line[0] != "#")
     assert {name: found["rsnotify_hub_" + name] for name in expected} == expected

@@ -9,8 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
+from rsnotify.errors import FetchError
+from rsnotify_hub.admin.client import AdminClient
 from rsnotify_jetstream import jetstream_log, jetstream_store, node_messages
 from tests.browser import Browser
 from tests.hub.event_streams import events
@@ -52,6 +55,11 @@ async def two(servers: NatsCluster, run_hub: RunHub) -> AsyncIterator[tuple[Clie
 def is_shared(found: dict[str, Any]) -> bool:
     rows = [row for row in found["rows"] if row["alive"] and row["shards"]]
     return found["free"] == 0 and len(rows) == 2
+
+
+def own(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of the node that has answered."""
+    return next(row for row in found["rows"] if row["this"])
 
 
 async def nodes(hub: Client, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
@@ -122,12 +130,12 @@ async def test_each_node_describes_the_whole_cluster(
             assert any("one copy of the log" in warning for warning in stream["warnings"])
 
             measured = await metrics(hub)
-            (own,) = [row for row in found["rows"] if row["this"]]
-            assert measured["shards_owned"] == own["shards"]
+            shards = own(found)["shards"]
+            assert measured["shards_owned"] == shards
             assert measured["nodes_alive"] == 2
             assert measured["shards_free"] == measured["stream_behind"] == 0
             assert measured["nats_connected"] == 1
-            assert measured['shards_moved_total{how="taken"}'] >= own["shards"]
+            assert measured['shards_moved_total{how="taken"}'] >= shards
         socket = await one.websocket()
         await socket.send_json({"type": "subscribe", "topic": TOPIC, "since": None})
         audience = (await socket.receive_json(timeout=PATIENCE))["audience"]
@@ -222,7 +230,9 @@ async def test_a_hub_on_one_machine_shows_no_cluster(hub: Client, browser: Brows
 
 
 @pytest.mark.usefixtures("patient")
-async def test_an_event_stream_resumes_at_another_node(two: tuple[Client, Client]):
+async def test_a_node_that_is_drained_gives_its_work_and_its_streams_to_another(
+    two: tuple[Client, Client],
+):
     one, other = two
     async with events(one) as stream:
         await stream.expect("subscribed")
@@ -233,6 +243,13 @@ async def test_an_event_stream_resumes_at_another_node(two: tuple[Client, Client
         await one.admin("POST", "drain")
         assert await stream.next() is None
         assert (await one.get(f"events?topic={TOPIC}"))[0] == 503
+        with pytest.raises(aiohttp.WSServerHandshakeError):
+            await one.websocket()
+        assert (await one.get("readyz"))[0] == 503
+        await nodes(other, lambda found: own(found)["shards"] == SHARDS)
+        assert (await other.get("readyz"))[0] == 200
+        with pytest.raises(FetchError, match="no other node could do its work"):
+            await AdminClient(other.url, None).call("drain")
     await one.accepted(fragment(1, 2))
     async with events(other, headers={"Last-Event-ID": last.id or ""}) as again:
         await again.expect("subscribed")

@@ -36,7 +36,7 @@ async def test_three_nodes_append_to_the_same_topics_at_once(
     three_copies: NatsSettings, clock: Clock
 ):
     async with loaded(three_copies, clock, count=3, topics=4) as load:
-        await load.reached(300)
+        await load.reached(100)
     assert load.retries == 0
 
 
@@ -44,16 +44,16 @@ async def test_three_nodes_append_to_the_same_topics_at_once(
 async def test_what_is_acknowledged_survives_a_server_that_is_killed(
     cluster: NatsCluster, three_copies: NatsSettings, clock: Clock, which: str
 ):
-    async with loaded(three_copies, clock, count=2, topics=4) as load:
-        await load.reached(100)
+    async with loaded(three_copies, clock, count=2, topics=2) as load:
+        await load.reached(50)
         leading = await leader(cluster, load.nodes[0])
         following = next(one for one in cluster.servers.values() if one is not leading)
         killed = leading if which == "leader" else following
         killed.stop()
-        await load.reached(100)
+        await load.reached(50)
         killed.start()
         await asyncio.to_thread(cluster.wait)
-        await load.reached(100)
+        await load.reached(50)
 
 
 @pytest.mark.parametrize("which", ["leader", "follower"])

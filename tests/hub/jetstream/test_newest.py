@@ -58,10 +58,10 @@ def test_pages_join_to_all_topics_the_newest_first(
     assert pages(index, limit) == expected
 
 
-@pytest.mark.parametrize("same", [1, 1000])
-def test_a_page_of_ten_thousand_topics_takes_no_more_steps_than_of_a_hundred(same: int):
+@pytest.mark.parametrize("same", [1, 200])
+def test_a_page_of_two_thousand_topics_takes_no_more_steps_than_of_a_hundred(same: int):
     taken = []
-    for count in (100, 10_000):
+    for count in (100, 2_000):
         index = LogIndex(FOREVER)
         for number in range(count):
             index.apply(changes(number + 1, f"topic {number:05}", number // same))

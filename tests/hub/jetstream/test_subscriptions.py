@@ -180,22 +180,6 @@ async def test_a_broker_receives_the_log_that_replaces_a_deleted_one(
             await store.close()
 
 
-async def test_subscriptions_and_cursors_survive_when_all_hubs_stop(
-    hubs: Hubs, callbacks: CallbackPorts
-):
-    one = await hubs.start("one")
-    await settled([one])
-    await subscribe(callbacks, one)
-    await one.publish(1)
-    await callbacks.all_have(1)
-    await hubs.stop(one)
-    two = await hubs.start("two")
-    await settled([two])
-    await two.publish(2)
-    await callbacks.all_have(2)
-    assert all(seconds == [1, 2] for seconds in callbacks.received.values())
-
-
 async def test_a_hub_that_is_cut_off_stops_and_the_others_go_on(
     nats_server: NatsCluster, settings: NatsSettings, mortal_hubs: Hubs, callbacks: CallbackPorts
 ):

@@ -80,14 +80,6 @@ async def test_a_node_that_does_not_own_the_bridge_for_a_moment_leaves_nothing_o
         assert span((await part.next()).payload) == (1, 2, [2])
 
 
-async def test_who_asks_as_well_changes_nothing_for_the_others(hub: Client, listen: Listen):
-    async with listen(MAPS_NAME) as listener, listen(MAPS_NAME) as other:
-        await begin_part(hub, listener)
-        await request_part(other)
-        await hub.accepted(named(1, maps_a=2))
-        assert span((await listener.next()).payload) == (1, 2, [2])
-
-
 async def test_who_asks_as_well_keeps_nobody_from_hearing_that_nothing_was_left(
     part: BrokerListener, hub: Client, watch: LogWatch
 ):

@@ -20,6 +20,7 @@ from rsnotify.runtime.http_client import (
     HttpReply,
     NoReply,
     ResponseReader,
+    StaleConnection,
 )
 
 CHUNKED = b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -189,3 +190,15 @@ async def test_answers_that_arrive_in_turns_are_read_apart():
     ]
     assert len(pool) == 2
     pool.close()
+
+
+async def test_a_connection_that_has_ended_sends_nothing_and_a_closed_pool_keeps_none():
+    pool = ConnectionPool()
+    connection = HttpConnection(HttpOrigin(False, "a.example", 80), pool)
+    assert not connection.send(b"", list[object]().append)
+    with pytest.raises(StaleConnection):
+        await connection.request(b"")
+    pool.close()
+    connection.connection_made(Sink())
+    pool.keep(connection)
+    assert len(pool) == 0

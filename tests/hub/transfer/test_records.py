@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -28,6 +28,7 @@ from rsnotify_hub.transfer.files import (
     exported_subscription,
     subscription_of,
 )
+from tests.examples_count import examples
 from tests.hub.helpers import TOPIC, at, fragment
 from tests.hub.storing import made
 
@@ -89,6 +90,7 @@ def refused(*lines: bytes) -> str:
 
 
 @given(exports())
+@settings(max_examples=examples(30))
 def test_what_is_written_is_read_again(records: list[Exported]) -> None:
     lines = written(*records)
     assert list(decode(lines)) == records
