@@ -459,6 +459,8 @@ def test_notices_are_kept_in_order_up_to_a_bound(
         for number, each in enumerate(documents, 1)
     ]
     assert (journal.first_notice(), journal.last_notice(), journal.notices(0)) == (begin, begin, [])
+    assert [journal.last_notice_at(instant) for instant in (0, begin + 10**15)] == [begin, begin]
+    before = journal.state()
     with journal.transaction():
         journal.add_notices(documents[:2])
         journal.add_notice_hub("http://hub.example/")
@@ -472,6 +474,16 @@ def test_notices_are_kept_in_order_up_to_a_bound(
         journal.move_notice_cursor("http://hub.example/", begin + 4)
     assert journal.notice_cursor("http://hub.example/") == begin + 4
     assert (journal.notices(0), journal.first_notice()) == (dated[2:], begin + 2)
+    assert journal.state() == before, "a notice is no change"
+    record(journal, "a")
+    assert journal.notices(0) == dated[2:], "and a change makes no notice"
+
+
+def test_notices_are_later_than_a_promised_heartbeat(journal: Journal):
+    with journal.transaction():
+        promised = journal.promise().reached
+        journal.add_notices([Resource(BASE + "a", change=ChangeType.UPDATED)])
+    assert journal.last_notice() > promised
 
 
 def test_each_version_of_a_document_has_one_notice(journal: Journal):
@@ -581,6 +593,9 @@ def test_a_journal_of_the_version_before_is_brought_along(tmp_path: Path):
         assert journal.finished("changelist", archived=True) == [volume]
     with Journal(path, BASE) as again:
         assert again.state() == state
+        with again.transaction():
+            again.add_notices([Resource(BASE + "a", change=ChangeType.UPDATED)])
+        assert len(again.notices(0)) == 1
 
 
 def test_a_set_is_read_and_goes_on_as_the_version_before_wrote_it(tmp_path: Path):

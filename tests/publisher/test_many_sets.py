@@ -26,7 +26,7 @@ from rsnotify_publisher.folder.server import PublishedFolder, server
 from rsnotify_publisher.folder.watcher import SystemWatch
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.web.application import SharedThreads
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, put, quick_publisher, serving
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, put, quick_publisher, serving
 from tests.publisher.published import recorded
 
 HOST = "https://x.example/"
@@ -85,21 +85,6 @@ async def test_what_sets_share_begins_again_when_they_do(make: Make):
                 await publisher.acreated(f"{HOST}{n}/{name}")
                 assert await publisher.await_published(PATIENCE)
     assert [len(recorded(publisher)) for publisher in source.sets] == [2, 2]
-
-
-async def test_each_set_has_its_own_chain_of_notices(make: Callable[..., SourceDescription]):
-    hub = FakeHub()
-    await hub.start()
-    try:
-        async with make(3, hubs=[hub.url]) as source:
-            uris = [f"{HOST}{n}/a" for n in range(3)]
-            for uri, publisher in zip(uris, source.sets, strict=True):
-                await publisher.acreated(uri)
-            await hub.has(*uris)
-        up = {each.link("up"): each.resources[0].uri for each in hub.fragments if each.resources}
-        assert up == {f"{HOST}{n}/capabilitylist.xml": uri for n, uri in enumerate(uris)}
-    finally:
-        await hub.stop()
 
 
 def test_a_set_that_cannot_be_listed_keeps_no_other_from_it(tmp_path: Path):
@@ -170,19 +155,6 @@ def test_all_that_is_submitted_is_committed_in_order(tmp_path: Path, pool: Threa
         changes = journal.changes(0)
     assert [each.uri.removeprefix(BASE) for each in changes] == names
     assert all(a.datetime < b.datetime for a, b in pairwise(changes))  # type: ignore[operator]
-
-
-def test_a_failing_set_harms_no_other(tmp_path: Path, pool: ThreadPoolExecutor):
-    recorder = in_turns(tmp_path, pool)
-    go = threading.Event()
-    recorder.submit(lambda _: go.wait(PATIENCE) and None)
-    good = recorder.submit(lambda journal: journal.record([change("good")]))
-    bad = recorder.submit(lambda _: 1 / 0)
-    go.set()
-    with pytest.raises(ZeroDivisionError):
-        bad.result(PATIENCE)
-    assert [each.uri for each in good.result(PATIENCE)] == [BASE + "good"]
-    recorder.close()
 
 
 def test_a_journal_that_cannot_be_opened_is_reported_at_once(

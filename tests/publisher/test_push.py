@@ -160,14 +160,6 @@ async def test_a_hub_that_was_down_misses_nothing(tmp_path: Path, hub: FakeHub, 
     chain_of(hub.fragments)
 
 
-async def test_a_source_starts_while_its_hub_is_down(tmp_path: Path, hub: FakeHub):
-    await hub.stop()
-    async with quick_publisher(tmp_path, hub.url) as publisher:
-        await publisher.aupdated(BASE + "a")
-        await hub.start()
-        await hub.has(BASE + "a")
-
-
 async def test_what_one_run_could_not_send_the_next_one_does(
     tmp_path: Path, hub: FakeHub, url: str
 ):
@@ -311,18 +303,6 @@ async def test_content_travels_inline_and_stays_out_of_the_lists(tmp_path: Path,
     for name in ("a", "file"):
         assert links[BASE + name][0].href == "data:application/octet-stream;base64,c21hbGw="
     assert links[BASE + "b"] == links[BASE + "gone"] == ()
-
-
-async def test_a_content_callback_that_fails_costs_only_the_content(
-    tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
-):
-    def fail(uri: str) -> bytes:
-        raise ZeroDivisionError(uri)
-
-    async with quick_publisher(tmp_path, hub.url, content=fail) as publisher:
-        await publisher.aupdated(BASE + "a", hash="md5:00")
-        await hub.has(BASE + "a")
-    assert "not sent inline" in caplog.text
 
 
 OTHER = """

@@ -379,12 +379,6 @@ def test_a_base_url_gets_the_slash_it_lacks(tmp_path: Path):
     assert Publisher(tmp_path, "http://x.example/d").source.base_url == "http://x.example/d/"
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigurationError, match="file is no folder"):
-        Publisher(tmp_path / "file", BASE).start()
-
-
 # What a Publisher is given is checked at once, with one sentence.
 
 
