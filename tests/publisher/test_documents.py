@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta, tzinfo
@@ -25,6 +24,7 @@ from rsnotify_publisher import Publisher, Record
 from rsnotify_publisher.documents.change_list_files import OpenChangeList
 from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.source_documents import SourceDocuments
+from tests.fork_server import forked
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, Clock, eventually, quick_publisher
 from tests.publisher.published import QUIET, Published, numbered, publish, read, recorded, uris
 
@@ -410,7 +410,7 @@ def missing(documents: Path) -> set[str]:
 
 def test_a_program_that_ends_at_once_has_written_every_document_it_offers(tmp_path: Path):
     ended = subprocess.run(
-        [sys.executable, "-c", SCRIPT, tmp_path], capture_output=True, text=True, timeout=PATIENCE
+        [*forked(SCRIPT), tmp_path], capture_output=True, text=True, timeout=PATIENCE
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
     documents = tmp_path / "documents"

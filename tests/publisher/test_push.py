@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import logging
 import subprocess
-import sys
 import threading
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from rsnotify_publisher.journal import Recorder
 from rsnotify_publisher.push.hub_feed import ChangeStream, HubFeed, OutgoingFragment
 from rsnotify_publisher.push.hub_push import ChannelPush, HubPush, NodeRotation
 from rsnotify_publisher.push.websocket import HubConnections
+from tests.fork_server import forked
 from tests.publisher.helpers import BASE, PATIENCE, FakeHub, chain_of, quick_publisher, serving
 from tests.publisher.published import recorded
 
@@ -324,7 +324,7 @@ with publisher:
 class Other:
     def __init__(self, folder: Path, hub: FakeHub) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", OTHER, str(folder), hub.url],
+            [*forked(OTHER), str(folder), hub.url],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

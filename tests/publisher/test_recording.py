@@ -6,7 +6,6 @@ import asyncio
 import signal
 import sqlite3
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import ChangeType, Link, Resource
 from rsnotify_publisher import Publisher, Record, SourceDescription
 from rsnotify_publisher.journal import Journal, Recorder
+from tests.fork_server import forked
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, quick_publisher
 from tests.publisher.published import recorded
 
@@ -94,7 +94,7 @@ async def test_asyncio_records_at_once(tmp_path: Path):
 
 
 def test_several_processes_record_at_once(tmp_path: Path):
-    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    command = [*forked(WRITER), str(tmp_path)]
     writers = [
         subprocess.Popen([*command, name, "60"], stdout=subprocess.DEVNULL)
         for name in ("x", "y", "z")
@@ -108,7 +108,7 @@ def test_several_processes_record_at_once(tmp_path: Path):
 
 
 def test_what_was_acknowledged_is_there_after_kill_9(tmp_path: Path):
-    command = [sys.executable, "-c", WRITER, str(tmp_path), "x", "1000000"]
+    command = [*forked(WRITER), str(tmp_path), "x", "1000000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         reported = [writer.stdout.readline().strip() for _ in range(100)]
@@ -348,9 +348,7 @@ if child == 0:
 os.waitpid(child, 0)
 publisher.close()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, timeout=PATIENCE
-    )
+    done = subprocess.run([*forked(script), str(tmp_path)], capture_output=True, timeout=PATIENCE)
     assert b"after the fork" in done.stdout
 
 

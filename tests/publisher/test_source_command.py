@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -24,6 +23,7 @@ from rsnotify.format.reader import read_document
 from rsnotify_publisher.commands.source_run import SourceReport, hub_line
 from rsnotify_publisher.journal import system_clock
 from rsnotify_publisher.source_status import HubStatus, SourceStatus, StatusReader
+from tests.fork_server import forked
 from tests.ports import free_port
 from tests.publisher.helpers import (
     BASE,
@@ -378,7 +378,7 @@ main()
 
 
 def test_the_second_signal_ends_what_does_not_end_by_itself(folder: Path):
-    command = [sys.executable, "-c", STUCK, "source", str(folder), *PORT]
+    command = [*forked(STUCK), "source", str(folder), *PORT]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
