@@ -167,15 +167,6 @@ def _digits_of(journal: Journal) -> tuple[str]:
     return (summed_up(journal).split()[2],)
 
 
-def test_a_set_that_the_source_returns_has_no_digest(path: Path):
-    with Journal(path, BASE) as journal:
-        record(journal, put("a"))
-        with journal.transaction():
-            journal.track(False)
-        record(journal, put("b"))
-        assert digest_of(journal) is None
-
-
 async def test_a_source_that_is_never_quiet_sends_the_digest_with_changes(
     tmp_path: Path, hub: FakeHub
 ):

@@ -46,14 +46,13 @@ def test_a_new_source_has_every_document_though_all_are_empty(tmp_path: Path):
     assert read(publisher, "changelist.xml").until is None
 
 
-def test_the_description_leads_to_the_capability_list_alone(tmp_path: Path):
-    description = read(publish(tmp_path), ".well-known/resourcesync")
-    assert description.capability == "description"
-    assert [entry.uri for entry in description.resources] == [BASE + "capabilitylist.xml"]
-
-
 def test_the_capability_list_offers_documents_channel_and_hubs(tmp_path: Path):
     publisher = publish(tmp_path, hubs=("http://hub.invalid/",))
+    description = read(publisher, ".well-known/resourcesync")
+    assert (description.capability, uris(description)) == (
+        "description",
+        [BASE + "capabilitylist.xml"],
+    )
     document = read(publisher, "capabilitylist.xml")
     assert document.link("up") == BASE + ".well-known/resourcesync"
     offered = {entry.capability: entry for entry in document.resources}

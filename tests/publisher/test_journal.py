@@ -499,6 +499,7 @@ def test_a_set_that_the_source_returns_is_not_kept(journal: Journal):
         journal.track(False)
     record(journal, "b")
     assert journal.count() == 0
+    assert journal.state().digest is None
     assert [change.uri for change in journal.changes(0)] == [BASE + "a", BASE + "b"]
 
 

@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from threading import Event
@@ -231,28 +232,33 @@ class RecordingListener:
                 await self.news.wait()
 
 
+@asynccontextmanager
+async def watching(*folders: Path) -> AsyncIterator[dict[Path, RecordingListener]]:
+    notified = {folder: RecordingListener() for folder in folders}
+    listening = asyncio.create_task(SystemWatch(notified).run())
+    await asyncio.sleep(0)
+    try:
+        yield notified
+    finally:
+        listening.cancel()
+
+
 async def test_one_watch_notifies_each_listener_of_its_own_folder(tmp_path: Path):
     folders = [tmp_path / "a", tmp_path / "b", tmp_path / "a" / ".within"]
     for folder in folders:
         folder.mkdir()
-    notified = {folder: RecordingListener() for folder in folders}
-    listening = asyncio.create_task(SystemWatch(notified).run())
-    await asyncio.sleep(0)
-    for folder, name in zip(folders, ("in-a", "in-b", "within"), strict=True):
-        (folder / name).write_text("1")
-        await notified[folder].of(name)
-    await notified[folders[0]].of("within")  # it decides itself what of it is published
-    assert "in-a" not in notified[folders[1]].names | notified[folders[2]].names
-    listening.cancel()
+    async with watching(*folders) as notified:
+        for folder, name in zip(folders, ("in-a", "in-b", "within"), strict=True):
+            (folder / name).write_text("1")
+            await notified[folder].of(name)
+        await notified[folders[0]].of("within")  # it decides itself what of it is published
+        assert "in-a" not in notified[folders[1]].names | notified[folders[2]].names
 
 
 async def test_an_inaccessible_folder_does_not_stop_watching_the_others(tmp_path: Path):
-    notified = {tmp_path: RecordingListener(), tmp_path / ("x" * 300): RecordingListener()}
-    listening = asyncio.create_task(SystemWatch(notified).run())
-    await asyncio.sleep(0)
-    (tmp_path / "one").write_text("1")
-    await notified[tmp_path].of("one")
-    listening.cancel()
+    async with watching(tmp_path, tmp_path / ("x" * 300)) as notified:
+        (tmp_path / "one").write_text("1")
+        await notified[tmp_path].of("one")
 
 
 async def test_folders_beyond_the_limit_of_the_system_are_reported_once(
@@ -264,12 +270,9 @@ async def test_folders_beyond_the_limit_of_the_system_are_reported_once(
         return awatch(*folders, ignore_permission_denied=True, **options)
 
     monkeypatch.setattr("rsnotify_publisher.folder.watcher.awatch", limited)
-    notified = {tmp_path: RecordingListener()}
-    listening = asyncio.create_task(SystemWatch(notified).run())
-    await asyncio.sleep(0)
-    (tmp_path / "one").write_text("1")
-    await notified[tmp_path].of("one")
-    listening.cancel()
+    async with watching(tmp_path) as notified:
+        (tmp_path / "one").write_text("1")
+        await notified[tmp_path].of("one")
     (message,) = [record.message for record in caplog.records if record.name == "rsnotify.source"]
     assert message.startswith(f"{tmp_path} has more folders than the system can watch")
     assert "raise fs.inotify.max_user_watches" in message
@@ -289,16 +292,13 @@ async def test_a_new_folder_beyond_the_limit_of_the_system_is_reported_once(
 
     monkeypatch.setattr("rsnotify_publisher.folder.watcher.awatch", limited)
     monkeypatch.setattr("rsnotify_publisher.folder.watcher._CHECK_FOLDERS_EVERY", 50)
-    notified = {tmp_path: RecordingListener()}
-    listening = asyncio.create_task(SystemWatch(notified).run())
-    await asyncio.sleep(0)
-    (tmp_path / "new").mkdir()
-    assert await asyncio.wait_for(tried.get(), 30) == tmp_path / "new"
-    (tmp_path / "later").mkdir()
-    await notified[tmp_path].of("later")
-    (tmp_path / "last").write_text("1")
-    await notified[tmp_path].of("last")
-    listening.cancel()
+    async with watching(tmp_path) as notified:
+        (tmp_path / "new").mkdir()
+        assert await asyncio.wait_for(tried.get(), 30) == tmp_path / "new"
+        (tmp_path / "later").mkdir()
+        await notified[tmp_path].of("later")
+        (tmp_path / "last").write_text("1")
+        await notified[tmp_path].of("last")
     assert tried.empty()
     assert caplog.text.count("more folders than the system can watch") == 1
 
@@ -315,10 +315,8 @@ async def test_after_an_interruption_of_the_watch_everything_is_compared(
         await asyncio.Event().wait()
 
     monkeypatch.setattr("rsnotify_publisher.folder.watcher.awatch", interrupted)
-    notified = {tmp_path: RecordingListener()}
-    listening = asyncio.create_task(SystemWatch(notified).run())
-    await notified[tmp_path].of("missed")
-    listening.cancel()
+    async with watching(tmp_path) as notified:
+        await notified[tmp_path].of("missed")
     assert f"watching {tmp_path} was interrupted; all is compared instead" in caplog.text
 
 
@@ -328,16 +326,12 @@ async def test_a_folder_that_comes_back_is_watched_though_others_are_never_quiet
     monkeypatch.setattr("rsnotify_publisher.folder.watcher._CHECK_FOLDERS_EVERY", 50)
     busy, away = tmp_path / "busy", tmp_path / "away"
     busy.mkdir()
-    notified = {busy: RecordingListener(), away: RecordingListener()}
-    listening = asyncio.create_task(SystemWatch(notified).run())
-    await asyncio.sleep(0)
-    away.mkdir()
-    async with asyncio.timeout(PATIENCE):
+    async with watching(busy, away) as notified, asyncio.timeout(PATIENCE):
+        away.mkdir()
         while "one" not in notified[away].names:
             for folder in (busy, away):
                 (folder / "one").write_text("1")
             await asyncio.sleep(0.001)
-    listening.cancel()
 
 
 def test_an_inaccessible_folder_does_not_end_a_comparison(tmp_path: Path):

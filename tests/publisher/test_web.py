@@ -20,7 +20,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.format.links import parse_links
-from rsnotify.format.model import ChangeType, Resource
+from rsnotify.format.model import ChangeType, Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import (
     Publisher,
@@ -139,26 +139,6 @@ async def test_the_channel_names_itself_and_its_hubs(site: str, client: aiohttp.
             ]
 
 
-async def test_closed_lists_are_served_and_join_the_fresh_open_one(
-    tmp_path: Path, client: aiohttp.ClientSession
-):
-    with quick_publisher(tmp_path, rotate="4 changes") as publisher:
-        for number in range(20):
-            publisher.updated(BASE + str(number))
-    async with serving_documents(publisher) as url:
-        async with client.get(f"{url}/changelist-archive.xml") as answer:
-            archive = read_document(await answer.read())
-        closed = []
-        for entry in archive.resources:
-            async with client.get(entry.uri.replace(BASE, url + "/")) as answer:
-                closed.append(read_document(await answer.read()))
-        async with client.get(f"{url}/changelist.xml") as answer:
-            opened = read_document(await answer.read())
-    assert opened.from_ == archive.resources[-1].until == closed[-1].until
-    names = [entry.uri for document in [*closed, opened] for entry in document.resources]
-    assert names == [BASE + str(number) for number in range(20)]
-
-
 async def test_a_document_that_is_not_written_yet_gets_a_503(
     tmp_path: Path, client: aiohttp.ClientSession
 ):
@@ -223,23 +203,27 @@ async def test_the_routes_include_the_well_known_uri_of_the_host(
 async def test_closed_documents_are_cached_and_live_ones_revalidated(
     tmp_path: Path, client: aiohttp.ClientSession
 ):
-    publisher = quick_publisher(tmp_path, rotate="4 changes", max_entries=5)
+    publisher = quick_publisher(tmp_path, rotate="4 changes", max_entries=9)
     publisher.load(Resource(f"{BASE}base{number}") for number in range(20))
     with publisher:
         for number in range(20):
             publisher.updated(BASE + str(number))
     async with serving_documents(publisher) as url:
+
+        async def get(uri: str, caching: str) -> Document:
+            async with client.get(uri.replace(BASE, url + "/")) as answer:
+                assert caching in answer.headers["Cache-Control"]
+                return read_document(await answer.read())
+
         assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
-        caching = {}
-        for name in NAMES:
-            async with client.get(f"{url}/{name}") as answer:
-                caching[name] = answer.headers["Cache-Control"]
-        assert set(caching.values()) == {"no-cache"}
-        for name in ("changelist-archive.xml", "resourcelist.xml"):
-            async with client.get(f"{url}/{name}") as answer:
-                parts = read_document(await answer.read()).resources
-            async with client.get(parts[0].uri.replace(BASE, url + "/")) as answer:
-                assert "immutable" in answer.headers["Cache-Control"]
+        live = {name: await get(BASE + name, "no-cache") for name in NAMES}
+        archive, opened = live["changelist-archive.xml"], live["changelist.xml"]
+        closed = [await get(entry.uri, "immutable") for entry in archive.resources]
+        for entry in live["resourcelist.xml"].resources:
+            await get(entry.uri, "immutable")
+    assert opened.from_ == archive.resources[-1].until == closed[-1].until
+    names = [entry.uri for document in [*closed, opened] for entry in document.resources]
+    assert names == [BASE + str(number) for number in range(20)]
 
 
 async def test_a_package_is_resumed_where_it_broke_off(
