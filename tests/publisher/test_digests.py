@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from random import Random
 
@@ -20,7 +18,7 @@ from rsnotify_publisher import Options, Publisher, Record
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.push.hub_feed import NoticeStream
 from tests.publisher.helpers import BASE, PATIENCE, FakeHub, quick_publisher
-from tests.publisher.test_journal import VERSION_1
+from tests.publisher.test_journal import VERSION_1, change_by_sql
 
 HASH = "sha-256:" + "ab" * 32
 NAMES = st.sampled_from("abcd")
@@ -136,11 +134,9 @@ def test_pruning_and_new_validators_do_not_change_the_sum(path: Path):
 
 
 def test_a_journal_of_an_earlier_version_is_summed_up_once(path: Path):
-    with closing(sqlite3.connect(path)) as old:
-        entry = f'{{"uri":"{BASE}a","change":"created","hash":"{HASH}"}}'
-        old.executescript(VERSION_1)
-        old.execute("INSERT INTO resources VALUES (?, 3000000, ?, NULL)", (BASE + "a", entry))
-        old.commit()
+    entry = f'{{"uri":"{BASE}a","change":"created","hash":"{HASH}"}}'
+    row = f"INSERT INTO resources VALUES ('{BASE}a', 3000000, '{entry}', NULL);"
+    change_by_sql(path, VERSION_1 + row)
     with Journal(path, BASE) as journal:
         assert digest_of(journal) is not None
         assert sum_of(journal) == summed_up(journal)

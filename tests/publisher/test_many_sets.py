@@ -29,6 +29,7 @@ from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.web.application import SharedThreads
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, put, quick_publisher, serving
 from tests.publisher.published import recorded
+from tests.publisher.test_recording import Holding
 
 HOST = "https://x.example/"
 SETS = 16
@@ -139,18 +140,13 @@ def in_turns(folder: Path, pool: ThreadPoolExecutor) -> Recorder:
 def test_all_that_is_submitted_is_committed_in_order(tmp_path: Path, pool: ThreadPoolExecutor):
     """More at once than one group holds, and the end right behind it."""
     recorder = in_turns(tmp_path, pool)
-    begun, go = threading.Event(), threading.Event()
-
-    def hold(_: Journal) -> None:
-        begun.set()
-        go.wait(PATIENCE)
-
+    hold = Holding()
     recorder.submit(hold)
-    assert begun.wait(PATIENCE)
+    assert hold.started.wait(PATIENCE)
     names = [str(n) for n in range(5_100)]
     for name in names:
         recorder.submit(lambda journal, name=name: journal.record([change(name)]))  # type: ignore[misc]
-    go.set()
+    hold.go.set()
     recorder.close()
     with Journal(tmp_path / "j.sqlite3", BASE) as journal:
         changes = journal.changes(0)

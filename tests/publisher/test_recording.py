@@ -36,6 +36,17 @@ with Publisher(sys.argv[1], "http://source.example/data/") as publisher:
 """
 
 
+class Holding:
+    """An operation that goes on when the test says so."""
+
+    def __init__(self) -> None:
+        self.started, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, _: object) -> None:
+        self.started.set()
+        self.go.wait(PATIENCE)
+
+
 def assert_ordered(changes: list[Resource]) -> None:
     datetimes = [change.datetime for change in changes]
     assert all(a < b for a, b in pairwise(datetimes))  # type: ignore[operator]
@@ -176,22 +187,14 @@ def test_a_closed_recorder_refuses_changes(tmp_path: Path):
 
 
 def test_a_failing_operation_does_not_fail_the_others_of_its_group(tmp_path: Path):
-    started, go = threading.Event(), threading.Event()
+    hold = Holding()
     with quick_publisher(tmp_path) as publisher:
-
-        def hold(_: object) -> None:
-            started.set()
-            go.wait(PATIENCE)
-
-        def fail(_: object) -> None:
-            raise ZeroDivisionError
-
         holding = publisher._recorder.submit(hold)
-        assert started.wait(PATIENCE)
+        assert hold.started.wait(PATIENCE)
         # These gather while the first is at work, and so share one transaction.
         good = publisher.submit([Resource(BASE + "a", change=ChangeType.UPDATED)])
-        bad = publisher._recorder.submit(fail)
-        go.set()
+        bad = publisher._recorder.submit(lambda _: 1 / 0)
+        hold.go.set()
         holding.result(PATIENCE)
         assert good.result(PATIENCE)[0].uri == BASE + "a"
         with pytest.raises(ZeroDivisionError):
@@ -304,19 +307,14 @@ def test_a_failed_rollback_is_repeated_before_the_next_transaction(
 
 async def test_a_caller_that_gives_up_leaves_the_others_of_its_group(tmp_path: Path):
     async with quick_publisher(tmp_path) as publisher:
-        started, go = threading.Event(), threading.Event()
-
-        def hold(_: object) -> None:
-            started.set()
-            go.wait(PATIENCE)
-
+        hold = Holding()
         holding = publisher._recorder.submit(hold)
-        await asyncio.to_thread(started.wait, PATIENCE)
+        await asyncio.to_thread(hold.started.wait, PATIENCE)
         impatient = asyncio.create_task(publisher.aupdated(BASE + "a"))
         patient = asyncio.create_task(publisher.aupdated(BASE + "b"))
         await asyncio.sleep(0)
         impatient.cancel()
-        go.set()
+        hold.go.set()
         assert (await patient).uri == BASE + "b"
         assert holding.result(PATIENCE) is None
         # It may have been recorded all the same, as after a lost connection to a database.

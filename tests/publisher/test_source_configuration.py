@@ -109,69 +109,60 @@ def refusal(folder: Path, **options: Any) -> str:
 
 
 SET = '[[set]]\nname = "{}"\nfolder = "{}"\n'
+A, B = SET.format("a", "t"), SET.format("b", "i")
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         (
-            "prot = 1\n" + SET.format("a", "t"),
+            "prot = 1\n" + A,
             "source.toml, line 1: prot: there is no such setting; did you mean port?",
         ),
+        (A + "fodler = 1", "line 4: [[set]] a: fodler: there is no such setting"),
         (
-            SET.format("a", "t") + "fodler = 1",
-            "line 4: [[set]] a: fodler: there is no such setting",
-        ),
-        (
-            "[options]\nrotat = 1\n" + SET.format("a", "t"),
+            "[options]\nrotat = 1\n" + A,
             "line 2: [options]: rotat: there is no such setting; did you mean rotate?",
         ),
         (
-            SET.format("a", "t") + "options = {kep = 1}",
+            A + "options = {kep = 1}",
             "[[set]] a: options: kep: there is no such setting; did you mean keep?",
         ),
-        (SET.format("a", "t") + 'options = {rotate = "often"}', "often"),
+        (A + 'options = {rotate = "often"}', "often"),
+        (A + "options = {heartbeat = 0}", "heartbeat: it has to be a number above 0"),
         (
-            SET.format("a", "t") + "options = {heartbeat = 0}",
-            "heartbeat: it has to be a number above 0",
-        ),
-        (
-            SET.format("a", "t") + SET.format("b", "i") + "[set.options]\nheartbeat = 0",
+            A + B + "[set.options]\nheartbeat = 0",
             "line 8: [[set]] b: options: heartbeat: it has to be a number above 0",
         ),
-        (SET.format("a", "t") + 'options = {profile = "2.0"}', "2.0"),
-        ("port = 70000\n" + SET.format("a", "t"), "line 1: port: it has to be a whole number from"),
+        (A + 'options = {profile = "2.0"}', "2.0"),
+        ("port = 70000\n" + A, "line 1: port: it has to be a whole number from"),
         (SET.format("../a", "t"), "name"),
         ('[[set]]\nname = "a"', "line 1: [[set]] a: folder: it is missing"),
         ("", "[[set]]"),
         ("port = ", "source.toml"),
-        ('base_url = "ftp://x/"\n' + SET.format("a", "t"), "ftp://x/"),
-        ('hubs = ["amqp://x"]\n' + SET.format("a", "t"), "is no hub"),
-        ('advertise = ["https://hub.example"]\n' + SET.format("a", "t"), "none is named"),
-        ('hubs = ["http://hub"]\nadvertise = ["hub"]\n' + SET.format("a", "t"), "'hub' is no hub"),
+        ('base_url = "ftp://x/"\n' + A, "ftp://x/"),
+        ('hubs = ["amqp://x"]\n' + A, "is no hub"),
+        ('advertise = ["https://hub.example"]\n' + A, "none is named"),
+        ('hubs = ["http://hub"]\nadvertise = ["hub"]\n' + A, "'hub' is no hub"),
         (SET.format("a", "none"), "is not a folder"),
-        (SET.format("a", "t") + SET.format("a", "i"), "overlap"),
+        (A + SET.format("a", "i"), "overlap"),
         (
-            'base_url = "https://x.example/"\n'
-            f'{SET.format("a", "t")}{SET.format("b", "i")}base_url = "https://x.example/a/b/"\n',
+            f'base_url = "https://x.example/"\n{A}{B}base_url = "https://x.example/a/b/"\n',
             "overlap",
         ),
-        (
-            SET.format("a", "t") + SET.format("b", "i") + 'base_url = "http://127.0.0.1:1/a/b/"\n',
-            "is not below",
-        ),
-        ('data = "i/state"\n' + SET.format("a", "t") + SET.format("b", "i"), "would be published"),
+        (A + B + 'base_url = "http://127.0.0.1:1/a/b/"\n', "is not below"),
+        ('data = "i/state"\n' + A + B, "would be published"),
         ('data = "."\n' + SET.format("t", "i") + SET.format("b", "t"), "would be published"),
         ('data = "t/one"\n' + SET.format("a", "i"), "would be published|written"),
-        ('described_by = "about"\n' + SET.format("a", "t"), "absolute URI"),
-        (SET.format("a", "t") + SET.format("b", "t"), "would both publish"),
+        ('described_by = "about"\n' + A, "absolute URI"),
+        (A + SET.format("b", "t"), "would both publish"),
         (SET.format("a", "t/in") + SET.format("b", "t"), "would both publish"),
-        (SET.format("a", "t") + SET.format("b", "link/in"), "would both publish"),
-        (SET.format("a", "t") + "options = {max_entries = 50_001}", "max_entries"),
-        (SET.format("a", "t") + "options = {max_bytes = 50_000_001}", "max_bytes"),
-        ('base_url = "http://x.example/../t/"\n' + SET.format("a", "t"), "`.` or `..`"),
-        ('token = "a\\nb"\n' + SET.format("a", "t"), "token"),
-        ('token = "a secret"\nprot = 1\n' + SET.format("a", "t"), "prot"),
+        (A + SET.format("b", "link/in"), "would both publish"),
+        (A + "options = {max_entries = 50_001}", "max_entries"),
+        (A + "options = {max_bytes = 50_000_001}", "max_bytes"),
+        ('base_url = "http://x.example/../t/"\n' + A, "`.` or `..`"),
+        ('token = "a\\nb"\n' + A, "token"),
+        ('token = "a secret"\nprot = 1\n' + A, "prot"),
         ('data = "t/one/state"\n' + SET.format("a", "i"), "state"),
     ],
 )
@@ -183,7 +174,7 @@ def test_what_cannot_work_is_one_sentence(folder_of_sets: Path, text: str, expec
 
 def test_a_folder_within_another_of_which_it_is_no_part_is_a_set(folder_of_sets: Path):
     (folder_of_sets / "t" / ".hidden").mkdir()
-    file = configure(folder_of_sets, SET.format("a", "t") + SET.format("b", "t/.hidden"))
+    file = configure(folder_of_sets, A + SET.format("b", "t/.hidden"))
     _, folders = several_folders("http://127.0.0.1:1/", load_configuration(file))
     assert [folder.names.root.name for folder in folders] == ["t", ".hidden"]
 
@@ -244,7 +235,7 @@ def test_a_port_in_use_is_refused(folder_of_sets: Path, folder: Path):
     with socket.create_server(("127.0.0.1", 0)) as occupied:
         port = occupied.getsockname()[1]
         assert f"port {port}: another program uses it" in refusal(folder, port=port)
-        text = f"port = {port}\n{SET.format('a', 't')}"
+        text = f"port = {port}\n{A}"
         assert f"port {port}" in refused(folder_of_sets, text)
 
 
