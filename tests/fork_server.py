@@ -29,11 +29,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -125,6 +127,16 @@ def own_interpreter() -> Iterator[None]:
         yield
     finally:
         _own.wanted = False
+
+
+@cache
+def forked(program: str) -> list[str]:
+    """Return a command that runs a program, which may import little more than our packages."""
+    with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:
+        file.write(program)
+    atexit.register(os.unlink, file.name)
+    FILES.add(file.name)
+    return [sys.executable, file.name]
 
 
 def prepare() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from tests.fork_server import forked
 
 #: Seconds; on a busy machine even a process takes long to start.
 PATIENCE = 120.0
@@ -42,7 +43,7 @@ class Suspended:
 @contextmanager
 def suspended(program: str, *arguments: str) -> Iterator[Suspended]:
     """Run a program until it calls `suspend()`; kill it at the end if it still runs."""
-    command = [sys.executable, "-c", PROLOGUE + program, *arguments]
+    command = [*forked(PROLOGUE + program), *arguments]
     process = subprocess.Popen(command, text=True)
     try:
         yield Suspended(process)

@@ -3,63 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import aiohttp
 import pytest
 
-from tests.browser import PATIENCE, Browser, Page
+from tests.browser import Browser, Page
+from tests.running import Running
+
+PAGE = re.compile(r"^page +(http\S+)", re.MULTILINE)
 
 
-class Demo:
-    """A running demo."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self.urls: dict[str, str] = {}
-
-    async def start(self) -> None:
-        async with asyncio.timeout(2 * PATIENCE):
-            while "page" not in self.urls:
-                line = (await self._out.readline()).decode()
-                assert line, "the demo has ended"
-                if match := re.match(r"(\w+) +(http\S+)", line):
-                    self.urls[match.group(1)] = match.group(2)
-
-    async def end(self) -> tuple[int, list[str]]:
-        """Stop it as Ctrl-C does; return its exit code and its last lines."""
-        self._process.send_signal(signal.SIGINT)
-        async with asyncio.timeout(2 * PATIENCE):
-            rest = await self._out.read()
-            return await self._process.wait(), rest.decode().splitlines()[-8:]
-
-    @property
-    def _out(self) -> asyncio.StreamReader:
-        assert self._process.stdout is not None
-        return self._process.stdout
-
-
-@asynccontextmanager
-async def running() -> AsyncIterator[Demo]:
-    process = await asyncio.create_subprocess_exec(
-        # So slow that it is in step on a busy machine, too: a gap is closed when no more than 3
-        # changes are on their way, which is what a third of a second brings.
-        *(sys.executable, "-m", "rsnotify", "demo", "--rate", "8"),
-        stdout=asyncio.subprocess.PIPE,
-    )
+@contextmanager
+def running() -> Iterator[Running]:
+    # So slow that it is in step on a busy machine, too: a gap is closed when no more than 3 changes
+    # are on their way, which is what a third of a second brings.
+    demo = Running([sys.executable, "-m", "rsnotify", "demo", "--rate", "8"], os.environ)
     try:
-        demo = Demo(process)
-        await demo.start()
         yield demo
     finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.communicate()
+        demo.stop()
 
 
 async def shows(page: Page, part: str, state: str) -> None:
@@ -79,38 +48,47 @@ async def squares(page: Page, held: str, *, at_least: int = 1) -> None:
 
 
 async def test_the_page_shows_how_a_gap_opens_and_closes(browser: Browser) -> None:
-    async with running() as demo, browser.open(demo.urls["page"]) as page:
-        await shows(page, "destination", "level")
-        await shows(page, "push", "up")
-        await squares(page, "s", at_least=40)
+    with running() as demo:
+        await asyncio.to_thread(demo.says, PAGE)
+        (url,) = PAGE.findall(demo.output())
+        async with browser.open(url) as page:
+            await use(page)
+            demo.ask(signal.SIGINT)  # as Ctrl-C does
+            code = await asyncio.to_thread(demo.ends)
+            lines = demo.output().splitlines()[-8:]
+            assert code == 0, lines
+            assert any(line.startswith("in step") for line in lines), lines
+            await shows(page, "connection", "lost")
+            assert page.problems_but("network") == []
 
-        await page.click('[data-action="cut"]')
-        await shows(page, "push", "cut")
-        await logged(page, "gap", "A gap opens")
-        await logged(page, "push", "polls the Source")
-        await page.until("document.querySelector('#pull').dataset.live == ''")
-        await page.click('[data-action="restore"]')
-        await shows(page, "push", "up")
-        await logged(page, "level", "The gap is closed")
 
-        await page.click('[data-action="stop"]')
-        await shows(page, "destination", "stopped")
-        await page.click('[data-action="flood"]')
-        await squares(page, "m", at_least=400)
-        # The number keeps growing, to `1,000` and more.
-        behind = "document.querySelector('#behind').innerText.replaceAll(',', '')"
-        await page.until(f"Number({behind}) >= 440")
-        await page.click('[data-action="start"]')
-        await squares(page, "s", at_least=480)
-        await shows(page, "destination", "level")
+async def use(page: Page) -> None:
+    await shows(page, "destination", "level")
+    await shows(page, "push", "up")
+    await squares(page, "s", at_least=40)
 
-        await page.click('[data-action="cut"]')
-        await page.click('[data-action="stop"]')
-        code, lines = await demo.end()
-        assert code == 0, lines
-        assert any(line.startswith("in step") for line in lines), lines
-        await shows(page, "connection", "lost")
-        assert page.problems_but("network") == []
+    await page.click('[data-action="cut"]')
+    await shows(page, "push", "cut")
+    await logged(page, "gap", "A gap opens")
+    await logged(page, "push", "polls the Source")
+    await page.until("document.querySelector('#pull').dataset.live == ''")
+    await page.click('[data-action="restore"]')
+    await shows(page, "push", "up")
+    await logged(page, "level", "The gap is closed")
+
+    await page.click('[data-action="stop"]')
+    await shows(page, "destination", "stopped")
+    await page.click('[data-action="flood"]')
+    await squares(page, "m", at_least=400)
+    # The number keeps growing, to `1,000` and more.
+    behind = "document.querySelector('#behind').innerText.replaceAll(',', '')"
+    await page.until(f"Number({behind}) >= 440")
+    await page.click('[data-action="start"]')
+    await squares(page, "s", at_least=480)
+    await shows(page, "destination", "level")
+
+    await page.click('[data-action="cut"]')
+    await page.click('[data-action="stop"]')
 
 
 @pytest.mark.parametrize(

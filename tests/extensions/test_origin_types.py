@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
+from collections.abc import Iterable
 from contextlib import aclosing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
+from rsnotify.format.model import Resource
 from rsnotify.runtime import extensions
 from rsnotify.runtime.extensions import offered
 from rsnotify_gateway import Gateway, MissingEntry, OriginBatch, OriginSettings, SeenEntry
@@ -21,7 +24,7 @@ from rsnotify_gateway.adapters.event_streams import EventMapping
 from rsnotify_hub.config.loading import load_configuration
 from tests.gateway.checking import BASE, CONTACT, Reading, origin
 from tests.gateway.event_server import MAPPING
-from tests.gateway.origin_cases import CASES, A, Case, case_of
+from tests.gateway.origin_cases import CASES, A, B, Case, case_of
 from tests.waiting import PATIENCE
 
 #: Their changes do not end.
@@ -144,3 +147,40 @@ def test_a_hub_without_the_gateway_says_what_to_install(
     assert str(caught.value).endswith(
         "follow: the gateway is not installed; install it with pip install 'rsnotify[gateway]'"
     )
+
+
+# The datetimes of changes: never before a change happened, or its lastmod.
+
+
+async def recorded(folder: Path, settings: OriginSettings, streamed: str) -> list[Resource]:
+    """Check the origin, or read its stream until there is one resource; return the changes."""
+    async with Reading(folder, settings) as reading:
+        if settings.type in ("events", "postgresql"):
+            await reading.until_there(streamed)
+        else:
+            await reading.check()
+        with reading.journal() as journal:
+            return journal.changes(0)
+
+
+def datetimes(found: Iterable[Resource]) -> list[datetime]:
+    return [one.datetime for one in found if one.datetime is not None]
+
+
+async def test_no_change_is_dated_before_it_happened(case: Case, tmp_path: Path):
+    async with case() as (settings, make_change):
+        before = await recorded(tmp_path, settings, A)
+        happened = datetime.now(UTC)
+        pending = make_change(happened)
+        if pending is not None:
+            await pending
+        found = await recorded(tmp_path, settings, B)
+    new = found[len(before) :]
+    assert new
+    assert min(datetimes(new)) >= happened
+    assert all(
+        one.lastmod is None or one.lastmod <= at
+        for one, at in zip(new, datetimes(new), strict=True)
+    )
+    assert datetimes(found) == sorted(set(datetimes(found)))
+    assert max(datetimes(found)) <= datetime.now(UTC)

@@ -7,18 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.gateway.origin_server import Site
-from tests.publisher.helpers import FakeHub
+from tests.publisher.conftest import hub  # noqa: F401 - a fixture
 
 
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
     async with Site() as server:
         yield server
-
-
-@pytest.fixture
-async def hub() -> AsyncIterator[FakeHub]:
-    hub = FakeHub()
-    await hub.start()
-    yield hub
-    await hub.stop()

@@ -11,6 +11,7 @@ from typing import Any, Self
 from aiohttp import web
 
 from rsnotify.format.datetimes import format_datetime
+from rsnotify_gateway.adapters.event_streams import EventMapping
 from tests.ports import free_port
 
 
@@ -84,6 +85,9 @@ MAPPING: dict[str, Any] = {
     "deleted": ["delete"],
     "only": {"/wiki": "one"},
 }
+
+
+EVENT = EventMapping(**{**MAPPING, "deleted": ("delete",)})
 
 
 def change(uri: str, at: datetime, kind: str = "edit", **more: Any) -> dict[str, Any]:

@@ -10,10 +10,9 @@ import pytest
 
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify_gateway import OriginSettings
-from rsnotify_gateway.adapters.event_streams import EventMapping
 from rsnotify_publisher.outbox import Outbox
 from tests.gateway.checking import origin
-from tests.gateway.event_server import MAPPING, EventServer, change
+from tests.gateway.event_server import EVENT, EventServer, change
 from tests.gateway.generators import Activities, EventStream, Origin, PullOnlySource, at
 from tests.gateway.origin_server import SITE, Site, atom, sitemap
 from tests.gateway.outbox import execute
@@ -88,8 +87,7 @@ async def a_stream_of_events() -> AsyncIterator[tuple[OriginSettings, Change]]:
         async def add(now: Instant) -> None:
             await server.send(change(B, now), change(A, now, "delete"))
 
-        mapping = EventMapping(**{**MAPPING, "deleted": ("delete",)})
-        yield origin("events", server.url, event=mapping), add
+        yield origin("events", server.url, event=EVENT), add
 
 
 @asynccontextmanager

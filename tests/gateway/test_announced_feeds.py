@@ -12,11 +12,10 @@ from aiohttp import ClientSession
 from rsnotify.runtime.processes import Process
 from tests.gateway.checking import origin
 from tests.gateway.origin_server import SITE, Site, atom
-from tests.gateway.published import changes_of, replayed
-from tests.gateway.running import RunningGateway
+from tests.gateway.published import until_replayed
+from tests.gateway.running import RunningGateway, configuration
 from tests.hub.processes import hub_process
 from tests.ports import free_port
-from tests.publisher.helpers import PATIENCE
 from tests.waiting import until
 
 #: Only an announcement makes the gateway read the feed before the test has given up.
@@ -89,19 +88,8 @@ async def test_a_feed_ends_equal_though_its_hub_and_the_gateway_are_killed(
     ports = {"hub": free_port(), "gateway": free_port(), "status": free_port()}
     hub_url, url = (f"http://127.0.0.1:{ports[name]}/" for name in ("hub", "gateway"))
     file = tmp_path / "gateway.toml"
-    file.write_text(f"""
-contact = "operator@gateway.example"
-port = {ports["gateway"]}
-data = "{tmp_path / "state"}"
-[options]
-refresh = 0.05
-[[origin]]
-name = "one"
-type = "feed"
-url = "{site.url("/feed")}"
-poll = 3600
-delay = 0
-""")
+    feed = {"name": "one", "type": "feed", "url": site.url("/feed"), **RARELY}
+    file.write_text(configuration(ports["gateway"], tmp_path / "state", "500 changes", feed))
     entries: list[str] = []
 
     def change() -> None:
@@ -115,7 +103,7 @@ delay = 0
     command = ("gateway", str(file), "--status-port", str(ports["status"]))
     gateway = await Process.start(*command, log=log)
     try:
-        for _ in range(3):
+        for _ in range(2):
             async with hub_process(*arguments) as (hub, process):
                 for _ in range(5):
                     change()
@@ -129,21 +117,15 @@ delay = 0
                 await process.wait()
         async with hub_process(*arguments) as (hub, _), ClientSession() as session:
             wanted = {SITE + entry for entry in entries}
-            await until_published(session, url, wanted)
+            await until_published(url, wanted)
             change()
             await ping(site, hub.url)
-            await until_published(session, url, wanted | {SITE + entries[0]})
+            await until_published(url, wanted | {SITE + entries[0]})
             async with session.get(f"http://127.0.0.1:{ports['status']}/readyz") as answer:
                 assert await answer.text() == "ready\n"
     finally:
         assert await gateway.stop() == 0, log.read_text()
 
 
-async def until_published(session: ClientSession, url: str, wanted: set[str]) -> None:
-    found: set[str] = set()
-    async with asyncio.timeout(PATIENCE):
-        while found != wanted:
-            await asyncio.sleep(0.05)
-            async with session.get(f"{url}one/changelist.xml") as answer:
-                if answer.status == 200:
-                    found = set(replayed(await changes_of(session, f"{url}one/")))
+async def until_published(url: str, wanted: set[str]) -> None:
+    await until_replayed(url, ["one"], lambda sets: set(sets.get("one", ())) == wanted)

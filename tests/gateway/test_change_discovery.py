@@ -92,8 +92,8 @@ async def test_only_the_last_pages_are_read_again(
 async def test_equal_datetimes_at_the_border_of_pages_lose_nothing(
     stream: Activities, checking: Checking
 ):
-    for number in range(4):
-        stream.put(f"r{number}", at(9))
+    for name in numbered(4):
+        stream.put(name, at(9))
     await checking.check()
     for number in range(4, 13):
         stream.put(f"r{number}", at(9))
@@ -221,20 +221,11 @@ async def test_pages_that_lead_in_a_circle_end_the_check(
         await checking.check()
 
 
-async def test_a_truncated_page_fails_the_check(site: Site, stream: Activities, checking: Checking):
-    stream.put("a", at(0))
-    whole = site.pages[stream.page(0)]
-    site.pages[stream.page(0)] = whole[:-20]
-    with pytest.raises(DocumentError, match="not well-formed JSON"):
-        await checking.check()
-    site.pages[stream.page(0)] = whole
-    assert await checking.check() == {A: "created"}
-
-
 @pytest.mark.parametrize(
     ("page", "message"),
     [
         (b"[]", "it is no OrderedCollectionPage"),
+        (b'{"type": "OrderedCollectionPage", "orderedItems": [', "not well-formed JSON"),
         (b'{"type": "OrderedCollection"}', "but a OrderedCollection"),
         (b'{"type": "OrderedCollectionPage"}', "no orderedItems"),
         (
@@ -247,9 +238,12 @@ async def test_a_truncated_page_fails_the_check(site: Site, stream: Activities, 
 async def test_a_wrong_page_is_explained(
     site: Site, stream: Activities, checking: Checking, page: bytes, message: str
 ):
-    site.pages[stream.page(0)] = page
+    stream.put("a", at(0))
+    whole, site.pages[stream.page(0)] = site.pages[stream.page(0)], page
     with pytest.raises(DocumentError, match=message):
         await checking.check()
+    site.pages[stream.page(0)] = whole
+    assert await checking.check() == {A: "created"}
 
 
 @pytest.mark.slow

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from pathlib import Path
 
+import pytest
+
 from tests.browser import Browser
-from tests.gateway.demo import running_demo
-from tests.reader import ROOT
+from tests.gateway.demo import main, running_demo
 
 LINES = "[...document.querySelectorAll('li')].map(each => each.textContent)"
 
@@ -25,12 +24,9 @@ async def test_changes_of_an_oai_pmh_repository_arrive_in_a_browser(
         assert tab.problems == []
 
 
-async def test_the_demo_runs_and_ends():
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.gateway.demo", "--seconds", "0.1"),
-        cwd=ROOT,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    output, _ = await process.communicate()
-    assert process.returncode == 0
-    assert output.startswith(b"Open http://127.0.0.1:")
+async def test_the_demo_runs_and_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("sys.argv", ["demo", "--seconds", "0.1"])
+    await main()
+    assert capsys.readouterr().out.startswith("Open http://127.0.0.1:")

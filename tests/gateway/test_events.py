@@ -22,7 +22,7 @@ from rsnotify_gateway.adapters.event_streams import (
 )
 from rsnotify_validation.inspection import inspect
 from tests.gateway.checking import Checking, Reading, origin
-from tests.gateway.event_server import MAPPING, EventServer, change
+from tests.gateway.event_server import EVENT, MAPPING, EventServer, change
 from tests.gateway.origin_server import Site
 from tests.gateway.running import RunningGateway
 from tests.publisher.helpers import FakeHub
@@ -42,8 +42,7 @@ async def server() -> AsyncIterator[EventServer]:
 
 
 def settings(server: EventServer, **more: object) -> OriginSettings:
-    mapping = EventMapping(**{**MAPPING, "deleted": ("delete",)})
-    return origin("events", server.url, event=mapping, **more)
+    return origin("events", server.url, event=EVENT, **more)
 
 
 def after(seconds: float) -> datetime:
@@ -80,10 +79,8 @@ async def test_a_stream_that_the_server_ends_is_connected_to_again(
 
 
 async def test_only_the_time_of_the_latest_event_is_claimed_to_be_checked(
-    server: EventServer, tmp_path: Path
+    server: EventServer, hub: FakeHub, tmp_path: Path
 ):
-    hub = FakeHub()
-    await hub.start()
     await server.send(change(A, after(0)))
     running = RunningGateway(tmp_path, [settings(server)], hubs=[hub.url + "websub"])
     (watch,) = running.gateway.watches
@@ -102,7 +99,6 @@ async def test_only_the_time_of_the_latest_event_is_claimed_to_be_checked(
         await server.send(change(A, after(20)))
         await until(lambda: watch.last_check == to_microseconds(after(16)))
         assert "out of order, by up to 4 seconds" in "".join(watch.adapter.terms().limits)
-    await hub.stop()
 
 
 async def test_an_outage_of_the_stream_is_visible_and_stops_heartbeats(

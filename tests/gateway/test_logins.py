@@ -17,11 +17,10 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify_gateway import Gateway, OriginSettings
-from rsnotify_gateway.adapters.event_streams import EventMapping
 from rsnotify_publisher.outbox import Outbox
 from rsnotify_subscriber.fetching.credentials import basic
 from tests.gateway.checking import BASE, CONTACT, Checking, origin
-from tests.gateway.event_server import MAPPING, EventServer, change
+from tests.gateway.event_server import EVENT, EventServer, change
 from tests.gateway.generators import BEGIN, Activities, EventStream, PullOnlySource, at
 from tests.gateway.origin_server import Site, atom, index, sitemap
 from tests.gateway.repositories import Items, RepositoryServer, pyoai
@@ -124,8 +123,7 @@ async def a_stream_of_members() -> AsyncIterator[OriginSettings]:
 async def a_stream_of_events() -> AsyncIterator[OriginSettings]:
     async with EventServer() as server:
         await server.send(change("/b", NOON), change(FOREIGN, NOON))
-        mapping = EventMapping(**{**MAPPING, "deleted": ("delete",)})
-        yield origin("events", with_login(server.url), event=mapping)
+        yield origin("events", with_login(server.url), event=EVENT)
 
 
 @asynccontextmanager

@@ -26,7 +26,7 @@ def generator(kind: str, site: Site) -> PullOnlySource | Activities | EventStrea
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 async def test_the_last_check_has_the_last_state(kind: str, seed: int, tmp_path: Path):
     random = Random(seed)
     present: dict[str, datetime] = {}

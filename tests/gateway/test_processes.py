@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from rsnotify.runtime.processes import Process
-from tests.gateway.running import until_answered
+from tests.gateway.published import until_replayed
+from tests.gateway.running import configuration, until_answered
 from tests.interop.clients import contents
+from tests.ports import free_port
 from tests.waiting import until
 
 Start = Callable[..., Awaitable[Process]]
@@ -30,17 +32,17 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         await process.stop()
 
 
-@pytest.mark.parametrize(
-    ("type_", "document"),
-    [
-        ("sitemap", "resourcelist.xml"),
-        ("resourcesync", ""),
-        ("iiif", "resourcesync/iiif.json"),
-        ("ldes", "resourcesync/ldes.ttl"),
-    ],
-)
+#: The ways in which a Source of ours can be an origin, with the document that each begins with.
+DOCUMENTS = {
+    "sitemap": "resourcelist.xml",
+    "resourcesync": "",
+    "iiif": "resourcesync/iiif.json",
+    "ldes": "resourcesync/ldes.ttl",
+}
+
+
 async def test_a_destination_receives_the_content_of_the_origin_by_push(
-    start: Start, tmp_path: Path, type_: str, document: str
+    start: Start, tmp_path: Path
 ):
     folder, copy = tmp_path / "origin", tmp_path / "copy"
     folder.mkdir()
@@ -53,23 +55,17 @@ async def test_a_destination_receives_the_content_of_the_origin_by_push(
     (folder / "a.txt").write_text("first")
     (folder / "b.txt").write_text("to be deleted")
     hub_url = await (await start("hub", "--port", 0, "--data", tmp_path / "hub")).url()
-    file = tmp_path / "gateway.toml"
-    file.write_text(f"""
-contact = "operator@gateway.example"
-[[origin]]
-name = "one"
-type = "{type_}"
-url = "{origin_url}{document}"
-poll = 0.05
-poll_most = 0.1
-delay = 0
-""")
-    gateway = await start(
-        *("gateway", file, "--port", 0, "--hub", hub_url, "--data", tmp_path / "state")
-    )
-    url = await gateway.url() + "one/"
+    file, port = tmp_path / "gateway.toml", free_port()
+    origins = [
+        {"name": name, "type": name, "url": origin_url + document}
+        for name, document in DOCUMENTS.items()
+    ]
+    file.write_text(configuration(port, tmp_path / "state", "500 changes", *origins))
+    gateway = await start("gateway", file, "--hub", hub_url)
+    url = await gateway.url()
     # Without its first check, the gateway would tell the Destination to come again much later.
-    await until_answered(url + "capabilitylist.xml")
+    for name in DOCUMENTS:
+        await until_answered(f"{url}{name}/capabilitylist.xml")
 
     def held() -> list[bytes]:
         with suppress(FileNotFoundError):  # a file that was deleted meanwhile
@@ -77,10 +73,15 @@ delay = 0
         return []
 
     await start(
-        *("follow", url, copy, "--via", "websocket", "--poll", 3600, "--allow-private-addresses")
+        *("follow", url + "iiif/", copy, "--via", "websocket", "--poll", 3600),
+        "--allow-private-addresses",
     )
     await until(lambda: held() == [b"first", b"to be deleted"])
     (folder / "a.txt").write_text("second")
     (folder / "b.txt").unlink()
     (folder / "c.txt").write_text("new")
     await until(lambda: held() == [b"new", b"second"])
+    names = {origin_url + name for name in ("a.txt", "c.txt")}
+    await until_replayed(
+        url, list(DOCUMENTS), lambda sets: [*map(set, sets.values())] == [names] * len(DOCUMENTS)
+    )

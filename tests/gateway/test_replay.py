@@ -17,7 +17,8 @@ from tests.gateway.repositories import Items, RepositoryServer, pyoai
 from tests.gateway.running import configuration
 from tests.ports import free_port
 
-STEPS, KILLS = 240, 6
+#: Changes between two kills.
+STEPS = 40
 OAI = "https://repository.example/oai:"
 
 
@@ -46,25 +47,25 @@ async def origins() -> AsyncIterator[tuple[Site, RepositoryServer]]:
         yield site, repository
 
 
-def parts_of(history: str) -> list[list[Step]]:
+def parts_of(history: str, kills: int) -> list[list[Step]]:
     """Return the steps between two kills."""
     if history == "made up":
         return [
-            list(made_up(STEPS // KILLS, seed=100 + kill, first=1_000 * (kill + 1)))
-            for kill in range(KILLS)
+            list(made_up(STEPS, seed=100 + kill, first=1_000 * (kill + 1))) for kill in range(kills)
         ]
     steps = list(sweet(8_068))
     return [
-        steps[len(steps) * kill // KILLS : len(steps) * (kill + 1) // KILLS]
-        for kill in range(KILLS)
+        steps[len(steps) * kill // kills : len(steps) * (kill + 1) // kills]
+        for kill in range(kills)
     ]
 
 
 @pytest.mark.parametrize(
-    ("history", "at_once"), [("made up", 1), pytest.param("SWEET", 8, marks=pytest.mark.slow)]
+    ("history", "at_once", "kills"),
+    [("made up", 1, 4), pytest.param("SWEET", 8, 6, marks=pytest.mark.slow)],
 )
 async def test_all_sets_end_equal_though_the_gateway_is_killed_at_any_instant(
-    origins: tuple[Site, RepositoryServer], tmp_path: Path, history: str, at_once: int
+    origins: tuple[Site, RepositoryServer], tmp_path: Path, history: str, at_once: int, kills: int
 ):
     site, repository = origins
     published = Published(site, repository.items)
@@ -73,7 +74,7 @@ async def test_all_sets_end_equal_though_the_gateway_is_killed_at_any_instant(
     file, log = tmp_path / "gateway.toml", tmp_path / "log"
     file.write_text(settings(published, repository, port, tmp_path / "state"))
     random = Random(7)
-    parts = parts_of(history)  # which skips the test if the data is not there
+    parts = parts_of(history, kills)  # which skips the test if the data is not there
     gateway = await Process.start("gateway", str(file), log=log)
     try:
         for kill, steps in enumerate(parts):

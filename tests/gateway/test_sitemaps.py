@@ -108,13 +108,41 @@ async def test_an_index_of_compressed_files_is_read(site: Site, checking: Checki
     assert site.sent["/1.xml.gz"] == 1
 
 
-async def test_an_entry_that_moves_to_another_file_is_not_deleted(site: Site, checking: Checking):
-    put_parts(site, {A: MONDAY}, {B: MONDAY, C: MONDAY})
-    await checking.check()
-    put_parts(site, {A: MONDAY, B: MONDAY}, {C: MONDAY})
-    assert await checking.check() == {}
-    site.pages["/1.xml"] = sitemap({A: MONDAY})
-    assert await checking.check() == {B: "deleted"}
+Parts = tuple[dict[str, str | None], ...]
+#: The files of an index at each check, and the changes that it then sees.
+CHECKS: dict[str, list[tuple[Parts, dict[str, str] | None]]] = {
+    "an entry that moves to another file": [
+        (({A: MONDAY}, {B: MONDAY, C: MONDAY}), None),
+        (({A: MONDAY, B: MONDAY}, {C: MONDAY}), {}),
+        (({A: MONDAY}, {C: MONDAY}), {B: "deleted"}),
+    ],
+    "an entry in two files": [
+        (({A: MONDAY, B: MONDAY}, {B: MONDAY, C: MONDAY}), None),
+        (({A: MONDAY}, {B: MONDAY, C: MONDAY}), {}),
+        (({A: MONDAY}, {C: MONDAY}), {B: "deleted"}),
+    ],
+    "different versions of an entry in two files": [
+        (({A: MONDAY}, {A: TUESDAY}), None),
+        (({A: MONDAY, B: MONDAY}, {A: TUESDAY}), {B: "created"}),
+        (({A: MONDAY, B: MONDAY}, {C: MONDAY}), {C: "created"}),
+        (({B: MONDAY}, {C: MONDAY}), {A: "deleted"}),
+    ],
+    "a file that leaves the index": [
+        (({A: MONDAY}, {B: MONDAY}), None),
+        (({A: MONDAY},), {B: "deleted"}),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", CHECKS)
+async def test_a_resource_is_deleted_once_it_is_in_no_file(
+    site: Site, checking: Checking, name: str
+):
+    for parts, changes in CHECKS[name]:
+        put_parts(site, *parts)
+        await checking.watch.check()
+        found = checking.changes(once=changes is not None)
+        assert changes is None or found == changes
 
 
 async def test_an_entry_that_moves_while_the_files_are_read_is_not_deleted(
@@ -144,40 +172,6 @@ async def test_no_deletion_is_seen_in_files_that_never_rest(site: Site, checking
     with pytest.raises(Unavailable, match="changes while it is read"):
         await checking.check()
     assert {A, B} <= set(checking.resources())
-
-
-async def test_an_entry_that_is_in_two_files_is_deleted_once_it_is_in_none(
-    site: Site, checking: Checking
-):
-    put_parts(site, {A: MONDAY, B: MONDAY}, {B: MONDAY, C: MONDAY})
-    await checking.check()
-    site.pages["/1.xml"] = sitemap({A: MONDAY})
-    assert await checking.check() == {}
-    site.pages["/2.xml"] = sitemap({C: MONDAY})
-    assert await checking.check() == {B: "deleted"}
-
-
-async def test_two_files_with_different_versions_of_an_entry_do_not_alternate(
-    site: Site, checking: Checking
-):
-    put_parts(site, {A: MONDAY}, {A: TUESDAY})
-    await checking.watch.check()
-    site.pages["/1.xml"] = sitemap({A: MONDAY, B: MONDAY})
-    checking.changes_since_now()
-    assert await checking.check() == {B: "created"}
-    site.pages["/2.xml"] = sitemap({C: MONDAY})
-    assert await checking.check() == {C: "created"}
-    site.pages["/1.xml"] = sitemap({B: MONDAY})
-    assert await checking.check() == {A: "deleted"}
-
-
-async def test_the_entries_of_a_file_that_leaves_the_index_are_deleted(
-    site: Site, checking: Checking
-):
-    put_parts(site, {A: MONDAY}, {B: MONDAY})
-    await checking.check()
-    site.pages["/sitemap.xml"] = index([site.url("/1.xml")])
-    assert await checking.check() == {B: "deleted"}
 
 
 async def test_nothing_counts_as_deleted_while_a_file_cannot_be_read(

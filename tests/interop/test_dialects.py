@@ -58,14 +58,10 @@ def mirror(source: Dialect, tmp_path: Path) -> Mirror:
     return Mirror(source, tmp_path / "copy")
 
 
-async def test_what_there_is_is_copied(source: Dialect, mirror: Mirror):
+async def test_what_there_is_is_copied_and_changes_are_followed(source: Dialect, mirror: Mirror):
     await mirror.catch_up()
     assert mirror.is_equal()
     assert await mirror.is_in_step()
-
-
-async def test_changes_are_followed(source: Dialect, mirror: Mirror):
-    await mirror.catch_up()
     source.put("new.ttl", "new")
     source.put("1.ttl", "changed")
     if source.tells_deletions:

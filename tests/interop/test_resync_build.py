@@ -52,18 +52,16 @@ def sequel(site: Site, tmp_path: Path) -> Sequel:
     return Sequel(site, tmp_path)
 
 
-@pytest.mark.parametrize("how", ["created updated", "deleted", "created updated deleted"])
+@pytest.mark.parametrize("how", ["deleted", "created updated deleted"])
 def test_what_was_created_updated_and_deleted_is_followed(sequel: Sequel, how: str):
     data = sequel.site.data
     sequel.first()
     sequel.follow()
     assert sequel.is_equal()
-    if "created" in how:
+    if "created updated" in how:
         (data / "new.ttl").write_text("new")
-    if "updated" in how:
         (data / "1.ttl").write_text("changed")
-    if "deleted" in how:
-        (data / "2.ttl").unlink()
+    (data / "2.ttl").unlink()
     sequel.then()
     assert sequel.is_equal()
     sequel.site.list_resources()

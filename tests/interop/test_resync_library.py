@@ -31,7 +31,7 @@ from resync.resource_list import ResourceList
 from resync.source_description import SourceDescription
 
 from rsnotify.format.datetimes import format_datetime
-from rsnotify.format.model import Capability
+from rsnotify.format.model import Capability, Resource
 from rsnotify.format.reader import read_document
 from tests.publisher.helpers import SourceProcess, eventually, put
 
@@ -74,6 +74,12 @@ def documents(url: str) -> dict[str, str]:
     return dict(walk(json.loads(done.stdout)))
 
 
+def entry(one: Resource) -> tuple[object, ...]:
+    change = None if one.change is None else str(one.change)
+    links = tuple((link.rel, link.href) for link in one.links)
+    return (one.uri, one.length, one.type, one.hash, one.path, change, *links)
+
+
 def is_read(capability: str, uri: str) -> bool:
     """Hold what they read against what we read; tell if there was something to read."""
     try:
@@ -86,7 +92,14 @@ def is_read(capability: str, uri: str) -> bool:
     theirs.parse(fh=BytesIO(body))
     ours = read_document(body)
     assert theirs.capability == capability
-    assert sorted(one.uri for one in theirs) == sorted(one.uri for one in ours.resources)
+    entries = [
+        (
+            *(one.uri, one.length, one.mime_type, one.hash, one.path, one.change),
+            *((link["rel"], link["href"]) for link in one.ln or ()),
+        )
+        for one in theirs
+    ]
+    assert sorted(entries, key=str) == sorted(map(entry, ours.resources), key=str)
     for name, instant in (("at", ours.at), ("from", ours.from_), ("until", ours.until)):
         assert theirs.md.get(f"md_{name}") == (format_datetime(instant) if instant else None)
     return True

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pytest
 from msgspec.structs import replace
 
 from rsnotify_publisher import Publisher
@@ -18,49 +13,14 @@ from tests.ports import free_port
 from tests.publisher.helpers import PATIENCE, QUICK, eventually
 from tests.publisher.view_consumers import LDESReader, read_iiif
 from tests.reader import ROOT, fences_of
-
-CONFIGURATION = """
-daemon off;
-master_process off;
-pid {folder}/nginx.pid;
-error_log {folder}/error.log;
-events {{}}
-http {{
-  include /etc/nginx/mime.types;
-  access_log off;
-  client_body_temp_path {folder}/body;
-  proxy_temp_path {folder}/proxy;
-  fastcgi_temp_path {folder}/fastcgi;
-  uwsgi_temp_path {folder}/uwsgi;
-  scgi_temp_path {folder}/scgi;
-  server {{
-    listen 127.0.0.1:{port};
-    root {root};
-    {documented}
-  }}
-}}
-"""
+from tests.test_application_servers import server
 
 
-@contextmanager
-def nginx(folder: Path, root: Path, port: int) -> Iterator[None]:
-    command = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
-    if command is None:
-        pytest.skip("needs nginx (Debian: nginx)")
+def recipe(root: Path, port: int) -> str:
     page = (ROOT / "extensions/views/README.md").read_text()
     (documented,) = (body for name, body in fences_of(page) if name == "nginx")
-    folder.mkdir()
-    file = folder / "nginx.conf"
-    file.write_text(
-        CONFIGURATION.format(folder=folder, root=root, port=port, documented=documented)
-    )
-    process = subprocess.Popen([command, "-e", "stderr", "-c", str(file)])
-    try:
-        eventually((folder / "nginx.pid").exists)
-        yield
-    finally:
-        process.terminate()
-        process.wait()
+    types = "include /etc/nginx/mime.types;"
+    return f"{types} server {{ listen 127.0.0.1:{port}; root {root}; {documented} }}"
 
 
 def get(uri: str) -> bytes:
@@ -74,10 +34,11 @@ def test_consumers_follow_files_that_nginx_serves(tmp_path: Path):
     base = f"http://127.0.0.1:{port}/"
     options = replace(QUICK, views=("iiif", "ldes"), rotate="4 changes")
     with (
-        nginx(tmp_path / "nginx", tmp_path / "state/documents", port),
+        server("nginx", recipe(tmp_path / "state/documents", port), tmp_path),
         Publisher(tmp_path / "state", base, options=options) as publisher,
     ):
         assert publisher.wait_published(PATIENCE)
+        eventually((tmp_path / "run/pid").exists)
         created = [publisher.created(f"{base}{number}") for number in range(10)]
         # A view dates changes of a resource within a millisecond otherwise than the Change List.
         eventually(lambda: datetime.now(UTC) - created[3].datetime > timedelta(milliseconds=1))

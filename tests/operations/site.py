@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from rsnotify.runtime.processes import Process
+from tests.interop.clients import contents
 from tests.ports import free_port
 from tests.subscriber.processes import outcome, rsnotify, running
 
@@ -85,11 +86,3 @@ class Site:
         order = paths if command == "backup" else reversed(paths)
         code, _, errors = await outcome(await rsnotify(command, *order))
         assert code == 0, errors
-
-
-def contents(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): path.read_text()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }

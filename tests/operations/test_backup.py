@@ -12,14 +12,17 @@ from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.runtime import backup as state_copies
 from rsnotify.runtime.backup import CopiedBytes, copy_state
+from rsnotify.runtime.command_line import application
 from rsnotify_publisher import Publisher
 from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber, default_state
-from tests.operations.site import Site, contents
-from tests.subscriber.processes import outcome, rsnotify, until_reported
+from tests.interop.clients import contents
+from tests.operations.site import Site
+from tests.subscriber.processes import until_reported
 from tests.wild.running import HURRIED
 
 HURRIED_OPTIONS = FollowOptions(pace=HURRIED, allow_private_addresses=True)
@@ -50,7 +53,7 @@ def test_a_journal_that_is_written_meanwhile_is_copied_as_of_one_instant(tmp_pat
             assert source.updated(BASE + "third").datetime is not None
 
 
-async def test_the_commands_refuse_what_would_lose_something(tmp_path: Path) -> None:
+def test_the_commands_refuse_what_would_lose_something(tmp_path: Path) -> None:
     with Publisher(tmp_path / "state", BASE):
         pass
     (tmp_path / "data").mkdir()
@@ -64,10 +67,10 @@ async def test_the_commands_refuse_what_would_lose_something(tmp_path: Path) -> 
         (("backup", "state", "state/backup"), "is inside"),
     ):
         command, *paths = arguments
-        code, _, errors = await outcome(
-            await rsnotify(command, *(tmp_path / path for path in paths))
-        )
-        assert (code, reason in errors) == (2, True), errors
+        words = [command, *(str(tmp_path / path) for path in paths)]
+        ended = CliRunner().invoke(application(), words)
+        assert isinstance(ended.exception, ConfigurationError)
+        assert reason in str(ended.exception)
     assert not (tmp_path / "backup").exists()
     assert [path.name for path in (tmp_path / "used").iterdir()] == ["file"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import zipfile
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -11,7 +12,7 @@ from typing import Any, Self
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant, from_microseconds
-from rsnotify.format.model import Document, Resource
+from rsnotify.format.model import Document, Rel, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import Options, Publisher
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, Clock, eventually
@@ -140,3 +141,16 @@ def uris(document: Document) -> list[str]:
 
 def numbered(count: int) -> list[str]:
     return [str(number) for number in range(count)]
+
+
+def members(publisher: Publisher, package: Resource) -> list[tuple[Resource, bytes]]:
+    """Return the entries of a package's manifest, each with its bitstream."""
+    path = publisher.source.documents_folder / package.uri.removeprefix(BASE)
+    with zipfile.ZipFile(path) as archive:
+        manifest = read_document(archive.read("manifest.xml"))
+        (contents,) = [link.href for link in package.links if link.rel == Rel.CONTENTS]
+        assert read(publisher, contents).resources == manifest.resources
+        return [
+            (entry, archive.read(entry.path.lstrip("/")) if entry.path else b"")
+            for entry in manifest.resources
+        ]

@@ -28,7 +28,7 @@ from rsnotify_publisher.journal import Journal, JournalState, RecordedChanges, R
 from rsnotify_publisher.push import hub_feed as recent_changes
 from rsnotify_publisher.push.hub_feed import ChangeStream, HubFeed
 from rsnotify_publisher.source_context import SourceContext
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of, quick_publisher
+from tests.publisher.helpers import BASE, PATIENCE, FakeHub, chain_of, quick_publisher
 
 HASH = "sha-256:" + "0" * 64
 CONTENT = b"small"
@@ -240,14 +240,15 @@ async def test_a_source_may_hold_the_lock_that_its_callback_needs(tmp_path: Path
     chain_of(hub.fragments)
 
 
-@pytest.mark.parametrize("nonsense", [5, "text"])
-async def test_a_callback_that_returns_nonsense_costs_only_the_content(
-    tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture, nonsense: Any
+def fail(uri: str) -> bytes:
+    raise ZeroDivisionError(uri)
+
+
+@pytest.mark.parametrize("content", [lambda uri: 5, lambda uri: "text", fail])
+async def test_a_callback_that_fails_or_returns_nonsense_costs_only_the_content(
+    tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture, content: Any
 ):
-    publisher = Publisher(
-        *(tmp_path, BASE), hubs=[hub.url], options=QUICK, content=lambda uri: nonsense
-    )
-    async with publisher:
+    async with quick_publisher(tmp_path, hub.url, content=content) as publisher:
         for name in ("a", "b"):
             await publisher.aupdated(BASE + name, hash=HASH)
             await hub.has(BASE + name)

@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,47 +52,37 @@ def test_a_package_holds_every_resource_and_a_manifest(tmp_path: Path):
     assert document.links == (Link("up", UP),)
 
 
-def test_an_entry_keeps_the_metadata_of_the_source(tmp_path: Path):
-    links = (Link("describedby", BASE + "about"), Link("collection", BASE + "all"))
-    resource = Resource(
-        BASE + "a", lastmod=AT, hash=sha256(b"1"), length=1, type="text/csv", links=links
-    )
-    [package] = pack(tmp_path, {"a": b"1"}, resources=[resource])
+ABOUT = (Link("describedby", BASE + "about"), Link("collection", BASE + "all"))
+PATCH = Link("http://www.openarchives.org/rs/terms/patch", BASE + "p", type="text/x-diff")
+MD5 = hashlib.md5(b"1", usedforsecurity=False).hexdigest()
+#: What the Source says of a resource with the content `1`, and what the manifest says of it.
+ENTRIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "metadata is kept": (
+        {"lastmod": AT, "hash": sha256(b"1"), "length": 1, "type": "text/csv", "links": ABOUT},
+        {"lastmod": AT, "type": "text/csv", "links": ABOUT, "path": "/resources/000001-a.csv"},
+    ),
+    "of the bytes in the package, and nobody knows when they became what they are": (
+        {"lastmod": AT, "hash": sha256(b"older"), "length": 5},
+        {"lastmod": None, "hash": sha256(b"1"), "length": 1},
+    ),
+    "the algorithms of the Source are kept": (
+        {"lastmod": AT, "hash": f"md5:{MD5.upper()}"},
+        {"lastmod": AT, "hash": f"{sha256(b'1')} md5:{MD5}"},
+    ),
+    "a hash that cannot be compared is no other": (
+        {"lastmod": AT, "hash": "tiger:0123"},
+        {"lastmod": AT, "hash": sha256(b"1")},
+    ),
+    "a patch is of a change": ({"links": (PATCH, *ABOUT)}, {"links": ABOUT}),
+}
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry_says_what_the_source_says_of_the_content(tmp_path: Path, name: str):
+    given, expected = ENTRIES[name]
+    [package] = pack(tmp_path, {"a": b"1"}, resources=[Resource(BASE + "a", **given)])
     [entry] = manifest(tmp_path, package).resources
-    assert (entry.lastmod, entry.type, entry.links) == (AT, "text/csv", links)
-    assert entry.path == "/resources/000001-a.csv"
-
-
-def test_hash_and_length_are_those_of_the_bytes_in_the_package(tmp_path: Path):
-    old = Resource(BASE + "a", lastmod=AT, hash=sha256(b"old"), length=3)
-    [package] = pack(tmp_path, {"a": b"newer"}, resources=[old])
-    [entry] = manifest(tmp_path, package).resources
-    assert (entry.hash, entry.length) == (sha256(b"newer"), 5)
-    assert entry.lastmod is None, "nobody knows when it became what it is"
-
-
-def test_the_algorithms_that_the_source_uses_are_kept(tmp_path: Path):
-    md5 = hashlib.md5(b"1", usedforsecurity=False).hexdigest()
-    resource = Resource(BASE + "a", lastmod=AT, hash=f"md5:{md5.upper()}")
-    [package] = pack(tmp_path, {"a": b"1"}, resources=[resource])
-    [entry] = manifest(tmp_path, package).resources
-    assert entry.hash == f"{sha256(b'1')} md5:{md5}"
-    assert entry.lastmod == AT
-
-
-def test_a_hash_that_cannot_be_compared_casts_no_doubt(tmp_path: Path):
-    resource = Resource(BASE + "a", lastmod=AT, hash="tiger:0123")
-    [package] = pack(tmp_path, {"a": b"1"}, resources=[resource])
-    [entry] = manifest(tmp_path, package).resources
-    assert (entry.hash, entry.lastmod) == (sha256(b"1"), AT)
-
-
-def test_a_patch_has_no_place_in_a_resource_dump(tmp_path: Path):
-    patch = Link("http://www.openarchives.org/rs/terms/patch", BASE + "p", type="text/x-diff")
-    via = Link("via", BASE + "origin")
-    [package] = pack(tmp_path, {"a": b"1"}, resources=[Resource(BASE + "a", links=(patch, via))])
-    [entry] = manifest(tmp_path, package).resources
-    assert entry.links == (via,)
+    assert {field: getattr(entry, field) for field in expected} == expected
 
 
 def test_a_resource_that_vanished_is_left_out(tmp_path: Path):

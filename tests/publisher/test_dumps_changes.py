@@ -263,26 +263,16 @@ def test_all_that_is_written_is_valid(tmp_path: Path, profile: Profile, max_entr
         assert validate(path.read_bytes(), spec=profile) == []
 
 
-class Source:
-    """A Source whose resources hold only what they hold now."""
-
-    def __init__(self) -> None:
-        self.now: dict[str, bytes | Path] = {}
-
-    def content(self, uri: str) -> bytes | Path | None:
-        return self.now.get(uri.removeprefix(BASE))
-
-
 def test_what_is_captured_in_time_survives_further_changes(tmp_path: Path):
-    source = Source()
-    captured = Captured(tmp_path / "captured", source.content)
+    now: dict[str, bytes | Path] = {}
+    captured = Captured(tmp_path / "captured", now.get)
     changes = []
     for at, content in enumerate([b"first", b"second", b"third"], 1):
         (tmp_path / "a").write_bytes(content)
-        source.now["a"] = tmp_path / "a"
+        now[BASE + "a"] = tmp_path / "a"
         changes.append(change("a", at, content))
         captured.keep(changes)
-    del source.now["a"]
+    del now[BASE + "a"]
     changes.append(change("a", 4, None))
     captured.keep(changes)
     packages = pack(tmp_path / "out", changes, captured.content)
@@ -308,18 +298,18 @@ def test_captured_content_is_not_requested_again(tmp_path: Path):
 
 
 def test_content_with_another_hash_than_the_change_is_not_captured(tmp_path: Path):
-    source = Source()
-    captured = Captured(tmp_path / "captured", source.content)
-    source.now["a"] = b"newer"
+    now: dict[str, bytes | Path] = {}
+    captured = Captured(tmp_path / "captured", now.get)
+    now[BASE + "a"] = b"newer"
     captured.keep([change("a", 1, b"older"), replace(change("a", 2, b"newer"), hash=None)])
     assert list((tmp_path / "captured").iterdir()) == []
     assert captured.content(change("a", 1, b"older")) is None
 
 
 def test_what_a_crash_damaged_is_not_used(tmp_path: Path):
-    source = Source()
-    captured = Captured(tmp_path / "captured", source.content)
-    source.now["a"] = b"first"
+    now: dict[str, bytes | Path] = {}
+    captured = Captured(tmp_path / "captured", now.get)
+    now[BASE + "a"] = b"first"
     first = change("a", 1, b"first")
     captured.keep([first])
     [kept] = (tmp_path / "captured").iterdir()
@@ -329,12 +319,12 @@ def test_what_a_crash_damaged_is_not_used(tmp_path: Path):
 
 
 def test_what_was_packed_is_forgotten(tmp_path: Path):
-    source = Source()
-    captured = Captured(tmp_path / "captured", source.content)
+    now: dict[str, bytes | Path] = {}
+    captured = Captured(tmp_path / "captured", now.get)
     changes = [change(str(at), at, b"%d" % at) for at in (1, 2, 3)]
-    source.now = {str(at): b"%d" % at for at in (1, 2, 3)}
+    now |= {change.uri: b"%d" % at for at, change in enumerate(changes, 1)}
     captured.keep(changes)
-    source.now = {}
+    now.clear()
     captured.forget(instant(2))
     kept = [captured.content(change) for change in changes]
     assert [content is not None for content in kept] == [False, False, True]

@@ -158,8 +158,8 @@ def test_a_large_file_is_copied_in_pieces(tmp_path: Path):
 
 
 def test_many_resources_take_no_more_memory_than_those_of_one_package(tmp_path: Path):
-    few = peak_of(tmp_path, 600, size=1, max_resources=200)
-    many = peak_of(tmp_path, 2_400, size=1, max_resources=200)
+    few = peak_of(tmp_path, 300, size=1, max_resources=100)
+    many = peak_of(tmp_path, 1_200, size=1, max_resources=100)
     assert many < 1.3 * few
 
 

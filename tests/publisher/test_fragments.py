@@ -6,6 +6,7 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.model import INLINE_LIMIT, ChangeType, Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import Profile
+from rsnotify.sync.retry import Retry
 from rsnotify_publisher import parse_hub
 from rsnotify_publisher.hubs import advertised, parse_hubs
 from rsnotify_publisher.journal import JournalState
@@ -26,6 +28,7 @@ from rsnotify_publisher.push.hub_feed import (
     resume_at,
     with_content,
 )
+from rsnotify_publisher.push.hub_push import NodeRotation
 from tests.publisher.helpers import BASE, chain_of
 
 ORIGIN = from_microseconds(0)
@@ -143,49 +146,43 @@ def test_content_is_read_only_if_it_may_be_sent_inline(change: Resource, worth: 
     assert may_be_inline(change) is worth
 
 
-def test_a_hub_named_by_its_host_has_both_urls_and_is_fed_over_its_websocket():
-    hub = parse_hub("https://hub.example:8443")
-    assert hub.uri == "wss://hub.example:8443/ws"
-    assert hub.advertised == ("https://hub.example:8443/websub", "wss://hub.example:8443/ws")
-    assert parse_hub("http://hub.example/").uri == "ws://hub.example/ws"
-
-
-def test_a_url_that_ends_in_a_slash_is_the_base_of_a_hub():
-    hub = parse_hub("https://h.example/a/push/", "secret")
-    assert hub.uri == "wss://h.example/a/push/ws"
-    assert hub.advertised == ("https://h.example/a/push/websub", "wss://h.example/a/push/ws")
-    assert hub.token == "secret"
-    alone = parse_hub("wss://h.example/push/")
-    assert (alone.uri, alone.advertised) == ("wss://h.example/push/ws", (alone.uri,))
-
-
 @pytest.mark.parametrize(
-    "uri", ["https://h.example/", "http://h.example/push/", "https://h.example"]
+    ("url", "uri", "others"),
+    [
+        # A host, or a URL that ends in a slash, is the base of a hub, fed over its WebSocket.
+        ("https://h.example:8443", "wss://h.example:8443/ws", ["https://h.example:8443/websub"]),
+        ("http://h.example/", "ws://h.example/ws", ["http://h.example/websub"]),
+        (
+            "https://h.example/a/push/",
+            "wss://h.example/a/push/ws",
+            ["https://h.example/a/push/websub"],
+        ),
+        ("wss://h.example/push/", "wss://h.example/push/ws", []),
+        ("http://h.example/x/publish", "http://h.example/x/publish", []),
+        ("wss://h.example/push", "wss://h.example/push", []),
+        # A hub of others is posted to, whatever its URL ends in.
+        ("websub+https://h.example/", "https://h.example/", []),
+        ("websub+http://h.example/push/", "http://h.example/push/", []),
+        ("websub+https://h.example", "https://h.example", []),
+    ],
 )
-def test_a_hub_of_others_is_posted_to_whatever_its_url_ends_in(uri: str):
-    hub = parse_hub(f"websub+{uri}", "secret")
-    assert (hub.uri, hub.advertised, hub.token) == (uri, (uri,), "secret")
-    for scheme in ("ws", "mqtt", "ftp"):
-        with pytest.raises(ConfigurationError, match="is no hub"):
-            parse_hub(f"websub+{scheme}://h.example/")
-
-
-@pytest.mark.parametrize("uri", ["http://h.example/x/publish", "wss://h.example/push"])
-def test_a_hub_with_a_path_is_used_as_given(uri: str):
-    assert (parse_hub(uri).uri, parse_hub(uri).advertised) == (uri, (uri,))
+def test_what_is_fed_and_advertised_follows_from_the_url(url: str, uri: str, others: list[str]):
+    hub = parse_hub(url, "secret")
+    assert (hub.uri, hub.advertised, hub.token) == (uri, (*others, uri), "secret")
 
 
 @pytest.mark.parametrize(
-    "url", ["hub.example", "amqp://hub.example/", "http://", "http://h:x/", "http://h/?a=1", ""]
+    "url",
+    [
+        *("hub.example", "amqp://hub.example/", "http://", "http://h:x/", "http://h/?a=1", ""),
+        *("websub+ws://h.example/", "websub+mqtt://h.example/", "websub+ftp://h.example/"),
+        "https://user:hunter2@hub.example/",
+    ],
 )
 def test_what_is_no_hub_is_refused(url: str):
-    with pytest.raises(ConfigurationError):
-        parse_hub(url)
-
-
-def test_a_password_in_a_hub_is_refused_and_not_repeated():
     with pytest.raises(ConfigurationError) as raised:
-        parse_hub("https://user:hunter2@hub.example/")
+        parse_hub(url)
+    assert "is no hub" in str(raised.value) or "websub+" not in url
     assert "hunter2" not in str(raised.value)
 
 
@@ -242,3 +239,73 @@ def test_a_fragment_for_readers_of_1_0_has_the_datetime_in_lastmod():
     (fragment,) = writer.fragments(ORIGIN, changes(1), {})
     (entry,) = read_document(fragment.body).resources
     assert (entry.datetime, entry.lastmod) == (None, from_microseconds(1))
+
+
+# Which node of a hub is tried next, and when: decided without clocks and connections.
+
+
+RETRY = Retry(first=0.1, most=30.0)
+#: A failure: whether the node had accepted something, its Retry-After, whether all would fail so.
+FAILURES = st.lists(
+    st.tuples(st.booleans(), st.sampled_from([0.0, 0.0, 5.0, 100.0]), st.booleans()), max_size=40
+)
+
+
+def rotation(*nodes: str) -> NodeRotation:
+    return NodeRotation(nodes, RETRY, Random(1))
+
+
+def test_what_every_node_would_refuse_is_not_asked_of_the_next_one_at_once():
+    nodes = rotation("a", "b")
+    assert nodes.failed(0.0, progressed=False, retry_after=7.0, everywhere=True) == 7.0
+    assert nodes.current == "b"
+
+
+@given(FAILURES)
+def test_one_node_alone_is_tried_after_a_backoff_that_doubles(
+    failures: list[tuple[bool, float, bool]],
+):
+    nodes, expected, row, now = rotation("a"), Random(1), 0, 0.0
+    for progressed, retry_after, everywhere in failures:
+        row = 1 if progressed else row + 1
+        wait = nodes.failed(
+            now, progressed=progressed, retry_after=retry_after, everywhere=everywhere
+        )
+        assert wait == pytest.approx(RETRY.delay(row, expected, at_least=retry_after))
+        now += wait
+
+
+@given(FAILURES, st.integers(2, 5))
+def test_no_node_is_tried_twice_without_a_wait_nor_before_it_may_be(
+    failures: list[tuple[bool, float, bool]], count: int
+):
+    names = [str(number) for number in range(count)]
+    nodes, now = rotation(*names), 0.0
+    allowed = dict.fromkeys(names, 0.0)
+    tried: set[str] = set()
+    for progressed, retry_after, everywhere in failures:
+        node = nodes.current
+        assert now >= allowed[node] - 1e-6
+        tried = {node} if progressed else tried | {node}
+        for each in names if everywhere else [node]:
+            allowed[each] = now + retry_after
+        could = {name for name in names if name not in tried and allowed[name] <= now}
+        wait = nodes.failed(
+            now, progressed=progressed, retry_after=retry_after, everywhere=everywhere
+        )
+        if wait:
+            assert everywhere or not could, "a node that could be tried was not"
+            tried = set()
+        else:
+            assert nodes.current in could
+        now += wait
+
+
+@given(st.integers(2, 5), st.data())
+def test_a_living_node_is_reached_before_the_first_wait(count: int, data: st.DataObject):
+    names = [str(number) for number in range(count)]
+    living = data.draw(st.sampled_from(names))
+    nodes, waits = rotation(*names), 0.0
+    while nodes.current != living:
+        waits += nodes.failed(0.0, progressed=False)
+    assert waits == 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
-from rsnotify.format.hashes import SetSum
+from rsnotify.format.hashes import SetDigest, SetSum
 from rsnotify.format.model import INLINE_LIMIT, ChangeType, Link, Rel, Resource
 from rsnotify.format.uris import normalize
 from rsnotify_publisher import FinishedDocument, Record
@@ -56,6 +56,21 @@ def closed(begin: int, end: int) -> FinishedDocument:
     return FinishedDocument(
         "changelist", begin, end, 1, 100, (f"{begin}-{end}.xml",), archived=True
     )
+
+
+DIGEST = "sha-256:" + "1" * 64
+
+
+def sum_of(names: Iterable[str]) -> str:
+    """Return the sum of a set whose resources have the same content."""
+    total = SetSum()
+    total.add((BASE + name, DIGEST) for name in names)
+    return str(total)
+
+
+def change_by_sql(path: Path, script: str) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(script)
 
 
 def datetimes(changes: list[Resource]) -> list[object]:
@@ -189,9 +204,8 @@ def test_changes_are_applied_through_an_instant_and_a_digest_needs_all(
     path = tmp_path / "new/journal.sqlite3"
     recorder = Recorder(partial(Journal, path, BASE), lambda _: None, executor)
     recorder.start()
-    digest = "sha-256:" + "1" * 64
     records = [
-        Record(Resource(f"{BASE}{n}", change=ChangeType.UPDATED, hash=digest)) for n in range(2_100)
+        Record(Resource(f"{BASE}{n}", change=ChangeType.UPDATED, hash=DIGEST)) for n in range(2_100)
     ]
     changes = recorder.run(lambda journal: journal.record(records))
     through = recorder.run(Journal.state).last_change - 1_500
@@ -208,9 +222,7 @@ def test_changes_are_applied_through_an_instant_and_a_digest_needs_all(
     assert recorder.counters.changes == len(changes)
     assert through <= some.applied < some.last_change
     assert some.digest is None
-    total = SetSum()
-    total.add((change.uri, digest) for change in changes)
-    assert every.digest == total.digest() is not None
+    assert every.digest == SetDigest(2_100, sum_of(map(str, range(2_100))).split()[2])
 
 
 def test_the_clock_counts_microseconds():
@@ -459,6 +471,8 @@ def test_notices_are_kept_in_order_up_to_a_bound(
         for number, each in enumerate(documents, 1)
     ]
     assert (journal.first_notice(), journal.last_notice(), journal.notices(0)) == (begin, begin, [])
+    assert [journal.last_notice_at(instant) for instant in (0, begin + 10**15)] == [begin, begin]
+    before = journal.state()
     with journal.transaction():
         journal.add_notices(documents[:2])
         journal.add_notice_hub("http://hub.example/")
@@ -472,6 +486,16 @@ def test_notices_are_kept_in_order_up_to_a_bound(
         journal.move_notice_cursor("http://hub.example/", begin + 4)
     assert journal.notice_cursor("http://hub.example/") == begin + 4
     assert (journal.notices(0), journal.first_notice()) == (dated[2:], begin + 2)
+    assert journal.state() == before, "a notice is no change"
+    record(journal, "a")
+    assert journal.notices(0) == dated[2:], "and a change makes no notice"
+
+
+def test_notices_are_later_than_a_promised_heartbeat(journal: Journal):
+    with journal.transaction():
+        promised = journal.promise().reached
+        journal.add_notices([Resource(BASE + "a", change=ChangeType.UPDATED)])
+    assert journal.last_notice() > promised
 
 
 def test_each_version_of_a_document_has_one_notice(journal: Journal):
@@ -487,6 +511,7 @@ def test_a_set_that_the_source_returns_is_not_kept(journal: Journal):
         journal.track(False)
     record(journal, "b")
     assert journal.count() == 0
+    assert journal.state().digest is None
     assert [change.uri for change in journal.changes(0)] == [BASE + "a", BASE + "b"]
 
 
@@ -553,9 +578,8 @@ def test_a_journal_of_each_version_is_migrated(tmp_path: Path, clock: Clock, ver
             clock.now += 5
             promised = journal.promise().promised
         before = content(journal)
-    with closing(sqlite3.connect(path)) as old:
-        for number in range(7, version - 1, -1):
-            old.executescript(f"{TO_VERSION[number]} PRAGMA user_version = {number};")
+    for number in range(7, version - 1, -1):
+        change_by_sql(path, f"{TO_VERSION[number]} PRAGMA user_version = {number};")
     with Journal(path, BASE, clock=clock) as journal:
         assert content(journal) == before
         assert journal.first_notice() == (promised if version == 2 else 1_000_000)
@@ -568,8 +592,7 @@ def test_a_journal_of_each_version_is_migrated(tmp_path: Path, clock: Clock, ver
 
 def test_a_journal_of_the_version_before_is_brought_along(tmp_path: Path):
     path = tmp_path / "journal.sqlite3"
-    with closing(sqlite3.connect(path)) as old:
-        old.executescript(VERSION_1)
+    change_by_sql(path, VERSION_1)
     with Journal(path, BASE) as journal:
         state = journal.state()
         assert (state.closed, state.pruned, state.last_change) == (2_000_000, 1_000_000, 3_000_000)
@@ -581,6 +604,9 @@ def test_a_journal_of_the_version_before_is_brought_along(tmp_path: Path):
         assert journal.finished("changelist", archived=True) == [volume]
     with Journal(path, BASE) as again:
         assert again.state() == state
+        with again.transaction():
+            again.add_notices([Resource(BASE + "a", change=ChangeType.UPDATED)])
+        assert len(again.notices(0)) == 1
 
 
 def test_a_set_is_read_and_goes_on_as_the_version_before_wrote_it(tmp_path: Path):
@@ -591,11 +617,9 @@ def test_a_set_is_read_and_goes_on_as_the_version_before_wrote_it(tmp_path: Path
     with Journal(path, BASE) as journal:
         held = (list(journal.resources()), journal.resource(BASE + "a"))
         before = (*held, journal.state())
-    with closing(sqlite3.connect(path)) as old:
-        # It had the URI in the entry as well.
-        old.execute("UPDATE resources SET entry = cast(json_set(entry, '$.uri', uri) AS BLOB)")
-        old.commit()
-        old.executescript(f"{TO_VERSION[6]}PRAGMA user_version = 4")
+    # It had the URI in the entry as well.
+    whole = "UPDATE resources SET entry = cast(json_set(entry, '$.uri', uri) AS BLOB);"
+    change_by_sql(path, f"{whole} {TO_VERSION[6]} PRAGMA user_version = 4")
     with Journal(path, BASE) as journal:
         held = (list(journal.resources()), journal.resource(BASE + "a"))
         after = (*held, journal.state())
@@ -603,7 +627,7 @@ def test_a_set_is_read_and_goes_on_as_the_version_before_wrote_it(tmp_path: Path
             gone = [Resource(BASE + name, change=ChangeType.DELETED) for name in "ab"]
             journal.record(map(Record, gone))
         assert journal.count() == 0
-        assert journal.state().sum == str(SetSum())
+        assert journal.state().sum == sum_of("")
         assert [change.uri for change in journal.changes(0)] == [BASE + name for name in "abab"]
     assert after == before
 
@@ -614,11 +638,10 @@ def test_a_set_is_read_and_goes_on_as_the_version_before_wrote_it(tmp_path: Path
 def test_a_resource_is_in_the_set_once_whatever_its_spelling(
     journal: Journal, first: str, second: str, apart: bool
 ):
-    digest = "sha-256:" + "1" * 64
     is_same = normalize(BASE + first) == normalize(BASE + second)
 
     def record(name: str, change: ChangeType) -> None:
-        hash = None if change is ChangeType.DELETED else digest
+        hash = None if change is ChangeType.DELETED else DIGEST
         with journal.transaction():
             journal.record([Record(Resource(BASE + name, change=change, hash=hash))])
         if apart:
@@ -626,9 +649,7 @@ def test_a_resource_is_in_the_set_once_whatever_its_spelling(
 
     def check(*names: str) -> None:
         assert {each.uri for each in journal.resources()} == {BASE + name for name in names}
-        expected = SetSum()
-        expected.add((BASE + name, digest) for name in names)
-        assert journal.state().sum == str(expected)
+        assert journal.state().sum == sum_of(names)
 
     record(first, ChangeType.CREATED)
     record(second, ChangeType.UPDATED)
@@ -641,35 +662,30 @@ def test_a_resource_is_in_the_set_once_whatever_its_spelling(
 
 def test_of_two_spellings_in_a_set_of_the_version_before_the_later_is_kept(tmp_path: Path):
     path = tmp_path / "journal.sqlite3"
-    digest = "sha-256:" + "1" * 64
     names = ["%7Ea", "b", "%62", "c", "~a", "%7ea"]
     with Journal(path, BASE) as journal:
         for name in names:
             with journal.transaction():
-                resource = Resource(BASE + name, change=ChangeType.CREATED, hash=digest)
+                resource = Resource(BASE + name, change=ChangeType.CREATED, hash=DIGEST)
                 journal.record([Record(resource)])
     with closing(sqlite3.connect(path)) as old:
-        total = SetSum()
-        total.add((BASE + name, digest) for name in names)
         at = "(SELECT at FROM changes WHERE changes.uri = ?1)"
-        entry = f'{{"uri":"","hash":"{digest}"}}'.encode()
+        entry = f'{{"uri":"","hash":"{DIGEST}"}}'.encode()
         for name in names:
             old.execute(f"INSERT INTO resources VALUES (?1, {at}, ?2, NULL)", (BASE + name, entry))
         (last,) = old.execute("SELECT max(at) FROM changes").fetchone()
-        old.execute("UPDATE state SET applied = ?, sum = ?", (last, str(total)))
+        old.execute("UPDATE state SET applied = ?, sum = ?", (last, sum_of(names)))
         old.commit()
         old.executescript("DROP TABLE spellings; PRAGMA user_version = 7")
     with Journal(path, BASE) as journal:
         kept = {each.uri.removeprefix(BASE) for each in journal.resources()}
         assert kept == {"%7ea", "%62", "c"}
-        expected = SetSum()
-        expected.add((BASE + name, digest) for name in kept)
-        assert journal.state().sum == str(expected)
+        assert journal.state().sum == sum_of(kept)
         with journal.transaction():
             gone = [Resource(BASE + name, change=ChangeType.DELETED) for name in ("~a", "b", "c")]
             journal.record(map(Record, gone))
         assert journal.count() == 0
-        assert journal.state().sum == str(SetSum())
+        assert journal.state().sum == sum_of("")
 
 
 @pytest.mark.parametrize(("memory", "size"), [(64.0, 0), (1.0, 0), (64.0, 10_000_000)])
@@ -690,8 +706,7 @@ def test_memory_and_the_size_of_the_file_decide_about_checkpoints(
 
 def test_a_journal_of_a_later_version_is_refused(tmp_path: Path):
     path = tmp_path / "journal.sqlite3"
-    with closing(sqlite3.connect(path)) as later:
-        later.executescript("CREATE TABLE state (x); PRAGMA user_version = 99;")
+    change_by_sql(path, "CREATE TABLE state (x); PRAGMA user_version = 99;")
     with pytest.raises(ConfigurationError, match="later version"):
         Journal(path, BASE)
 

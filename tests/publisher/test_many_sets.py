@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from threading import Event
@@ -26,8 +27,9 @@ from rsnotify_publisher.folder.server import PublishedFolder, server
 from rsnotify_publisher.folder.watcher import SystemWatch
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.web.application import SharedThreads
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, put, quick_publisher, serving
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, put, quick_publisher, serving
 from tests.publisher.published import recorded
+from tests.publisher.test_recording import Holding
 
 HOST = "https://x.example/"
 SETS = 16
@@ -87,21 +89,6 @@ async def test_what_sets_share_begins_again_when_they_do(make: Make):
     assert [len(recorded(publisher)) for publisher in source.sets] == [2, 2]
 
 
-async def test_each_set_has_its_own_chain_of_notices(make: Callable[..., SourceDescription]):
-    hub = FakeHub()
-    await hub.start()
-    try:
-        async with make(3, hubs=[hub.url]) as source:
-            uris = [f"{HOST}{n}/a" for n in range(3)]
-            for uri, publisher in zip(uris, source.sets, strict=True):
-                await publisher.acreated(uri)
-            await hub.has(*uris)
-        up = {each.link("up"): each.resources[0].uri for each in hub.fragments if each.resources}
-        assert up == {f"{HOST}{n}/capabilitylist.xml": uri for n, uri in enumerate(uris)}
-    finally:
-        await hub.stop()
-
-
 def test_a_set_that_cannot_be_listed_keeps_no_other_from_it(tmp_path: Path):
     go = threading.Event()
 
@@ -153,36 +140,18 @@ def in_turns(folder: Path, pool: ThreadPoolExecutor) -> Recorder:
 def test_all_that_is_submitted_is_committed_in_order(tmp_path: Path, pool: ThreadPoolExecutor):
     """More at once than one group holds, and the end right behind it."""
     recorder = in_turns(tmp_path, pool)
-    begun, go = threading.Event(), threading.Event()
-
-    def hold(_: Journal) -> None:
-        begun.set()
-        go.wait(PATIENCE)
-
+    hold = Holding()
     recorder.submit(hold)
-    assert begun.wait(PATIENCE)
+    assert hold.started.wait(PATIENCE)
     names = [str(n) for n in range(5_100)]
     for name in names:
         recorder.submit(lambda journal, name=name: journal.record([change(name)]))  # type: ignore[misc]
-    go.set()
+    hold.go.set()
     recorder.close()
     with Journal(tmp_path / "j.sqlite3", BASE) as journal:
         changes = journal.changes(0)
     assert [each.uri.removeprefix(BASE) for each in changes] == names
     assert all(a.datetime < b.datetime for a, b in pairwise(changes))  # type: ignore[operator]
-
-
-def test_a_failing_set_harms_no_other(tmp_path: Path, pool: ThreadPoolExecutor):
-    recorder = in_turns(tmp_path, pool)
-    go = threading.Event()
-    recorder.submit(lambda _: go.wait(PATIENCE) and None)
-    good = recorder.submit(lambda journal: journal.record([change("good")]))
-    bad = recorder.submit(lambda _: 1 / 0)
-    go.set()
-    with pytest.raises(ZeroDivisionError):
-        bad.result(PATIENCE)
-    assert [each.uri for each in good.result(PATIENCE)] == [BASE + "good"]
-    recorder.close()
 
 
 def test_a_journal_that_cannot_be_opened_is_reported_at_once(
@@ -259,28 +228,33 @@ class RecordingListener:
                 await self.news.wait()
 
 
+@asynccontextmanager
+async def watching(*folders: Path) -> AsyncIterator[dict[Path, RecordingListener]]:
+    notified = {folder: RecordingListener() for folder in folders}
+    listening = asyncio.create_task(SystemWatch(notified).run())
+    await asyncio.sleep(0)
+    try:
+        yield notified
+    finally:
+        listening.cancel()
+
+
 async def test_one_watch_notifies_each_listener_of_its_own_folder(tmp_path: Path):
     folders = [tmp_path / "a", tmp_path / "b", tmp_path / "a" / ".within"]
     for folder in folders:
         folder.mkdir()
-    notified = {folder: RecordingListener() for folder in folders}
-    listening = asyncio.create_task(SystemWatch(notified).run())
-    await asyncio.sleep(0)
-    for folder, name in zip(folders, ("in-a", "in-b", "within"), strict=True):
-        (folder / name).write_text("1")
-        await notified[folder].of(name)
-    await notified[folders[0]].of("within")  # it decides itself what of it is published
-    assert "in-a" not in notified[folders[1]].names | notified[folders[2]].names
-    listening.cancel()
+    async with watching(*folders) as notified:
+        for folder, name in zip(folders, ("in-a", "in-b", "within"), strict=True):
+            (folder / name).write_text("1")
+            await notified[folder].of(name)
+        await notified[folders[0]].of("within")  # it decides itself what of it is published
+        assert "in-a" not in notified[folders[1]].names | notified[folders[2]].names
 
 
 async def test_an_inaccessible_folder_does_not_stop_watching_the_others(tmp_path: Path):
-    notified = {tmp_path: RecordingListener(), tmp_path / ("x" * 300): RecordingListener()}
-    listening = asyncio.create_task(SystemWatch(notified).run())
-    await asyncio.sleep(0)
-    (tmp_path / "one").write_text("1")
-    await notified[tmp_path].of("one")
-    listening.cancel()
+    async with watching(tmp_path, tmp_path / ("x" * 300)) as notified:
+        (tmp_path / "one").write_text("1")
+        await notified[tmp_path].of("one")
 
 
 async def test_folders_beyond_the_limit_of_the_system_are_reported_once(
@@ -292,12 +266,9 @@ async def test_folders_beyond_the_limit_of_the_system_are_reported_once(
         return awatch(*folders, ignore_permission_denied=True, **options)
 
     monkeypatch.setattr("rsnotify_publisher.folder.watcher.awatch", limited)
-    notified = {tmp_path: RecordingListener()}
-    listening = asyncio.create_task(SystemWatch(notified).run())
-    await asyncio.sleep(0)
-    (tmp_path / "one").write_text("1")
-    await notified[tmp_path].of("one")
-    listening.cancel()
+    async with watching(tmp_path) as notified:
+        (tmp_path / "one").write_text("1")
+        await notified[tmp_path].of("one")
     (message,) = [record.message for record in caplog.records if record.name == "rsnotify.source"]
     assert message.startswith(f"{tmp_path} has more folders than the system can watch")
     assert "raise fs.inotify.max_user_watches" in message
@@ -317,16 +288,13 @@ async def test_a_new_folder_beyond_the_limit_of_the_system_is_reported_once(
 
     monkeypatch.setattr("rsnotify_publisher.folder.watcher.awatch", limited)
     monkeypatch.setattr("rsnotify_publisher.folder.watcher._CHECK_FOLDERS_EVERY", 50)
-    notified = {tmp_path: RecordingListener()}
-    listening = asyncio.create_task(SystemWatch(notified).run())
-    await asyncio.sleep(0)
-    (tmp_path / "new").mkdir()
-    assert await asyncio.wait_for(tried.get(), 30) == tmp_path / "new"
-    (tmp_path / "later").mkdir()
-    await notified[tmp_path].of("later")
-    (tmp_path / "last").write_text("1")
-    await notified[tmp_path].of("last")
-    listening.cancel()
+    async with watching(tmp_path) as notified:
+        (tmp_path / "new").mkdir()
+        assert await asyncio.wait_for(tried.get(), 30) == tmp_path / "new"
+        (tmp_path / "later").mkdir()
+        await notified[tmp_path].of("later")
+        (tmp_path / "last").write_text("1")
+        await notified[tmp_path].of("last")
     assert tried.empty()
     assert caplog.text.count("more folders than the system can watch") == 1
 
@@ -343,10 +311,8 @@ async def test_after_an_interruption_of_the_watch_everything_is_compared(
         await asyncio.Event().wait()
 
     monkeypatch.setattr("rsnotify_publisher.folder.watcher.awatch", interrupted)
-    notified = {tmp_path: RecordingListener()}
-    listening = asyncio.create_task(SystemWatch(notified).run())
-    await notified[tmp_path].of("missed")
-    listening.cancel()
+    async with watching(tmp_path) as notified:
+        await notified[tmp_path].of("missed")
     assert f"watching {tmp_path} was interrupted; all is compared instead" in caplog.text
 
 
@@ -356,16 +322,12 @@ async def test_a_folder_that_comes_back_is_watched_though_others_are_never_quiet
     monkeypatch.setattr("rsnotify_publisher.folder.watcher._CHECK_FOLDERS_EVERY", 50)
     busy, away = tmp_path / "busy", tmp_path / "away"
     busy.mkdir()
-    notified = {busy: RecordingListener(), away: RecordingListener()}
-    listening = asyncio.create_task(SystemWatch(notified).run())
-    await asyncio.sleep(0)
-    away.mkdir()
-    async with asyncio.timeout(PATIENCE):
+    async with watching(busy, away) as notified, asyncio.timeout(PATIENCE):
+        away.mkdir()
         while "one" not in notified[away].names:
             for folder in (busy, away):
                 (folder / "one").write_text("1")
             await asyncio.sleep(0.001)
-    listening.cancel()
 
 
 def test_an_inaccessible_folder_does_not_end_a_comparison(tmp_path: Path):

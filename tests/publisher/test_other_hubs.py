@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 from aiohttp import web
@@ -111,95 +111,77 @@ async def test_a_ping_that_fails_is_repeated(tmp_path: Path, pinged: PingedHub):
         await pinged.until(lambda: BASE + "b" in pinged.seen)
 
 
-async def first_warning(
+GRANT = f"give the Source a token that the hub accepts for {CHANNEL}"
+REPLACE = f"it answered 403 .*the hub does not accept this token for {CHANNEL}: replace it"
+
+
+NO_TOKEN = "(?!.*give the Source a token)"
+#: What a hub does, the path of its URL and the token of the Source, and what is then logged.
+REFUSALS: list[tuple[dict[str, Any], str, str | None, str]] = [
+    ({"refuse_with": 401}, "websub", None, f"it answered 401 .*{GRANT}"),
+    ({"refuse_with": 403}, "websub", None, f"it answered 403 .*{GRANT}"),
+    ({"refuse_with": 404}, "websub", None, "it answered 404 .*check the URL of the hub"),
+    ({"refuse_with": 413}, "websub", None, "it answered 413 .*lower `fragment_bytes`"),
+    (
+        *({"refuse_with": 400}, "websub", None),
+        "it answered 400 .*check the URL of the hub, and that it accepts this Source",
+    ),
+    (
+        *({"refuse_with": 403}, "websub", "secret"),
+        f"{REPLACE}.* or give the Source none if the hub requires none",
+    ),
+    (
+        *({"refuse_with": 503}, "websub", None),
+        "changes wait in the journal until it accepts them$",
+    ),
+    ({"refuse_with": 401}, "", None, "it answered 401 .*give the Source a token"),
+    ({"refuse_with": 403}, "", None, "it answered 403 .*give the Source a token"),
+    (
+        {"refuse_with": 308, "location": "/new"},
+        "websub",
+        None,
+        r"name the hub as http://\S+:\d+/new",
+    ),
+    (
+        {"answer_with": '{"type": "error", "code": "forbidden", "message": "not you"}'},
+        *("", None, "it answered forbidden: not you.*give the Source a token"),
+    ),
+    (
+        {"answer_with": '{"type": "subscribed"}'},
+        *("", None, f"it answered 'subscribed' to publish{NO_TOKEN}"),
+    ),
+    (
+        {"answer_with": '{"type": "publishing", "through": "yesterday"}'},
+        *("", None, f"its through is no datetime: 'yesterday'{NO_TOKEN}"),
+    ),
+    ({"answer_with": "nonsense"}, "", None, f"it sent no control frame: {NO_TOKEN}"),
+]
+
+
+@pytest.mark.parametrize(("does", "path", "token", "said"), REFUSALS)
+async def test_a_refusal_names_the_remedy(
     tmp_path: Path,
     hub: FakeHub,
-    url: str,
-    log: pytest.LogCaptureFixture,
-    token: str | None = None,
-) -> str:
-    """Return what is logged of a hub that refuses."""
+    does: dict[str, Any],
+    path: str,
+    token: str | None,
+    said: str,
+    caplog: pytest.LogCaptureFixture,
+):
+    for name, value in does.items():
+        setattr(hub, name, value)
     async with quick_publisher(
-        tmp_path / "state", parse_hub(url, token), grace=0, framework=False
+        tmp_path / "state", parse_hub(hub.url + path, token), grace=0, framework=False
     ) as publisher:
         await publisher.aupdated(BASE + "a")
         await hub.until(lambda: len(hub.headers) > 2)
     (warning,) = [
         each.getMessage()
-        for each in log.records
+        for each in caplog.records
         if each.levelno >= logging.WARNING and each.name == "rsnotify.publisher"
     ]
-    assert "secret" not in warning
-    return warning
-
-
-GRANT = f"give the Source a token that the hub accepts for {CHANNEL}"
-REPLACE = f"it answered 403 .*the hub does not accept this token for {CHANNEL}: replace it"
-
-
-@pytest.mark.parametrize(
-    ("path", "token", "status", "said"),
-    [
-        ("websub", None, 401, f"it answered 401 .*{GRANT}"),
-        ("websub", None, 403, f"it answered 403 .*{GRANT}"),
-        ("websub", None, 404, "it answered 404 .*check the URL of the hub"),
-        ("websub", None, 413, "it answered 413 .*lower `fragment_bytes`"),
-        (
-            "websub",
-            None,
-            400,
-            "it answered 400 .*check the URL of the hub, and that it accepts this Source",
-        ),
-        ("websub", "secret", 403, f"{REPLACE}.* or give the Source none if the hub requires none"),
-        ("websub", None, 503, "changes wait in the journal until it accepts them$"),
-        ("", None, 401, "it answered 401 .*give the Source a token"),
-        ("", None, 403, "it answered 403 .*give the Source a token"),
-    ],
-)
-async def test_a_refusal_names_the_remedy(
-    tmp_path: Path,
-    hub: FakeHub,
-    path: str,
-    token: str | None,
-    status: int,
-    said: str,
-    caplog: pytest.LogCaptureFixture,
-):
-    hub.refuse_with = status
-    warning = await first_warning(tmp_path, hub, hub.url + path, caplog, token)
     assert re.search(said, warning), warning
-
-
-async def test_a_hub_that_has_moved_is_named_with_its_new_url(
-    tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
-):
-    hub.refuse_with, hub.location = 308, "/new"
-    warning = await first_warning(tmp_path, hub, hub.url + "websub", caplog)
-    assert f"name the hub as {hub.url}new" in warning
-
-
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        (
-            '{"type": "error", "code": "forbidden", "message": "not you"}',
-            "it answered forbidden: not you",
-        ),
-        ('{"type": "subscribed"}', "it answered 'subscribed' to publish"),
-        (
-            '{"type": "publishing", "through": "yesterday"}',
-            "its through is no datetime: 'yesterday'",
-        ),
-        ("nonsense", "it sent no control frame: "),
-    ],
-)
-async def test_a_hub_that_does_not_let_publishing_begin_is_reported(
-    tmp_path: Path, hub: FakeHub, answer: str, reason: str, caplog: pytest.LogCaptureFixture
-):
-    hub.answer_with = answer
-    warning = await first_warning(tmp_path, hub, hub.url, caplog)
-    assert reason in warning
-    assert ("give the Source a token" in warning) == ("forbidden" in answer)
+    assert "secret" not in warning
 
 
 async def test_a_hub_that_comes_back_and_refuses_says_what_to_change(

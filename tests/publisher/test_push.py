@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import logging
 import subprocess
-import sys
 import threading
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from rsnotify_publisher.journal import Recorder
 from rsnotify_publisher.push.hub_feed import ChangeStream, HubFeed, OutgoingFragment
 from rsnotify_publisher.push.hub_push import ChannelPush, HubPush, NodeRotation
 from rsnotify_publisher.push.websocket import HubConnections
+from tests.fork_server import forked
 from tests.publisher.helpers import BASE, PATIENCE, FakeHub, chain_of, quick_publisher, serving
 from tests.publisher.published import recorded
 
@@ -158,14 +158,6 @@ async def test_a_hub_that_was_down_misses_nothing(tmp_path: Path, hub: FakeHub, 
         await publisher.aupdated(BASE + "after")
         await hub.has(BASE + "after")
     chain_of(hub.fragments)
-
-
-async def test_a_source_starts_while_its_hub_is_down(tmp_path: Path, hub: FakeHub):
-    await hub.stop()
-    async with quick_publisher(tmp_path, hub.url) as publisher:
-        await publisher.aupdated(BASE + "a")
-        await hub.start()
-        await hub.has(BASE + "a")
 
 
 async def test_what_one_run_could_not_send_the_next_one_does(
@@ -313,18 +305,6 @@ async def test_content_travels_inline_and_stays_out_of_the_lists(tmp_path: Path,
     assert links[BASE + "b"] == links[BASE + "gone"] == ()
 
 
-async def test_a_content_callback_that_fails_costs_only_the_content(
-    tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
-):
-    def fail(uri: str) -> bytes:
-        raise ZeroDivisionError(uri)
-
-    async with quick_publisher(tmp_path, hub.url, content=fail) as publisher:
-        await publisher.aupdated(BASE + "a", hash="md5:00")
-        await hub.has(BASE + "a")
-    assert "not sent inline" in caplog.text
-
-
 OTHER = """
 import sys, time
 from rsnotify_publisher import Options, Publisher
@@ -344,7 +324,7 @@ with publisher:
 class Other:
     def __init__(self, folder: Path, hub: FakeHub) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", OTHER, str(folder), hub.url],
+            [*forked(OTHER), str(folder), hub.url],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -6,7 +6,6 @@ import asyncio
 import signal
 import sqlite3
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import ChangeType, Link, Resource
 from rsnotify_publisher import Publisher, Record, SourceDescription
 from rsnotify_publisher.journal import Journal, Recorder
+from tests.fork_server import forked
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, quick_publisher
 from tests.publisher.published import recorded
 
@@ -34,6 +34,17 @@ with Publisher(sys.argv[1], "http://source.example/data/") as publisher:
         change = publisher.updated(f"http://source.example/data/{name}-{number}")
         print(change.uri, flush=True)
 """
+
+
+class Holding:
+    """An operation that goes on when the test says so."""
+
+    def __init__(self) -> None:
+        self.started, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, _: object) -> None:
+        self.started.set()
+        self.go.wait(PATIENCE)
 
 
 def assert_ordered(changes: list[Resource]) -> None:
@@ -94,7 +105,7 @@ async def test_asyncio_records_at_once(tmp_path: Path):
 
 
 def test_several_processes_record_at_once(tmp_path: Path):
-    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    command = [*forked(WRITER), str(tmp_path)]
     writers = [
         subprocess.Popen([*command, name, "60"], stdout=subprocess.DEVNULL)
         for name in ("x", "y", "z")
@@ -108,7 +119,7 @@ def test_several_processes_record_at_once(tmp_path: Path):
 
 
 def test_what_was_acknowledged_is_there_after_kill_9(tmp_path: Path):
-    command = [sys.executable, "-c", WRITER, str(tmp_path), "x", "1000000"]
+    command = [*forked(WRITER), str(tmp_path), "x", "1000000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         reported = [writer.stdout.readline().strip() for _ in range(100)]
@@ -176,22 +187,14 @@ def test_a_closed_recorder_refuses_changes(tmp_path: Path):
 
 
 def test_a_failing_operation_does_not_fail_the_others_of_its_group(tmp_path: Path):
-    started, go = threading.Event(), threading.Event()
+    hold = Holding()
     with quick_publisher(tmp_path) as publisher:
-
-        def hold(_: object) -> None:
-            started.set()
-            go.wait(PATIENCE)
-
-        def fail(_: object) -> None:
-            raise ZeroDivisionError
-
         holding = publisher._recorder.submit(hold)
-        assert started.wait(PATIENCE)
+        assert hold.started.wait(PATIENCE)
         # These gather while the first is at work, and so share one transaction.
         good = publisher.submit([Resource(BASE + "a", change=ChangeType.UPDATED)])
-        bad = publisher._recorder.submit(fail)
-        go.set()
+        bad = publisher._recorder.submit(lambda _: 1 / 0)
+        hold.go.set()
         holding.result(PATIENCE)
         assert good.result(PATIENCE)[0].uri == BASE + "a"
         with pytest.raises(ZeroDivisionError):
@@ -304,19 +307,14 @@ def test_a_failed_rollback_is_repeated_before_the_next_transaction(
 
 async def test_a_caller_that_gives_up_leaves_the_others_of_its_group(tmp_path: Path):
     async with quick_publisher(tmp_path) as publisher:
-        started, go = threading.Event(), threading.Event()
-
-        def hold(_: object) -> None:
-            started.set()
-            go.wait(PATIENCE)
-
+        hold = Holding()
         holding = publisher._recorder.submit(hold)
-        await asyncio.to_thread(started.wait, PATIENCE)
+        await asyncio.to_thread(hold.started.wait, PATIENCE)
         impatient = asyncio.create_task(publisher.aupdated(BASE + "a"))
         patient = asyncio.create_task(publisher.aupdated(BASE + "b"))
         await asyncio.sleep(0)
         impatient.cancel()
-        go.set()
+        hold.go.set()
         assert (await patient).uri == BASE + "b"
         assert holding.result(PATIENCE) is None
         # It may have been recorded all the same, as after a lost connection to a database.
@@ -348,9 +346,7 @@ if child == 0:
 os.waitpid(child, 0)
 publisher.close()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, timeout=PATIENCE
-    )
+    done = subprocess.run([*forked(script), str(tmp_path)], capture_output=True, timeout=PATIENCE)
     assert b"after the fork" in done.stdout
 
 
@@ -377,12 +373,6 @@ def test_options_beyond_their_bounds_are_refused(tmp_path: Path, option: str, va
 
 def test_a_base_url_gets_the_slash_it_lacks(tmp_path: Path):
     assert Publisher(tmp_path, "http://x.example/d").source.base_url == "http://x.example/d/"
-
-
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigurationError, match="file is no folder"):
-        Publisher(tmp_path / "file", BASE).start()
 
 
 # What a Publisher is given is checked at once, with one sentence.

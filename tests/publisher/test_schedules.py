@@ -24,7 +24,7 @@ from rsnotify_publisher.options import (
     parse_rotation,
     parse_schedule,
 )
-from tests.publisher.helpers import BASE, PATIENCE, PORT, Start, eventually, put
+from tests.publisher.helpers import BASE, PATIENCE, eventually
 from tests.publisher.published import QUIET, Published, names
 
 #: 2024-01-01 is a Monday.
@@ -417,17 +417,3 @@ def test_a_document_expires_by_the_limits_beside_the_schedule():
     policy = parse_retention("1 list, cron: 0 3 * * *")
     documents = [FinishedDocument("changelist", at, at + 1, 1, 1, ()) for at in (1, 2)]
     assert policy.expired(documents, now=9) == documents[:1]
-
-
-def test_the_command_accepts_cron_expressions(folder: Path, source: Start):
-    every_second = "cron: * * * * * *"
-    options = {"--rotate": every_second, "--resource-dump-every": every_second}
-    options |= {"--resource-list-every": every_second, "--keep": f"9 lists, {every_second}"}
-    process = source(folder, *PORT, *(text for option in options.items() for text in option))
-    put(folder / "a", "new")
-    eventually(lambda: b"resourcesync/changelist-" in process.get("changelist-archive.xml"))
-    eventually(lambda: b"<loc>" + process.url.encode() + b"a<" in process.get("resourcelist.xml"))
-    eventually(lambda: b".zip<" in process.get("resourcedump.xml"))
-    code, errors = process.end()
-    assert code == 0
-    assert len(errors.splitlines()) == 1, "it writes only that it scanned the folder"

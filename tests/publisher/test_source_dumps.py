@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import zipfile
 from pathlib import Path
 from random import Random
 
@@ -14,7 +13,6 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import ChangeType, Resource
-from rsnotify.format.reader import read_document
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher import Publisher, Record
 from rsnotify_publisher.changes import CheckedContents, SourceContents
@@ -22,30 +20,18 @@ from rsnotify_publisher.documents.change_list_files import still_listed
 from rsnotify_publisher.journal import Journal
 from tests.publisher.helpers import BASE, PATIENCE, eventually
 from tests.publisher.packed import sha256
-from tests.publisher.published import QUIET, Published, join, names, read
+from tests.publisher.published import QUIET, Published, join, members, names, read
 
 #: Of `abc`.
 MD5 = "900150983cd24fb0d6963f7d28e17f72"
-
-
-def members(source: Published, package: Resource) -> list[tuple[Resource, bytes]]:
-    """Return the entries of a package's manifest, each with its bitstream."""
-    with zipfile.ZipFile(source.folder / package.uri.removeprefix(BASE)) as archive:
-        manifest = read_document(archive.read("manifest.xml"))
-        (contents,) = [link.href for link in package.links if link.rel == "contents"]
-        assert source.read(contents) == manifest
-        return [
-            (entry, archive.read(entry.path.lstrip("/")) if entry.path else b"")
-            for entry in manifest.resources
-        ]
 
 
 def wait_packed(source: Published) -> tuple[Resource, ...]:
     """Wait until all that was recorded is packed, and return what lists were closed."""
     source.wait_written()
     closed = source.read("changelist-archive.xml").resources
-    packed = lambda: [one.until for one in source.read("changedump.xml").resources]  # noqa: E731
-    eventually(lambda: packed()[-1:] == [closed[-1].until])
+    ends = lambda: [one.until for one in source.read("changedump.xml").resources]  # noqa: E731
+    eventually(lambda: ends()[-1:] == [closed[-1].until])
     return closed
 
 
@@ -88,7 +74,7 @@ def test_the_set_is_packed_in_a_resource_dump(tmp_path: Path):
         dump = source.read("resourcedump.xml")
     assert (dump.capability, dump.link("archives")) == ("resourcedump", None)
     assert dump.at <= dump.completed
-    found = [pair for package in dump.resources for pair in members(source, package)]
+    found = [pair for package in dump.resources for pair in members(source.publisher, package)]
     assert [(entry.uri, content) for entry, content in found] == [
         (BASE + name, (BASE + name).encode()) for name in ("a", "b")
     ]
@@ -137,7 +123,7 @@ def test_each_closed_list_is_packed_in_the_change_dump(tmp_path: Path):
     lists = [source.read(entry.uri) for entry in closed]
     for package, changes in zip(dump.resources, lists, strict=True):
         assert (package.from_, package.until) == (changes.from_, changes.until)
-        found = members(source, package)
+        found = members(source.publisher, package)
         assert [(entry.uri, entry.change, entry.datetime) for entry, _ in found] == [
             (change.uri, change.change, change.datetime) for change in changes.resources
         ]
@@ -204,9 +190,7 @@ def test_a_change_whose_content_is_missing_is_still_in_the_manifest(
     with source:
         source.update(*range(6))
         wait_packed(source)
-    packages = source.read("changedump.xml").resources
-    packed = [pair for package in packages for pair in members(source, package)]
-    lost, kept = packed[:2]
+    lost, kept = packed(source.publisher)[:2]
     assert (lost[0].uri, lost[0].path) == (BASE + "0", None)
     assert lost[0].hash is not None
     assert kept == (kept[0], (BASE + "1").encode())
@@ -261,13 +245,8 @@ def test_each_version_is_packed_of_resources_that_change_again_at_once(tmp_path:
 
 def packed(publisher: Publisher) -> list[tuple[Resource, bytes]]:
     """Return the entries of all packages, each with its bitstream."""
-    found = []
-    for package in read(publisher, "changedump.xml").resources:
-        path = publisher.source.documents_folder / package.uri.removeprefix(BASE)
-        with zipfile.ZipFile(path) as archive:
-            entries = read_document(archive.read("manifest.xml")).resources
-            found += [(entry, archive.read(entry.path.lstrip("/"))) for entry in entries]
-    return found
+    packages = read(publisher, "changedump.xml").resources
+    return [pair for package in packages for pair in members(publisher, package)]
 
 
 def test_content_with_another_hash_than_the_change_is_refused(tmp_path: Path):
@@ -363,11 +342,11 @@ def test_a_disk_that_fills_up_at_times_leaves_no_partial_files(
         source.update("last")
         eventually(lambda: names(source.parts("changelist.xml"))[-1:] == ["last"])
         closed = lambda: names(source.parts("changelist-archive.xml"))  # noqa: E731
-        packed = lambda: [  # noqa: E731
+        dumps = lambda: [  # noqa: E731
             *source.parts("changedump-archive.xml"),
             *source.parts("changedump.xml"),
         ]
-        eventually(lambda: closed() != [] and bool(names(packed())))
+        eventually(lambda: closed() != [] and bool(names(dumps())))
         eventually(lambda: len(names(source.parts("resourcelist.xml"))) == 61)
     lists = [source.read(name) for name in closed()] + source.parts("changelist.xml")
     join(lists)

@@ -18,6 +18,7 @@ from rsnotify.sync.retry import Retry
 from rsnotify_publisher import Publisher, parse_hub
 from rsnotify_publisher.hubs import parse_hubs
 from rsnotify_publisher.push import mqtt as stated_brokers
+from tests.cases import case
 from tests.publisher.helpers import PATIENCE, QUICK, serving
 
 BROKER = "mqtts://broker.example"
@@ -122,48 +123,44 @@ async def test_a_hub_that_never_answered_is_advertised_by_its_name(hub: StatingH
         await advertises(publisher, hub, BROKER)
 
 
-@pytest.mark.parametrize(
-    ("status", "document"),
-    [
-        (500, WEBSUB),
-        (404, b""),
-        (302, WEBSUB),
-        (200, b"<html>"),
-        (200, b"\xff"),
-        (200, b"[" * 50_000),
-        (200, []),
-        (200, {}),
-        (200, {**WEBSUB, "mqtt": 5}),
-        (200, {**WEBSUB, "mqtt": "https://broker.example"}),
-        (200, {**WEBSUB, "xmpp": "xmpp://broker.example"}),
-        (200, {**WEBSUB, "mqtt": "mqtt://user:secret@broker.example"}),
-        (200, b'{"websub":"' + b"x" * 100_000 + b'"}'),
-    ],
-)
-async def test_an_error_and_a_wrong_document_change_nothing(
-    hub: StatingHub, tmp_path: Path, status: int, document: Any
-):
+WRONG: list[tuple[int, Any]] = [
+    (500, WEBSUB),
+    (404, b""),
+    (302, WEBSUB),
+    (200, b"<html>"),
+    (200, b"\xff"),
+    (200, b"[" * 50_000),
+    (200, []),
+    (200, {}),
+    (200, {**WEBSUB, "mqtt": 5}),
+    (200, {**WEBSUB, "mqtt": "https://broker.example"}),
+    (200, {**WEBSUB, "xmpp": "xmpp://broker.example"}),
+    (200, {**WEBSUB, "mqtt": "mqtt://user:secret@broker.example"}),
+    (200, b'{"websub":"' + b"x" * 100_000 + b'"}'),
+]
+
+
+async def test_an_error_and_a_wrong_document_change_nothing(hub: StatingHub, tmp_path: Path):
     async with publisher_of(hub, tmp_path) as publisher:
         assert await publisher.await_published(PATIENCE)
-        await advertises(publisher, hub, BROKER)
-        hub.status, hub.document = status, document
-        for _ in range(3):  # the first may be of before, and the last not answered
-            await hub.read()
-        assert advertised(publisher) == [*derived(hub), topic_at(BROKER)]
-        hub.status, hub.document = 200, WEBSUB
-        await advertises(publisher, hub)
+        for number, (status, document) in enumerate(WRONG):
+            with case(number):
+                hub.status, hub.document = 200, {**WEBSUB, "mqtt": BROKER}
+                await advertises(publisher, hub, BROKER)
+                hub.status, hub.document = status, document
+                for _ in range(3):  # the first may be of before, and the last not answered
+                    await hub.read()
+                assert advertised(publisher) == [*derived(hub), topic_at(BROKER)]
+                hub.status, hub.document = 200, WEBSUB
+                await advertises(publisher, hub)
 
 
 async def test_a_file_that_cannot_be_read_is_written_again(hub: StatingHub, tmp_path: Path):
     (tmp_path / "brokers.json").write_text("{")
     async with publisher_of(hub, tmp_path) as publisher:
-        await advertises_once_published(publisher, hub)
+        assert await publisher.await_published(PATIENCE)
+        await advertises(publisher, hub, BROKER)
     assert BROKER in (tmp_path / "brokers.json").read_text()
-
-
-async def advertises_once_published(publisher: Publisher, hub: StatingHub) -> None:
-    assert await publisher.await_published(PATIENCE)
-    await advertises(publisher, hub, BROKER)
 
 
 async def test_a_pubsub_service_is_advertised_with_the_node_of_the_channel(

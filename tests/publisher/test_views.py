@@ -6,7 +6,6 @@ import asyncio
 import errno
 import re
 import subprocess
-import sys
 import tempfile
 import threading
 import urllib.error
@@ -30,6 +29,7 @@ from rsnotify_publisher.documents.change_list_files import OpenChangeList
 from rsnotify_publisher.documents.document_store import DocumentStore
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext
+from tests.fork_server import forked
 from tests.publisher.helpers import (
     BASE,
     PATIENCE,
@@ -400,7 +400,7 @@ def test_what_a_killed_source_leaves_reads_correctly(tmp_path: Path):
     script = RECORDING.replace("{BASE!r}", repr(BASE)).replace("{BASE}", BASE)
     count = 0
     for lines in (20, 3, 31, 8):
-        command = [sys.executable, "-c", script, str(tmp_path)]
+        command = [*forked(script), str(tmp_path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed:
             assert killed.stdout is not None
             for _ in range(lines):

@@ -19,6 +19,7 @@ import pytest
 
 from rsnotify.runtime.web_messages import WebRequest, WebResponse
 from rsnotify_publisher.web.responses import file_representation, memory_representation, respond
+from tests.cases import case
 from tests.publisher.helpers import PATIENCE
 from tests.web_servers import KINDS, serving_answers
 
@@ -76,67 +77,69 @@ async def get(site: str) -> AsyncIterator[Get]:
         yield get
 
 
-@pytest.mark.parametrize("name", ["digits", "long", "chunks"])
-async def test_a_version_is_known_by_a_strong_tag_and_a_date(get: Get, name: str):
-    first = await get(name)
-    assert first.status == 200
-    assert first.body in (DIGITS, LONG)
-    assert first.headers["ETag"].startswith('"')
-    assert first.headers["Last-Modified"] == "Sun, 09 Sep 2001 01:46:40 GMT"
-    assert int(first.headers["Content-Length"]) == len(first.body)
-    head = await get(name, method="HEAD")
-    assert (head.status, head.body) == (200, b"")
-    for header in ("ETag", "Last-Modified", "Content-Length", "Accept-Ranges"):
-        assert head.headers[header] == first.headers[header]
+async def test_a_version_is_known_by_a_strong_tag_and_a_date(get: Get):
+    for name in ("digits", "long", "chunks"):
+        first = await get(name)
+        assert first.status == 200
+        assert first.body in (DIGITS, LONG)
+        assert first.headers["ETag"].startswith('"')
+        assert first.headers["Last-Modified"] == "Sun, 09 Sep 2001 01:46:40 GMT"
+        assert int(first.headers["Content-Length"]) == len(first.body)
+        head = await get(name, method="HEAD")
+        assert (head.status, head.body) == (200, b"")
+        for header in ("ETag", "Last-Modified", "Content-Length", "Accept-Ranges"):
+            assert head.headers[header] == first.headers[header]
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_a_client_with_the_same_version_gets_a_304(get: Get, method: str):
-    first = await get("digits")
-    tag, date = first.headers["ETag"], first.headers["Last-Modified"]
-    for conditions in (
-        {"if_none_match": tag},
-        {"if_none_match": f'"other", W/{tag}'},
-        {"if_none_match": "*"},
-        {"if_modified_since": date},
-        {"if_none_match": tag, "if_modified_since": "Sun, 09 Sep 2001 01:46:39 GMT"},
-    ):
-        known = await get("digits", method=method, **conditions)
-        assert (known.status, known.body) == (304, b""), conditions
-        assert known.headers["ETag"] == tag
-        assert known.headers["Cache-Control"] == "no-cache"
+BEFORE, THEN, AFTER = (f"Sun, 09 Sep 2001 01:46:{second} GMT" for second in (39, 40, 41))
+#: The conditions of a request, where TAG is the tag of the version that there is.
+CONDITIONS: list[tuple[dict[str, str], int]] = [
+    ({"if_none_match": "TAG"}, 304),
+    ({"if_none_match": '"other", W/TAG'}, 304),
+    ({"if_none_match": "*"}, 304),
+    ({"if_modified_since": THEN}, 304),
+    ({"if_none_match": "TAG", "if_modified_since": BEFORE}, 304),
+    ({"if_none_match": '"other"'}, 200),
+    ({"if_none_match": '"other"', "if_modified_since": THEN}, 200),
+    ({"if_modified_since": BEFORE}, 200),
+    ({"if_modified_since": "yesterday"}, 200),
+    ({"if_unmodified_since": THEN}, 200),
+    ({"if_match": "TAG"}, 200),
+    # A weak tag is not enough where bytes must match.
+    ({"if_match": "W/TAG"}, 412),
+    ({"if_match": '"other"'}, 412),
+    ({"if_unmodified_since": BEFORE}, 412),
+    ({"range": "bytes=1-2", "if_range": "TAG"}, 206),
+    ({"range": "bytes=1-2", "if_range": THEN}, 206),
+    # Parts of different versions are not mixed.
+    ({"range": "bytes=1-2", "if_range": "W/TAG"}, 200),
+    ({"range": "bytes=1-2", "if_range": '"other"'}, 200),
+    ({"range": "bytes=1-2", "if_range": AFTER}, 200),
+    ({"range": "bytes=1-2", "if_range": "garbage"}, 200),
+    # A range that makes no sense is ignored.
+    ({"range": "bytes=4-2"}, 200),
+    ({"range": "bytes=0-1,3-4"}, 200),
+    ({"range": "lines=1-2"}, 200),
+    ({"range": "bytes=-"}, 200),
+    ({"range": "bytes"}, 200),
+    ({"range": f"bytes={'9' * 5000}-"}, 200),
+]
 
 
-@pytest.mark.parametrize(
-    "conditions",
-    [
-        {"if_none_match": '"other"'},
-        {"if_none_match": '"other"', "if_modified_since": "Sun, 09 Sep 2001 01:46:40 GMT"},
-        {"if_modified_since": "Sun, 09 Sep 2001 01:46:39 GMT"},
-        {"if_modified_since": "yesterday"},
-        {"if_unmodified_since": "Sun, 09 Sep 2001 01:46:40 GMT"},
-    ],
-)
-async def test_a_client_with_another_version_gets_this_one(get: Get, conditions: dict[str, str]):
-    assert (await get("digits", **conditions)).body == DIGITS
-
-
-@pytest.mark.parametrize(
-    "conditions",
-    [{"if_match": '"other"'}, {"if_unmodified_since": "Sun, 09 Sep 2001 01:46:39 GMT"}],
-)
-async def test_a_client_that_requires_another_version_gets_a_412(
-    get: Get, conditions: dict[str, str]
-):
-    assert (await get("digits", **conditions)).status == 412
-
-
-async def test_a_weak_tag_is_not_enough_where_bytes_must_match(get: Get):
+async def test_conditions_decide_whether_the_version_is_sent(get: Get):
     tag = (await get("digits")).headers["ETag"]
-    assert (await get("digits", if_match=tag)).status == 200
-    assert (await get("digits", if_match=f"W/{tag}")).status == 412
-    part = await get("digits", range="bytes=1-2", if_range=f"W/{tag}")
-    assert part.status == 200
+    for conditions, status in CONDITIONS:
+        with case(conditions):
+            given = {name: value.replace("TAG", tag) for name, value in conditions.items()}
+            got = await get("digits", **given)
+            assert got.status == status
+            if status == 200:
+                assert got.body == DIGITS
+            elif status == 304:
+                head = await get("digits", method="HEAD", **given)
+                assert (head.status, head.body, got.body) == (304, b"", b"")
+                assert head.headers["ETag"] == got.headers["ETag"] == tag
+                assert head.headers["Cache-Control"] == got.headers["Cache-Control"] == "no-cache"
 
 
 async def test_a_date_within_this_second_does_not_hide_a_second_change(get: Get, tmp_path: Path):
@@ -150,9 +153,8 @@ async def test_a_date_within_this_second_does_not_hide_a_second_change(get: Get,
     assert (await get("new", if_modified_since=date)).body == b"two"
 
 
-@pytest.mark.parametrize(
-    ("requested", "start", "stop"),
-    [
+async def test_a_byte_range_is_a_part(get: Get):
+    for requested, start, stop in (
         ("bytes=0-0", 0, 1),
         ("bytes=2-4", 2, 5),
         ("bytes=7-", 7, 10),
@@ -160,60 +162,36 @@ async def test_a_date_within_this_second_does_not_hide_a_second_change(get: Get,
         ("bytes=-30", 0, 10),
         ("bytes=5-99", 5, 10),
         ("Bytes = 1 - 1", 1, 2),
-    ],
-)
-async def test_a_byte_range_is_a_part(get: Get, requested: str, start: int, stop: int):
-    part = await get("digits", range=requested)
-    assert (part.status, part.body) == (206, DIGITS[start:stop])
-    assert part.headers["Content-Range"] == f"bytes {start}-{stop - 1}/10"
+    ):
+        with case(requested):
+            part = await get("digits", range=requested)
+            assert (part.status, part.body) == (206, DIGITS[start:stop])
+            assert part.headers["Content-Range"] == f"bytes {start}-{stop - 1}/10"
+    for name in ("long", "chunks"):
+        part = await get(name, range="bytes=1001-900000")
+        assert part.body == LONG[1001:900_001]
+        assert int(part.headers["Content-Length"]) == 899_000
 
 
-@pytest.mark.parametrize("name", ["long", "chunks"])
-async def test_long_parts_are_whole(get: Get, name: str):
-    part = await get(name, range="bytes=1001-900000")
-    assert part.body == LONG[1001:900_001]
-    assert int(part.headers["Content-Length"]) == 899_000
-
-
-@pytest.mark.parametrize(
-    ("name", "requested"),
-    [
-        ("digits", "bytes=10-"),
-        ("digits", "bytes=-0"),
-        ("empty", "bytes=0-"),
-        ("long", "bytes=1000000-1000001"),
-    ],
-)
-async def test_a_range_beyond_the_end_is_refused(get: Get, name: str, requested: str):
-    refused = await get(name, range=requested)
-    assert (refused.status, refused.body) == (416, b"")
-    size = {"digits": 10, "empty": 0, "long": 10**6}[name]
-    assert refused.headers["Content-Range"] == f"bytes */{size}"
-
-
-@pytest.mark.parametrize(
-    "requested",
-    ["bytes=4-2", "bytes=0-1,3-4", "lines=1-2", "bytes=-", "bytes", f"bytes={'9' * 5000}-"],
-)
-async def test_a_range_that_makes_no_sense_is_passed_over(get: Get, requested: str):
-    assert (await get("digits", range=requested)).body == DIGITS
-
-
-async def test_a_part_of_another_version_is_not_mixed_in(get: Get):
-    first = await get("digits")
-    tag, date = first.headers["ETag"], first.headers["Last-Modified"]
-    for same in (tag, date):
-        assert (await get("digits", range="bytes=1-2", if_range=same)).status == 206
-    for other in ('"other"', "Sun, 09 Sep 2001 01:46:41 GMT", "garbage"):
-        whole = await get("digits", range="bytes=1-2", if_range=other)
-        assert (whole.status, whole.body) == (200, DIGITS)
+async def test_a_range_beyond_the_end_is_refused(get: Get):
+    for name, size, requested in (
+        ("digits", 10, "bytes=10-"),
+        ("digits", 10, "bytes=-0"),
+        ("empty", 0, "bytes=0-"),
+        ("long", 10**6, "bytes=1000000-1000001"),
+    ):
+        with case(name, requested):
+            refused = await get(name, range=requested)
+            assert (refused.status, refused.body) == (416, b"")
+            assert refused.headers["Content-Range"] == f"bytes */{size}"
 
 
 @pytest.mark.parametrize("name", ["long", "chunks"])
 async def test_a_compressed_form_has_a_tag_of_its_own(get: Get, name: str):
     url = f"{name}?packed"
     plain = await get(url)
-    packed = await get(url, accept_encoding="br, gzip;q=0.5")
+    packed, again = [await get(url, accept_encoding="br, gzip;q=0.5") for _ in range(2)]
+    assert packed.body == again.body
     assert "Content-Encoding" not in plain.headers
     assert packed.headers["Content-Encoding"] == "gzip"
     assert plain.body == gzip.decompress(packed.body) == LONG
@@ -228,23 +206,14 @@ async def test_a_compressed_form_has_a_tag_of_its_own(get: Get, name: str):
     assert other.status == 200
 
 
-async def test_the_same_version_is_compressed_to_the_same_bytes(get: Get):
-    url = "long?packed"
-    one, two = [await get(url, accept_encoding="gzip") for _ in range(2)]
-    assert one.body == two.body
-
-
-@pytest.mark.parametrize("accepted", ["identity", "gzip;q=0", "*;q=0", "br", "gzip;q=0.0, *"])
-async def test_nothing_is_compressed_for_clients_that_do_not_accept_it(get: Get, accepted: str):
-    got = await get("long?packed", accept_encoding=accepted)
-    assert got.body == LONG
-
-
-async def test_ranges_are_of_the_plain_form(get: Get):
-    url = "long?packed"
-    part = await get(url, accept_encoding="gzip", range="bytes=0-9")
+async def test_only_a_whole_answer_is_compressed_for_clients_that_accept_it(get: Get):
+    for accepted in ("identity", "gzip;q=0", "*;q=0", "br", "gzip;q=0.0, *"):
+        with case(accepted):
+            assert (await get("long?packed", accept_encoding=accepted)).body == LONG
+    part = await get("long?packed", accept_encoding="gzip", range="bytes=0-9")
     assert (part.status, part.body) == (206, LONG[:10])
     assert "Content-Encoding" not in part.headers
+    assert (await get("none")).status == 404
 
 
 async def test_what_is_kept_compressed_is_read_by_every_client(get: Get):
@@ -278,10 +247,6 @@ async def test_a_head_of_a_compressed_form_sends_no_body(get: Get):
         head = await get(name, method="HEAD", accept_encoding="gzip")
         assert (head.status, head.body) == (200, b"")
         assert head.headers["Content-Encoding"] == "gzip"
-
-
-async def test_what_is_not_there_is_not_found(get: Get):
-    assert (await get("none")).status == 404
 
 
 @pytest.mark.parametrize("kind", ["aiohttp", "asgi"])

@@ -100,6 +100,28 @@ async def test_the_publisher_runs_around_the_lifespan_of_the_application(tmp_pat
     assert (tmp_path / "documents/changelist.xml").read_text().count("<loc>") == 2
 
 
+async def run_lifespan(
+    app: Any,
+    *messages: str,
+    sent: list[dict[str, Any]],
+    on_started: Callable[[], object] = lambda: None,
+) -> list[str]:
+    """Send an application the messages of a server; return the types of what it sends."""
+    waiting = [f"lifespan.{message}" for message in messages]
+
+    async def receive() -> dict[str, str]:
+        if waiting and waiting[0] == "lifespan.shutdown":
+            assert sent[-1]["type"] == "lifespan.startup.complete", "a server would wait for it"
+            on_started()
+        return {"type": waiting.pop(0)}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    await app({"type": "lifespan"}, receive, send)
+    return [message["type"] for message in sent]
+
+
 async def no_lifespan(scope: Any, receive: Any, send: Any) -> None:
     """Ignore all but requests, instead of raising an error."""
 
@@ -113,76 +135,45 @@ async def test_the_publisher_runs_with_the_server_though_the_application_has_no_
     tmp_path: Path, app: Any
 ):
     publisher = quick_publisher(tmp_path)
-    messages = ["lifespan.startup", "lifespan.shutdown"]
-    sent: list[str] = []
-
-    async def receive() -> dict[str, str]:
-        if len(messages) == 1:
-            assert sent == ["lifespan.startup.complete"], "a server would wait for it"
-            publisher.updated(BASE + "while-it-runs")
-        return {"type": messages.pop(0)}
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message["type"])
-
-    await asgi_application(publisher, app)({"type": "lifespan"}, receive, send)
-    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    sent = await run_lifespan(
+        asgi_application(publisher, app),
+        *("startup", "shutdown"),
+        sent=[],
+        on_started=lambda: publisher.updated(BASE + "while-it-runs"),
+    )
+    assert sent == [
+        "lifespan.startup.complete",
+        "lifespan.shutdown.complete",
+    ]
     assert (tmp_path / "documents/changelist.xml").read_text().count("<loc>") == 1
 
 
 async def test_a_failed_start_of_the_application_is_sent_once(tmp_path: Path):
-    sent: list[str] = []
-
     async def fails(scope: Any, receive: Any, send: Any) -> None:
         await receive()
         await send({"type": "lifespan.startup.failed", "message": "no"})
 
-    async def receive() -> dict[str, str]:
-        return {"type": "lifespan.startup"}
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message["type"])
-
     app = asgi_application(quick_publisher(tmp_path), fails)
-    await app({"type": "lifespan"}, receive, send)
-    assert sent == ["lifespan.startup.failed"]
+    assert await run_lifespan(app, "startup", sent=[]) == ["lifespan.startup.failed"]
 
 
 async def test_an_application_that_fails_after_its_start_fails_the_server(tmp_path: Path):
-    sent: list[str] = []
-
     async def fails(scope: Any, receive: Any, send: Any) -> None:
         await receive()
         await send({"type": "lifespan.startup.complete"})
         raise ZeroDivisionError
 
-    async def receive() -> dict[str, str]:
-        return {"type": "lifespan.startup"}
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message["type"])
-
+    app, sent = asgi_application(quick_publisher(tmp_path), fails), list[dict[str, Any]]()
     with pytest.raises(ZeroDivisionError):
-        await asgi_application(quick_publisher(tmp_path), fails)(
-            {"type": "lifespan"}, receive, send
-        )
-    assert sent == ["lifespan.startup.complete"]
+        await run_lifespan(app, "startup", sent=sent)
+    assert [message["type"] for message in sent] == ["lifespan.startup.complete"]
 
 
 async def test_a_publisher_that_cannot_start_keeps_the_server_from_starting(tmp_path: Path):
     with Publisher(tmp_path, "https://other.example/", options=QUICK) as other:
         other.updated("https://other.example/1")
-    app = asgi_application(quick_publisher(tmp_path), asgi_page)
-    sent: list[dict[str, Any]] = []
-
-    async def receive() -> dict[str, str]:
-        return {"type": "lifespan.startup"}
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    await app({"type": "lifespan"}, receive, send)
-    assert [message["type"] for message in sent] == ["lifespan.startup.failed"]
+    app, sent = asgi_application(quick_publisher(tmp_path), asgi_page), list[dict[str, Any]]()
+    assert await run_lifespan(app, "startup", sent=sent) == ["lifespan.startup.failed"]
     assert "https://other.example/" in sent[0]["message"]
 
 

@@ -17,7 +17,7 @@ from rsnotify_publisher.hubs import parse_hubs
 from rsnotify_xmpp.xmpp_connection import connect
 from rsnotify_xmpp.xmpp_service import XmppLogin, parse_service
 from tests.prosody import DOMAIN, SERVICE, Prosody
-from tests.publisher.helpers import BASE, PATIENCE, chain_of, quick_publisher
+from tests.publisher.helpers import BASE, PATIENCE, quick_publisher
 
 CHANNEL = BASE + "channel.xml"
 PLACE = parse_service(f"xmpp:{SERVICE}")
@@ -32,33 +32,6 @@ async def newest(server: Prosody, uri: str) -> Document:
                 found = read_document(body) if body else None
                 if found and [entry.uri for entry in found.resources] == [uri]:
                     return found
-
-
-async def test_changes_reach_the_node_in_a_chain_without_a_gap(tmp_path: Path, prosody: Prosody):
-    hub = parse_hub(prosody.url, logins={"xmpp": prosody.login("hub")})
-    seen: list[Document] = []
-    complete = asyncio.Event()
-
-    def receive(item: object) -> None:
-        seen.append(read_document(item.payload))  # type: ignore[attr-defined]
-        if seen[-1].resources and seen[-1].resources[-1].uri == BASE + "99":
-            complete.set()
-
-    async with quick_publisher(
-        tmp_path / "state", hub, fragment_entries=7, heartbeat=3600.0
-    ) as publisher:
-        await publisher.aupdated(BASE + "first")
-        await newest(prosody, BASE + "first")
-        async with connect(prosody.login("reader"), receive) as reader:
-            await reader.subscribe(PLACE, CHANNEL)
-            for number in range(100):
-                await publisher.aupdated(BASE + str(number))
-            async with asyncio.timeout(PATIENCE):
-                await complete.wait()
-    assert [entry.uri for one in seen for entry in one.resources] == [
-        BASE + str(number) for number in range(100)
-    ]
-    chain_of(seen)
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.publisher.conftest import hub  # noqa: F401 - a fixture
 from tests.relay.running import Running
 from tests.subscriber.source import SmallSource
 

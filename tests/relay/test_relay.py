@@ -13,13 +13,16 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import ChangeType, Link, Resource
 from rsnotify.selection import Selection
+from rsnotify_hub.application import serve
+from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Publisher
 from rsnotify_relay import Relay
-from rsnotify_subscriber import FollowOptions, audit
+from rsnotify_subscriber import FollowOptions, PushState, Via, audit
 from tests.publisher.helpers import FakeHub
 from tests.relay.running import OPTIONS, Running, catch_up, files
-from tests.subscriber.destination import PATIENCE
+from tests.subscriber.destination import PACE, PATIENCE
 from tests.subscriber.source import SmallSource, body, path_of, sha256, status
+from tests.subscriber.websub.desk import open_desk
 
 BOTH_CREATED = [("created", "b.txt"), ("created", "maps/a")]
 Start = Callable[..., Awaitable[Running]]
@@ -146,21 +149,15 @@ async def test_resources_elsewhere_and_with_names_of_documents_are_relayed_too(
 
 
 async def test_changes_are_pushed_to_the_hub_of_the_relay_with_content_inline(
-    source: SmallSource, start: Start
+    source: SmallSource, start: Start, hub: FakeHub
 ) -> None:
-    hub = FakeHub()
-    await hub.start()
-    try:
-        relay = await start(source.url, hubs=[hub.url])
-        await relay.until_level()
-        source.put("pushed", b"now")
-        async with asyncio.timeout(PATIENCE):
-            await hub.has(relay.url + "pushed")
-        told = [entry for fragment in hub.fragments for entry in fragment.resources]
-        (entry,) = [entry for entry in told if entry.uri == relay.url + "pushed"]
-        assert Link("duplicate", "data:application/octet-stream;base64,bm93") in entry.links
-    finally:
-        await hub.stop()
+    relay = await start(source.url, hubs=[hub.url])
+    await relay.until_level()
+    source.put("pushed", b"now")
+    await hub.has(relay.url + "pushed")
+    told = [entry for fragment in hub.fragments for entry in fragment.resources]
+    (entry,) = [entry for entry in told if entry.uri == relay.url + "pushed"]
+    assert Link("duplicate", "data:application/octet-stream;base64,bm93") in entry.links
 
 
 async def test_changes_that_could_not_be_recorded_are_recorded_later(
@@ -275,3 +272,27 @@ async def test_a_relay_does_not_follow_itself(source: SmallSource, tmp_path: Pat
 async def test_a_typo_in_a_selection_does_not_empty_the_copy() -> None:
     with pytest.raises(ConfigurationError, match="'turtle' is no media type"):
         FollowOptions(selection=Selection(types=("turtle",)))
+
+
+# By WebSub, with callbacks at its own server.
+
+
+async def test_hubs_reach_a_relay_below_its_base_url(
+    source: SmallSource, start: Callable[..., Awaitable[Running]], tmp_path: Path
+) -> None:
+    source.put("a", b"a")
+    settings = {"port": 0, "data": str(tmp_path / "hub"), "allow_private_addresses": True}
+    rare = replace(PACE, poll=600, poll_with_push=600)
+    async with serve(load_configuration(None, **settings)) as hub, open_desk() as desk:
+        source.hubs = [hub + "websub"]
+        relay = await start(source.url, via=Via.WEBSUB, pace=rare)
+        await relay.until(lambda: relay.relay.subscriber.status.push is PushState.UP)
+        await relay.until_equal(source)
+        await desk.subscriptions_at(hub, 1)
+        source.answers["/data/changelist.xml"] = status(503)
+        before = source.last
+        change = source.put_inline("b", b"pushed")
+        fragment = source.fragment([change], before)
+        await desk.publish_at(hub, source.base + "channel.xml", fragment, "application/xml")
+        await relay.until_equal(source)
+        assert (await relay.get("b"))[2] == b"pushed"

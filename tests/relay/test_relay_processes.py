@@ -68,7 +68,7 @@ async def test_all_copies_end_equal_though_the_relay_is_killed_during_changes(
 ) -> None:
     source_folder, copy, destination = (tmp_path / name for name in ("source", "copy", "mirror"))
     source_folder.mkdir()
-    steps = list(history.make_up(400, seed=5))
+    steps = list(history.make_up(200, seed=5))
     source_url, relay_url = (f"http://127.0.0.1:{free_port()}/" for _ in range(2))
     hub_url = await (await start("hub", "--port", 0, "--data", tmp_path / "hub")).url()
     relay = (
@@ -85,7 +85,7 @@ async def test_all_copies_end_equal_though_the_relay_is_killed_during_changes(
     await start("follow", relay_url, destination, "--poll", 1)
     for part in range(4):
         applying = asyncio.create_task(
-            asyncio.to_thread(history.apply, steps[part * 100 :][:100], source_folder)
+            asyncio.to_thread(history.apply, steps[part * 50 :][:50], source_folder)
         )
         if part in (1, 2):
             await relaying.kill()

@@ -98,7 +98,7 @@ def test_changes_of_one_resource_keep_the_order_of_their_commits(source: Source)
     assert source.reported() == [("a", 1), ("a", 2)]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_however_transactions_interleave_each_change_is_published_once_and_in_order(
     source: Source, seed: int
 ):
@@ -106,7 +106,7 @@ def test_however_transactions_interleave_each_change_is_published_once_and_in_or
     connections = [source.connect() for _ in range(4)]
     with connections[0] as connection:
         for number, _ in enumerate(connections):
-            connection.execute("INSERT INTO records VALUES (%s, 0)", (f"of {number}",))
+            connection.execute("INSERT INTO records VALUES (%s, 0)", (f"of-{number}",))
     connections[0] = source.connect()
     open_: dict[int, list[tuple[str, int]]] = {}
     committed: list[list[tuple[str, int]]] = []
@@ -114,8 +114,8 @@ def test_however_transactions_interleave_each_change_is_published_once_and_in_or
         number = random.randrange(len(connections))
         match random.choice(["change", "change", "commit", "roll back", "forward"]):
             case "change":  # of a record of its own, or none could wait for another here
-                version = rewrite_own(connections[number], number)
-                open_.setdefault(number, []).append((f"{number}", version))
+                version = rewrite(connections[number], f"of-{number}")
+                open_.setdefault(number, []).append((f"of-{number}", version))
             case "commit":
                 connections[number].commit()
                 committed.append(open_.pop(number, []))
@@ -133,15 +133,8 @@ def test_however_transactions_interleave_each_change_is_published_once_and_in_or
     reported = source.reported()
     assert sorted(reported) == sorted(one for group in committed for one in group)
     for number in range(4):
-        versions = [version for name, version in reported if name == f"{number}" and version]
+        versions = [version for name, version in reported if name == f"of-{number}" and version]
         assert versions == sorted(versions)
-
-
-def rewrite_own(connection: psycopg.Connection, number: int) -> int:
-    query = "UPDATE records SET version = version + 1 WHERE name = %s RETURNING version"
-    row = connection.execute(query, (f"of {number}",)).fetchone()
-    OUTBOX.updated(connection, f"{BASE}{number}", length=row[0])
-    return int(row[0])
 
 
 def test_all_metadata_of_a_change_passes_through(source: Source):
