@@ -140,33 +140,6 @@ async def test_deletions_and_repeated_changes_in_a_fragment_leave_the_copy_in_st
     assert audits(destination) == [True]
 
 
-async def test_a_heartbeat_that_comes_while_a_change_is_being_applied_waits_for_it(
-    source: SmallSource, destination: Destination, pushing: Pushing, pushed: Subscriber
-) -> None:
-    answer = source.hold(path_of("slow"))
-    source.put("slow", b"it takes a while")
-    await pushing.changes(1)
-    await source.requested(path_of("slow"))
-    await pushing.heartbeat()
-    await destination.until(lambda: pushed.status.pending == 1)
-    answer.set()
-    await until_in_step(destination)
-    assert audits(destination) == [True], "it was never compared too early"
-
-
-@pytest.mark.usefixtures("pushed")
-async def test_content_that_is_newer_than_what_was_announced_raises_no_alarm(
-    source: SmallSource, destination: Destination, pushing: Pushing
-) -> None:
-    for content in (b"announced", b"what is there already"):
-        source.put("r1", content)
-        await pushing.changes(1)
-    await pushing.heartbeat()
-    await until_in_step(destination)
-    assert destination.equals_source()
-    assert audits(destination) == [True]
-
-
 async def test_a_restarted_destination_is_compared_again(
     destination: Destination, pushing: Pushing
 ) -> None:

@@ -102,21 +102,6 @@ async def test_a_rotated_list_is_read_by_who_lacks_what_it_has(
         assert subscriber.status.push is PushState.UP
 
 
-async def test_who_lacks_nothing_reads_nothing(
-    source: SmallSource, herald: SmallHub, destination: Destination
-) -> None:
-    async with hearing(destination, herald):
-        before = source.gets[LIST]
-        kind = Capability.CHANGE_LIST
-        rotated = Resource(source.base + "changelist.xml", capability=kind, from_=source.last)
-        await tell(herald, source, rotated)
-        # The next notification arrives later.
-        looked = source.gets["/data/capabilitylist.xml"]
-        await tell(herald, source, capability_list(source))
-        await source.requested("/data/capabilitylist.xml", looked + 1)
-        assert source.gets[LIST] == before
-
-
 async def test_who_was_away_is_told_what_it_missed(
     source: SmallSource, herald: SmallHub, destination: Destination
 ) -> None:

@@ -91,21 +91,6 @@ async def test_members_of_a_collection_come_and_go_with_their_links(
     assert set(destination.files()) == {"maps/b.html"}
 
 
-async def test_without_deletions_the_copy_keeps_resources_that_lists_lack(
-    source: SmallSource, destination: Destination
-) -> None:
-    keeping = Selection(changes=(ChangeType.CREATED, ChangeType.UPDATED))
-    await destination.catch_up(selection=keeping)
-    source.delete("c")
-    await destination.catch_up(selection=keeping)
-    assert "c" in destination.files()
-    source.changes.clear()  # only a baseline tells of it
-    source.begins = source.last
-    source.put("d", b"d")
-    await destination.catch_up(selection=keeping)
-    assert set(destination.files()) == {"maps/a.ttl", "maps/b.html", "c", "d"}
-
-
 @pytest.mark.parametrize("listed", [True, False], ids=["with Resource List", "without"])
 async def test_another_selection_corrects_the_copy(
     source: SmallSource, destination: Destination, listed: bool

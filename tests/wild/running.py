@@ -124,16 +124,19 @@ Truth = Source | dict[str, bytes]
 
 
 async def run_honest(
-    source: Source, copy: Copy | Path, truth: Truth | None = None, **options: Any
+    source: Source | str, copy: Copy | Path, truth: Truth | None = None, **options: Any
 ) -> Outcome:
     """Catch up, and hold what the subscriber says to the promise."""
     outcome = await follow_once(source, copy, **options)
-    assert_honest(copy, source if truth is None else truth, outcome)
+    if truth is None:
+        assert isinstance(source, Source), "what is right has to be given"
+        truth = source
+    assert_honest(copy, truth, outcome)
     return outcome
 
 
 async def run_right(
-    source: Source, copy: Copy | Path, truth: Truth | None = None, **options: Any
+    source: Source | str, copy: Copy | Path, truth: Truth | None = None, **options: Any
 ) -> Outcome:
     """Catch up, and assert that the copy is right and the subscriber says so."""
     outcome = await run_honest(source, copy, truth, **options)
