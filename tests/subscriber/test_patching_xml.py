@@ -9,7 +9,7 @@ from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
@@ -17,6 +17,7 @@ from rsnotify.errors import PatchError
 from rsnotify_patching import xml_patch as xml
 from rsnotify_patching.budget import PatchBudget
 from rsnotify_patching.xml_patch import xml_patch
+from tests.examples_count import examples
 
 NOTE = '<doc>\n  <note>This is a sample document</note>\n  <foo id="ert4773">Old</foo>\n</doc>'
 FOO = '<doc>\n  <foo a="1">This is a sample document</foo>\n</doc>'
@@ -322,6 +323,7 @@ def places(tree: Tree, path: str) -> list[tuple[Tree, int, str]]:
     return found
 
 
+@settings(max_examples=examples(60))
 @given(trees, st.lists(texts | trees, max_size=3), st.data())
 def test_any_operation_does_to_a_tree_what_it_does_to_the_model(
     tree: Tree, content: list[Any], data: st.DataObject
