@@ -141,10 +141,15 @@ async def test_a_lost_fragment_is_made_up_for_from_the_lists(
 
 
 async def test_the_lists_are_polled_while_the_hub_is_down(
-    source: SmallSource, hub: SmallHub, destination: Destination, pushed: Subscriber
+    source: SmallSource,
+    hub: SmallHub,
+    destination: Destination,
+    pushed: Subscriber,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     await hub.stop()
     await destination.until(lambda: pushed.status.push is PushState.DOWN)
+    assert f"the lists are polled: {hub.url}: the connection was lost" in caplog.text
     source.put("meanwhile", b"polled")
     await destination.until_equal()
     await hub.server.start()
@@ -336,14 +341,6 @@ async def test_a_list_that_stays_away_is_warned_of_once(
         await source.requested(LIST, source.gets[LIST] + 4)
     warnings = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
     assert sum("the Change List could not be used" in each for each in warnings) == 1
-
-
-async def test_a_lost_connection_to_a_hub_is_reported_in_plain_words(
-    hub: SmallHub, destination: Destination, caplog: pytest.LogCaptureFixture, pushed: Subscriber
-) -> None:
-    await hub.stop()
-    await destination.until(lambda: pushed.status.push is PushState.DOWN)
-    assert f"the lists are polled: {hub.url}: the connection was lost" in caplog.text
 
 
 async def test_what_a_source_offers_is_read_again_soon_after_that_failed(
