@@ -218,23 +218,6 @@ async def test_a_stale_mirror_or_memento_is_passed_over(
 
 
 @pytest.mark.usefixtures("mirrored")
-async def test_a_stale_alternate_is_not_taken_for_the_announced_one(source: Source, copy: Copy):
-    """Its digest stands in the link: a copy that cannot have it is not level."""
-    link = ln(
-        "alternate", source.uri("/mirror/a"), type="text/turtle", hash=sha256(b"changed, as turtle")
-    )
-    source.put("/mirror/a", b"a, as turtle")
-    change_a(source, link)
-    outcome = await follow_once(source, copy, prefer="text/turtle")
-    assert not outcome.claims
-    assert outcome.reasons
-    source.put("/mirror/a", b"changed, as turtle")
-    outcome = await follow_once(source, copy, prefer="text/turtle")
-    assert outcome.claims, outcome
-    assert copy.files()["a"] == b"changed, as turtle"
-
-
-@pytest.mark.usefixtures("mirrored")
 async def test_a_stale_resource_behind_a_cache_is_asked_for_past_it(source: Source, copy: Copy):
     await follow_once(source, copy)
     change_a(source, hashed=False)
