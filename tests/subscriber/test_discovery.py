@@ -57,6 +57,14 @@ async def test_every_way_in_leads_to_the_same_offer(
     assert base_of(offer) == source.base
 
 
+async def test_a_well_known_uri_below_the_path_comes_before_that_of_the_host(
+    source: SmallSource, fetcher: Fetcher
+) -> None:
+    source.describe(source.url, below="data/")
+    source.answers[WELL_KNOWN] = status(500)
+    assert (await discover(fetcher, source.base)).capability_list == source.url
+
+
 LINK = '<html><head><link rel="resourcesync" href="data/capabilitylist.xml"></head></html>'
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from rsnotify.errors import Unavailable
 from rsnotify.format.model import Capability
 from rsnotify_subscriber.content import packages as dump_packages
 from tests.subscriber.catching_up.absences import DUMPS, LISTS, fetched, logged, miss_changes
@@ -82,6 +83,35 @@ async def test_any_single_document_of_a_source_is_enough(
     await destination.become_equal()
     if set(offered) <= set(DUMPS):
         assert fetched(source) == set()
+
+
+@pytest.mark.parametrize("capability", [DUMPS[1], LISTS[1]])
+async def test_a_gap_that_no_document_covers_is_reported_each_time(
+    capability: str,
+    source: PackedSource,
+    destination: Destination,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    source.offered, source.archive = (capability,), False
+    source.pack_changes() if capability in DUMPS else None
+    await destination.become_equal()
+    through = destination.current.status.through
+    assert through is not None
+    source.put("uncovered", b"x")
+    source.pack_changes()
+    source.put("last", b"of all")
+    if capability in DUMPS:
+        source.packages.clear()
+        source.pack_changes()
+    for _ in range(2):
+        log.clear()
+        with pytest.raises(Unavailable, match="no list of all its resources"):
+            await destination.catch_up()
+        assert logged(log, "no document covers the changes from")
+        assert destination.files() == {
+            name: content for name, content in source.contents.items() if name != "uncovered"
+        }
+    assert through == destination.current.status.through
 
 
 @pytest.mark.parametrize("capability", DUMPS)
