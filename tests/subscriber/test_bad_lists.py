@@ -73,6 +73,20 @@ async def test_a_change_list_that_stays_unusable_is_replaced_by_the_resource_lis
     assert destination.equals_source()
 
 
+async def test_a_change_without_a_type_makes_the_list_unusable(
+    source: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up()
+    source.put("a", b"1")
+    document = source.change_list()
+    untold = tuple(replace(one, change=None) for one in document.resources)
+    source.publish("changelist.xml", replace(document, resources=untold))
+    source.answers["/data/resourcelist.xml"] = status(503)
+    with pytest.raises(RsnotifyError):
+        await destination.catch_up()
+    assert "a" not in destination.files()
+
+
 async def test_a_list_may_be_gzip_on_the_wire_and_as_a_file(
     source: SmallSource, destination: Destination
 ) -> None:
