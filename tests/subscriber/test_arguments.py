@@ -72,21 +72,19 @@ def test_a_handler_that_cannot_work_is_refused(handler: object, said: str) -> No
 
 
 @pytest.mark.parametrize(
-    "handler",
-    [ignore, functools.partial(ignore), Indexer(), Indexer().one, lambda one: ignore(one)],
+    ("handler", "is_plain"),
+    [
+        *((one, False) for one in (ignore, functools.partial(ignore), Indexer(), Indexer().one)),
+        (lambda one: ignore(one), False),
+        *((one, True) for one in (plain, functools.partial(plain), print, PlainApply())),
+        (Indexer().one_at_once, True),
+    ],
 )
-def test_a_handler_that_can_be_awaited_is_accepted(handler: Any) -> None:
+def test_a_plain_function_is_called_in_a_thread_and_any_other_is_awaited(
+    handler: Any, is_plain: bool
+) -> None:
     Subscriber(SOURCE, handler, state="state")
-    assert in_thread(as_handler(handler)) is None  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "handler",
-    [plain, functools.partial(plain), Indexer().one_at_once, print, PlainApply()],
-)
-def test_a_plain_function_is_called_in_a_thread(handler: Any) -> None:
-    Subscriber(SOURCE, handler, state="state")
-    assert in_thread(as_handler(handler)) is not None  # type: ignore[arg-type]
+    assert (in_thread(as_handler(handler)) is not None) is is_plain
 
 
 def test_a_plain_function_that_returns_a_coroutine_applies_nothing_and_says_so() -> None:

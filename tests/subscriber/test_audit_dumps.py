@@ -66,17 +66,6 @@ async def test_a_manifest_beside_that_cannot_be_read_is_had_from_the_package(
     assert (await audited(source, destination)).in_step is True
 
 
-async def test_a_broken_resource_list_is_made_up_for_by_the_dump(
-    source: PackedSource, destination: Destination
-) -> None:
-    source.offered = (Capability.RESOURCE_LIST, *DUMPS, Capability.CHANGE_LIST)
-    source.pack_resources()
-    source.pack_changes()
-    await destination.catch_up()
-    source.answers["/data/resourcelist.xml"] = status(404)
-    assert (await audited(source, destination)).in_step is True
-
-
 async def test_a_set_that_nothing_tells_of_any_more_is_no_set_in_step(
     source: PackedSource, destination: Destination
 ) -> None:

@@ -73,18 +73,6 @@ async def test_a_change_list_that_stays_unusable_is_replaced_by_the_resource_lis
     assert destination.equals_source()
 
 
-async def test_a_change_list_out_of_order_is_followed(
-    source: SmallSource, destination: Destination
-) -> None:
-    await destination.catch_up()
-    source.put("a", b"1")
-    source.put("a", b"2")
-    source.delete("r0")
-    document = source.change_list()
-    source.publish("changelist.xml", replace(document, resources=document.resources[::-1]))
-    await destination.become_equal()
-
-
 async def test_a_change_without_a_type_makes_the_list_unusable(
     source: SmallSource, destination: Destination
 ) -> None:

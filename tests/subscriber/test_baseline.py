@@ -7,10 +7,9 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, Unavailable
-from rsnotify.format.writer import write_document
 from rsnotify_subscriber import FollowOptions, Received, Subscriber
 from tests.subscriber.destination import PACE, Destination
-from tests.subscriber.source import SmallSource, body, held_back, path_of, status
+from tests.subscriber.source import SmallSource, path_of, status
 
 
 async def test_a_baseline_copies_every_resource(
@@ -59,20 +58,6 @@ async def test_resources_that_are_no_longer_listed_are_deleted(
     assert not (destination.folder / "b").exists()
 
 
-async def test_a_second_baseline_fetches_only_differences(
-    source: SmallSource, destination: Destination
-) -> None:
-    source.archive = False
-    source.put_some(10)
-    await destination.catch_up()
-    source.put("r3", b"changed")
-    source.rotate()
-    source.gets.clear()
-    await destination.become_equal()
-    fetched = {path for path in source.gets if path.startswith("/data/r") and ".xml" not in path}
-    assert fetched == {"/data/r3"}
-
-
 async def interrupt(source: SmallSource, destination: Destination, *, after: int) -> None:
     """Interrupt the first copy once so many changes are applied and committed."""
     subscriber = destination.subscriber()
@@ -102,15 +87,9 @@ async def test_what_is_deleted_while_a_first_copy_is_interrupted_is_removed_from
     source.archive = False
     for name in ("goes", "stays", "waits"):
         source.put(name, name.encode())
-    source.answers[path_of("waits")] = held_back(asyncio.Event(), body(b"never"))
-    subscriber = destination.subscriber()
-    catching_up = asyncio.create_task(subscriber.catch_up())
-    await destination.until(lambda: subscriber.status.applied == 2)
-    catching_up.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await catching_up
+    source.hold(path_of("waits"))
+    await interrupt(source, destination, after=2)
     assert set(destination.files()) == {"goes", "stays"}
-    source.answers.clear()
     source.delete("goes")
     source.rotate()  # no list tells of the deletion
     await destination.become_equal()
@@ -138,26 +117,6 @@ async def test_the_change_list_corrects_a_list_that_is_older_than_the_resources(
     for n in range(2 * PACE.in_flight):
         source.put(f"r{n}", b"new %d" % n)
     source.publish("resourcelist.xml", listed)
-    await destination.become_equal()
-
-
-async def test_an_interval_without_a_list_is_reported_and_made_up_for_later(
-    source: SmallSource, destination: Destination
-) -> None:
-    source.archive = False
-    source.put("a", b"1")
-    await destination.catch_up()
-    source.listed_at = source.last
-    old = write_document(source.resource_list())
-    source.delete("a")
-    source.put("b", b"2")
-    source.rotate()
-    source.put("c", b"3")
-    source.answers["/data/resourcelist.xml"] = body(old)
-    with pytest.raises(Unavailable, match="leave out a part of the past"):
-        await destination.catch_up()
-    source.listed_at = None
-    source.answers.clear()
     await destination.become_equal()
 
 

@@ -43,25 +43,6 @@ def listed(source: SmallSource) -> Callable[[int], None]:
     return list_at
 
 
-async def test_what_is_listed_without_a_hash_is_asked_for_with_a_condition(
-    source: SmallSource, destination: Destination, listed: Callable[[int], None]
-) -> None:
-    def answer(condition: str | None) -> web.Response:
-        if condition == '"1"':
-            return web.Response(status=304)
-        return web.Response(body=b"content", headers={"ETag": '"1"'})
-
-    source.answers[path_of("a")] = asked = Conditional("If-None-Match", answer)
-    listed(1)
-    await destination.catch_up()
-    listed(2)
-    await destination.catch_up(selection=ANEW)
-    assert asked.conditions == [None, '"1"']
-    await destination.catch_up()  # and then it is held as it is listed now
-    assert asked.conditions == [None, '"1"']
-    assert destination.equals_source()
-
-
 @pytest.mark.parametrize(
     ("validator", "has_hash"), [('"the same"', True), ('W/"1"', False)], ids=["hash", "weak"]
 )

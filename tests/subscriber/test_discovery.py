@@ -65,30 +65,22 @@ async def test_a_well_known_uri_below_the_path_comes_before_that_of_the_host(
     assert (await discover(fetcher, source.base)).capability_list == source.url
 
 
+LINK = '<html><head><link rel="resourcesync" href="data/capabilitylist.xml"></head></html>'
+
+
 @pytest.mark.parametrize(
-    ("path", "content_type", "text", "headers"),
+    ("path", "answer"),
     [
-        ("", "text/html", "hello", {"Link": '</data/capabilitylist.xml>; rel="resourcesync"'}),
-        (
-            "",
-            "text/html",
-            '<html><head><link rel="resourcesync" href="data/capabilitylist.xml"></head></html>',
-            {},
-        ),
-        ("robots.txt", "text/plain", "User-agent: *\nsitemap: {}data/resourcelist.xml\n", {}),
+        ("", page("hello", headers={"Link": '</data/capabilitylist.xml>; rel="resourcesync"'})),
+        ("", page(LINK)),
+        ("robots.txt", page("User-agent: *\nsitemap: /data/resourcelist.xml\n", "text/plain")),
     ],
     ids=["Link header", "link element", "sitemap of robots.txt"],
 )
 async def test_a_page_of_the_site_leads_there(
-    path: str,
-    content_type: str,
-    text: str,
-    headers: dict[str, str],
-    source: SmallSource,
-    fetcher: Fetcher,
+    path: str, answer: Answer, source: SmallSource, fetcher: Fetcher
 ) -> None:
-    text = text.replace("{}", source.site)
-    source.answers["/" + path] = page(text, content_type, headers=headers)
+    source.answers["/" + path] = answer
     source.answers[WELL_KNOWN] = status(404)
     assert (await discover(fetcher, source.site)).capability_list == source.url
 

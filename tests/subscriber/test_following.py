@@ -14,8 +14,6 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, StorageError, Unavailable
 from rsnotify.format.datetimes import MICROSECOND
-from rsnotify.format.model import Document, Resource
-from rsnotify.format.writer import write_document
 from rsnotify_subscriber import FolderMirror, PushState, Subscriber, Via, default_state
 from tests.subscriber.destination import PATIENCE, Destination
 from tests.subscriber.hub import SmallHub, push
@@ -142,27 +140,16 @@ async def test_a_lost_fragment_is_made_up_for_from_the_lists(
     assert not archived or source.gets["/data/changelist-archive.xml"] >= 1
 
 
-async def test_a_gap_is_filled_from_a_change_list_index(
-    source: SmallSource, destination: Destination
-) -> None:
-    await destination.catch_up()
-    for n in range(3):
-        source.put(f"more{n}", b"%d" % n)
-        source.rotate()
-    parts = tuple(
-        Resource(f"{source.base}changelist-{n}.xml", from_=one.from_, until=one.until)
-        for n, one in enumerate(source.closed)
-    )
-    index = Document("changelist", parts, index=True, from_=source.closed[0].from_)
-    source.publish("changelist.xml", index)
-    await destination.become_equal()
-
-
 async def test_the_lists_are_polled_while_the_hub_is_down(
-    source: SmallSource, hub: SmallHub, destination: Destination, pushed: Subscriber
+    source: SmallSource,
+    hub: SmallHub,
+    destination: Destination,
+    pushed: Subscriber,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     await hub.stop()
     await destination.until(lambda: pushed.status.push is PushState.DOWN)
+    assert f"the lists are polled: {hub.url}: the connection was lost" in caplog.text
     source.put("meanwhile", b"polled")
     await destination.until_equal()
     await hub.server.start()
@@ -187,35 +174,6 @@ async def test_a_hub_replays_missed_changes_after_a_reconnection(
     async with destination.subscriber():
         await destination.until_equal()
     assert hub.subscriptions[-1]["since"] is not None
-
-
-@pytest.mark.usefixtures("pushed")
-async def test_the_next_poll_corrects_a_wrong_from_of_a_hub(
-    source: SmallSource, hub: SmallHub, destination: Destination
-) -> None:
-    before = source.last
-    source.put("withheld", b"1")
-    told = source.put("told", b"2")
-    await hub.publish(source.fragment([told], before), before, source.last)
-    await destination.until_equal()
-
-
-@pytest.mark.usefixtures("pushed")
-async def test_the_next_poll_corrects_wrong_content_of_a_hub(
-    source: SmallSource, hub: SmallHub, destination: Destination
-) -> None:
-    polled = source.hold(LIST)
-    before = source.last
-    true = source.put("r0", b"true")
-    at = source.last
-    lie = source.put_inline("r0", b"false")
-    del source.changes[-1]
-    source.contents["r0"] = b"true"
-    source.described["r0"] = true
-    await hub.publish(source.fragment([replace(lie, datetime=at)], before), before, at)
-    await destination.until(lambda: destination.files()["r0"] == b"false")
-    polled.set()
-    await destination.until_equal()
 
 
 @pytest.mark.usefixtures("pushed")
@@ -261,17 +219,6 @@ async def test_a_subscriber_can_follow_by_polling_alone_and_connects_to_no_hub(
         source.put("new", b"created")
         await destination.until_equal()
     assert hub.subscriptions == []
-
-
-async def test_a_resource_that_changed_often_is_fetched_once(
-    source: SmallSource, destination: Destination
-) -> None:
-    await destination.catch_up()
-    source.gets.clear()
-    for n in range(50):
-        source.put("r0", b"version %d" % n)
-    await destination.become_equal()
-    assert source.gets[path_of("r0")] == 1
 
 
 async def test_a_failing_get_stops_t_and_no_other_resource(
@@ -353,24 +300,6 @@ async def test_a_subscriber_waits_for_a_source_that_is_not_up_yet(
         await destination.until_equal()
 
 
-async def test_catching_up_continues_with_the_successor_of_a_closed_list(
-    source: SmallSource, destination: Destination
-) -> None:
-    await destination.catch_up()
-    closed = replace(source.change_list(), until=source.last)
-    source.answers[LIST] = body(write_document(closed))
-    new = source.put("new", b"1")
-    successor = replace(source.change_list(), resources=(new,), from_=closed.until)
-    source.publish("next.xml", successor)
-    offered = source.capability_list()
-    renamed = tuple(
-        replace(one, uri=source.base + "next.xml") if one.capability == "changelist" else one
-        for one in offered.resources
-    )
-    source.publish("capabilitylist.xml", replace(offered, resources=renamed))
-    await destination.become_equal()
-
-
 @pytest.mark.parametrize("name", ["state", "state/incoming"])
 async def test_a_state_that_cannot_be_stored_is_reported_in_one_sentence(
     name: str, destination: Destination, tmp_path: Path
@@ -412,14 +341,6 @@ async def test_a_list_that_stays_away_is_warned_of_once(
         await source.requested(LIST, source.gets[LIST] + 4)
     warnings = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
     assert sum("the Change List could not be used" in each for each in warnings) == 1
-
-
-async def test_a_lost_connection_to_a_hub_is_reported_in_plain_words(
-    hub: SmallHub, destination: Destination, caplog: pytest.LogCaptureFixture, pushed: Subscriber
-) -> None:
-    await hub.stop()
-    await destination.until(lambda: pushed.status.push is PushState.DOWN)
-    assert f"the lists are polled: {hub.url}: the connection was lost" in caplog.text
 
 
 async def test_what_a_source_offers_is_read_again_soon_after_that_failed(

@@ -20,7 +20,6 @@ from rsnotify.format.model import Capability, Document
 from rsnotify.format.writer import write_document
 from rsnotify.selection import Selection
 from rsnotify_subscriber import Audited, Status, Subscriber
-from rsnotify_subscriber.commands.report import SubscriberReport
 from tests.subscriber.destination import PACE, PATIENCE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource, path_of, sha256
@@ -140,42 +139,6 @@ async def test_deletions_and_repeated_changes_in_a_fragment_leave_the_copy_in_st
     assert audits(destination) == [True]
 
 
-async def test_a_heartbeat_that_comes_while_a_change_is_being_applied_waits_for_it(
-    source: SmallSource, destination: Destination, pushing: Pushing, pushed: Subscriber
-) -> None:
-    answer = source.hold(path_of("slow"))
-    source.put("slow", b"it takes a while")
-    await pushing.changes(1)
-    await source.requested(path_of("slow"))
-    await pushing.heartbeat()
-    await destination.until(lambda: pushed.status.pending == 1)
-    answer.set()
-    await until_in_step(destination)
-    assert audits(destination) == [True], "it was never compared too early"
-
-
-@pytest.mark.usefixtures("pushed")
-async def test_content_that_is_newer_than_what_was_announced_raises_no_alarm(
-    source: SmallSource, destination: Destination, pushing: Pushing
-) -> None:
-    for content in (b"announced", b"what is there already"):
-        source.put("r1", content)
-        await pushing.changes(1)
-    await pushing.heartbeat()
-    await until_in_step(destination)
-    assert destination.equals_source()
-    assert audits(destination) == [True]
-
-
-async def test_a_restarted_destination_is_compared_again(
-    destination: Destination, pushing: Pushing
-) -> None:
-    for _ in range(2):
-        async with following(destination):
-            await pushing.heartbeat()
-            await until_in_step(destination)
-
-
 def tamper(destination: Destination, *statements: str) -> None:
     file = destination.folder.with_name("mirror.rsnotify") / "state.sqlite"
     with closing(sqlite3.connect(file)) as state:
@@ -254,13 +217,3 @@ async def test_a_part_of_the_set_is_not_compared_and_this_is_reported_once(
         await destination.until(lambda: destination.files()["r1"] == b"after all heartbeats")
     (record,) = [each for each in caplog.records if reason in each.getMessage()]
     assert record.levelno == logging.INFO  # it is what the user asked for
-
-
-def test_the_status_line_has_the_result_of_the_last_comparison() -> None:
-    sentence = SubscriberReport().sentence
-    said = {
-        verdict: sentence(Status(level=True, in_step=verdict)) for verdict in (None, True, False)
-    }
-    assert ", level, not synced" in said[None]
-    assert ", in step, not synced" in said[True]
-    assert ", other than the Source says, not synced" in said[False]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from rsnotify.errors import Unavailable
 from rsnotify.format.model import Link, Rel
 from tests.subscriber.destination import PACE, Destination
-from tests.subscriber.source import SmallSource, path_of, status
+from tests.subscriber.source import Answer, SmallSource, path_of, status
 
 ONE_AT_A_TIME = replace(PACE, in_flight=1)
 
@@ -28,13 +28,33 @@ def duplicate(mirror: SmallSource, name: str, pri: int | None = 1) -> Link:
     return Link(Rel.DUPLICATE, mirror.base + name, pri=pri)
 
 
-async def test_a_mirror_with_a_priority_spares_the_source(
-    source: SmallSource, mirror: SmallSource, destination: Destination
+@pytest.mark.parametrize(
+    ("pri", "answer", "is_up", "gets"),
+    [
+        (1, None, True, (0, 1)),
+        (1, None, False, (1, 0)),
+        (None, None, True, (1, 0)),
+        (None, status(500), True, (1, 1)),
+    ],
+    ids=["first", "down", "of low priority", "of low priority, while the Source fails"],
+)
+async def test_a_mirror_with_a_priority_spares_the_source_and_any_helps_it(
+    source: SmallSource,
+    mirror: SmallSource,
+    destination: Destination,
+    pri: int | None,
+    answer: Answer | None,
+    is_up: bool,
+    gets: tuple[int, int],
 ) -> None:
     mirror.contents["a"] = b"content"
-    source.put("a", b"content", links=(duplicate(mirror, "a"),))
+    source.put("a", b"content", links=(duplicate(mirror, "a", pri),))
+    if answer is not None:
+        source.answers[path_of("a")] = answer
+    if not is_up:
+        await mirror.server.stop()
     await destination.become_equal(**ANY)
-    assert (source.gets[path_of("a")], mirror.gets[path_of("a")]) == (0, 1)
+    assert (source.gets[path_of("a")], mirror.gets[path_of("a")]) == gets
 
 
 async def test_a_mirror_with_other_content_is_skipped(
@@ -56,24 +76,6 @@ async def test_a_mirror_that_does_not_answer_delays_nothing(
         source.put(name, b"content", links=(duplicate(mirror, name),))
     await destination.become_equal(pace=ONE_AT_A_TIME, **ANY)
     assert sum(mirror.gets.values()) == 1
-
-
-async def test_a_mirror_that_is_down_is_skipped(
-    source: SmallSource, mirror: SmallSource, destination: Destination
-) -> None:
-    source.put("a", b"content", links=(duplicate(mirror, "a"),))
-    await mirror.server.stop()
-    await destination.become_equal(**ANY)
-
-
-async def test_mirrors_of_low_priority_are_used_when_the_source_fails(
-    source: SmallSource, mirror: SmallSource, destination: Destination
-) -> None:
-    mirror.contents["a"] = b"content"
-    source.answers[path_of("a")] = status(500)
-    source.put("a", b"content", links=(duplicate(mirror, "a", None),))
-    await destination.become_equal(**ANY)
-    assert (source.gets[path_of("a")], mirror.gets[path_of("a")]) == (1, 1)
 
 
 async def test_the_error_is_that_of_the_resource_itself(

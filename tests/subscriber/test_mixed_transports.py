@@ -20,6 +20,7 @@ from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.resource_state import ResourceState
 from tests.core.mixed import HISTORIES, NUMBERS, Mixed, play_both, through
 from tests.core.world import PATIENT, Destination, Source
+from tests.examples_count import examples
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS effects (uri, at, change, content);
@@ -127,7 +128,7 @@ class Keeper(Destination):
         database.close()
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.too_slow])
 @given(
     source=st.builds(Source, per_list=st.integers(1, 5), kept=st.sampled_from([0, 3, 100])),
     steps=HISTORIES,

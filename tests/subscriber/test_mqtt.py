@@ -117,14 +117,6 @@ async def test_what_is_retained_shows_at_once_where_the_stream_stands(
     assert "gap" not in heard.events
 
 
-async def test_where_nothing_is_retained_the_lists_have_to_tell(
-    mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mqtt, "RETAINED_WAIT", 0.1)
-    async with receiving(transport_to(mosquitto.url)) as heard:
-        await heard.until("up", "gap")
-
-
 async def test_a_session_keeps_what_comes_while_one_is_away(mosquitto: Mosquitto) -> None:
     kept = transport_to(mosquitto.url, MqttOptions(session="mine"))
     async with receiving(kept) as heard:

@@ -15,6 +15,7 @@ from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_validation.inspection import inspect
 from rsnotify_validation.validation_walk import validate
+from tests.examples_count import part
 from tests.subscriber.destination import Destination
 from tests.subscriber.source import SmallSource, body, path_of, status
 
@@ -54,35 +55,32 @@ async def test_a_redirect_there_fails_as_any_fetch_may(
         await fetcher.document(source.base + "a")
 
 
-@no_uris
-async def test_a_resource_there_keeps_no_other_from_being_followed(
-    uri: str, source: SmallSource, destination: Destination
+async def test_resources_there_keep_no_other_from_being_followed(
+    source: SmallSource, destination: Destination
 ) -> None:
     await destination.catch_up()
-    source.changes.append(
-        Resource(uri, change=ChangeType.CREATED, datetime=source.put("a", b"1").datetime)
-    )
+    at = source.put("a", b"1").datetime
+    source.changes += [Resource(uri, change=ChangeType.CREATED, datetime=at) for uri in NO_URIS]
     with pytest.raises(RsnotifyError, match="tried several times"):
         await destination.catch_up()
     assert destination.files() == {"a": b"1"}
 
 
-@no_uris
 @pytest.mark.parametrize("rel", ["duplicate", "alternate", "patch", "memento", "timegate"])
-async def test_a_link_of_an_entry_there_is_passed_over(
-    rel: str, uri: str, source: SmallSource, destination: Destination
+async def test_links_of_entries_there_are_passed_over(
+    rel: str, source: SmallSource, destination: Destination
 ) -> None:
-    await destination.catch_up()
-    source.put("a", b"0")
-    await destination.catch_up(exact=True)
-    link = Link(rel, uri, type="application/json-patch+json", pri=1)
-    source.put("a", b"1", links=(link,))
-    await destination.catch_up(exact=True)
-    assert destination.files() == {"a": b"1"}
+    for content in (b"0", b"1"):
+        for number, uri in enumerate(NO_URIS):
+            links = (Link(rel, uri, type="application/json-patch+json", pri=1),)
+            source.put(f"r{number}", content, links=links if content == b"1" else ())
+        await destination.become_equal(exact=True)
 
 
-@no_uris
-@pytest.mark.parametrize("capability", OFFERED)
+@pytest.mark.parametrize(
+    ("capability", "uri"),
+    [(one, uri) for number, one in enumerate(OFFERED) for uri in part(NO_URIS, number, 3)],
+)
 async def test_a_document_that_is_said_to_be_there_is_done_without(
     capability: str, uri: str, source: SmallSource, destination: Destination
 ) -> None:
@@ -132,18 +130,19 @@ async def test_who_looks_into_the_source_is_told(uri: str, source: SmallSource) 
     assert not (await validate(source.url, deep=True)).valid
 
 
-@no_uris
 async def test_an_audit_tells_what_cannot_be_compared(
-    uri: str, source: SmallSource, destination: Destination
+    source: SmallSource, destination: Destination
 ) -> None:
     await destination.catch_up()
-    listed = Document(Capability.RESOURCE_LIST, (Resource(uri),), at=source.last)
+    listed = Document(Capability.RESOURCE_LIST, tuple(map(Resource, NO_URIS)), at=source.last)
     source.publish("resourcelist.xml", listed)
     assert not (await audit(source.url, destination.folder, pause=0)).in_step
 
 
-@no_uris
-@pytest.mark.parametrize("header", ["Link", "Location"])
+@pytest.mark.parametrize(
+    ("uri", "header"),
+    [(uri, one) for n, uri in enumerate(NO_URIS) for one in part(("Link", "Location"), n, 2)],
+)
 async def test_a_site_that_leads_there_leads_nowhere(
     header: str, uri: str, source: SmallSource, destination: Destination
 ) -> None:

@@ -13,7 +13,7 @@ from rsnotify.format.datetimes import MICROSECOND, Instant
 from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.writer import write_document
-from rsnotify_subscriber import MqttOptions, OfferChanged, PushState, PushUp, Subscriber, Via
+from rsnotify_subscriber import MqttOptions, OfferChanged, PushUp, Subscriber, Via
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.endpoints import Transports
 from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttTransport
@@ -81,40 +81,6 @@ async def test_what_is_offered_is_read_again_after_a_notice(
         await tell(herald, source, capability_list(source))
         offer = await offered_again(destination)
     assert offer.framework == source.base + "framework.xml"
-
-
-async def test_a_rotated_list_is_read_by_who_lacks_what_it_has(
-    source: SmallSource, herald: SmallHub, destination: Destination
-) -> None:
-    async with hearing(destination, herald) as subscriber:
-        before = source.gets[LIST]
-        source.put("r0", b"pushed to nobody")
-        source.rotate()
-        assert source.gets[LIST] == before
-        closed = Resource(
-            source.base + "changelist-0.xml",
-            capability=Capability.CHANGE_LIST,
-            from_=source.closed[0].from_,
-            until=source.closed[0].until,
-        )
-        await tell(herald, source, closed)
-        await destination.until_equal()
-        assert subscriber.status.push is PushState.UP
-
-
-async def test_who_lacks_nothing_reads_nothing(
-    source: SmallSource, herald: SmallHub, destination: Destination
-) -> None:
-    async with hearing(destination, herald):
-        before = source.gets[LIST]
-        kind = Capability.CHANGE_LIST
-        rotated = Resource(source.base + "changelist.xml", capability=kind, from_=source.last)
-        await tell(herald, source, rotated)
-        # The next notification arrives later.
-        looked = source.gets["/data/capabilitylist.xml"]
-        await tell(herald, source, capability_list(source))
-        await source.requested("/data/capabilitylist.xml", looked + 1)
-        assert source.gets[LIST] == before
 
 
 async def test_who_was_away_is_told_what_it_missed(

@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonpatch
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rsnotify.errors import PatchError
@@ -17,6 +17,7 @@ from rsnotify_patching import json_patch as json_patches
 from rsnotify_patching.budget import PatchBudget
 from rsnotify_patching.json_patch import json_merge_patch as merge_patch
 from rsnotify_patching.json_patch import json_patch as apply_patch
+from tests.examples_count import examples
 
 scalars = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
 values: Any = st.recursive(
@@ -74,6 +75,7 @@ def without_null(value: Any) -> Any:
     return value
 
 
+@settings(max_examples=examples(50))
 @given(values, values)
 def test_a_merge_patch_leads_to_the_other_value(before: Any, after: Any) -> None:
     before, after = without_null(before), without_null(after)
@@ -81,6 +83,7 @@ def test_a_merge_patch_leads_to_the_other_value(before: Any, after: Any) -> None
     assert json.loads(merge_patch(encoded(before), patch)) == after
 
 
+@settings(max_examples=examples(50))
 @given(values, values)
 def test_a_json_patch_leads_to_the_other_value(before: Any, after: Any) -> None:
     patch = jsonpatch.make_patch(before, after).to_string().encode()

@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rsnotify_subscriber.mirror.folder import MirrorLayout
+from tests.examples_count import examples
 
 BASE = "http://example.com/data/"
 PCHAR = "!$&'()*+,;=:@"
@@ -48,7 +49,7 @@ def test_every_path_is_inside_the_root(layout: MirrorLayout, uri: str) -> None:
             assert len(name.encode()) <= 255
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(200))
 @given(layouts, uris, uris)
 @example(MirrorLayout(BASE), BASE + "a b", BASE + "a%20b")
 @example(MirrorLayout(BASE), BASE + "%41", BASE + "A")

@@ -36,6 +36,9 @@ async def test_follow_once_catches_up_and_audit_says_in_step(
     audited = await run("audit", source.site, destination.folder)
     where = f"the Source was found at {source.url}"
     assert where in done[1]
+    last = done[1].splitlines()[-1]
+    assert last.startswith("level: 30 resources, synced through 20")
+    assert "compared with the whole set at 20" in last
     assert audited == (0, f"{where}\nin step: 30 resources at the Source\n", "")
 
 
@@ -106,35 +109,31 @@ async def test_commands_report_what_they_cannot_do(
     assert "Traceback" not in errors
 
 
-async def test_a_url_that_leads_nowhere_gets_one_sentence(
-    source: SmallSource, destination: Destination
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("follow", "{url} leads to nothing that can be followed"),
+        ("audit", "there is no folder {folder} to compare with the Source"),
+    ],
+)
+async def test_what_cannot_begin_gets_one_sentence(
+    source: SmallSource, destination: Destination, command: str, said: str
 ) -> None:
     source.answers["/.well-known/resourcesync"] = status(404)
-    code, _, errors = await run("follow", source.site, destination.folder)
-    assert code == 2
+    code, output, errors = await run(command, source.site, destination.folder)
+    assert (code, output) == (2, "")
     assert len(errors.splitlines()) == 1
-    assert errors.startswith(f"rsnotify: {source.site} leads to nothing that can be followed")
+    assert errors.startswith(f"rsnotify: {said.format(url=source.site, folder=destination.folder)}")
 
 
-async def test_audit_reports_differences(source: SmallSource, destination: Destination) -> None:
-    await destination.catch_up()
-    (destination.folder / "folder/r1.ttl").unlink()
-    (destination.folder / "folder/r2.ttl").write_bytes(b"changed by hand")
-    (destination.folder / "stranger").write_bytes(b"x")
-    code, output, _ = await run("audit", source.url, destination.folder, "--json")
-    assert code == 1
-    found = json.loads(output)
-    assert found["in_step"] is False
-    assert found["created"] == [source.base + "folder/r1.ttl"]
-    assert found["updated"] == [source.base + "folder/r2.ttl"]
-    assert found["deleted"] == found["foreign"] == ["stranger"]
-
-
-async def test_sigterm_ends_in_order_with_exit_0(
-    destination: Destination, follow: tuple[object, ...]
+async def test_follow_via_poll_until_sigterm_which_ends_it_in_order_with_exit_0(
+    source: SmallSource, destination: Destination, follow: tuple[object, ...]
 ) -> None:
-    async with running(*follow, "--json", "--via", "poll") as process:
+    async with running(*follow, "--json", "--via", "poll", "--poll", 0.2) as process:
         await until_reported(process, level=True, resources=30, push="off", pending=0)
+        source.put("new.ttl", b"1")
+        source.delete("folder/r0.ttl")
+        await until_reported(process, level=True, applied=32)
         process.send_signal(signal.SIGTERM)
         code, _, errors = await outcome(process)
     assert (code, errors) == (0, "")
@@ -151,17 +150,6 @@ async def test_follow_once_fails_if_it_is_stopped_before_it_is_level(
         code, _, errors = await outcome(process)
     assert code == 1
     assert errors.startswith("rsnotify: it was stopped before the copy was level: 1 resource has")
-
-
-async def test_follow_via_poll(
-    source: SmallSource, destination: Destination, follow: tuple[object, ...]
-) -> None:
-    async with running(*follow, "--json", "--via", "poll", "--poll", 0.2) as process:
-        await until_reported(process, level=True)
-        source.put("new.ttl", b"1")
-        source.delete("folder/r0.ttl")
-        await until_reported(process, level=True, applied=32)
-    assert destination.equals_source()
 
 
 async def test_the_next_run_after_kill_9_ends_equal(
@@ -190,11 +178,3 @@ async def test_the_next_run_after_kill_9_ends_equal(
     assert done[0] == 0, done
     assert destination.equals_source()
     assert (await run("audit", source.url, destination.folder))[0] == 0
-
-
-async def test_audit_does_not_compare_with_a_missing_folder(
-    source: SmallSource, destination: Destination
-) -> None:
-    code, output, errors = await run("audit", source.url, destination.folder)
-    assert (code, output) == (2, "")
-    assert f"there is no folder {destination.folder} to compare with the Source" in errors

@@ -15,9 +15,6 @@ from rsnotify_subscriber import ActivityKind, PushState, Status, SyncActivity
 from rsnotify_subscriber.commands.follow_options import FollowArguments
 from rsnotify_subscriber.commands.report import SubscriberReport
 from rsnotify_subscriber.fleet.configuration import parse
-from tests.subscriber.destination import Destination
-from tests.subscriber.processes import run
-from tests.subscriber.source import SmallSource, status
 
 sentence = SubscriberReport().sentence
 outcome = SubscriberReport().outcome
@@ -77,23 +74,6 @@ def test_the_last_sentence_says_what_was_compared_and_when() -> None:
     )
     assert outcome(other).endswith("; one differs")
     assert outcome(Status()) == sentence(Status())
-
-
-async def test_a_run_that_catches_up_ends_with_how_the_copy_stands(
-    source: SmallSource, destination: Destination
-) -> None:
-    source.put("a", b"1")
-    arguments = ("follow", source.url, destination.folder, "--once")
-    code, output, errors = await run(*arguments)
-    assert (code, errors) == (0, "")
-    last = output.splitlines()[-1]
-    assert last.startswith("level: 1 resource, synced through 20")
-    assert "compared with the whole set at 20" in last
-    source.answers["/data/capabilitylist.xml"] = status(503)
-    code, output, errors = await run(*arguments)
-    assert code == 1
-    assert ", not level, " in output.splitlines()[-1]
-    assert "capabilitylist.xml: the server says 503" in errors
 
 
 NOW = datetime.now(UTC)

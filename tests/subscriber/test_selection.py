@@ -77,35 +77,6 @@ async def test_a_resource_whose_type_changes_leaves_and_returns_and_a_deletion_n
     assert set(destination.files()) == {"maps/a.ttl"}
 
 
-async def test_members_of_a_collection_come_and_go_with_their_links(
-    source: SmallSource, destination: Destination
-) -> None:
-    one = Selection(collections=("http://c.example/1",))
-    source.put("c", b"c", links=member_of("http://c.example/1", "http://c.example/2"))
-    source.put("maps/b.html", b"b", links=member_of("http://c.example/2"))
-    await destination.catch_up(selection=one)
-    assert set(destination.files()) == {"c"}
-    source.put("c", b"c", links=member_of("http://c.example/2"))
-    source.put("maps/b.html", b"b", links=member_of("http://c.example/1"))
-    await destination.catch_up(selection=one)
-    assert set(destination.files()) == {"maps/b.html"}
-
-
-async def test_without_deletions_the_copy_keeps_resources_that_lists_lack(
-    source: SmallSource, destination: Destination
-) -> None:
-    keeping = Selection(changes=(ChangeType.CREATED, ChangeType.UPDATED))
-    await destination.catch_up(selection=keeping)
-    source.delete("c")
-    await destination.catch_up(selection=keeping)
-    assert "c" in destination.files()
-    source.changes.clear()  # only a baseline tells of it
-    source.begins = source.last
-    source.put("d", b"d")
-    await destination.catch_up(selection=keeping)
-    assert set(destination.files()) == {"maps/a.ttl", "maps/b.html", "c", "d"}
-
-
 @pytest.mark.parametrize("listed", [True, False], ids=["with Resource List", "without"])
 async def test_another_selection_corrects_the_copy(
     source: SmallSource, destination: Destination, listed: bool

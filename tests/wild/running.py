@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -124,16 +124,19 @@ Truth = Source | dict[str, bytes]
 
 
 async def run_honest(
-    source: Source, copy: Copy | Path, truth: Truth | None = None, **options: Any
+    source: Source | str, copy: Copy | Path, truth: Truth | None = None, **options: Any
 ) -> Outcome:
     """Catch up, and hold what the subscriber says to the promise."""
     outcome = await follow_once(source, copy, **options)
-    assert_honest(copy, source if truth is None else truth, outcome)
+    if truth is None:
+        assert isinstance(source, Source), "what is right has to be given"
+        truth = source
+    assert_honest(copy, truth, outcome)
     return outcome
 
 
 async def run_right(
-    source: Source, copy: Copy | Path, truth: Truth | None = None, **options: Any
+    source: Source | str, copy: Copy | Path, truth: Truth | None = None, **options: Any
 ) -> Outcome:
     """Catch up, and assert that the copy is right and the subscriber says so."""
     outcome = await run_honest(source, copy, truth, **options)
@@ -183,6 +186,31 @@ async def until_right(one: Subscriber, copy: Copy | Path, source: Source) -> Non
     """Wait until a subscriber that runs says that the copy is right, and hold it to that."""
     copy = Folder(copy) if isinstance(copy, Path) else copy
     await until(one, lambda status: status.level and copy.files() == source.resources)
+
+
+class Synchronize:
+    """Makes a copy right whenever it is called; see the fixture of this name."""
+
+    def __init__(self, source: Source, copy: Copy, *, goes_on: bool) -> None:
+        self._source, self._copy = source, copy
+        self._goes_on = goes_on
+        self._subscriber: Subscriber | None = None
+        self._life = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._life.aclose()
+
+    async def __call__(self) -> None:
+        if not self._goes_on:
+            await run_right(self._source, self._copy)
+            return
+        if self._subscriber is None:
+            new = following(self._source, self._copy)
+            self._subscriber = await self._life.enter_async_context(new)
+        await until_right(self._subscriber, self._copy, self._source)
 
 
 async def polled(one: Subscriber, source: Source, times: int = 2) -> None:

@@ -200,20 +200,30 @@ class Source:
     # Lists of what is there, where nothing but their times is of interest. A time may be given as
     # seconds after `start`.
 
+    def listed(
+        self, names: Iterable[str], *, hashed: bool = True, dated: bool = False, **more: Any
+    ) -> list[str]:
+        """Return the entries of resources, with what is announced of them as they are now."""
+        if dated:
+            more["lastmod"] = self.start
+        return [
+            entry(self.uri(one), content=self.resources[one] if hashed else None, **more)
+            for one in names
+        ]
+
     def list_resources(
         self,
         at: Time | float | None = 10,
         *,
         hashed: bool = True,
-        name: str = "resourcelist.xml",
+        dated: bool = False,
+        links: Iterable[str] = (),
         **options: Any,
     ) -> None:
         """Put a Resource List of all resources as they are now."""
-        entries = [
-            entry(self.uri(one), content=content if hashed else None)
-            for one, content in self.resources.items()
-        ]
-        self.put(name, resource_list(entries, at=self._instant(at)), **options)
+        entries = self.listed(self.resources, hashed=hashed, dated=dated)
+        listing = resource_list(entries, at=self._instant(at), links=links)
+        self.put("resourcelist.xml", listing, **options)
 
     def list_entries(self, *entries: str, at: Time | float | None = 10) -> None:
         """Put a Resource List of these entries (see `documents.entry`)."""

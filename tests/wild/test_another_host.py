@@ -51,12 +51,7 @@ def begun(source: Source) -> None:
 
 def lists(source: Source, up: list[str], at: float = 10, from_: float = 5) -> None:
     """Put a Resource List and a Change List with these links."""
-    source.list_resources(at)
-    given = source.answers["/set/resourcelist.xml"]
-    assert isinstance(given, Answer)
-    assert isinstance(given.body, bytes)
-    body = given.body.replace(b"  <url>", "".join(up).encode() + b"  <url>", 1)
-    source.put("resourcelist.xml", body)
+    source.list_resources(at, links=up)
     source.list_changes(from_=from_, links=up)
 
 

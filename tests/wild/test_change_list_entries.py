@@ -10,13 +10,13 @@ import pytest
 from tests.wild.documents import days, seconds
 from tests.wild.running import (
     Copy,
+    Synchronize,
     audited,
     follow_once,
     following,
     run_honest,
     run_right,
     until,
-    until_right,
 )
 from tests.wild.source import Source
 
@@ -60,8 +60,8 @@ def an_update_in_a_list_that_is_closed(source: Source, first: str) -> None:
     source.list_changes(late(source), first, until=150)
 
 
-Insert = Callable[[Source, str], None]
-LATE = pytest.mark.parametrize(
+@pytest.mark.usefixtures("begun")
+@pytest.mark.parametrize(
     "insert",
     [
         an_update,
@@ -72,27 +72,14 @@ LATE = pytest.mark.parametrize(
         an_update_in_a_list_that_is_closed,
     ],
 )
-
-
-@pytest.mark.usefixtures("begun")
-@LATE
-async def test_a_late_entry_is_applied_in_the_next_run(source: Source, copy: Copy, insert: Insert):
+async def test_a_late_entry_is_applied(
+    source: Source, synchronize: Synchronize, insert: Callable[[Source, str], None]
+):
     first = early(source)
     source.list_changes(first)
-    await run_honest(source, copy)
+    await synchronize()
     insert(source, first)
-    await run_right(source, copy)
-
-
-@pytest.mark.usefixtures("begun")
-@LATE
-async def test_a_late_entry_is_applied_while_following(source: Source, copy: Copy, insert: Insert):
-    first = early(source)
-    source.list_changes(first)
-    async with following(source, copy) as subscriber:
-        await until_right(subscriber, copy, source)
-        insert(source, first)
-        await until_right(subscriber, copy, source)
+    await synchronize()
 
 
 @pytest.mark.usefixtures("begun")
@@ -118,15 +105,6 @@ async def test_an_unchanged_list_costs_no_request_for_any_resource(source: Sourc
     assert source.requests("resourcelist.xml") == []
 
 
-@pytest.mark.usefixtures("begun")
-async def test_audit_calls_a_copy_wrong_that_lacks_a_late_entry(source: Source, folder: Path):
-    first = early(source)
-    source.list_changes(first)
-    await follow_once(source, folder)
-    source.list_changes(late(source), first)
-    assert (await audited(source, folder)).code == 1
-
-
 # A resource is deleted and created again, and the new entry has the old file's `lastmod` only.
 #
 # ResourceSync 1.0 dates entries by `lastmod`, which for files that are moved or copied with their
@@ -145,40 +123,23 @@ def created_again(source: Source, content: bytes = b"b, again") -> str:
 
 
 @pytest.mark.usefixtures("begun")
-@pytest.mark.parametrize("order", ["by event", "by date"])
+@pytest.mark.parametrize("order", [1, -1], ids=["by event", "by date"])
 @pytest.mark.parametrize("content", [b"b", b"b, again"], ids=["the same", "other"])
-async def test_it_comes_back_in_the_next_run(
-    source: Source, copy: Copy, order: str, content: bytes
-):
+async def test_it_comes_back(source: Source, synchronize: Synchronize, order: int, content: bytes):
     first = deleted(source)
     source.list_changes(first)
-    await run_honest(source, copy)
-    second = created_again(source, content)
-    told = (first, second) if order == "by event" else (second, first)
-    source.list_changes(*told)
-    await run_right(source, copy)
+    await synchronize()
+    source.list_changes(*(first, created_again(source, content))[::order])
+    await synchronize()
 
 
 @pytest.mark.usefixtures("begun")
-@pytest.mark.parametrize("order", ["by event", "by date"])
-async def test_it_is_there_in_a_first_copy(source: Source, copy: Copy, order: str):
-    first = deleted(source)
-    second = created_again(source)
+@pytest.mark.parametrize("order", [1, -1], ids=["by event", "by date"])
+async def test_it_is_there_in_a_first_copy(source: Source, copy: Copy, order: int):
+    entries = (deleted(source), created_again(source))
     source.list_resources()
-    told = (first, second) if order == "by event" else (second, first)
-    source.list_changes(*told)
+    source.list_changes(*entries[::order])
     await run_right(source, copy)
-
-
-@pytest.mark.usefixtures("begun")
-async def test_it_comes_back_while_following(source: Source, copy: Copy):
-    async with following(source, copy) as subscriber:
-        await until_right(subscriber, copy, source)
-        first = deleted(source)
-        source.list_changes(first)
-        await until_right(subscriber, copy, source)
-        source.list_changes(first, created_again(source))
-        await until_right(subscriber, copy, source)
 
 
 @pytest.mark.usefixtures("begun")
@@ -198,16 +159,6 @@ async def test_a_new_file_with_an_old_date_is_not_passed_over(source: Source, co
     await run_right(source, copy)
 
 
-@pytest.mark.usefixtures("begun")
-async def test_audit_is_not_misled(source: Source, folder):
-    first = deleted(source)
-    source.list_changes(first)
-    await follow_once(source, folder)
-    source.list_changes(first, created_again(source))
-    outcome = await audited(source, folder)
-    assert outcome.code in (1, 2), outcome
-
-
 # A Change List has entries that are dated before its own `from`.
 #
 # Against core §12.1, by which it has what happened after `from`. A clock was set, `from` is the
@@ -218,8 +169,7 @@ async def test_audit_is_not_misled(source: Source, folder):
 @pytest.fixture
 def begun_long_ago(source: Source) -> None:
     source.offer()
-    for name in ("a", "b", "c"):
-        source.file(name, name.encode(), -100_000)
+    source.files("a", "b", "c")
     source.list_resources(at=1000)
     source.list_changes(from_=500)
 
@@ -249,13 +199,12 @@ async def test_they_are_applied_where_they_appear_later(source: Source, copy: Co
 
 
 @pytest.mark.usefixtures("begun_long_ago")
-async def test_they_are_applied_in_a_new_list_while_following(source: Source, copy: Copy):
-    async with following(source, copy) as subscriber:
-        await until_right(subscriber, copy, source)
-        source.file("a", b"changed")
-        source.list_changes(source.changed("a", "updated", 400), from_=1500)
-        source.list_resources(at=1500)
-        await until_right(subscriber, copy, source)
+async def test_they_are_applied_in_a_new_list(source: Source, synchronize: Synchronize):
+    await synchronize()
+    source.file("a", b"changed")
+    source.list_changes(source.changed("a", "updated", 400), from_=1500)
+    source.list_resources(at=1500)
+    await synchronize()
 
 
 @pytest.mark.usefixtures("begun_long_ago")
@@ -270,15 +219,6 @@ async def test_entries_dated_by_the_day_lie_before_the_from_of_their_list(
             source.changed("a", "updated", lastmod=today), from_=seconds(source.t(500))
         )
         await run_right(source, copy)
-
-
-@pytest.mark.usefixtures("begun_long_ago")
-async def test_audit_takes_them_into_account(source: Source, folder):
-    await follow_once(source, folder)
-    source.file("d", b"d")
-    source.list_changes(source.changed("d", "created", 440), from_=500)
-    outcome = await audited(source, folder)
-    assert outcome.code in (1, 2), outcome
 
 
 # An open Change List has an `until` that lies in the future, and goes on before it is reached.
@@ -299,40 +239,24 @@ def until_ahead(source: Source) -> None:
     source.list_changes(until=DAY)
 
 
-def change(source: Source, when: float) -> None:
+def change(source: Source, when: float, until: float = DAY) -> None:
     source.clock = source.t(when + 5.5)
     source.file("a", b"changed at %d" % when, when)
     source.told.append(source.changed("a", "updated", when))
     if "b" in source.resources:
         source.told.append(source.delete("b", when + 1))
-    source.list_changes(*source.told, until=DAY)
+    source.list_changes(*source.told, until=until)
 
 
 @pytest.mark.usefixtures("until_ahead")
-async def test_changes_before_it_are_applied(source: Source, copy: Copy):
-    await run_honest(source, copy)
+@pytest.mark.parametrize("ahead", [None, 3600], ids=["it stays", "it moves ahead each time"])
+async def test_changes_before_it_are_applied(
+    source: Source, synchronize: Synchronize, ahead: float | None
+):
+    await synchronize()
     for when in (100, 200):
-        change(source, when)
-        await run_right(source, copy)
-
-
-@pytest.mark.usefixtures("until_ahead")
-async def test_changes_before_it_are_applied_while_following(source: Source, copy: Copy):
-    async with following(source, copy) as subscriber:
-        for when in (100, 200, 300):
-            change(source, when)
-            await until_right(subscriber, copy, source)
-
-
-@pytest.mark.usefixtures("until_ahead")
-async def test_an_until_that_moves_ahead_each_time_hides_nothing(source: Source, copy: Copy):
-    await follow_once(source, copy)
-    for when in (100, 200):
-        source.clock = source.t(when + 5.5)
-        source.file("a", b"changed at %d" % when, when)
-        source.told.append(source.changed("a", "updated", when))
-        source.list_changes(*source.told, until=when + 3600)
-        await run_right(source, copy)
+        change(source, when, until=DAY if ahead is None else when + ahead)
+        await synchronize()
 
 
 @pytest.mark.usefixtures("until_ahead")
@@ -344,10 +268,35 @@ async def test_an_until_in_whole_seconds_a_moment_ahead_is_no_reason_to_doubt(
     await run_right(source, copy)
 
 
-@pytest.mark.usefixtures("until_ahead")
-async def test_audit_reads_what_lies_before_it(source: Source, folder):
-    await follow_once(source, folder)
-    held = (folder / "a").read_bytes()
+# What an audit makes of each of them.
+
+
+def a_late_entry(source: Source) -> None:
+    first = early(source)
+    source.list_changes(late(source), first)
+
+
+def an_entry_with_an_old_date(source: Source) -> None:
+    source.list_changes(deleted(source), created_again(source))
+
+
+def an_entry_before_the_list(source: Source) -> None:
+    source.file("d", b"d")
+    source.list_changes(source.changed("d", "created", 0), from_=5)
+
+
+def an_until_ahead(source: Source) -> None:
+    source.clock = source.t(20.5)
     change(source, 100)
-    (folder / "a").write_bytes(held)
+
+
+@pytest.mark.usefixtures("begun")
+@pytest.mark.parametrize(
+    "tell", [a_late_entry, an_entry_with_an_old_date, an_entry_before_the_list, an_until_ahead]
+)
+async def test_audit_does_not_call_a_copy_right_that_lacks_it(
+    source: Source, folder: Path, tell: Callable[[Source], None]
+):
+    await follow_once(source, folder)
+    tell(source)
     assert (await audited(source, folder)).code in (1, 2)

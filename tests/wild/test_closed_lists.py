@@ -11,7 +11,6 @@ import pytest
 from tests.wild.documents import change_list, change_package, entry, index, md, member, urlset
 from tests.wild.running import (
     Copy,
-    Outcome,
     following,
     pace,
     polled,
@@ -33,10 +32,14 @@ def form(request: pytest.FixtureRequest, source: Source) -> str:
         kind = "changedump-archive" if "dump" in form else "changelist-archive"
         documents[kind] = "archive.xml"
     source.offer(**documents)
+    put_resources(source)
+    return form
+
+
+def put_resources(source: Source) -> None:
     for name in ("a", "b", "c", "d"):
         source.file(name, b"1")
     source.list_resources()
-    return form
 
 
 class History:
@@ -69,15 +72,9 @@ class History:
                 ends = 10_000 if ends is None else ends
                 body = change_package(changes, {}, from_=source.t(from_), until=source.t(ends))
                 source.put(name, body)
-                entries.append(
-                    entry(
-                        source.uri(name),
-                        lastmod=source.t(announced if not is_open else 400),
-                        from_=source.t(from_),
-                        until=source.t(ends),
-                        length=len(body),
-                    )
-                )
+                written = source.t(400 if is_open else announced)
+                told = {"from_": source.t(from_), "until": source.t(ends), "length": len(body)}
+                entries.append(entry(source.uri(name), lastmod=written, **told))
                 continue
             name = f"{number}.xml"
             moment = None if ends is None else source.t(ends)
@@ -104,25 +101,16 @@ class History:
             about = md(capability="changedump-archive", from_=source.t(5))
             inner = md(capability="changedump", from_=source.t(5), until=source.t(200))
             source.put("dump-0.xml", urlset(entries[:2], inner))
-            old = entry(
-                source.uri("dump-0.xml"),
-                from_=source.t(5),
-                until=source.t(200),
-                length=sum(len(changes) for _, _, changes in self.periods[:2]),
-            )
+            length = sum(len(changes) for _, _, changes in self.periods[:2])
+            told = {"from_": source.t(5), "until": source.t(200), "length": length}
+            old = entry(source.uri("dump-0.xml"), **told)
             source.put("archive.xml", urlset([old], about))
 
 
 def begin(source: Source) -> History:
     source.offer(**{"changelist-archive": "archive.xml"})
-    for name in ("a", "b", "c", "d"):
-        source.file(name, b"1")
-    source.list_resources()
+    put_resources(source)
     return History(source, "archive")
-
-
-async def followed(source: Source, copy: Copy) -> Outcome:
-    return await run_right(source, copy)
 
 
 @pytest.mark.parametrize("period", [0, 1])
@@ -130,8 +118,8 @@ async def test_an_entry_that_a_closed_list_gains_is_applied(
     source: Source, copy: Copy, form: str, period: int
 ):
     history = History(source, form)
-    await followed(source, copy)
-    await followed(source, copy)
+    await run_right(source, copy)
+    await run_right(source, copy)
     at = 60 + 100 * period
     history.periods[period][2].append(history.update("e", at))
     if period == 0:
@@ -139,12 +127,12 @@ async def test_an_entry_that_a_closed_list_gains_is_applied(
         history.periods[0][2].append(source.changed("d", "updated", 70, hashed=False))
     history.put(500)
     source.forget()
-    outcome = await followed(source, copy)
+    outcome = await run_right(source, copy)
     assert copy.files()["e"] == str(at).encode()
     assert not source.requests("d")
     assert outcome.status is not None
     source.forget()
-    await followed(source, copy)
+    await run_right(source, copy)
     lists = [one for one in source.log if one.path.endswith(("0.xml", "1.xml", ".zip"))]
     assert not lists if form != "dump" else True
 
@@ -153,7 +141,7 @@ async def test_a_closed_list_that_stays_the_same_is_not_read_again(
     source: Source, copy: Copy, form: str
 ):
     History(source, form)
-    await followed(source, copy)
+    await run_right(source, copy)
     source.forget()
     async with following(source, copy) as subscriber:
         await until_right(subscriber, copy, source)
@@ -165,7 +153,7 @@ async def test_a_closed_list_that_stays_the_same_is_not_read_again(
 
 async def test_a_list_that_was_just_closed_is_read_once_more(source: Source, copy: Copy):
     history = begin(source)
-    await followed(source, copy)
+    await run_right(source, copy)
     async with following(source, copy) as subscriber:
         await until_right(subscriber, copy, source)
         # The open list gains an entry before its last one, and is closed with that.
@@ -176,7 +164,7 @@ async def test_a_list_that_was_just_closed_is_read_once_more(source: Source, cop
         await until_right(subscriber, copy, source)
         await polled(subscriber, source, 3)
     assert len(source.requests("2.xml")) == 1
-    await followed(source, copy)
+    await run_right(source, copy)
 
 
 @pytest.mark.parametrize("status", [404, 500])
@@ -184,14 +172,14 @@ async def test_an_archive_that_cannot_be_read_is_no_reason_for_a_doubt(
     source: Source, copy: Copy, status: int
 ):
     begin(source)
-    await followed(source, copy)
+    await run_right(source, copy)
     source.put("archive.xml", b"", status=status)
-    await followed(source, copy)
+    await run_right(source, copy)
 
 
 async def test_a_changed_list_that_cannot_be_read_is_a_doubt(source: Source, copy: Copy):
     history = begin(source)
-    await followed(source, copy)
+    await run_right(source, copy)
     history.periods[1][2].append(history.update("e", 170))
     history.put()
     right = source.answers["/set/1.xml"]
@@ -199,7 +187,7 @@ async def test_a_changed_list_that_cannot_be_read_is_a_doubt(source: Source, cop
     outcome = await run_honest(source, copy, pace=pace(patience=0.2))
     assert not outcome.claims
     source.answers["/set/1.xml"] = right
-    await followed(source, copy)
+    await run_right(source, copy)
 
 
 @pytest.mark.parametrize("is_served", [False, True], ids=["gone", "still served"])
@@ -211,7 +199,7 @@ async def test_a_list_that_is_closed_while_another_is_read_again_is_read_too(
     period = history.periods[2][2]
     period += [history.delete("e", 260), history.update("c", 290)]
     history.put()
-    await followed(source, copy)
+    await run_right(source, copy)
     history.periods[1][2].append(late)
     history.put(500)
     name = "1.zip" if "dump" in form else "1.xml"
@@ -227,7 +215,7 @@ async def test_a_list_that_is_closed_while_another_is_read_again_is_read_too(
     source.put(name, close)  # type: ignore[arg-type]
     if is_served:
         source.put("e", b"170")
-    await followed(source, copy)
+    await run_right(source, copy)
     assert "e" not in copy.files()
     assert len(history.periods) == 4
-    await followed(source, copy)
+    await run_right(source, copy)

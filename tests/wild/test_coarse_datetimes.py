@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from rsnotify.selection import Selection
+from tests.examples_count import part
 from tests.wild.documents import days, entry, resource_list, seconds
 from tests.wild.running import Folder, assert_honest, audited, follow_once, run_honest, run_right
 from tests.wild.source import Source
@@ -26,7 +28,7 @@ def years(moment: datetime) -> str:
     return moment.strftime("%Y")
 
 
-UNITS = pytest.mark.parametrize("write", [minutes, days, months, years])
+UNITS = (minutes, days, months, years)
 IN_ORDER = pytest.mark.parametrize("sort", [list, sorted], ids=["as it came", "by what is written"])
 
 Write = Callable[[datetime], str]
@@ -56,11 +58,15 @@ def change_and_undo(
     return [*entries, source.delete("a", then)]
 
 
-@UNITS
 @IN_ORDER
-@pytest.mark.parametrize("gone", [True, False])
-@pytest.mark.parametrize("is_first_coarse", [True, False])
-@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(
+    ("gone", "is_first_coarse", "at_once", "write"),
+    [
+        (*case, write)
+        for number, case in enumerate(product((True, False), repeat=3))
+        for write in part(UNITS, number + number // 4, 2)
+    ],
+)
 async def test_a_change_dated_by_the_unit_and_one_dated_within_it_are_both_applied(
     source: Source,
     folder: Path,
@@ -103,9 +109,15 @@ def rewrite(source: Source, name: str, content: bytes) -> None:
     source.file(name, content, 500)
 
 
-@pytest.mark.parametrize("hashed", [True, False], ids=["hashed list", "plain list"])
-@pytest.mark.parametrize(("change", "at"), [("updated", 0), ("updated", 60), ("created", 600)])
-@pytest.mark.parametrize("lastmod", [None, -9000, 0, 10], ids=["none", "old", "from", "after"])
+@pytest.mark.parametrize(
+    ("change", "at", "lastmod", "hashed"),
+    [
+        (*kind, lastmod, hashed)
+        for number, kind in enumerate([("updated", 0), ("updated", 60), ("created", 600)])
+        for place, lastmod in enumerate((None, -9000, 0, 10))
+        for hashed in part((True, False), number + place, 2)
+    ],
+)
 async def test_a_change_without_a_datetime_is_fetched(
     source: Source, folder: Path, at: float, change: str, hashed: bool, lastmod: int | None
 ):

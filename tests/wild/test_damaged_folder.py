@@ -205,10 +205,10 @@ DAMAGES: dict[Callable[[Path, Path], None], int] = {
 }
 
 
-def some(offered: str, announced: str, compare: float = 0.0) -> list[Callable[[Path, Path], None]]:
+def some(offered: str, announced: str, parts: int = 4) -> list[Callable[[Path, Path], None]]:
     """Return damages for a shape; each meets all that is announced."""
-    number = SHAPES.index((offered, announced)) + (2 if compare else 0)
-    return part((*DAMAGES, changed_without_a_trace), number, 4)
+    number = SHAPES.index((offered, announced))
+    return part((*DAMAGES, changed_without_a_trace), number, parts)
 
 
 def keep(folder: Path, name: str) -> Path:
@@ -230,15 +230,21 @@ async def copied(shape: Shape, folder: Path) -> Path:
     return older
 
 
-@pytest.mark.parametrize("compare", [86_400.0, 0.0])
-@pytest.mark.parametrize(("offered", "announced"), SHAPES)
+@pytest.mark.parametrize(
+    ("offered", "announced", "compare"),
+    [
+        (*shape, compare)
+        for number, shape in enumerate(SHAPES)
+        for compare in part((86_400.0, 0.0), number // 4, 2)
+    ],
+)
 async def test_damaged_files_are_made_right(
     offered: str, announced: str, compare: float, source: Source, folder: Path
 ):
     shape = Shape(source, offered, announced)
     older = await copied(shape, folder)
     now = keep(folder, "now")
-    for damage in some(offered, announced, compare):
+    for damage in some(offered, announced):
         if damage is changed_without_a_trace:
             continue  # only an audit shows it
         older_folder_and_state(folder, now)
@@ -265,7 +271,7 @@ async def test_an_audit_repairs_what_it_finds(
     shape = Shape(source, offered, announced)
     older = await copied(shape, folder)
     now = keep(folder, "now")
-    for damage in some(offered, announced):
+    for damage in some(offered, announced, 8):
         older_folder_and_state(folder, now)
         damage(folder, older)
         done = await repaired(source, folder, dry_run=True)

@@ -11,12 +11,10 @@ from tests.wild.documents import entry
 from tests.wild.hub import Hub, offer_hub
 from tests.wild.running import (
     Copy,
-    Folder,
     Recorder,
+    Synchronize,
     assert_honest,
     audited,
-    follow_once,
-    following,
     pushed,
     run_honest,
     run_right,
@@ -50,21 +48,10 @@ def change_at(source: Source, when: float) -> None:
     source.list_changes(source.update("a", when), source.delete("b", when + 1), created)
 
 
-async def test_changes_after_it_are_applied_in_the_next_run(
-    source: Source, copy: Copy, ahead: float
-):
-    await run_honest(source, copy)
+async def test_changes_after_it_are_applied(source: Source, synchronize: Synchronize, ahead: float):
+    await synchronize()
     change_at(source, 104)
-    await run_right(source, copy)
-
-
-async def test_changes_after_it_are_applied_while_following(
-    source: Source, copy: Copy, ahead: float
-):
-    async with following(source, copy) as subscriber:
-        await until_right(subscriber, copy, source)
-        change_at(source, 104)
-        await until_right(subscriber, copy, source)
+    await synchronize()
 
 
 async def test_changes_that_the_list_already_had_are_applied(
@@ -84,18 +71,15 @@ async def test_without_a_date_nothing_is_believed_either(source: Source, copy: C
 
 
 async def test_audit_does_not_call_a_copy_right_that_lacks_the_changes(
-    source: Source, tmp_path: Path, ahead: float
+    source: Source, folder: Path, ahead: float
 ):
-    copy = Folder(tmp_path / "copy")
-    before = dict(source.resources)
-    await follow_once(source, copy)
+    folder.mkdir()
+    for name, content in source.resources.items():
+        (folder / name).write_bytes(content)
     change_at(source, 104)
-    for name, content in before.items():
-        (copy.path / name).write_bytes(content)
-    (copy.path / "d").unlink(missing_ok=True)
-    outcome = await audited(source, copy.path)
+    outcome = await audited(source, folder)
     assert outcome.code in (1, 2), outcome
-    assert_honest(copy, source, outcome)
+    assert_honest(folder, source, outcome)
 
 
 # `at` is the time at which writing the Resource List ended, while core §5.2.1 wants its beginning.
@@ -109,7 +93,7 @@ def written_while_things_change(source: Source) -> None:
     """List `a` and `b` at 1; then create `d`, delete `b`; finish the list at 60."""
     source.offer()
     source.files("a", "b", "c")
-    listed = [entry(source.uri(one), content=source.resources[one]) for one in "abc"]
+    listed = source.listed("abc")
     source.file("d", b"d", 30)
     source.remove("b")
     source.file("c", b"changed", 32)
@@ -123,14 +107,9 @@ def written_while_things_change(source: Source) -> None:
 
 
 @pytest.mark.usefixtures("written_while_things_change")
-async def test_a_first_copy_has_what_changed_meanwhile(source: Source, copy: Copy):
+async def test_a_copy_has_what_changed_meanwhile(source: Source, copy: Copy):
     await run_right(source, copy)
-
-
-@pytest.mark.usefixtures("written_while_things_change")
-async def test_so_has_a_later_copy_that_is_compared_with_such_a_list(source: Source, copy: Copy):
-    await follow_once(source, copy)
-    listed = [entry(source.uri(one), content=source.resources[one]) for one in "acd"]
+    listed = source.listed("acd")
     source.file("e", b"e", 500)
     source.list_entries(*listed, at=600)
     source.list_changes(source.changed("e", "created", 500), from_=400)
@@ -138,13 +117,11 @@ async def test_so_has_a_later_copy_that_is_compared_with_such_a_list(source: Sou
 
 
 @pytest.mark.usefixtures("written_while_things_change")
-async def test_audit_does_not_believe_it_either(source: Source, tmp_path: Path):
-    copy = Folder(tmp_path / "copy")
-    copy.path.mkdir()
-    for name, content in {"a": b"a", "b": b"b", "c": b"c"}.items():
-        (copy.path / name).write_bytes(content)
-    outcome = await audited(source, copy.path)
-    assert outcome.code in (1, 2), outcome
+async def test_audit_does_not_believe_it_either(source: Source, folder: Path):
+    folder.mkdir()
+    for name in "abc":
+        (folder / name).write_text(name)
+    assert (await audited(source, folder)).code in (1, 2)
 
 
 # A resource that is created milliseconds after the `at` of the Resource List that has it.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,6 @@ from tests.wild.documents import (
 )
 from tests.wild.running import (
     Copy,
-    audited,
     follow_once,
     following,
     pace,
@@ -42,12 +40,8 @@ def four_files(source: Source) -> None:
     source.begin("a", "b", "c", "d")
 
 
-def page_name(number: int) -> str:
-    return f"page-{number}.xml" if number else "resourcelist.xml"
-
-
 def page(source: Source, names: str, then: str | None, at: float | None = 10) -> bytes:
-    entries = [entry(source.uri(name), content=source.resources[name]) for name in names]
+    entries = source.listed(names)
     links = [] if then is None else [ln("next", then)]
     return resource_list(entries, None if at is None else source.t(at), links=links)
 
@@ -61,31 +55,12 @@ async def test_all_pages_of_a_resource_list_are_the_set(source: Source, copy: Co
 
 
 @pytest.mark.usefixtures("four_files")
-async def test_audit_reads_all_pages(source: Source, folder: Path):
-    await follow_once(source, folder)
-    source.put("resourcelist.xml", page(source, "ab", source.uri("page-1.xml")))
-    source.put("page-1.xml", page(source, "cd", None))
-    assert (await audited(source, folder)).code == 0
-    (folder / "d").write_bytes(b"other")
-    assert (await audited(source, folder)).code == 1
-
-
-@pytest.mark.usefixtures("four_files")
 async def test_pages_of_a_change_list_are_all_read(source: Source, copy: Copy):
     await follow_once(source, copy)
-    source.file("a", b"changed", 100)
-    source.remove("b")
-    source.file("c", b"changed, too", 102)
-    one = source.changed("a", "updated", 100)
-    two = source.changed("b", "deleted", 101)
-    three = source.changed("c", "updated", 102)
-    source.put(
-        "changelist.xml", change_list([one], source.t(5), links=[ln("next", "changes-2.xml")])
-    )
-    source.put(
-        "changes-2.xml", change_list([two], source.t(5), links=[ln("next", "changes-3.xml")])
-    )
-    source.put("changes-3.xml", change_list([three], source.t(5)))
+    changes = [source.update("a", 100), source.delete("b", 101), source.update("c", 102)]
+    names = ["changelist.xml", "changes-2.xml", "changes-3.xml"]
+    for name, change, further in zip(names, changes, [*names[1:], None], strict=True):
+        source.list_changes(change, name=name, links=[ln("next", further)] if further else [])
     await run_right(source, copy)
 
 
@@ -258,45 +233,32 @@ async def test_a_change_that_only_the_younger_part_has_is_applied(
     source: Source, copy: Copy, told: bool
 ):
     part(source, 0, "ab", 20 if told else None)  # an old copy of it
-    source.file("a", b"changed", 50)
-    source.remove("b")
-    source.file("c", b"changed", 52)
+    changes = [source.update("a", 50), source.delete("b", 51), source.update("c", 52)]
     part(source, 1, "cd", 100 if told else None)
     list_parts(source, 100, 20 if told else None, 100 if told else None)
-    source.list_changes(
-        source.changed("a", "updated", 50),
-        source.changed("b", "deleted", 51),
-        source.changed("c", "updated", 52),
-        from_=0,
-    )
+    source.list_changes(*changes, from_=0)
     await run_right(source, copy, pace=pace(gone_after=PATIENCE))
 
 
 @pytest.mark.usefixtures("unlisted_files")
-async def test_what_moved_between_two_parts_is_not_deleted(source: Source, copy: Copy):
+@pytest.mark.parametrize("gone", [True, False], ids=["deleted since", "moved to the other part"])
+async def test_what_a_new_part_lacks_is_deleted_if_the_server_lacks_it(
+    source: Source, copy: Copy, gone: bool
+):
     part(source, 0, "ab", 20)
     part(source, 1, "cd", 20)
     list_parts(source, 20, 20, 20)
     await run_honest(source, copy)
-    part(source, 1, "d", 600)  # `c` is in the first part now, of which an old copy is served
+    if gone:
+        source.remove("c")
+    part(source, 1, "d", 600)  # of the first part, an old copy is served
     list_parts(source, 600, 20, 600)
     source.list_changes(from_=500)
     await run_honest(source, copy)
-
-
-@pytest.mark.usefixtures("unlisted_files")
-async def test_what_was_deleted_since_is_deleted(source: Source, copy: Copy):
-    part(source, 0, "ab", 20)
-    part(source, 1, "cd", 20)
-    list_parts(source, 20, 20, 20)
-    await follow_once(source, copy)
-    source.remove("c")
-    part(source, 1, "d", 600)
-    list_parts(source, 600, 20, 600)
-    source.list_changes(from_=500)
-    async with following(source, copy) as subscriber:
-        # Of the other part, nothing tells what changed meanwhile.
-        await until(subscriber, lambda _: copy.files() == source.resources)
+    if gone:
+        async with following(source, copy) as subscriber:
+            # Of the other part, nothing tells what changed meanwhile.
+            await until(subscriber, lambda _: copy.files() == source.resources)
 
 
 @pytest.mark.usefixtures("unlisted_files")

@@ -23,7 +23,6 @@ from rsnotify_subscriber.mirror import MirrorTree
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from tests.subscriber.destination import PATIENCE, files_of
 from tests.subscriber.processes import running
-from tests.wild.documents import change_list, entry
 from tests.wild.running import (
     Recorder,
     command_follow_once,
@@ -43,11 +42,7 @@ async def copied(source: Source, folder: Path) -> Path:
     source.offer()
     for name in NAMES:
         source.file(name, name.encode())
-    listed = [
-        entry(source.uri(name), lastmod=source.t(0), content=content)
-        for name, content in source.resources.items()
-    ]
-    source.list_entries(*listed)
+    source.list_resources(dated=True)
     source.list_changes()
     await run_right(source, folder)
     return folder
@@ -160,9 +155,7 @@ async def test_a_folder_that_vanishes_while_it_is_followed_ends_that(
     shutil.move(copied, copied.with_name("old"))
     copied.mkdir()
     if busy:
-        content = source.file("d", b"new", 60)
-        created = entry(source.uri("d"), "created", datetime=source.t(60), content=content)
-        source.list_changes(created)
+        source.list_changes(source.create("d", 60, b"new"))
     with pytest.raises(RsnotifyError, match="was removed, unmounted or replaced"):
         async with asyncio.timeout(PATIENCE):
             await run
@@ -189,35 +182,28 @@ class Story:
         self.random = random
         self.now = 0.0
         self.changes: list[str] = []
-        self.begins = source.t(0)
+        self.begins = 0.0
         source.offer()
 
     def write(self, name: str) -> None:
         self.now += 1
         kind = "updated" if name in self.source.resources else "created"
-        content = self.source.file(name, b"%d" % self.now, self.now)
-        self._note(name, kind, content)
+        self.source.file(name, b"%d" % self.now, self.now)
+        self.changes.append(self.source.changed(name, kind, self.now))
 
     def remove(self, name: str) -> None:
         self.now += 1
-        self.source.remove(name)
-        self._note(name, "deleted", None)
-
-    def _note(self, name: str, kind: str, content: bytes | None) -> None:
-        at = self.source.t(self.now)
-        self.changes.append(entry(self.source.uri(name), kind, datetime=at, content=content))
+        self.changes.append(self.source.delete(name, self.now))
 
     def tell(self) -> None:
-        source = self.source
-        source.put("changelist.xml", change_list(self.changes, from_=self.begins))
-        listed = [entry(source.uri(one), content=c) for one, c in source.resources.items()]
-        source.list_entries(*listed, at=self.now)
+        self.source.list_changes(*self.changes, from_=self.begins)
+        self.source.list_resources(self.now)
 
     def forget(self) -> None:
         """Begin a new Change List, so that there is a gap."""
         self.now += 1
         self.changes = []
-        self.begins = self.source.t(self.now)
+        self.begins = self.now
 
 
 def unknown_to_the_state(story: Story, folder: Path) -> set[str]:

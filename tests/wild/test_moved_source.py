@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from rsnotify.errors import Unavailable
+from rsnotify_subscriber import audit
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.identity import Identity
 from tests.wild.documents import (
     capability_list,
-    change_list,
     description,
     entry,
     md,
@@ -27,7 +28,6 @@ from tests.wild.running import (
     assert_honest,
     command_audit,
     command_follow_once,
-    command_honest,
     follow_once,
     following,
     pace,
@@ -51,12 +51,8 @@ async def new() -> AsyncIterator[Source]:
 
 
 def describe(source: Source, at: float = 10) -> None:
-    listed = [
-        entry(source.uri(name), lastmod=source.t(0), content=content)
-        for name, content in source.resources.items()
-    ]
     source.offer()
-    source.list_entries(*listed, at=at)
+    source.list_resources(at, dated=True)
     source.list_changes()
 
 
@@ -90,9 +86,7 @@ async def test_a_copy_follows_to_where_its_source_moved(
     assert outcome.claims, outcome
     assert (await command_audit(source, copied, PRIVATE)).code == 0
     await source.server.stop()
-    content = new.file("c", b"4", 60)
-    updated = entry(new.uri("c"), "updated", datetime=new.t(60), content=content)
-    new.list_changes(updated)
+    new.list_changes(new.update("c", 60, b"4"))
     right = {name: new.resources[name[-1]] for name in right}
     await run_right(source, copied, right, **ANYWHERE)
     await run_right(new, copied, right, **ANYWHERE)  # the user has heard of it, too
@@ -162,11 +156,8 @@ async def copy_of_one_set(source: Source, folder: Path) -> Path:
         uri = source.uri("a" if content == b"1" else "b")
         listed = [entry(uri, lastmod=source.t(0), content=content)]
         source.put(f"resourcelist{name}", resource_list(listed, at=source.t(10)))
-        source.put(f"changelist{name}", change_list(from_=source.t(5)))
-        offered = {
-            "resourcelist": source.uri(f"resourcelist{name}"),
-            "changelist": source.uri(f"changelist{name}"),
-        }
+        source.list_changes(name=f"changelist{name}")
+        offered = {kind: source.uri(kind + name) for kind in ("resourcelist", "changelist")}
         source.put(f"capabilitylist{name}", capability_list(offered))
     source.resources["a"] = b"1"
     await run_right(source, folder)
@@ -192,16 +183,15 @@ async def test_another_set_is_neither_audited_nor_followed(
 async def test_another_way_to_the_same_set_may_be_named(
     name: str, source: Source, copy_of_one_set: Path
 ):
-    for command in (command_audit, command_follow_once):
-        outcome = await command(source.uri(name), copy_of_one_set)
-        assert_honest(copy_of_one_set, source, outcome)
-        assert outcome.claims, outcome
+    await run_right(source.uri(name), copy_of_one_set, source.resources)
+    assert (await audit(source.uri(name), copy_of_one_set, pause=0)).in_step
 
 
 async def test_a_source_that_is_away_is_not_audited_by_heart(source: Source, copy_of_one_set: Path):
     await source.server.stop()
-    assert (await command_audit(source, copy_of_one_set)).code == 2
-    assert (await command_audit(source.uri("changelist.xml"), copy_of_one_set)).code == 2
+    for url in (source.url, source.uri("changelist.xml")):
+        with pytest.raises(Unavailable):
+            await audit(url, copy_of_one_set, pause=0)
 
 
 # A static host whose Capability List names other documents while the old ones stay there.
@@ -214,36 +204,28 @@ async def test_a_source_that_is_away_is_not_audited_by_heart(source: Source, cop
 @pytest.fixture
 async def copy_of_one_resource(source: Source, folder: Path) -> Path:
     """Copy a resource, with a Change List of nothing so far."""
-    source.offer()
     source.file("a", b"old")
-    source.list_entries(entry(source.uri("a"), lastmod=source.t(0), content=b"old"))
-    source.list_changes()
-    outcome = await follow_once(source, folder)
-    assert outcome.claims, outcome
+    describe(source)
+    await run_right(source, folder)
     source.forget()
     return folder
 
 
 def list_a_change(source: Source, name: str) -> None:
     """Change the resource, and list that in a Change List of this name."""
-    content = source.file("a", b"new", 60)
-    changed = entry(source.uri("a"), "updated", datetime=source.t(60), content=content)
-    source.put(name, change_list([changed], from_=source.t(5)))
+    source.list_changes(source.update("a", 60, b"new"), name=name)
 
 
 async def test_another_change_list_is_read(source: Source, copy_of_one_resource: Path):
     list_a_change(source, "second.xml")
     source.offer(changelist="second.xml")
-    outcome = await command_honest(source, copy_of_one_resource)
-    assert outcome.claims, outcome
+    await run_right(source, copy_of_one_resource)
 
 
 async def test_an_unchanged_offer_costs_one_conditional_request_of_each_document(
     source: Source, folder: Path
 ):
-    source.offer()
-    source.list_entries()
-    source.list_changes()
+    describe(source)
     offered = ("capabilitylist.xml", "/.well-known/resourcesync")
     for name in offered:
         answer = source.answers[source._path(name)]
@@ -261,9 +243,7 @@ async def test_an_unchanged_offer_costs_one_conditional_request_of_each_document
 async def test_an_archive_that_is_offered_later_closes_a_gap(
     source: Source, copy_of_one_resource: Path
 ):
-    content = source.file("a", b"new", 60)
-    changed = entry(source.uri("a"), "updated", datetime=source.t(60), content=content)
-    source.put("closed.xml", change_list([changed], from_=source.t(5), until=source.t(100)))
+    source.list_changes(source.update("a", 60, b"new"), until=100, name="closed.xml")
     source.list_changes(from_=100)
     source.put("resourcelist.xml", Answer(status=503))
     outcome = await run_honest(source, copy_of_one_resource)
@@ -280,59 +260,42 @@ async def test_an_offer_that_cannot_be_checked_is_doubted(
 ):
     list_a_change(source, "second.xml")
     source.put("capabilitylist.xml", answer)
-    outcome = await command_honest(source, copy_of_one_resource)
-    assert outcome.code == 1
+    outcome = await run_honest(source, copy_of_one_resource)
+    assert not outcome.claims
     assert "capabilitylist.xml" in outcome.reasons[0]
 
 
 async def test_a_capability_list_that_is_gone_is_looked_for_from_the_start(
     source: Source, folder: Path
 ):
-    source.offer()
-    source.list_entries()
-    source.list_changes()
+    describe(source)
     assert (await follow_once(source.site, folder)).claims
-    content = source.file("a", b"new", 60)
-    changed = entry(source.uri("a"), "created", datetime=source.t(60), content=content)
-    listed = entry(source.uri("a"), lastmod=source.t(60), content=content)
-    source.list_entries(listed, at=70)
-    source.put("second.xml", change_list([changed], from_=source.t(5)))
-    source.put(
-        "capabilities.xml",
-        capability_list(
-            {"changelist": source.uri("second.xml"), "resourcelist": source.uri("resourcelist.xml")}
-        ),
-    )
+    source.list_changes(source.create("a", 60, b"new"), name="second.xml")
+    source.list_resources(70)
+    source.offer(changelist="second.xml")
+    source.put("capabilities.xml", source.answers[source._path("capabilitylist.xml")])
     source.put("/.well-known/resourcesync", description([source.uri("capabilities.xml")]))
     source.put("capabilitylist.xml", Answer(status=410))
-    outcome = await follow_once(source.site, folder)
-    assert_honest(folder, source, outcome)
-    assert outcome.claims, outcome
+    await run_right(source.site, folder, source.resources)
 
 
 async def test_a_capability_list_that_is_not_listed_any_more_is_left(source: Source, folder: Path):
-    source.offer()
     source.file("a", b"old")
-    source.list_entries(entry(source.uri("a"), lastmod=source.t(0), content=b"old"))
-    source.list_changes()
+    describe(source)
     assert (await follow_once(source.site, folder)).claims
     source.remove("a")
     moved = "/elsewhere/a"
     source.put(moved, b"new")
     listed = [entry(source.uri(moved), lastmod=source.t(60), content=b"new")]
     source.put("/elsewhere/resourcelist.xml", resource_list(listed, at=source.t(100)))
-    source.put("/elsewhere/changelist.xml", change_list(from_=source.t(5)))
-    offered = {
-        "resourcelist": source.uri("/elsewhere/resourcelist.xml"),
-        "changelist": source.uri("/elsewhere/changelist.xml"),
-    }
+    source.list_changes(name="/elsewhere/changelist.xml")
+    kinds = ("resourcelist", "changelist")
+    offered = {kind: source.uri(f"/elsewhere/{kind}.xml") for kind in kinds}
     source.put("/elsewhere/capabilitylist.xml", capability_list(offered))
     there = source.uri("/elsewhere/capabilitylist.xml")
     source.put("/.well-known/resourcesync", description([there]))
-    outcome = await follow_once(source.site, folder)
     place = source.site.partition("://")[2]
-    assert_honest(folder, {f"@@http/{place}{moved}": b"new"}, outcome)
-    assert outcome.claims, outcome
+    await run_right(source.site, folder, {f"@@http/{place}{moved}": b"new"})
     outcome = await command_audit(source.site, folder)
     assert outcome.code == 0, outcome
     source.put("/.well-known/resourcesync", description([there + "2", there + "3"]))

@@ -152,19 +152,14 @@ async def both_are_right(relay: Running, source: Source, copy: Path) -> None:
 
 
 @pytest.mark.usefixtures("offered")
-async def test_a_late_entry(source: Source, relay: Running, folder: Path):
+async def test_a_late_entry_and_a_deletion_that_only_the_resource_list_shows(
+    source: Source, relay: Running, folder: Path
+):
     await both_are_right(relay, source, folder)
     first = source.update("a", 100)
     source.list_changes(first)
     await both_are_right(relay, source, folder)
     source.list_changes(source.update("b", 90), first)
-    await both_are_right(relay, source, folder)
-
-
-@pytest.mark.usefixtures("offered")
-async def test_a_deletion_that_only_the_resource_list_shows(
-    source: Source, relay: Running, folder: Path
-):
     await both_are_right(relay, source, folder)
     source.remove("b")
     source.list_resources(at=200)
@@ -185,9 +180,7 @@ async def test_an_invented_deletion(source: Source, hub: Hub, relay: Running, fo
 
 @pytest.mark.usefixtures("offered")
 async def test_a_restored_source(source: Source, relay: Running, folder: Path):
-    source.file("a", b"changed", 100)
-    source.file("d", b"d", 110)
-    source.list_changes(source.changed("a", "updated", 100), source.changed("d", "created", 110))
+    source.list_changes(source.update("a", 100), source.create("d", 110, b"d"))
     await both_are_right(relay, source, folder)
     source.remove("d")
     source.file("a", b"a", -1000)

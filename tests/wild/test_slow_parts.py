@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.examples_count import part
 from tests.subscriber.destination import files_of
 from tests.wild.running import follow_once
 from tests.wild.source import Answer, Request, Source
@@ -85,13 +86,20 @@ def change_and_lose(shape: Shape, folder: Path) -> None:
 
 
 TROUBLES = [lose, lose_what_is_gone, lose_and_show_a_login, change_and_lose]
-#: With the first, much is slow.
-SEEDS = [5, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 30))]
+#: With this one, much is slow.
+SEED = 5
+CASES = [
+    *((offered, one, SEED) for n, offered in enumerate(OFFERED) for one in part(TROUBLES, n, 2)),
+    *(
+        pytest.param(offered, trouble, seed, marks=pytest.mark.slow)
+        for seed in range(6, 30)
+        for offered in OFFERED
+        for trouble in TROUBLES
+    ),
+]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("trouble", TROUBLES)
-@pytest.mark.parametrize("offered", OFFERED)
+@pytest.mark.parametrize(("offered", "trouble", "seed"), CASES)
 async def test_a_slow_run_ends_with_a_right_copy_or_says_that_it_may_not_be(
     offered: str,
     trouble: Callable[[Shape, Path], None],

@@ -61,34 +61,36 @@ def cached(source: Source, stale: Answer) -> None:
     source.put("a", answer)
 
 
+OLD_DATE, OLD_AGE = {"modified": -500}, {"date": 100, "age": 3000}
+
+
+def offsets(source: Source, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return fields in which offsets from the start are instants."""
+    moments = ("modified", "date", "lastmod", "datetime")
+    return {name: source.t(one) if name in moments else one for name, one in fields.items()}
+
+
 @pytest.mark.parametrize(
-    ("stale", "dates"),
+    ("stale", "answer", "told"),
     [
-        (Answer(b"version 1"), {"hash": "h"}),
-        (Answer(b"version 1"), {"length": 10}),
-        (Answer(b"version 1", modified=-500), {"lastmod": 600}),
-        (Answer(b"version 1", modified=-500), {}),
-        (Answer(b"version x", modified=-500), {"lastmod": 600}),
-        (Answer(b"version x", modified=-500), {}),
-        (Answer(b"version x", date=100, age=3000), {}),
-        (Answer(b"version x", date=100, age=3000), {"lastmod": 600}),
+        (b"version 1", {}, {"hash": sha256(b"version 10")}),
+        (b"version 1", {}, {"length": 10}),
+        (b"version 1", OLD_DATE, {"lastmod": 600}),
+        (b"version 1", OLD_DATE, {}),
+        (b"version x", OLD_DATE, {"lastmod": 600}),
+        (b"version x", OLD_DATE, {}),
+        (b"version x", OLD_AGE, {}),
+        (b"version x", OLD_AGE, {"lastmod": 600}),
     ],
 )
 async def test_a_stale_copy_of_a_cache_is_not_taken(
-    followed: Source, folder: Path, stale: Answer, dates: dict[str, Any]
+    followed: Source, folder: Path, stale: bytes, answer: dict[str, Any], told: dict[str, Any]
 ):
     source = followed
     source.file("a", b"version 10", 600)
-    for name in ("modified", "date"):
-        if (offset := getattr(stale, name)) is not None:
-            setattr(stale, name, source.t(offset))
-    cached(source, stale)
-    told: dict[str, Any] = {key: value for key, value in dates.items() if key == "length"}
-    if "hash" in dates:
-        told["hash"] = sha256(source.resources["a"])
-    if "lastmod" in dates:
-        told["lastmod"] = source.t(600)
-    listed(source, entry(source.uri("a"), "updated", datetime=source.t(600), **told))
+    cached(source, Answer(stale, **offsets(source, answer)))
+    told = offsets(source, {"datetime": 600, **told})
+    listed(source, entry(source.uri("a"), "updated", **told))
     await run_right(source, folder)
     assert len(source.requests("a")) == 3
 
@@ -137,29 +139,23 @@ async def test_what_stays_old_is_taken_in_the_end_and_looked_at_again(
 
 
 @pytest.mark.parametrize(
-    ("answer", "times"),
+    ("answer", "told"),
     [
-        (Answer(modified=599.9), {"lastmod": 600.4}),  # rounded differently
-        (Answer(modified=600), {"lastmod": 600.9, "datetime": 601}),
-        (Answer(), {"lastmod": 600}),
-        (Answer(modified=-3600 * 10), {"lastmod": "a day"}),  # of another time zone
-        (Answer(modified="now"), {"lastmod": 600}),
+        ({"modified": 599.9}, {"lastmod": 600.4}),  # rounded differently
+        ({"modified": 600}, {"lastmod": 600.9, "datetime": 601}),
+        ({}, {"lastmod": 600}),
+        ({"modified": -3600 * 10}, {}),  # listed by the day, of another time zone
+        ({"modified": 86_400}, {"lastmod": 600}),  # now
     ],
 )
 async def test_a_server_whose_dates_fit_is_asked_once(
-    followed: Source, folder: Path, answer: Answer, times: dict[str, Any]
+    followed: Source, folder: Path, answer: dict[str, Any], told: dict[str, Any]
 ):
     source = followed
-    answer.body = b"version 10"
-    source.resources["a"] = answer.body
-    if answer.modified == "now":
-        answer.modified = source.now
-    elif answer.modified is not None:
-        answer.modified = source.t(answer.modified)
-    source.put("a", answer)
-    told: dict[str, Any] = {"datetime": source.t(times.get("datetime", 600))}
-    lastmod = times["lastmod"]
-    told["lastmod"] = days(source.t(600)) if lastmod == "a day" else source.t(lastmod)
+    source.resources["a"] = b"version 10"
+    source.put("a", Answer(b"version 10", **offsets(source, answer)))
+    day = {"lastmod": days(source.t(600))}
+    told = {"datetime": source.t(600)} | (offsets(source, told) or day)
     source.forget()
     listed(source, entry(source.uri("a"), "updated", **told))
     await run_right(source, folder)
@@ -206,42 +202,19 @@ def change_a(source: Source, *links: str, hashed: bool = True) -> None:
 
 @pytest.mark.usefixtures("mirrored")
 @pytest.mark.parametrize("hashed", [True, False], ids=["with a hash", "without"])
-async def test_a_stale_mirror_is_passed_over(source: Source, copy: Copy, hashed: bool):
+@pytest.mark.parametrize("rel", ["duplicate", "memento", "timegate"])
+async def test_a_stale_mirror_or_memento_is_passed_over(
+    source: Source, copy: Copy, rel: str, hashed: bool
+):
     await follow_once(source, copy)
-    change_a(source, ln("duplicate", source.uri("/mirror/a"), pri=1), hashed=hashed)
-    await run_right(source, copy)
-
-
-@pytest.mark.usefixtures("mirrored")
-@pytest.mark.parametrize("hashed", [True, False], ids=["with a hash", "without"])
-@pytest.mark.parametrize("rel", ["memento", "timegate"])
-async def test_a_stale_memento_is_passed_over(source: Source, copy: Copy, rel: str, hashed: bool):
-    await follow_once(source, copy)
-    old = Answer(
-        b"a",
-        modified=source.t(-1000),
-        headers={"Memento-Datetime": "Mon, 01 Jan 2024 00:00:00 GMT"},
-    )
-    source.put("/mirror/a", old)
+    if rel == "duplicate":
+        change_a(source, ln(rel, source.uri("/mirror/a"), pri=1), hashed=hashed)
+        await run_right(source, copy)
+        return
+    dated = {"Memento-Datetime": "Mon, 01 Jan 2024 00:00:00 GMT"}
+    source.put("/mirror/a", Answer(b"a", modified=source.t(-1000), headers=dated))
     change_a(source, ln(rel, source.uri("/mirror/a")), hashed=hashed)
     await run_honest(source, copy, exact=True)
-
-
-@pytest.mark.usefixtures("mirrored")
-async def test_a_stale_alternate_is_not_taken_for_the_announced_one(source: Source, copy: Copy):
-    """Its digest stands in the link: a copy that cannot have it is not level."""
-    link = ln(
-        "alternate", source.uri("/mirror/a"), type="text/turtle", hash=sha256(b"changed, as turtle")
-    )
-    source.put("/mirror/a", b"a, as turtle")
-    change_a(source, link)
-    outcome = await follow_once(source, copy, prefer="text/turtle")
-    assert not outcome.claims
-    assert outcome.reasons
-    source.put("/mirror/a", b"changed, as turtle")
-    outcome = await follow_once(source, copy, prefer="text/turtle")
-    assert outcome.claims, outcome
-    assert copy.files()["a"] == b"changed, as turtle"
 
 
 @pytest.mark.usefixtures("mirrored")
@@ -377,13 +350,14 @@ def fail(source: Source, name: str, status: int, times: int) -> None:
 
 @pytest.mark.usefixtures("begun")
 @STATUS
-@pytest.mark.parametrize("times", [1, 4])
+@pytest.mark.parametrize("times", [1, 12])
 async def test_an_update_arrives_all_the_same(source: Source, copy: Copy, status: int, times: int):
     async with following(source, copy, pace=pace(compare=0.5)) as subscriber:
         await until_right(subscriber, copy, source)
         source.list_changes(source.update("a", 60))
         fail(source, "a", status, times)
         await until_right(subscriber, copy, source)
+        assert len(source.requests("a")) > times
 
 
 @pytest.mark.usefixtures("begun")
@@ -396,7 +370,7 @@ async def test_a_first_copy_that_meets_it_is_completed(source: Source, copy: Cop
 
 @pytest.mark.usefixtures("begun")
 @STATUS
-@pytest.mark.parametrize("times", [1, 3, 40])
+@pytest.mark.parametrize("times", [1, 40])
 async def test_runs_that_meet_it_are_honest_and_the_last_one_is_right(
     source: Source, copy: Copy, status: int, times: int
 ):
@@ -406,19 +380,6 @@ async def test_runs_that_meet_it_are_honest_and_the_last_one_is_right(
     await run_honest(source, copy)
     source.file("a", b"changed", 60)
     await run_right(source, copy)
-
-
-@pytest.mark.usefixtures("begun")
-@STATUS
-async def test_what_is_missing_for_long_and_comes_back_is_held_again(
-    source: Source, copy: Copy, status: int
-):
-    async with following(source, copy, pace=pace(compare=0.5)) as subscriber:
-        await until_right(subscriber, copy, source)
-        source.list_changes(source.update("a", 60))
-        fail(source, "a", status, 12)
-        await until_right(subscriber, copy, source)
-        assert len(source.requests("a")) >= 13
 
 
 @pytest.mark.usefixtures("begun")

@@ -58,7 +58,7 @@ async def test_changed_content_is_fetched_or_every_report_says_that_it_is_not_se
     source.offer(changelist="changelist.xml" if form == "with a Change List" else None)
     source.list_changes()
     serve(source, b"1", has_validators=has_validators)
-    entries = [entry(source.uri(name)) for name in NAMES]
+    entries = source.listed(NAMES, hashed=False)
     is_plain = form == "plain Sitemap"
     source.put("resourcelist.xml", urlset(entries) if is_plain else resource_list(entries))
     url = source.uri("resourcelist.xml") if is_plain else source.url
@@ -91,17 +91,8 @@ async def test_they_are_requested_once_by_condition_and_not_at_each_poll(
 async def test_what_has_a_date_or_a_hash_is_not_requested(source: Source, copy: Copy):
     source.offer(changelist=None)
     serve(source, b"1", has_validators=True)
-    source.put(
-        "resourcelist.xml",
-        resource_list(
-            [
-                entry(source.uri("a"), lastmod=source.t(0)),
-                entry(source.uri("b"), content=source.resources["b"]),
-                entry(source.uri("c")),
-            ],
-            at=source.t(10),
-        ),
-    )
+    dated = source.listed("a", hashed=False, dated=True)
+    source.list_entries(*dated, *source.listed("b"), *source.listed("c", hashed=False))
     await follow_once(source, copy)
     source.forget()
     outcome = await follow_once(source, copy, pace=pace(compare=0.0))
@@ -131,7 +122,7 @@ async def test_dates_count_no_more_once_content_has_changed_without_them(
 ):
     source.offer(changelist=None)
     serve(source, b"1", has_validators=True)
-    source.list_entries(*(entry(source.uri(name), lastmod=source.t(0)) for name in NAMES))
+    source.list_resources(hashed=False, dated=True)
     outcome = await follow_once(source, folder)
     assert not outcome.status.limits
     # A lost file is fetched again, and the Source lists no reason for its new content.
@@ -258,8 +249,7 @@ async def test_no_run_accepts_other_content_than_announced(
     for number in range(5):
         at = source.t(number if moves else 0)
         source.put("resourcelist.xml", resource_list(there, at=at))
-        covered = md(capability="changelist", from_=source.t(-600))
-        source.put("changelist.xml", urlset(changes, covered))
+        source.list_changes(*changes, from_=-600)
         outcome = await follow_once(source, copy, pace=pace(compare=0.0))
         if listed or changed == 60:
             assert not outcome.claims
@@ -311,17 +301,8 @@ async def test_a_change_that_no_list_tells_is_repaired_or_named(
     async with pushed(hub, source, copy, pace=hurried) as subscriber:
         source.file("b", b"B", 15)
         if dated:
-            source.put(
-                "resourcelist.xml",
-                urlset(
-                    [
-                        f"<url><loc>{source.uri(name)}</loc><lastmod>"
-                        f"{seconds(source.t(15))}</lastmod></url>"
-                        for name in source.resources
-                    ],
-                    md(capability="resourcelist", at=source.t(18)),
-                ),
-            )
+            dated = {"hashed": False, "lastmod": seconds(source.t(15))}
+            source.list_entries(*source.listed(source.resources, **dated), at=18)
         for number in range(6):
             await hub.deliver(heartbeat(source, 10 + number, 20 + number))
         await until(

@@ -8,10 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.selection import Selection
+from rsnotify.sync.pace import Pace
+from rsnotify_subscriber import Status
 from tests.wild.documents import capability_list, description, entry, inline, ln, sha256
 from tests.wild.hub import Hub, offer_hub
 from tests.wild.running import (
     HURRIED,
+    PACE,
     Copy,
     command_audit,
     command_follow_once,
@@ -83,24 +86,16 @@ async def test_so_it_does_where_the_list_goes_on(source: Source, hub: Hub, copy:
 
 
 @pytest.mark.usefixtures("offered")
-@pytest.mark.parametrize("told", APPLIED)
+@pytest.mark.parametrize("told", [*APPLIED, "a creation, by runs that are too short to delete"])
 async def test_the_next_run_puts_it_right_though_the_hub_is_believed_until_then(
     source: Source, hub: Hub, copy: Copy, told: str
 ):
+    lied, _, are_short = told.partition(",")
     async with pushed(hub, source, copy, pace=RARE) as subscriber:
-        await lie(hub, source, *LIES[told])
+        await lie(hub, source, *LIES[lied])
         await until(subscriber, lambda _: copy.files() != source.resources)
-    await run_until_right(source, copy, pace=HURRIED)
-
-
-@pytest.mark.usefixtures("offered")
-async def test_short_runs_put_a_creation_right_though_none_waits_until_it_counts_as_deleted(
-    source: Source, hub: Hub, copy: Copy
-):
-    async with pushed(hub, source, copy, pace=RARE) as subscriber:
-        await lie(hub, source, *LIES["a creation"])
-        await until(subscriber, lambda _: copy.files() != source.resources)
-    await run_until_right(source, copy, pace=replace(HURRIED, gone_after=600.0))
+    gone_after = 600.0 if are_short else HURRIED.gone_after
+    await run_until_right(source, copy, pace=replace(HURRIED, gone_after=gone_after))
 
 
 @pytest.mark.usefixtures("offered")
@@ -195,24 +190,15 @@ def change(source: Source) -> list[str]:
 
 
 @pytest.mark.usefixtures("offered")
+@pytest.mark.parametrize("pace", [PACE, RARE], ids=["by the next poll", "by the next run"])
 @pytest.mark.parametrize("told", [0, 1], ids=["all", "all but the last"])
-async def test_the_next_poll_finds_them(source: Source, hub: Hub, copy: Copy, told: int):
-    async with pushed(hub, source, copy) as subscriber:
+async def test_they_are_found(source: Source, hub: Hub, copy: Copy, told: int, pace: Pace):
+    async with pushed(hub, source, copy, pace=pace) as subscriber:
         changes = change(source)
         await hub.push(changes[3 - told :], source.t(10), source.t(100))
-        await until_right(subscriber, copy, source)
-
-
-@pytest.mark.usefixtures("offered")
-@pytest.mark.parametrize("told", [0, 1], ids=["all", "all but the last"])
-async def test_the_next_run_finds_them(source: Source, hub: Hub, copy: Copy, told: int):
-    async with pushed(hub, source, copy, pace=RARE) as subscriber:
-        changes = change(source)
-        await hub.push(changes[3 - told :], source.t(10), source.t(100))
-        await until(
-            subscriber,
-            lambda status: status.through is not None and status.through >= source.t(100),
-        )
+        if pace is PACE:
+            await until_right(subscriber, copy, source)
+        await until(subscriber, lambda status: status.through >= source.t(100))
     await run_right(source, copy)
 
 
@@ -232,7 +218,9 @@ def recreated(source: Source, hub: Hub) -> None:
     offer_hub(source, hub)
 
 
+JOINING = "before all that is known, waiting for whoever joins"
 ERAS = {
+    JOINING: (40, 50),
     "before all that is known": (40, 50),
     "across what is known": (40, 5000),
     "from before the Source's lists": (-90_000, -80_000),
@@ -242,27 +230,19 @@ ERAS = {
 
 
 @pytest.mark.usefixtures("recreated")
-@pytest.mark.parametrize(("from_", "until_"), ERAS.values(), ids=list(ERAS))
+@pytest.mark.parametrize("era", ERAS)
 async def test_a_retained_deletion_of_another_era_does_no_harm(
-    source: Source, hub: Hub, copy: Copy, from_: float, until_: float
+    source: Source, hub: Hub, copy: Copy, era: str
 ):
+    from_, until_ = map(source.t, ERAS[era])
+    old = source.changed("a", "deleted", until_)
+    if era == JOINING:
+        text = await hub.push([old], from_, until_)
     async with pushed(hub, source, copy, pace=HURRIED) as subscriber:
-        old = source.changed("a", "deleted", until_)
-        await hub.push([old], source.t(from_), source.t(until_))
+        await (hub.deliver(text) if era == JOINING else hub.push([old], from_, until_))
         await polled(subscriber, source)
         await until_right(subscriber, copy, source)
     await run_right(source, copy, pace=HURRIED)
-
-
-@pytest.mark.usefixtures("recreated")
-async def test_one_that_waits_for_whoever_joins_does_no_harm(source: Source, hub: Hub, copy: Copy):
-    old = source.changed("a", "deleted", 50)
-    text = await hub.push([old], source.t(40), source.t(50))
-    async with following(source, copy, pace=HURRIED) as subscriber:
-        await hub.subscribed()
-        await hub.deliver(text)
-        await polled(subscriber, source)
-        await until_right(subscriber, copy, source)
 
 
 @pytest.mark.usefixtures("recreated")
@@ -312,13 +292,9 @@ async def test_who_names_the_site_is_asked_which_of_them(source: Source, folder:
 @pytest.mark.usefixtures("two_sets")
 async def test_a_fragment_of_the_other_set_changes_nothing(source: Source, hub: Hub, copy: Copy):
     async with pushed(hub, source, copy, pace=HURRIED) as subscriber:
-        strange = entry(
-            source.uri("/other/x"),
-            "created",
-            datetime=source.t(50),
-            content=b"x",
-            links=[inline(b"x")],
-        )
+        links, at = [inline(b"x")], source.t(50)
+        uri = source.uri("/other/x")
+        strange = entry(uri, "created", datetime=at, content=b"x", links=links)
         await hub.push([strange], source.t(10), source.t(50))
         await polled(subscriber, source)
         await until_right(subscriber, copy, source)
@@ -356,12 +332,9 @@ SELECTION = Selection(collections=(WANTED,))
 
 @pytest.fixture
 def collections(source: Source, hub: Hub) -> None:
-    entries = []
-    for name, collection in (("a", WANTED), ("b", WANTED), ("c", OTHER)):
-        content = source.file(name, name.encode(), -1000)
-        links = [ln("collection", collection)]
-        entries.append(entry(source.uri(name), content=content, links=links))
-    source.list_entries(*entries)
+    source.files("a", "b", "c")
+    entries = source.listed("ab", links=[ln("collection", WANTED)])
+    source.list_entries(*entries, *source.listed("c", links=[ln("collection", OTHER)]))
     source.list_changes()
     offer_hub(source, hub)
 
@@ -371,29 +344,23 @@ def right(source: Source) -> dict[str, bytes]:
 
 
 @pytest.mark.usefixtures("collections")
+@pytest.mark.parametrize("pace", [HURRIED, RARE], ids=["by the next poll", "in the next run"])
 @pytest.mark.parametrize("change", ["deleted", "updated"])
 async def test_what_a_hub_invents_of_it_is_put_right(
-    source: Source, hub: Hub, copy: Copy, change: str
+    source: Source, hub: Hub, copy: Copy, change: str, pace: Pace
 ):
-    async with following(source, copy, pace=HURRIED, selection=SELECTION) as subscriber:
-        await hub.subscribed()
-        await until(subscriber, lambda status: status.level and copy.files() == right(source))
-        links = [ln("collection", WANTED)]
-        lie = source.changed("a", change, 50, hashed=False, links=links)
-        await hub.push([lie], source.t(10), source.t(50))
-        await polled(subscriber, source)
-        await until(subscriber, lambda status: status.level and copy.files() == right(source))
+    def is_right(status: Status) -> bool:
+        return status.level and copy.files() == right(source)
 
-
-@pytest.mark.usefixtures("collections")
-@pytest.mark.parametrize("change", ["deleted", "updated"])
-async def test_so_it_is_in_the_next_run(source: Source, hub: Hub, copy: Copy, change: str):
-    async with following(source, copy, pace=RARE, selection=SELECTION) as subscriber:
+    async with following(source, copy, pace=pace, selection=SELECTION) as subscriber:
         await hub.subscribed()
-        await until(subscriber, lambda status: status.level)
+        await until(subscriber, is_right)
         links = [ln("collection", WANTED)]
         lie = source.changed("a", change, 50, hashed=False, links=links)
         await hub.push([lie], source.t(10), source.t(50))
         await until(subscriber, lambda status: status.through == source.t(50))
+        if pace is HURRIED:
+            await polled(subscriber, source)
+            await until(subscriber, is_right)
     outcome = await follow_once(source, copy, pace=HURRIED, selection=SELECTION)
     assert copy.files() == right(source) or not outcome.claims

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.format.model import Capability, Document, Resource
+from rsnotify.format.model import Capability, Document
 from rsnotify.format.writer import write_document
 from tests.subscriber.catching_up.absences import LISTS, fetched, logged, miss_changes
 from tests.subscriber.destination import Destination
@@ -104,43 +104,6 @@ async def test_a_list_rotated_away_between_two_requests_is_found_at_its_new_addr
     source.answers["/data/changelist-2.xml"] = first(1, status(404), body(write_document(lists[0])))
     await destination.become_equal()
     assert source.gets["/data/resourcelist.xml"] == 0
-
-
-async def test_an_archive_that_names_a_deleted_list_leads_to_the_resource_list(
-    source: PackedSource, destination: Destination, log: pytest.LogCaptureFixture
-) -> None:
-    await miss_changes(source, destination, packed=False)
-    source.answers["/data/changelist-2.xml"] = status(410)
-    await destination.become_equal()
-    assert logged(log, "baseline from the Resource List")
-
-
-async def test_a_resource_list_that_stays_broken_is_replaced_by_the_dump(
-    source: PackedSource, destination: Destination, log: pytest.LogCaptureFixture
-) -> None:
-    source.archive = False
-    source.offered = (*LISTS, Capability.RESOURCE_DUMP)
-    await miss_changes(source, destination)
-    source.pack_resources()
-    source.answers["/data/resourcelist.xml"] = body(truncated(write_document(Document("x"))))
-    await destination.become_equal()
-    assert logged(log, "the Resource List could not be used")
-    assert logged(log, "baseline from the Resource Dump")
-
-
-async def test_an_archived_list_is_the_last_fallback_over_http(
-    source: PackedSource, destination: Destination, log: pytest.LogCaptureFixture
-) -> None:
-    source.offered = (*LISTS, Capability.RESOURCE_LIST_ARCHIVE)
-    source.documents["old.xml"] = source.resource_list()
-    at = source.documents["old.xml"].at
-    source.documents["resourcelist-archive.xml"] = Document(
-        Capability.RESOURCE_LIST_ARCHIVE, (Resource("old.xml", at=at),)
-    )
-    source.put("r1", b"changed since")
-    source.answers["/data/resourcelist.xml"] = status(404)
-    await destination.become_equal()
-    assert logged(log, "baseline from the Resource List Archive")
 
 
 async def test_a_single_dump_that_is_broken_changes_nothing_and_is_named(

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import Unavailable
-from rsnotify.format.model import Capability, Resource
+from rsnotify.format.model import Capability
 from rsnotify_subscriber.content import packages as dump_packages
 from tests.subscriber.catching_up.absences import DUMPS, LISTS, fetched, logged, miss_changes
 from tests.subscriber.destination import Destination
@@ -30,20 +30,10 @@ async def test_after_a_minute_the_change_list_is_enough(
     assert set(source.gets) == {*offered, "/data/changelist.xml", "/data/r1"}
 
 
-@pytest.mark.parametrize("index", [False, True])
 async def test_after_an_hour_the_change_list_archive_is_read(
-    index: bool, source: PackedSource, destination: Destination, log: pytest.LogCaptureFixture
+    source: PackedSource, destination: Destination, log: pytest.LogCaptureFixture
 ) -> None:
     await miss_changes(source, destination, packed=False)
-    if index:
-        archive = source.document("changelist-archive.xml")
-        assert archive is not None
-        parts = ("changelist-archive-1.xml", "changelist-archive-2.xml")
-        for place, name in zip((0, 3), parts, strict=True):
-            resources = archive.resources[place : place + 3]
-            source.documents[name] = replace(archive, resources=resources)
-        members = tuple(map(Resource, parts))
-        source.documents["changelist-archive.xml"] = replace(archive, index=True, resources=members)
     await destination.become_equal()
     assert logged(log, "going on with the Change List Archive")
     assert source.gets["/data/often"] == 1
@@ -65,19 +55,6 @@ async def test_the_change_dump_or_its_archive_is_unpacked(
     assert logged(log, "changes from the Change Dump", "changes-4.zip")
     assert fetched(source) == {"/data/last"}
     assert source.gets["/data/resourcelist.xml"] == 0
-
-
-async def test_after_a_month_the_resource_list_is_compared(
-    source: PackedSource, destination: Destination, log: pytest.LogCaptureFixture
-) -> None:
-    source.archive = False
-    source.offered = (*LISTS, Capability.RESOURCE_DUMP)
-    source.pack_resources()
-    await miss_changes(source, destination)
-    await destination.become_equal()
-    assert logged(log, "no list of changes reaches back to")
-    assert logged(log, "baseline from the Resource List")
-    assert source.gets["/data/resourcedump.xml"] == 0
 
 
 async def test_a_first_copy_is_unpacked_from_the_resource_dump(

@@ -69,17 +69,6 @@ async def test_a_source_that_is_away_does_not_block_the_others_and_is_followed_l
         assert many.equal()
 
 
-async def test_a_source_that_goes_away_is_reported_until_it_is_back(many: Many) -> None:
-    fleet = await many.fleet(2)
-    async with fleet:
-        await until_level(fleet)
-        await many.sources["s0"].server.stop()
-        await until(fleet, lambda all_: "cannot connect" in (all_["s0"].error or ""))
-        assert fleet.status["s1"].error is None
-        await many.sources["s0"].server.start()
-        await until(fleet, lambda all_: all_["s0"].error is None)
-
-
 async def test_a_run_that_fails_is_retried_and_the_others_continue(
     many: Many, caplog: pytest.LogCaptureFixture
 ) -> None:

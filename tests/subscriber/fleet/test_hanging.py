@@ -64,15 +64,6 @@ async def test_the_second_signal_ends_a_handler_that_hangs_in_a_thread_or_in_the
     assert many.equal("s0")
 
 
-async def test_one_signal_ends_a_process_in_which_nothing_hangs(many: Many) -> None:
-    await many.start(1)
-    file = write(many, source(many, "s0", 'dest = "s0"'))
-    async with running("follow", "--config", file, "--json") as process:
-        await Told(process).until(lambda told: told.in_step() == {"s0"})
-        process.terminate()
-        assert await outcome(process) == (0, "", "")
-
-
 PROGRAM = """
 import asyncio, os, signal, threading
 from rsnotify.runtime.command_line import run

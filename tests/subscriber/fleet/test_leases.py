@@ -45,18 +45,20 @@ def test_processes_have_equal_shares_and_a_new_one_receives_its_own() -> None:
     assert world.followed() == [5, 5, 5, 5]
 
 
-def test_the_sources_of_a_process_that_is_killed_are_followed_within_ten_seconds() -> None:
+@pytest.mark.parametrize(
+    ("leaves", "seconds"),
+    [(False, 10), (True, BEAT)],
+    ids=["killed", "ended"],
+)
+def test_the_sources_of_a_process_that_is_killed_or_ends_are_followed_by_the_others(
+    leaves: bool, seconds: float
+) -> None:
     world = shared_by(3)
-    del world.processes[0]
-    world.pass_time(10)
+    gone = world.processes.pop(0)
+    if leaves:
+        gone.share.leave()
+    world.pass_time(seconds)
     assert world.followed() == [10, 10]
-
-
-def test_the_sources_of_a_process_that_ends_are_followed_at_once() -> None:
-    world = shared_by(2)
-    world.processes.pop().share.leave()
-    world.pass_time(BEAT)
-    assert world.followed() == [20]
 
 
 def test_a_process_that_cannot_renew_stops_before_others_begin() -> None:

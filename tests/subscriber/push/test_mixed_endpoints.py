@@ -18,6 +18,7 @@ from rsnotify_subscriber.push.push_subscription import HOLD, LONGEST_HOLD, PushS
 from tests.core.mixed import HISTORIES, Mixed, deliver_perfectly, through
 from tests.core.mixed import Connection as Line
 from tests.core.world import OFFER, PATIENT, Destination, Source
+from tests.examples_count import examples
 from tests.subscriber.push.virtual import run
 
 
@@ -177,7 +178,7 @@ async def live_through(kept: Kept, single: Destination, steps: list[tuple]) -> N
     single.poll()
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.too_slow])
 @given(
     source=st.builds(Source, per_list=st.integers(1, 5), kept=st.sampled_from([0, 3, 100])),
     steps=HISTORIES,

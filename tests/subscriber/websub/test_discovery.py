@@ -44,22 +44,22 @@ async def test_links_are_relative_to_where_the_topic_is(blog: Blog) -> None:
     assert await found(blog) == DiscoveredTopic(blog.site + "/a/c", (blog.site + "/a/b/hub",))
 
 
-async def test_a_sitemap_may_have_its_links_inside(blog: Blog) -> None:
-    blog.link()
-    blog.body, blog.type = SITEMAP, "application/xml"
-    assert await found(blog) == DiscoveredTopic(blog.site + "/list.xml", ("https://hub.example/",))
-
-
-async def test_headers_and_body_complete_each_other(blog: Blog) -> None:
-    blog.link(self="https://a.example/")
-    blog.body, blog.type = SITEMAP, "application/xml"
-    assert await found(blog) == DiscoveredTopic("https://a.example/", ("https://hub.example/",))
-
-
-async def test_a_body_that_is_neither_page_nor_feed_is_not_searched(blog: Blog) -> None:
-    blog.link()
-    blog.body, blog.type = SITEMAP, "text/plain"
-    assert await found(blog) == DiscoveredTopic(blog.topic, ())
+@pytest.mark.parametrize(
+    ("links", "type", "topic", "hubs"),
+    [
+        ({}, "application/xml", "/list.xml", ("https://hub.example/",)),
+        # Headers and body complete each other.
+        ({"self": "/other"}, "application/xml", "/other", ("https://hub.example/",)),
+        # A body that is neither a page nor a feed is not searched.
+        ({}, "text/plain", "/blog", ()),
+    ],
+)
+async def test_a_sitemap_may_have_its_links_inside(
+    blog: Blog, links: dict[str, str], type: str, topic: str, hubs: tuple[str, ...]
+) -> None:
+    blog.link(**links)
+    blog.body, blog.type = SITEMAP, type
+    assert await found(blog) == DiscoveredTopic(blog.site + topic, hubs)
 
 
 async def test_a_topic_that_is_not_there_has_no_hub(blog: Blog) -> None:

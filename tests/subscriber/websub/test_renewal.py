@@ -165,18 +165,6 @@ async def test_the_first_hub_that_accepts_is_used(blog: Blog, desk: Desk) -> Non
             assert len(blog.confirmed) == 1
 
 
-async def test_hubs_of_other_protocols_are_skipped_and_https_comes_first(
-    blog: Blog, desk: Desk
-) -> None:
-    secure = "https://127.0.0.1:9/hub"  # nothing is there
-    hubs = ["wss://127.0.0.1:9/ws", "mqtts://127.0.0.1:9/x", blog.hub, secure]
-    blog.headers = [("Link", ", ".join(f'<{hub}>; rel="hub"' for hub in hubs))]
-    async with desk.receiving(blog.topic):
-        assert len(blog.confirmed) == 1
-    blog.headers = [("Link", ", ".join(f'<{hub}>; rel="hub"' for hub in (*hubs[:2], secure)))]
-    await desk.fails_to_receive(blog.topic, Unavailable, secure)
-
-
 async def test_the_hubs_of_the_documents_are_used_while_the_topic_is_away(
     blog: Blog, desk: Desk
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rsnotify.format.signatures import METHODS, signature
@@ -13,6 +13,7 @@ from rsnotify_subscriber.push.websub_callbacks import (
     SubscriptionMode,
     SubscriptionState,
 )
+from tests.examples_count import examples
 
 TOPIC = "https://source.example/channel.xml"
 SECRET = "canary"
@@ -173,6 +174,7 @@ def queries() -> st.SearchStrategy[dict[str, str]]:
     return st.dictionaries(names.map("hub.".__add__), values)
 
 
+@settings(max_examples=examples(50))
 @given(st.lists(queries()), st.binary(), st.text())
 def test_no_request_from_outside_makes_a_subscription(
     asked: list[dict[str, str]], body: bytes, header: str

@@ -23,7 +23,6 @@ from rsnotify_subscriber import (
     Via,
 )
 from rsnotify_subscriber.following import following as rediscovery
-from rsnotify_subscriber.push import push_subscription as failover
 from rsnotify_subscriber.push import websocket_transport as websocket
 from tests.subscriber.destination import PACE, PATIENCE, Destination
 from tests.subscriber.hub import SmallHub, anywhere, push
@@ -55,37 +54,6 @@ async def test_the_next_hub_takes_over_until_the_lost_one_is_back(
         await push(source, hub)
         await destination.until_by(hub.url)
         await destination.until_equal()
-
-
-async def test_the_first_hub_that_is_back_replays_what_was_published_meanwhile(
-    source: SmallSource, two: list[SmallHub], destination: Destination
-) -> None:
-    async with followed(destination) as subscriber:
-        source.put_inline("before", b"1")
-        await push(source, *two)
-        await destination.until_equal()
-        source.answers[LIST] = status(503)
-        for one in two:
-            await one.stop()
-        await destination.until(lambda: subscriber.status.push is PushState.DOWN)
-        source.put_inline("meanwhile", b"2")
-        await push(source, *two)
-        await two[1].server.start()
-        await destination.until_by(two[1].url)
-        await destination.until_equal()
-
-
-async def test_a_hub_that_accepts_connections_and_never_answers_is_not_waited_for(
-    source: SmallSource,
-    hub: SmallHub,
-    silent: str,
-    destination: Destination,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(failover, "PATIENCE", 0.1)
-    source.hubs = [silent, hub.url]
-    async with followed(destination):
-        await destination.until_by(hub.url)
 
 
 @pytest.mark.parametrize(
@@ -135,29 +103,6 @@ class Nobody:
 
     def fragment(self, document: bytes) -> None:
         raise AssertionError
-
-
-async def test_each_change_is_applied_once_though_several_hubs_send_it(
-    source: SmallSource, two: list[SmallHub], destination: Destination
-) -> None:
-    hub, other = two
-    async with followed(destination, hubs=2) as subscriber:
-        await destination.until_by(hub.url, other.url)
-        await hub.subscribed()
-        await other.subscribed()
-        source.answers[LIST] = status(503)
-        for n in range(20):
-            source.put_inline(f"both{n}", b"%d" % n)
-            await push(source, *two)
-        await destination.until(lambda: subscriber.status.applied >= 25)
-        assert destination.equals_source()
-        assert subscriber.status.applied == 25
-        await hub.stop()
-        await destination.until_by(other.url)
-        assert subscriber.status.push is PushState.UP
-        source.put_inline("one", b"left")
-        await push(source, other)
-        await destination.until_equal()
 
 
 async def test_a_run_that_only_catches_up_connects_to_no_hub(

@@ -53,31 +53,6 @@ async def test_the_lists_reveal_a_hub_that_the_source_does_not_reach(
         await destination.until_by(hub.url)
 
 
-async def test_after_a_loss_the_lists_are_polled_until_push_brings_something_new(
-    source: SmallSource, two: list[SmallHub], destination: Destination
-) -> None:
-    hub, other = two
-    async with followed(destination, pace=DOWN_ALONE):
-        source.put_inline("first", b"1")
-        await push(source, hub)
-        await destination.until_equal()
-        await hub.stop()
-        await destination.until_by(other.url)
-        for n in range(3):
-            source.put("unheard", b"%d" % n)
-            await destination.until_equal()
-        await other.subscribed()
-        source.put_inline("new", b"by the other")
-        await push(source, other)
-        await destination.until_equal()
-        source.gets.clear()
-        for n in range(30):
-            source.put_inline("often", b"%d" % n)
-            await push(source, other)
-            await destination.until_equal()
-        assert source.gets[LIST] <= 2
-
-
 @pytest.mark.usefixtures("short_grace")
 async def test_the_lists_are_polled_as_without_push_where_the_only_hub_is_silent(
     source: SmallSource, hub: SmallHub, destination: Destination
