@@ -211,10 +211,12 @@ async def test_an_unreadable_journal_does_not_stop_polling_the_others(tmp_path: 
 class RecordingListener:
     def __init__(self) -> None:
         self.names: set[str] = set()
+        self.paths: set[Path] = set()
         self.news = asyncio.Event()
 
     def on_changes(self, changes: Iterable[tuple[Change, Path]]) -> None:
         self.names |= {path.name for _, path in changes}
+        self.paths |= {path for _, path in changes}
         self.news.set()
 
     def on_missed(self) -> None:
@@ -249,6 +251,17 @@ async def test_one_watch_notifies_each_listener_of_its_own_folder(tmp_path: Path
             await notified[folder].of(name)
         await notified[folders[0]].of("within")  # it decides itself what of it is published
         assert "in-a" not in notified[folders[1]].names | notified[folders[2]].names
+
+
+async def test_a_link_to_a_folder_above_does_not_hide_changes(tmp_path: Path):
+    folder = tmp_path / "data"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "away").symlink_to(tmp_path)
+    async with watching(folder) as notified:
+        for path in (folder / "sub" / "one", folder / "two"):
+            path.write_text("1")
+            await notified[folder].of(path.name)
+            assert path in notified[folder].paths
 
 
 async def test_an_inaccessible_folder_does_not_stop_watching_the_others(tmp_path: Path):

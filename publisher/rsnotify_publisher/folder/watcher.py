@@ -249,7 +249,9 @@ class SystemWatch:
         """Notify each listener of its folder, which may be in a hidden folder of another."""
         of_each: dict[Path, list[tuple[Change, Path]]] = {}
         for change, name in changes:
-            path = Path(name)
+            # A folder that a link leads to is reported by either of its names.
+            above, last = os.path.split(name)
+            path = Path(os.path.realpath(above), last)
             for folder in (path, *path.parents):
                 if folder in self._listeners:
                     of_each.setdefault(folder, []).append((change, path))
