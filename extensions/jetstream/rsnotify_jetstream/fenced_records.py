@@ -364,7 +364,7 @@ class FencedRecord:
             await self.write()
 
     async def write(self) -> None:
-        """Write the value now.
+        """Write the value now, if it has changed.
 
         Raises:
             NotOwner: Another node has, or this one is not the owner.
@@ -375,6 +375,8 @@ class FencedRecord:
                 raise NotOwner("another node has these cursors")
             if not self._rights.may_write():
                 raise Unconfirmed("this node may not write these cursors at the moment")
+            if self._changes == self._written:
+                return  # it was written while this call waited
             changes = self._changes
             revision = await self._bucket.replace(self._key, self._encode(), self._revision)
             if revision is None:

@@ -364,3 +364,22 @@ async def test_an_owner_that_is_fenced_by_its_own_clock_writes_nothing(shards: S
     with pytest.raises(NotOwner):
         await record.write()
     assert await shards.cursors.get("7") == claimed
+
+
+@pytest.mark.parametrize("steps", range(5))
+async def test_nothing_is_written_after_an_owner_has_written_for_the_last_time(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    monkeypatch.setattr(fenced_map, "DELAY", 0)
+    record = FencedRecord(
+        shards.cursors, "7", lambda: b"mine", OwnerRights(1, lambda: True, lambda: None)
+    )
+    await record.claim()
+    record.changed()
+    for _ in range(steps):  # until the write that is due has been scheduled, or has begun
+        await asyncio.sleep(0)
+    await record.flush()
+    last = record._revision
+    if record._writing is not None:
+        await asyncio.wait([record._writing])
+    assert record._revision == last
