@@ -42,6 +42,27 @@ async def main():
 
 asyncio.run(main())
 """
+#: A run with a worker, which has a watchdog of its own, and has started a daemon.
+WORKER = """
+import subprocess, sys, time
+from tests import watchdog
+
+watchdog.start()
+sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+daemon = f"import subprocess as s; print(s.Popen({sleep!r}, start_new_session=True, stdout=2).pid)"
+command = [sys.executable, "-c", daemon]
+watchdog.watch(int(subprocess.check_output(command, stderr=sys.stdout)))
+print("started", flush=True)
+time.sleep(600)
+"""
+WITH_WORKER = f"""
+import subprocess, sys, time
+from tests import watchdog
+
+watchdog.start()
+subprocess.Popen([sys.executable, "-c", {WORKER!r}])
+time.sleep(600)
+"""
 CHROMIUM = """
 import time
 from tests import watchdog
@@ -61,8 +82,9 @@ def run(program: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_all_that_it_started_ends_with_it(how: signal.Signals):
-    with run(RUN) as process:
+@pytest.mark.parametrize("program", [RUN, WITH_WORKER], ids=["alone", "with a worker"])
+def test_all_that_it_started_ends_with_it(program: str, how: signal.Signals):
+    with run(program) as process:
         assert process.stdout is not None
         try:
             assert process.stdout.readline() == b"started\n"

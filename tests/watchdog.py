@@ -1,7 +1,7 @@
 """Ends whatever a test run has started, however the run itself ends.
 
 A run that is interrupted, or killed, or whose worker pytest-xdist drops, tears down no fixture: a
-Chromium of its own session would stay for good. So a process of its own is told the number of
+Chromium of its own session would stay for good. So a process of its own receives the number of
 each process that is started, and kills those that are left when its pipe closes, with all their
 descendants. A parent-death signal would not do: it comes when the *thread* ends that started a
 process.
@@ -78,6 +78,9 @@ def _look(pid: int) -> _Process | None:
 def _left(known: dict[int, str]) -> Iterator[int]:
     """Yield what is left of the known processes, of their sessions, and all descendants.
 
+    The watchdogs among them, of the workers of a run, are spared: they kill what their workers have
+    started, and end.
+
     A number may meanwhile be that of another process, which began later.
     """
     numbers = [int(path.name) for path in _PROC.iterdir() if path.name.isdigit()]
@@ -93,8 +96,15 @@ def _left(known: dict[int, str]) -> Iterator[int]:
         while parent in processes:
             line.add(parent)
             parent = processes[parent].parent
-        if line & ours and pid != os.getpid():
+        if line & ours and not _is_watchdog(pid):
             yield pid
+
+
+def _is_watchdog(pid: int) -> bool:
+    with suppress(OSError):
+        command = _PROC.joinpath(str(pid), "cmdline").read_bytes().split(b"\0")
+        return command[1:4] == [b"-I", b"-S", os.fsencode(__file__)]
+    return False
 
 
 def _run() -> None:
