@@ -145,7 +145,7 @@ def list_doubts(state: SyncState, catch_up: CatchUp) -> Iterator[tuple[DoubtKind
 def _unapplied(pending: PendingChanges) -> tuple[DoubtKind, str]:
     missing = [change.resource.uri for change in pending.watched]
     if missing:
-        text = f"{_first(missing)}: listed by the Source, and not available from its server"
+        text = f"{_first(missing)}: announced, and not available from its server"
         return DoubtKind.UNAVAILABLE, text
     failing = [change.resource.uri for change in pending.failing()]
     if failing:

@@ -90,7 +90,7 @@ def go_back(state: SyncState, catch_up: CatchUp) -> None:
         (compare, "is being compared with the Source's whole set"),
         (add, "2 resources have changes that are not applied yet"),
         (fail_to_apply, "^http://a.example/a: could not be fetched or applied yet"),
-        (miss, "^http://a.example/a and 2 more: listed by the Source"),
+        (miss, "^http://a.example/a and 2 more: announced, and not available"),
         (push_beyond_a_gap, "that the Source's lists do not reach yet"),
         (leave_a_gap, "no document covers the changes from 2026-01-01T00:00:00.0*Z to .*:05.0*Z"),
         (withhold, "^1 pushed change should be in the Source's lists by now"),

@@ -220,7 +220,7 @@ def test_a_resource_that_is_listed_and_missing_is_removed_and_remains_a_doubt(
     assert destination.follower.progress.through == source.history[-1].at
     assert not destination.follower.level
     (doubt,) = destination.follower.doubts
-    assert doubt.startswith(BASE + "a: listed by the Source")
+    assert doubt.startswith(BASE + "a: announced, and not available")
     destination.progress = destination.follower.progress
     destination.restart()
     destination.work()

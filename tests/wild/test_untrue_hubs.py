@@ -204,8 +204,8 @@ async def test_they_are_found(source: Source, hub: Hub, copy: Copy, told: int, p
 
 # A hub delivers fragments that are true but old, or of a Source that was set up again since.
 #
-# MQTT brokers keep the last fragment of a topic and give it to whoever joins, however long ago it
-# was retained; WebSub hubs deliver again what was not acknowledged (WebSub §7); a hub's log may
+# MQTT brokers retain the last fragment of a topic, and send it to each new subscriber, however old
+# it is; WebSub hubs deliver again what was not acknowledged (WebSub §7); a hub's log may
 # outlive the Source's history.
 
 
@@ -218,9 +218,9 @@ def recreated(source: Source, hub: Hub) -> None:
     offer_hub(source, hub)
 
 
-JOINING = "before all that is known, waiting for whoever joins"
+RETAINED = "before all that is known, retained for new subscribers"
 ERAS = {
-    JOINING: (40, 50),
+    RETAINED: (40, 50),
     "before all that is known": (40, 50),
     "across what is known": (40, 5000),
     "from before the Source's lists": (-90_000, -80_000),
@@ -236,10 +236,10 @@ async def test_a_retained_deletion_of_another_era_does_no_harm(
 ):
     from_, until_ = map(source.t, ERAS[era])
     old = source.changed("a", "deleted", until_)
-    if era == JOINING:
+    if era == RETAINED:
         text = await hub.push([old], from_, until_)
     async with pushed(hub, source, copy, pace=HURRIED) as subscriber:
-        await (hub.deliver(text) if era == JOINING else hub.push([old], from_, until_))
+        await (hub.deliver(text) if era == RETAINED else hub.push([old], from_, until_))
         await polled(subscriber, source)
         await until_right(subscriber, copy, source)
     await run_right(source, copy, pace=HURRIED)

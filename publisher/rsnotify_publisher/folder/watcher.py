@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import Executor
 from contextlib import aclosing
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import TypeVar
@@ -248,10 +249,11 @@ class SystemWatch:
     def _notify(self, changes: Iterable[tuple[Change, str]]) -> None:
         """Notify each listener of its folder, which may be in a hidden folder of another."""
         of_each: dict[Path, list[tuple[Change, Path]]] = {}
+        resolved = cache(os.path.realpath)  # many changes are in one folder
         for change, name in changes:
             # A folder that a link leads to is reported by either of its names.
             above, last = os.path.split(name)
-            path = Path(os.path.realpath(above), last)
+            path = Path(resolved(above), last)
             for folder in (path, *path.parents):
                 if folder in self._listeners:
                     of_each.setdefault(folder, []).append((change, path))
