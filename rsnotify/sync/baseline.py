@@ -614,7 +614,7 @@ class BaselinePolicy:
         elif frontiers.confirmed == EARLIEST:
             # A first copy of a Source that lists only changes can begin nowhere else.
             note(f"the Source lists nothing before {before}")
-            frontiers.advance(ends)
+            frontiers.begin(ends)
         else:
             note(
                 f"no document covers the changes from {after} to {before}, and the Source offers "

@@ -255,6 +255,15 @@ class SyncFrontiers:
         self.uncovered_gap = Gap(after, begins, cure)
         self.advance(begins)
 
+    def begin(self, begins: Instant) -> None:
+        """Begin where the first list of all begins; T is never before, also while that is pending.
+
+        A run that was to begin before it would find a gap that no document covers.
+        """
+        self.advance(begins)
+        self._durable = Frontier.at(begins)
+        self._through = begins
+
     def advance(self, begins: Instant, *, over: bool = True) -> None:
         """Advance to where the Source's documents begin: no document lists what was before."""
         self._known = self._known or Frontier.at(begins)

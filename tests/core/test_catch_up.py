@@ -157,6 +157,22 @@ def test_a_first_copy_may_consist_of_all_changes_since_the_beginning_of_the_cale
     assert [change.uri for change in applied(wire.actions)] == ["6"]
 
 
+@pytest.mark.parametrize("from_", [at(5), None])
+def test_a_first_copy_goes_on_after_a_restart_if_the_first_change_of_all_had_failed(
+    from_: Instant | None,
+) -> None:
+    wire, listed = Wire(LISTS), replace(changes(5, 5, 6), from_=from_)
+    answer(wire, listed)
+    answer(wire, listed)  # read again, as nothing joins the beginning of the calendar
+    first, second = applied(wire.actions)
+    wire.follower.failed(first, Unavailable("5", "no answer"), wire.now)
+    wire.follower.applied([second], wire.now)
+    restarted = Wire(LISTS, wire.follower.progress)
+    answer(restarted, listed)
+    assert [change.uri for change in applied(restarted.actions)] == ["5", "6"]
+    assert restarted.follower.state.frontiers.uncovered_gap is None
+
+
 @pytest.mark.parametrize("closed", [True, False])
 def test_the_successor_of_a_closed_list_is_discovered(closed: bool) -> None:
     wire = Wire(LISTS, BEGUN)

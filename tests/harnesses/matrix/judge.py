@@ -74,10 +74,10 @@ class Judge:
         foreign = {trouble.names for trouble in run.troubles}
         named = foreign if claim is None else foreign & set(claim.foreign)
         held = run.destination.contents()
-        troubled = run.loop.now if self.ended is None else self.ended
+        is_troubled = self.ended is None or since < self.ended
         for name in sorted(held.keys() | run.source.history.keys()):
             accepted = {None} if name in run.excluded else run.source.accepted(name, since)
-            if since <= troubled and any(name in trouble.absent for trouble in run.troubles):
+            if is_troubled and any(name in trouble.absent for trouble in run.troubles):
                 accepted |= {None}
             content = held.get(name)
             if content not in accepted and name not in named:
@@ -102,7 +102,7 @@ class Judge:
     def check(self, claim: Claim) -> None:
         """Check what a Destination that runs says now."""
         run = self._run
-        grace = run.way.interval + 10.0 + run.shape.late
+        grace = run.way.interval + 10.0 + run.shape.late + PACE.compare * claim.limited
         if self._may_be_unchecked():
             return
         if claim.right:

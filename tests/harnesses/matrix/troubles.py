@@ -776,7 +776,7 @@ TROUBLES = (
     Trouble("server cuts answers off", "server", answer=_to_all(fault="cut"), veils=True),
     Trouble("all is a login page", "server", veils=True, final=True, fits=_verified,
             answer=_to_all(body=_LOGIN_PAGE, type="text/html", etag=None, modified=None)),
-    Trouble("another virtual host", "server", veils=True, absent="abcdefn",
+    Trouble("another virtual host", "server", veils=True, absent="abcdefn", lags=PACE.compare + 20,
             document=lambda source, path, listing: listing.entries.clear()
             if "list" in path and "capability" not in path else None,
             answer=lambda source, request, given: given),
@@ -800,7 +800,7 @@ TROUBLES = (
     Trouble("hub down", "hub", begin=_hub_down, end=_hub_up, fits=_pushed),
     Trouble("hub withholds", "hub", begin=_hub_does(withholds=True),
             end=_hub_does(withholds=False), fits=_pushed),
-    Trouble("hub invents changes", "hub", begin=_hub_invents, fits=_pushed),
+    Trouble("hub invents changes", "hub", begin=_hub_invents, fits=_pushed, remains=_only_changes),
     Trouble("hub is ahead", "hub", begin=_hub_ahead, fits=_pushed),
     Trouble("hub babbles", "hub", begin=_hub_babbles, fits=_pushed),
     Trouble("hub repeats", "hub", begin=_hub_does(repeats=True), end=_hub_does(repeats=False),

@@ -97,6 +97,8 @@ class Claim:
     wrong: bool = False
     #: The files that it says are not part of the copy; `rsnotify follow --once` then exits with 1.
     foreign: tuple[str, ...] = ()
+    #: Whether it says that changed content may only be seen when everything is compared.
+    limited: bool = False
 
 
 class _Recorder:
@@ -290,4 +292,5 @@ def _claim(status: Status, error: str | None = None) -> Claim:
     reasons = [error, status.error, status.difference, *status.doubts]
     right = status.level and status.in_step is not False and (not error or error == status.error)
     foreign = tuple(map(_name, status.foreign_files))
-    return Claim(right, tuple(dict.fromkeys(filter(None, reasons))), foreign=foreign)
+    shown = tuple(dict.fromkeys(filter(None, reasons)))
+    return Claim(right, shown, foreign=foreign, limited=bool(status.limits))
