@@ -237,7 +237,7 @@ class ChangeIntake:
         if unproven:
             unproven &= {change.uri for change in (*_appended(coverage, read), *undated)}
         for uri, change in reduced.latest.items():
-            change = self._checked(_from_package_if_new(change, before))
+            change = self._checked(_from_package_if_new(change, before), coverage)
             if uri in unproven:
                 change = structs.replace(change, check=CheckMethod.FETCH)
             self._pending.announce(change, reduced.since[uri], parked=parked)
@@ -349,12 +349,17 @@ class ChangeIntake:
         is_extended = prefix is not None and last.is_extended_by(prefix, coverage)
         return coverage.contradictory or not is_extended
 
-    def _checked(self, change: Change) -> Change:
-        """Compare a change that push announced differently long ago, with a later datetime."""
-        is_overdue = self._unconfirmed.is_overdue(change.uri, self.requested)
-        if change.check is CheckMethod.DATE and is_overdue:
+    def _checked(self, change: Change, coverage: Coverage) -> Change:
+        """Compare a change with a later one that push announced long ago and no list has repeated.
+
+        With one that push announced a moment ago, after the end of the list, it is not compared.
+        """
+        if change.check is CheckMethod.FETCH or change.uri not in self._unconfirmed:
+            return change
+        if self._unconfirmed.is_overdue(change.uri, self.requested):
             return structs.replace(change, check=CheckMethod.COMPARE)
-        return change
+        is_covered = self._unconfirmed.is_covered(change.uri, coverage)
+        return change if is_covered else structs.replace(change, check=CheckMethod.DATE)
 
     def _remember(self, uri: str, package: Resource) -> None:
         self.packages.pop(uri, None)

@@ -124,6 +124,10 @@ class UnconfirmedChanges:
                 self.overdue += 1
         return verifications
 
+    def is_covered(self, uri: str, coverage: Coverage) -> bool:
+        """Return whether a list goes as far as the change that push announced of a resource."""
+        return coverage.until is not None and self._pushed[uri].change.at <= coverage.until
+
     def is_overdue(self, uri: str, requested: float) -> bool:
         """Return whether a list requested at a time should have a change that it lacks."""
         pushed = self._pushed.get(uri)

@@ -87,6 +87,13 @@ def test_all_entries_of_the_first_list_are_compared_and_then_only_new_ones_are_u
     assert kept(copy.read(covering("a3 b6 c6 d7"))) == ["c6 date", "d7 date"]
 
 
+def test_an_entry_is_not_compared_with_a_later_change_that_push_has_just_announced() -> None:
+    for entries, expected in (("a3 b6", "a3 date"), ("a3 b8", "a3 fetch")):
+        copy = Copy()
+        copy.state.unconfirmed.add([change("a7")], now=0)
+        assert expected in kept(copy.read(covering(entries)))
+
+
 def test_t_waits_for_the_first_of_several_changes_of_a_resource_in_one_list() -> None:
     copy = Copy()
     copy.intake.add(LIST, covering("a6 b7 a9"), 0, is_open=True, more=False)

@@ -72,12 +72,15 @@ class Judge:
         """
         run = self._run
         foreign = {trouble.names for trouble in run.troubles}
+        absent = {name for trouble in run.troubles for name in trouble.absent}
+        if run.shape.through:
+            absent |= {name for trouble in run.troubles for name in trouble.uncopied}
         named = foreign if claim is None else foreign & set(claim.foreign)
         held = run.destination.contents()
         is_troubled = self.ended is None or since < self.ended
         for name in sorted(held.keys() | run.source.history.keys()):
             accepted = {None} if name in run.excluded else run.source.accepted(name, since)
-            if is_troubled and any(name in trouble.absent for trouble in run.troubles):
+            if is_troubled and name in absent:
                 accepted |= {None}
             content = held.get(name)
             if content not in accepted and name not in named:

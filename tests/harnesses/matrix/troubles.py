@@ -53,6 +53,7 @@ class Trouble:
         fits: Whether it can happen to a shape, and to those who follow in a way.
         veils: Whether the documents hide what has changed, so that what was true before is right.
         absent: The resources that the documents leave out.
+        uncopied: The resources that a relay or a gateway leaves out, as it cannot read them.
         contradicts: Whether the documents contradict each other also after its end.
         local: Whether it concerns single resources, beside which others must go on.
         final: Whether a run of `--once` must end within seconds, as waiting is of no use.
@@ -74,6 +75,7 @@ class Trouble:
     fits: Fits = lambda *_: True
     veils: bool = False
     absent: str = ""
+    uncopied: str = ""
     contradicts: bool = False
     local: bool = False
     final: bool = False
@@ -687,7 +689,7 @@ TROUBLES = (
     Trouble("resource is cut off", "resources", answer=_to("a", fault="cut"), local=True,
             fits=_fetched),
     Trouble("resource on a host that refuses", "resources", document=_entries(_elsewhere),
-            local=True, fits=_fetched, remains=_called("archive", "indexes")),
+            local=True, fits=_fetched, uncopied="a", remains=_called("archive", "indexes")),
     Trouble("wrong hash", "resources", document=_entries(_set(hash=sha256(b"another"))),
             local=True, final=True, fits=_hashed),
     Trouble("wrong length", "resources", document=_entries(_set(length=7)), local=True,
