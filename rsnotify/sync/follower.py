@@ -633,6 +633,9 @@ class ApplyResults:
         is_here = isinstance(error, StorageError)
         watch = not is_here and len(pending.passed) < _MOST_MISSING
         pending.give_up(change.uri, watch=watch)
+        if announced_at(change) == EARLIEST:
+            # Only push announced it, so that only a comparison shows whether it exists.
+            self._catch_up.comparisons.expedite()
 
     def _is_gone(self, change: Change, error: RsnotifyError, attempts: int, now: float) -> bool:
         pace = self._state.pace

@@ -476,15 +476,18 @@ class PendingChanges:
             elif uri in listed or not is_old or pending.since == UNWAITED:
                 continue
             else:
-                self._drop(uri, pending)
+                self._drop(uri, pending, at)
         return is_settled
 
-    def _drop(self, uri: str, pending: _Pending) -> None:
+    def _drop(self, uri: str, pending: _Pending, at: Instant) -> None:
         """Remove a resource that no list has; from the copy, too, if it may be there."""
-        if pending.removed or pending.change.check is not CheckMethod.FETCH:
+        change = pending.change
+        if pending.removed or change.check is not CheckMethod.FETCH:
             self._remove(uri, pending)
-        else:
-            self.add(_verification(pending.change, ChangeType.DELETED))
+            return
+        resource = replace(change.resource, change=ChangeType.DELETED)
+        deletion = replace(change, change=ChangeType.DELETED, resource=resource)
+        self.add(replace(deletion, at=max(at, change.at), check=CheckMethod.COMPARE))
 
     def is_unlisted(self, uri: str) -> bool:
         """Return whether no list has a resource that is in flight."""
@@ -603,7 +606,7 @@ class PendingChanges:
             return 0
         is_unlisted, pending.unlisted = pending.unlisted, False
         if missing and is_unlisted and pending.is_watched:
-            self._drop(change.uri, pending)
+            self._drop(change.uri, pending, change.at)
             return 0
         if pending.attempts == 0:
             self._failing += 1

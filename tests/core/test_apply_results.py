@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.errors import NotFound, RsnotifyError, Unavailable
+from rsnotify.errors import ContentMismatch, NotFound, RsnotifyError, Unavailable
 from rsnotify.format.coverage import EARLIEST, Change, CheckMethod
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import ChangeType, Resource
@@ -20,12 +20,14 @@ from rsnotify.sync.doubts import ContinuousAudit
 from rsnotify.sync.follower import ApplyResults
 from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.pace import Pace
+from rsnotify.sync.pending_changes import verification
 from rsnotify.sync.retry import Retry
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PACE = Pace(gone_after=100, give_up=3, compare=5_000, repair=500, retry=Retry(1, 1))
 OFFER = Offer(change_list="http://a.example/changes.xml", resource_list="http://a.example/list.xml")
 MISSING, BROKEN = NotFound("http://a.example/a", "404"), Unavailable("http://a.example/a", "off")
+MISMATCH = ContentMismatch("http://a.example/a", "not what was announced")
 
 
 def listed(name: str, seconds: int = 1) -> Change:
@@ -91,6 +93,19 @@ def test_a_missing_resource_counts_as_announced_as_soon_as_a_list_confirms_the_p
     copy.state.unconfirmed.remove_compared(announced.at)
     missing = MissingResource("a", announced.at, announced.resource, announced.at)
     assert copy.results.progress() == synced(missing)
+
+
+@pytest.mark.parametrize("is_only_pushed", [True, False])
+def test_an_unavailable_resource_that_only_push_announced_is_looked_for_in_the_lists_soon(
+    is_only_pushed: bool,
+) -> None:
+    copy = Copy()
+    entry = Resource("a", change=ChangeType.UPDATED, datetime=NOW)
+    announced = Change("a", ChangeType.UPDATED, NOW, entry)
+    copy.state.pending.add(verification(announced, NOW) if is_only_pushed else announced)
+    for now in (1, 10, 20):
+        copy.fail(now, MISMATCH)
+    assert copy.catch_up.comparisons.is_due(500) is is_only_pushed
 
 
 def test_a_resource_that_is_missing_for_long_is_removed_and_fetched_again(copy: Copy) -> None:

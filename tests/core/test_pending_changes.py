@@ -267,6 +267,15 @@ def test_a_missing_resource_that_a_later_whole_set_lacks_is_dropped(missing: boo
     assert len(pending) == (0 if missing else 1)
 
 
+def test_an_unavailable_resource_that_no_list_has_is_deleted_without_a_request() -> None:
+    pending = pending_of()
+    pending.watch(verification(change("a", 1), at(40)), due=999)
+    assert pending.drop_unlisted(at(50), set())
+    (deletion,) = pending.dispatch(9, now=0)
+    assert (deletion.change, deletion.at) == (ChangeType.DELETED, at(50))
+    assert deletion.check is CheckMethod.COMPARE, "FETCH would request it from its server"
+
+
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_whole_set_without_a_resource_does_not_settle_it_while_it_is_fetched_again(
     listed: bool,

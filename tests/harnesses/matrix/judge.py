@@ -46,13 +46,15 @@ class Judge:
     """Checks a run.
 
     Attributes:
-        began: When the troubles began, in seconds of the run; None before.
+        prepared: When the troubles were prepared, in seconds of the run.
+        began: When they began; None before.
         ended: When they ended; None before.
     """
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self.log = Log()
+        self.prepared = 0.0
         self.began: float | None = None
         self.ended: float | None = None
         self._was_silent = False
@@ -99,7 +101,7 @@ class Judge:
             if run.shape.through:  # which tries again less and less often
                 lags += 300.0
             is_over = self.ended is not None and begun > self.ended + grace + lags
-            since = since if is_over else min(since, self.began - 1.0)
+            since = since if is_over else min(since, self.prepared - 1.0)
         return since
 
     def check(self, claim: Claim) -> None:
@@ -134,7 +136,7 @@ class Judge:
         elif not claim.reasons:
             run.wrong("right", "`--once` fails without a reason")
         final = not troubled or all(trouble.final for trouble in run.troubles)
-        limit = _FINAL if final else max(trouble.limit for trouble in run.troubles)
+        limit = _FINAL if final else sum(trouble.limit for trouble in run.troubles)
         limit += run.shape.late
         if took > limit:
             run.wrong("ends", f"`--once` ends after {took:.0f} s: {claim.reasons[:1]}")

@@ -113,6 +113,7 @@ class Run:
         self.judge.finish()
 
     async def _begin(self) -> None:
+        self.judge.prepared = self.loop.now
         for trouble in self.troubles:
             await trouble.prepared(self)
         self.judge.began = self.loop.now
@@ -286,7 +287,8 @@ def triples(seed: int, count: int) -> list[Chosen]:
     while len(found) < count:
         shape, way = random.choice(SHAPES), random.choice(WAYS)
         troubles = tuple(random.sample(TROUBLES[1:], 2))
-        if troubles[0].place == troubles[1].place:
+        places = {"disk" if one.place == "state" else one.place for one in troubles}
+        if len(places) == 1:
             continue  # such as two that happen to the same file
         if all(fits(shape, one, way) for one in troubles) and (not way.pushes or shape.may_push):
             found.append((shape, troubles, way))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from email.utils import format_datetime
 from hashlib import sha256 as digest
+from math import inf
 from posixpath import normpath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -111,7 +112,7 @@ class Source:
 
     def __init__(self, loop: SimulatedLoop, network: Network, shape: Shape, *, hub: str) -> None:
         self.loop, self.network, self.shape, self.hub = loop, network, shape, hub
-        self.ahead = 0.0
+        self._set_at = [(-inf, 0.0)]
         self.changes: list[Recorded] = []
         self.troubles: list[Trouble] = []
         self.log: list[Request] = []
@@ -133,8 +134,18 @@ class Source:
     def now(self) -> datetime:
         return self.time(self.loop.now)
 
+    @property
+    def ahead(self) -> float:
+        return self._set_at[-1][1]
+
+    @ahead.setter
+    def ahead(self, seconds: float) -> None:
+        self._set_at.append((self.loop.now, seconds))
+
     def time(self, seconds: float) -> datetime:
-        return EPOCH + timedelta(seconds=seconds + self.ahead)
+        """Return what its clock showed at that second of the run."""
+        ahead = next(ahead for since, ahead in reversed(self._set_at) if since <= seconds)
+        return EPOCH + timedelta(seconds=seconds + ahead)
 
     @property
     def contents(self) -> dict[str, bytes]:

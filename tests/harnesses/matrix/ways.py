@@ -290,6 +290,8 @@ def _name(held: str) -> str:
 
 def _claim(status: Status, error: str | None = None) -> Claim:
     reasons = [error, status.error, status.difference, *status.doubts]
+    if not (status.level or status.doubts) and status.activity is not None:
+        reasons.append(status.activity.kind)  # what the Source offers is not known yet
     right = status.level and status.in_step is not False and (not error or error == status.error)
     foreign = tuple(map(_name, status.foreign_files))
     shown = tuple(dict.fromkeys(filter(None, reasons)))

@@ -102,6 +102,8 @@ class RelayMachine(DestinationMachine):
             return recorded
 
         relay.publisher.arecord = acknowledged  # type: ignore[assignment, method-assign]
+        # It would wait for its loop in the only thread; so it ends as if it were killed.
+        relay.publisher.close = self.kill  # type: ignore[method-assign]
         runner = web.AppRunner(relay.application(), access_log=None)
         await runner.setup()
 
@@ -195,8 +197,8 @@ class FollowingMachine(DestinationMachine):
 def back_up_or_restore(run: RelayRun) -> None:
     """Stop a relay, and copy its state, with or without its mirror, or restore it."""
     relay, random = run.relay, run.loop.random
-    if not (relay.state / "source").exists():
-        return
+    if not relay.has_backup and relay.status.through is None:
+        return  # without a first copy, a restored state and a later mirror are refused
     if relay.machine is not None:
         relay.kill()
     if not relay.has_backup:
