@@ -91,6 +91,20 @@ async def test_another_selection_corrects_the_copy(
     await destination.become_equal(url)
 
 
+async def test_what_is_not_selected_any_more_is_removed_although_no_list_names_it(
+    source: SmallSource, destination: Destination
+) -> None:
+    url = source.base + "changelist.xml"
+    source.answers[path_of("capabilitylist.xml")] = status(404)
+    source.archive = False
+    await destination.catch_up(url)
+    source.rotate()
+    source.put("d", b"d")
+    await destination.catch_up(url)
+    await destination.catch_up(url, selection=Selection(only=("maps/", "d")))
+    assert set(destination.files()) == {"maps/a.ttl", "maps/b.html", "d"}
+
+
 async def test_the_same_selection_needs_no_baseline(
     source: SmallSource, destination: Destination
 ) -> None:

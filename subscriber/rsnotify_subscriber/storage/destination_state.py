@@ -540,11 +540,22 @@ class DestinationState:
                 before.selection != identity.selection or has_moved(before.offer, identity.offer)
             ):
                 self.transactions.delete_progress()
+            if before is not None and before.selection != identity.selection:
+                self._lose_unselected(identity.selection)
             if before is not None and before.prefer != identity.prefer:
                 self.transactions.delete_progress()
                 # They are those of another URI.
                 query = "UPDATE {resources} SET lastmod = NULL, validator = NULL, fetched_at = NULL"
                 self.database.execute(query)
+
+    def _lose_unselected(self, selection: Selection) -> None:
+        """Have resources removed whose URIs are not selected, as no list may name them again."""
+        if selection.changes and ChangeType.DELETED not in selection.changes:
+            return
+        by_uri = Selection(selection.only, selection.excluded)
+        uris = [(uri,) for uri in self.held_uris() if not by_uri.wants(Resource(uri))]
+        self.database.executemany(f"{_LOSE} AND uri = ?", uris)
+        self._count_lost()
 
     @property
     def is_restored(self) -> bool:
