@@ -41,7 +41,7 @@ class Fetch(Struct, frozen=True):
 class Apply(Struct, frozen=True):
     """Apply these changes, each on its own; answer with `applied` or `failed`.
 
-    A change older than the stored version counts as applied, and nothing is done.
+    A change older than the stored version counts as applied, and has no effect.
     """
 
     changes: tuple[Change, ...]
@@ -60,8 +60,8 @@ class StoreBacklog(Struct, frozen=True):
 class TakeBacklog(Struct, frozen=True):
     """Remove changes from the backlog; answer with `backlog_done`, and the changes in their order.
 
-    All changes of a resource are removed together: those of the resources `uris`, or without any,
-    those of at most `most` resources whose instants are the earliest. `due` is for the follower.
+    All changes of a resource are removed together: those of the resources `uris` or, without any,
+    those of the at most `most` resources with the earliest instants. `due` is for the follower.
     """
 
     most: int
@@ -85,10 +85,10 @@ class BeginBaseline(Struct, frozen=True):
 
 
 class Compare(Struct, frozen=True):
-    """Record these resources as listed, and answer `differing` with those that are not stored so.
+    """Record these resources as listed, and answer `differing` with those stored differently.
 
     They are entries of a Resource List as of `at`; stored resources that changed later do not
-    count. With `lost`, those whose content the copy has lost are not stored so. `packaged` says
+    count. With `lost`, those whose content the copy has lost count as differing. `packaged` says
     that they are the entries of a package, which has the content itself.
     """
 
@@ -99,7 +99,7 @@ class Compare(Struct, frozen=True):
 
 
 class FindUnlisted(Struct, frozen=True):
-    """Answer `unlisted` with the resources stored, but not listed since `BeginBaseline`.
+    """Answer `unlisted` with the resources that are stored, but not listed since `BeginBaseline`.
 
     Resources that changed after `at`, which the Resource List describes, do not count.
     """
@@ -111,7 +111,7 @@ class ForgetDatetimes(Struct, frozen=True):
     """Forget the datetimes of resources that are later than `after`. Needs no answer.
 
     Such a datetime was wrong, and would make the Source's later changes look old for years. The
-    resources stay as they are, with an unknown datetime. `entirely` says to forget the progress
+    resources stay as they are, with an unknown datetime. With `entirely`, the progress is forgotten
     too, as the Source's clock has gone back.
     """
 
@@ -124,7 +124,7 @@ class Discover(Struct, frozen=True):
 
 
 class LogNote(Struct, frozen=True):
-    """Write a sentence to the log of the operator: for example, which document is read and why."""
+    """Write a sentence to the operator's log: for example, which document is read and why."""
 
     text: str
     warning: bool = False
@@ -153,7 +153,7 @@ class ActionList(list[Action]):
 
 
 class MissingResource(Struct, frozen=True, array_like=True):
-    """A resource that was announced, and that is not available.
+    """A resource that was announced but is not available.
 
     Args:
         announced: When the documents announced it; `EARLIEST` if only push did.
@@ -172,8 +172,8 @@ class ComparedList(Struct, frozen=True, array_like=True):
     """The Resource List that was compared last.
 
     Args:
-        fingerprint: A fingerprint, if its first document tells it apart.
-        at: The latest instant that it, or one that was compared before, describes; if any is known.
+        fingerprint: A fingerprint, if its first document identifies it.
+        at: The latest instant described by it, or by one compared before, if any is known.
         is_older: Whether it describes an earlier instant.
     """
 
@@ -189,7 +189,7 @@ class Progress(Struct, frozen=True, omit_defaults=True):
         through: T: every change up to and including this instant is durably applied.
         confirmed: The standard documents, not only the hub, have confirmed the changes up to here.
         seen: The changes that the documents list at exactly `confirmed`.
-        running: Whether more changes of that very instant may have followed since it was read:
+        running: Whether more changes of that same instant may have followed since it was read:
             datetimes may be whole seconds or days, and that second or day may not have been over.
         prefix: A fingerprint of the Change List that was read last and is applied completely.
         missing: Resources that were announced and are not available. T does not wait for them.

@@ -1,4 +1,4 @@
-"""The changes that wait in the Destination's state until they can be superseded no more.
+"""The changes that wait in the Destination's state until no later one can supersede them.
 
 While lists are read, most of the changes in them are superseded by later ones. Fetching a resource
 before the last list is read would mostly fail, as its server has a later version than was
@@ -12,8 +12,8 @@ as there may be millions.
                                     └─> cleared, if everything will be listed again
 
 While there is a backlog, all changes that are announced pass through it, so that those of one
-resource are merged in the order in which they were announced. It needs not outlive the process: T
-does not pass what is in it, so the next run reads it again.
+resource are merged in the order in which they were announced. It does not have to outlive the
+process: T does not pass its changes, so the next run reads them again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ChangeBacklog:
     def __init__(self, actions: ActionList) -> None:
         self._actions = actions
         self._extent = BacklogExtent()
-        #: The requests that were not answered yet, and the earliest instant of what they store.
+        #: The unanswered requests, and the earliest instant of the changes that they store.
         self._unanswered: list[tuple[BacklogAction, Instant | None]] = []
         #: What the current event adds, and the resources that it needs at once.
         self._new: list[tuple[Change, Instant]] = []
@@ -104,7 +104,7 @@ class ChangeBacklog:
         self._actions.append(action)
 
     def answered(self, action: BacklogAction, extent: BacklogExtent) -> bool:
-        """Record what is left after an action; return whether it is still of use."""
+        """Record what is left after an action; return whether its answer is still expected."""
         if not self._unanswered or self._unanswered[0][0] is not action:
             return False  # the backlog was cleared since
         del self._unanswered[0]
@@ -112,7 +112,7 @@ class ChangeBacklog:
         return True
 
     def clear(self) -> None:
-        """Remove everything, also what was requested, as it will be listed again."""
+        """Remove everything, including what was requested, as it will be listed again."""
         if self:
             self._actions.append(ClearBacklog())
         self._extent = BacklogExtent()

@@ -76,7 +76,7 @@ class Baseline:
         dump_first: Whether packages cost less than a GET for each missing resource.
         is_old: Returns whether a document that describes an instant cannot have anything new. A
             Resource List is read in any case: it costs little.
-        last_dump: The dump that was read to its end the last time.
+        last_dump: The dump that was last read to its end.
         until: A document that describes a later time is considered undated: its `at` is `at_least`.
     """
 
@@ -101,7 +101,7 @@ class Baseline:
         self._until = until
         #: The instant of a dump that was not compared, as it is too old to have anything new.
         self.old_dump_at: Instant | None = None
-        #: Why a root could not be read to its end, if one could not.
+        #: Why reading a root to its end failed, if it did.
         self.error: RsnotifyError | None = None
         if not self._remaining:
             self._remaining, self._archived = self._archived, []
@@ -110,7 +110,7 @@ class Baseline:
     def _begin(self, root: Fetch) -> None:
         #: The root that is being read, and the document that was requested last.
         self.root = self.current = root
-        #: Whether everything reached from the root was read, so far.
+        #: Whether everything reached from the root has been read so far.
         self.complete = True
         self._at: Instant | None = None
         self._undated: Document | None = None
@@ -121,12 +121,12 @@ class Baseline:
         self._queue = DocumentQueue([root])
         self._queue.pop()
         self._parts = 0
-        #: The part of the lists below the root that was read, as far as it is known; else None.
+        #: The share of the lists below the root that was read; None if it is unknown.
         self.share_read: float | None = None
 
     @property
     def undated_dump(self) -> Document | None:
-        """The dump that was read to its end, if it has no `at` to tell it from a later one."""
+        """The dump that was read to its end, if it has no `at` to show its age."""
         return self._undated if self.complete else None
 
     @property
@@ -214,7 +214,7 @@ class Baseline:
     def skip(self, error: RsnotifyError) -> None:
         """Skip the document requested by `current`, as it is unusable.
 
-        The remaining packages are still read: their content need not be fetched one by one.
+        The remaining packages are still read, so that their content is not fetched one by one.
         """
         self.error = self.error or error
         self.complete = False
@@ -256,10 +256,10 @@ class BaselineRun:
     `capability_list` has led to its documents; `is_routine` says that the copy is compared only
     because that is due.
 
-    In a routine comparison, what the Resource List lists need not be true any more. Where the copy
+    In a routine comparison, the Resource List may be out of date. Where the copy
     differs from the list that was compared last, changes were applied since, perhaps dated before
-    its `at`: the resource is fetched if it is stored, and else left alone. If the copy `has_lost`
-    resources, the list describes what they have to be.
+    its `at`: the resource is fetched if it is stored, and otherwise left alone. If the copy
+    `has_lost` resources, the list describes the content they must have.
 
     `dump_at` is the instant of the Resource Dump from which the copy was made. Resources that a
     list of that instant lacks are fetched, as either of the two may be wrong.
@@ -282,7 +282,7 @@ class BaselineRun:
         self._comparing: ListedResources | None = None
         #: The listed resources that are pending.
         self._still_listed: set[str] = set()
-        #: Whether something was found that was not known before.
+        #: Whether anything was found that was not known before.
         self._has_found = False
         self.baseline = baseline
         self.capability_list = capability_list
@@ -310,13 +310,13 @@ class BaselineRun:
     def is_repeated(self) -> bool:
         """Whether the Resource List is the one that was compared last, and has nothing new.
 
-        While a gap is uncovered, it was compared for that already, and only a newer one helps.
+        While a gap is uncovered, only a newer list helps, as this one was already compared for it.
         """
         read, known = self.baseline.resource_list, self._state.frontiers.last_list
         if self.has_lost or read is None or read.fingerprint is None or known is None:
             return False
         if not self.baseline.is_list_ahead and (read.at or EARLIEST) > (known.at or EARLIEST):
-            return False  # it was dated ahead when it was compared, and its time has come since
+            return False  # its date was in the future when it was compared, and has passed since
         is_expected = self.is_routine or self._state.frontiers.uncovered_gap is not None
         return is_expected and read.fingerprint == known.fingerprint
 
@@ -336,7 +336,7 @@ class BaselineRun:
     def advance(self) -> bool:
         """Decide what to request next; return False if nothing is left.
 
-        The request is made by `proceed`, as most of the last document is to be applied before.
+        `proceed` makes the request, as most of the last document has to be applied first.
         """
         following = self.baseline.next()
         if following is not None:
@@ -352,18 +352,18 @@ class BaselineRun:
     def proceed(self) -> None:
         """Request the next document once the differences of the last one are stored.
 
-        Those of a package are applied first. So memory stays flat, and at most two packages are
-        needed at once. Before another root is compared, everything from the first is applied: it
-        need not be fetched then. Nor can what a dump has, and the list lacks, be found before it is
-        stored. A baseline begins without a backlog: an earlier one may have listed resources that
-        its list lacks.
+        Those of a package are applied first. So memory use stays constant, and at most two packages
+        are needed at once. Before another root is compared, everything from the first is applied,
+        so that it is not fetched again. Resources that only a dump has can be found only once they
+        are stored. A baseline begins without a backlog: an earlier one may have listed resources
+        that its list lacks.
         """
         following = self._next
         if following is None or not self._is_ready(following):
             return
         self._is_at_start = False
         if isinstance(following, Fetch) and following.package is not None:
-            self._state.settled = False  # a package with something new is no routine
+            self._state.settled = False  # a package with something new is not routine
         self._state.actions.append(following)
         self._next = None
 
@@ -430,7 +430,7 @@ class BaselineRun:
         """Return the change of a resource that is stored differently."""
         change = self._as_listed(resource, listed)
         if self.is_repeated or self._state.frontiers.may_lack_known(listed.at):
-            # No later than what is confirmed: the list says nothing of what was changed since.
+            # No later than what is confirmed: the list shows nothing that was changed since.
             return fetching(replace(change, at=min(change.at, self._state.frontiers.confirmed)))
         return change
 
@@ -492,7 +492,7 @@ class BaselineRun:
             frontiers.last_list = replace(known, is_older=at < frontiers.confirmed)
 
     def _record_list(self) -> bool:
-        """Record which Resource List was compared; return whether it is another one than before."""
+        """Record which Resource List was compared; return whether it has changed."""
         frontiers = self._state.frontiers
         known, read = frontiers.last_list or ComparedList(), self.baseline.resource_list
         if read is None:
@@ -530,7 +530,7 @@ _MOST_IN_A_ROW = 2
 _SPEEDUP_AFTER_FAILURE = 24
 #: Seconds between two conditional requests of one Source, on average, if no document lists changes.
 _EACH_CHECKABLE = 1.0
-#: Polls come no sooner than this before they are due.
+#: A poll comes at most this much before it is due, in seconds.
 _ROUNDING = 0.5
 
 
@@ -553,7 +553,7 @@ class BaselinePolicy:
         """Return the next baseline.
 
         An empty copy needs everything, and a dump has it in one document. If the Resource List did
-        not close a gap, a younger dump may. With `reads_old`, even an old dump is compared: the
+        not close a gap, a newer dump may. With `reads_old`, even an old dump is compared: the
         Source has moved, so that its resources may have new URIs, or the copy has lost resources.
         """
         frontiers = self._state.frontiers
@@ -625,7 +625,7 @@ class BaselinePolicy:
 
 
 class ComparisonSchedule:
-    """When everything is compared as a matter of routine.
+    """Decides when everything is compared as a matter of routine.
 
     Some Sources never list a deletion, and only leave the resource out of the Resource List.
     `capability_list` is the Capability List of the Source at the last comparison.
@@ -645,7 +645,7 @@ class ComparisonSchedule:
         self.capability_list = capability_list
 
     def is_due(self, now: float) -> bool:
-        """Return whether everything has to be compared; but not twice without a pull between."""
+        """Return whether everything has to be compared; never twice without a pull in between."""
         was_just_done, self._was_just_done = self._was_just_done, False
         due = max(self._next, self.compared + self._pace.compare)
         if self._is_urgent:
@@ -655,9 +655,9 @@ class ComparisonSchedule:
     def begin(self, now: float, *, is_forced: bool) -> None:
         """Decide whether to request resources whose entries do not show if they have changed.
 
-        So it is in the first comparison of a run, and as often as everything is compared. Where a
-        conditional request shows it, and no document lists changes, it is more often: each second
-        one resource on average.
+        This is done in the first comparison of a run, and as often as everything is compared. Where
+        a conditional request shows it, and no document lists changes, it is done more often: for
+        one resource per second on average.
         """
         compare = self._pace.compare
         wait = min(compare, max(self._pace.poll, self._last_checkable * _EACH_CHECKABLE))
@@ -711,7 +711,7 @@ class ComparisonSchedule:
         self._was_just_done = True
 
     def put_off(self, now: float) -> None:
-        """Try again later, as a comparison has failed; but not without a pull between."""
+        """Try again later, as a comparison has failed; but not without a pull in between."""
         self._next = now + self._pace.compare / _SPEEDUP_AFTER_FAILURE
         self._was_just_done = True
         self._is_urgent = self.awaits_list = False

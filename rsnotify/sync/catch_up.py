@@ -33,7 +33,7 @@ from rsnotify.sync.frontiers import LONGEST_LEAP
 from rsnotify.sync.pace import Pace
 from rsnotify.sync.pull import Pull, PullRun, PullStep, change_documents, resource_documents
 
-#: At most so many doublings of a wait.
+#: The maximum number of times that a wait is doubled.
 _DOUBLINGS = 16
 
 
@@ -42,7 +42,7 @@ class FailurePolicy:
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
-        #: How often in a row the Source's lists could not be followed, and why the last time.
+        #: How many times in a row the Source's lists could not be followed, and the last reason.
         self.count = 0
         self.error: RsnotifyError | None = None
         #: When the first of these failures happened.
@@ -51,9 +51,9 @@ class FailurePolicy:
     def is_lasting(self, fetch: Fetch, error: RsnotifyError, pull: Pull | None) -> bool:
         """Return whether to try other documents, rather than the same one again.
 
-        Documents of the past, packages, and documents that are too large do not improve within a
-        moment. Documents of the present may; and while the Source is merely unreachable, all its
-        documents are. `pull` is None for a baseline.
+        Documents of the past, packages, and documents that are too large do not improve within
+        moments. Documents of the present may; and while the Source is merely unreachable, so are
+        all its documents. `pull` is None for a baseline.
         """
         if pull is not None and pull.is_optional:
             return True
@@ -82,7 +82,7 @@ class FailurePolicy:
         return is_too_large or self.count in doublings
 
     def least_delay(self, *, is_dump: bool) -> float:
-        """Return how long to wait at least: large documents are not downloaded over and over."""
+        """Return the minimum wait, so that large documents are not downloaded over and over."""
         if not (is_dump or isinstance(self.error, TooLarge)):
             return 0.0
         return self._pace.poll * 2.0 ** min(self.count, _DOUBLINGS)
@@ -108,7 +108,7 @@ class CatchUp:
         self._has_lost = False
         #: Whether a comparison for what the copy has lost has failed, and none succeeded since.
         self.lacks_comparison = False
-        #: When something new was found or applied the last time, or the first run began.
+        #: When something new was last found or applied, or the first run began.
         self.news_at = -inf
         #: The time by the clock of the Source, as far as it is known.
         self._source_time: Instant | None = None
@@ -119,7 +119,7 @@ class CatchUp:
 
     @property
     def began(self) -> float:
-        """When the documents were read the last time, or are being read since."""
+        """When the documents were last read, or the current reading began."""
         return self._intake.requested
 
     @property
@@ -138,7 +138,7 @@ class CatchUp:
 
     @property
     def _has_moved(self) -> bool:
-        """Whether another Capability List describes the set since everything was compared last.
+        """Whether the set has another Capability List than when everything was last compared.
 
         Its resources may have new URIs, which no Change List lists.
         """
@@ -211,7 +211,7 @@ class CatchUp:
         return isinstance(self.run, BaselineRun) or self._has_lost
 
     def compare_lost(self, now: float) -> None:
-        """Compare the copy with all that the lists say, as other content is served than was lost.
+        """Compare the copy with all that the lists say, as the content served is not what was lost.
 
         Where the Source lists only changes, that is the next Change List.
         """
@@ -222,7 +222,7 @@ class CatchUp:
         self._state.schedule.catch_up_by(now)
 
     def proceed(self) -> None:
-        """Request the next document, if little of the last one is still to be applied."""
+        """Request the next document, if little of the last one is left to apply."""
         run = self.run
         if isinstance(run, BaselineRun) and run.is_dump_better:
             self._begin_with_dump(is_routine=run.is_routine)
@@ -301,8 +301,8 @@ class CatchUp:
     def _forget_wrong_datetimes(self, at: Instant) -> None:
         """Forget stored datetimes that are later than the Source's time can be.
 
-        An earlier run may have stored them and crashed before T passed them. T alone is no limit,
-        as it may have waited for days while later changes were applied.
+        An earlier run may have stored them and crashed before T passed them. T alone is not a
+        limit, as it may have waited for days while later changes were applied.
         """
         known = self._state.frontiers.known
         latest = max(at, known or EARLIEST, self._source_time or EARLIEST)
@@ -343,7 +343,7 @@ class CatchUp:
             self._poll_later(now)
 
     def _restart(self, now: float) -> None:
-        """Compare everything with the copy, as the stored datetimes prove nothing any more."""
+        """Compare everything with the copy, as the stored datetimes no longer prove anything."""
         state, clock = self._state, self._intake.clock
         confirmed = state.frontiers.confirmed
         begins, ends = clock.begins, clock.ends

@@ -50,7 +50,7 @@ class ReducedChanges(Struct, frozen=True):
 
     `since` has the datetime of its earliest change in the list. If the list does not determine the
     latest one, the resource is `ambiguous`, and its change makes a Destination store its current
-    state. So it is if it is `respelled`: deleted in one spelling of its URI, and not in another.
+    state. So is one that is `respelled`: deleted in one spelling of its URI, and not in another.
     """
 
     latest: dict[str, Change]
@@ -68,8 +68,8 @@ def reduce_changes(
 ) -> ReducedChanges:
     """Return the final change of each resource in a list, whose entries are in document order.
 
-    `ordered` says that they are in chronological order, `compare` that their datetimes may be wrong
-    nevertheless. The list begins at `from_`; an entry dated before it has no reliable datetime.
+    `ordered` means that they are in chronological order, `compare` that their datetimes may still
+    be wrong. The list begins at `from_`; an entry dated before it has no reliable datetime.
     """
     latest: dict[str, Change] = {}
     since: dict[str, Instant] = {}
@@ -190,7 +190,7 @@ class ChangeIntake:
         #: The closed lists of the Source, as far as they are known.
         self.closed = ClosedLists(state.frontiers.closed)
         self._has_reread = False
-        #: Whether there was something later than all before, since this was last reset.
+        #: Whether anything later than all before was read since this was last reset.
         self.has_news = False
         self._news_through = EARLIEST
 
@@ -206,7 +206,7 @@ class ChangeIntake:
     ) -> int:
         """Add the new changes of a document that joins the confirmed ones; return their number.
 
-        `is_open` says that the Source keeps the list up to date, and `more` that other documents
+        `is_open` means that the Source keeps the list up to date, and `more` that other documents
         follow. If closed lists are read `again`, their entries are compared with the copy, and so
         are those of the lists after them, which may have later changes of the same resources.
         """
@@ -262,7 +262,7 @@ class ChangeIntake:
         self._has_reread = False
 
     def _correct_watched(self, coverage: Coverage, latest: Mapping[str, Change]) -> None:
-        """Try unavailable resources again whose entries were corrected, with the same datetime."""
+        """Retry unavailable resources whose entries were corrected without a new datetime."""
         watched = {change.uri for change in self._pending.watched} - latest.keys()
         listed = [change for change in coverage.changes if change.uri in watched]
         reduced = reduce_changes(listed, ordered=coverage.ordered, compare=True)

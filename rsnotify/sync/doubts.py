@@ -19,8 +19,8 @@ The subscriber adds doubts that only it can know: about the files of the copy, c
 old, and an offer that could not be read (`Following.status`).
 
 Continuous audit (docs/audit.md): a fragment may state how many resources the Source has as of its
-`until`, and their digest. That can be compared with the copy at this very instant only: when
-everything up to it is applied, nothing later is, and nothing is in flight. Such a moment mostly
+`until`, and their digest. That can be compared with the copy only at this exact instant: when
+everything up to it is applied, nothing later is, and nothing is in flight. Such a moment usually
 comes sooner or later; if not, the next statement is used. If the two differ:
 
     statement ──differs──> the Change Lists are read from `confirmed` on, as a hub may have withheld
@@ -61,7 +61,7 @@ BEHIND = (
 
 
 class DoubtKind(StrEnum):
-    """The kinds of doubts, for metrics; the last three are those of the subscriber."""
+    """The kinds of doubts, for metrics; the last three come from the subscriber."""
 
     LISTS_UNREADABLE = "lists-unreadable"
     COMPARING = "comparing"
@@ -172,7 +172,7 @@ class Remedy(Enum):
 
 
 class _Statement(Struct, frozen=True):
-    """What the Source states of its set as of `until`.
+    """What the Source states about its set as of `until`.
 
     `is_repeated` says that it was compared before, and a remedy was applied since.
     """
@@ -185,7 +185,7 @@ class _Statement(Struct, frozen=True):
 class ContinuousAudit:
     """The audit of one set of resources.
 
-    `incomparable`, unless it is empty, says why the copy is not the whole set as it is.
+    `incomparable`, unless empty, states why the copy is not an exact copy of the whole set.
     """
 
     def __init__(self, pace: Pace, actions: ActionList, incomparable: str = "") -> None:
@@ -211,7 +211,7 @@ class ContinuousAudit:
     def read_fragment(
         self, document: Document, until: Instant | None, known: Instant | None
     ) -> None:
-        """Read what a fragment states of the set.
+        """Read what a fragment states about the set.
 
         `until` is where its interval ends, if it has one; every change up to `known` is known by
         now.
@@ -236,7 +236,7 @@ class ContinuousAudit:
 
     def _set_unusable(self, reason: str) -> None:
         if reason != self.reason:
-            is_wanted = reason == self._incomparable  # nothing has to be mended then
+            is_wanted = reason == self._incomparable  # then there is nothing to repair
             self._note(f"the copy cannot be audited: {reason}", warning=not is_wanted)
         self.in_step, self.reason = None, reason
 
@@ -246,7 +246,7 @@ class ContinuousAudit:
         self._latest_list = max(self._latest_list, latest or EARLIEST)
 
     def reset(self) -> None:
-        """Forget what was stated and listed, as the Source's clock has gone back."""
+        """Forget all statements and lists, as the Source's clock has gone back."""
         self.statement, self._latest_list, self.in_step = None, EARLIEST, None
 
     def is_due(self, known: Instant | None) -> bool:

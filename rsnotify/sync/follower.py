@@ -31,8 +31,8 @@ is at T (*synced through T*). The three processes of core §5.2 are states of th
                                                  Change List
 
 Each arrow down costs more than the one before, and may lead to an index, whose members are then
-read. A Source need not offer all of this: the first document that it offers takes the place of the
-Change List. The last fallback is always the whole set, which is right in any case and costs most.
+read. A Source may offer only a part of this: the first document that it offers replaces the Change
+List. The last fallback is always the whole set, which is right in any case and costs most.
 
 The states are kept in these parts, each with its own transitions in its header:
 
@@ -92,18 +92,18 @@ from rsnotify.sync.pending_changes import UNWAITED, announced_at
 from rsnotify.sync.pull import RESOURCE_KINDS
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER
 
-#: Seconds until a warning is repeated whose reason is the same for another resource.
+#: Seconds until a warning is repeated for another resource with the same reason.
 _WARN_AGAIN = 60.0
 #: How many resources are taken from the backlog at once, for each that may be in flight.
 _TAKEN = 2
-#: How many resources that are not available are stored with the progress. T waits for more.
+#: How many unavailable resources are stored with the progress. T waits for any others.
 _MOST_MISSING = 10_000
 
 
 class Follower:
     """Follows one set of resources. Call `start` first, then one method for each event.
 
-    Every event returns the actions to perform, to be begun in this order; `wakeup` is the time at
+    Every event returns the actions to perform, to be started in this order; `wakeup` is the time at
     which `tick` is due. Store the changes that were applied in one transaction with the `progress`
     after `applied`; or with `progress_after`, if `applied` is called only once they are durable.
 
@@ -151,7 +151,7 @@ class Follower:
         if self.catch_up.run is not None:
             self.catch_up.proceed()
         if self.catch_up.run is None:
-            # However a run has ended, what it has read is applied.
+            # Whatever ended a run, the changes that it has read are applied.
             self.state.pending.release()
         self.state.pending.use_backlog(_TAKEN * self.state.pace.in_flight)
         changes = self.state.pending.dispatch(self.state.pace.in_flight, now)
@@ -225,7 +225,7 @@ class Follower:
         return self._next_actions(now)
 
     def fragment_unreadable(self, error: RsnotifyError, now: float) -> list[Action]:
-        """Read the Change List, as something was pushed that is no fragment."""
+        """Read the Change List, as something other than a fragment was pushed."""
         state = self.state
         text = f"a fragment was refused, so the Change List is read: {error}"
         state.actions.note(text, warning=True)
@@ -237,7 +237,7 @@ class Follower:
         self._listeners = listeners
 
     def _spread(self) -> float:
-        """Return how long to wait before a request that all subscribers have a reason for now."""
+        """Return the wait before a request that all subscribers now have a reason to send."""
         state = self.state
         return state.random.uniform(0.0, state.pace.spread_among(self._listeners))
 
@@ -255,7 +255,7 @@ class Follower:
         return self.tick(now)
 
     def push_down(self, now: float) -> list[Action]:
-        """Poll more often, as no fragments arrive any more."""
+        """Poll more often, as fragments no longer arrive."""
         self.state.schedule.push_lost(now)
         return self._next_actions(now)
 
@@ -290,7 +290,7 @@ class Follower:
         return self._next_actions(now)
 
     def compare_lost(self, now: float) -> list[Action]:
-        """Read what the lists say of all resources, as a `verify` met other content, or none."""
+        """Read what the lists say about all resources, as `verify` found other content, or none."""
         self.catch_up.compare_lost(now)
         return self._next_actions(now)
 
@@ -312,7 +312,7 @@ class Follower:
         return self._next_actions(now)
 
     def fetch_failed(self, fetch: Fetch, error: RsnotifyError, now: float) -> list[Action]:
-        """Retry or use other documents, as one could not be fetched or read; none of it counts."""
+        """Retry or use other documents, as one could not be fetched or read; it is not used."""
         self.catch_up.failed(fetch, error, now)
         return self._next_actions(now)
 
@@ -326,8 +326,8 @@ class Follower:
     ) -> list[Action]:
         """Add the resources of the last `Compare` that are stored differently, or not at all.
 
-        Those that are `unproven` are requested now and then, as their entries do not show whether
-        they have changed. Those that are `checkable`, too, and a conditional request shows it.
+        Those that are `unproven` are sometimes requested, as their entries do not show whether
+        they have changed. So are those that are `checkable`: a conditional request shows it.
         """
         resources, absent = list(resources), list(absent)
         self._audit.differences += len(resources) + len(absent)
@@ -350,7 +350,7 @@ class Follower:
         changes: Iterable[tuple[Change, Instant]],
         now: float,
     ) -> list[Action]:
-        """Use the changes that an action has removed; `extent` is what the backlog has now."""
+        """Use the changes that an action has removed; `extent` is what is left in it."""
         self.state.pending.taken(action, extent, changes)
         return self._next_actions(now)
 
@@ -411,7 +411,7 @@ class Follower:
 
     @property
     def known(self) -> Instant | None:
-        """Every change up to here is known, so that is where push has to join."""
+        """Every change up to here is known; push has to continue from here."""
         return self.state.frontiers.known
 
     @property
@@ -449,7 +449,7 @@ class Follower:
 
     @property
     def share_listed(self) -> float | None:
-        """The part of the lists that a baseline under way has read, as far as it is known."""
+        """The share of the lists that the current baseline has read, if it is known."""
         run = self.catch_up.run
         return run.baseline.share_read if isinstance(run, BaselineRun) else None
 
@@ -464,9 +464,9 @@ class Follower:
         return self._audit.reason
 
     def is_stuck(self, now: float) -> bool:
-        """Whether only another answer of the Source can still make the copy `level`.
+        """Whether the copy can become `level` only if the Source answers differently.
 
-        That is so once what has failed was tried often enough, and the lists were read since; or if
+        That is so once all failures were retried often enough, and the lists were read since; or if
         nothing new came for `Pace.patience`, or cannot come within that time.
         """
         state, catch_up = self.state, self.catch_up
@@ -503,7 +503,7 @@ class ApplyResults:
         self._missing = missing
         self._passed: Sequence[Change] = ()
         self._only_pushed: frozenset[str] = frozenset()
-        #: The last reason that was warned of, and when.
+        #: The reason of the last warning, and when it was logged.
         self._warned = ("", 0.0)
         #: By URI, changes of missing resources, and the deletions applied in their place.
         self._removals: dict[str, tuple[Change, Change]] = {}
@@ -608,7 +608,7 @@ class ApplyResults:
             state.schedule.catch_up_by(now + delay)
 
     def _is_news(self, error: RsnotifyError, now: float) -> bool:
-        """Return whether to warn; a server that is away fails for many resources at once."""
+        """Return whether to warn; a server that is down fails for many resources at once."""
         if not (isinstance(error, Unavailable) and error.is_transient):
             return True
         reason, since = self._warned
@@ -627,7 +627,7 @@ class ApplyResults:
     def _give_up(self, change: Change, error: RsnotifyError) -> None:
         """Allow T to pass a resource that is not available.
 
-        T waits if the fault is here, as with a disk or a handler, or if too many are stored.
+        T waits if the fault is local, such as a disk or a handler, or if too many are stored.
         """
         pending = self._state.pending
         is_here = isinstance(error, StorageError)
@@ -641,7 +641,7 @@ class ApplyResults:
         pace = self._state.pace
         is_listed = change.resource.change is None
         if is_listed and self._audit.repairing and attempts >= pace.give_up:
-            # A resource that was missing when everything was compared for a difference need not
+            # A resource that was missing when everything was compared for a difference does not
             # hold up T for long: if it was a mistake, the digest shows that again.
             return isinstance(error, NotFound)
         since = self._state.pending.missing_since(change)

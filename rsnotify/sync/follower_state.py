@@ -10,7 +10,7 @@ and never before the Source's `Retry-After` is over.
 
 A Framework Notification (`DocumentNotices`) announces that a document is new. It is only a hint:
 the Destination always relies on the document itself. A notification that is lost, late, repeated or
-forged costs one request at most, and what is not announced is found by the next poll.
+forged costs one request at most, and the next poll finds what is not announced.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class DocumentNotices:
 
 #: How much sooner than otherwise a poll comes after news.
 SPEEDUP_AFTER_NEWS = 8
-#: How often the documents are read in a row, without news, for other reasons than that time passes.
+#: How often in a row the documents are read without news, for reasons other than a due poll.
 _MOST_IN_A_ROW = 8
 #: Too short a wait for a timer, in seconds.
 _NEGLIGIBLE = 0.001
@@ -134,7 +134,7 @@ class Allowance:
         self._counted = 0.0
 
     def restore(self, reads: int = _MOST_IN_A_ROW) -> None:
-        """Allow so many reads at least."""
+        """Allow at least this many reads."""
         self._left = max(self._left, float(reads))
 
     def wait(self, now: float) -> float:
@@ -225,7 +225,7 @@ class Schedule:
         self.catch_up_by(now + self._pace.retry.delay(attempts, self._random))
 
     def back_off(self, now: float, failures: int, retry_after: float | None, least: float) -> None:
-        """Try again later, after so many failures in a row, and after `least` seconds."""
+        """Retry later, after this many failures in a row, and after at least `least` seconds."""
         least = max(retry_after or 0.0, least)
         self.due = now + self._pace.retry.delay(failures, self._random, at_least=least)
         if retry_after is not None:

@@ -16,13 +16,13 @@ An early fragment (`from` later than `known`) is held in the `ReorderBuffer`:
 - then the gap is pulled; the fragment joins once a list or another fragment reaches its `from`;
 - if the lists end before it, they are read again up to `Pace.lag_tries` times, with backoff. Then
   what is held is dropped, with a warning: the hub announced what the lists do not show;
-- of more than `Pace.hold` changes, further ones are not kept. Only the last `until` is, so that the
+- beyond `Pace.hold` changes, no more are kept. Only the last `until` is, so that the
   gap stays visible until the lists reach it.
 
 A fragment dated more than a day ahead is never applied: if it were wrong, all later changes would
 be skipped as old. It is a gap that only the lists can close. While a gap is uncovered, `known`
-advances beyond it, but T does not, until the copy was compared with a Resource List younger than
-the gap.
+advances beyond it, but T does not, until the copy was compared with a Resource List newer than the
+gap.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class SyncFrontiers:
             self.uncovered_gap = None
 
     def supersede_prefix(self) -> None:
-        """Record that the next Change List is to be compared entirely, also by the next run."""
+        """Record that the next Change List has to be compared completely, even by the next run."""
         self.prefix = _superseded(self.prefix)
 
     def skip_gap(self, begins: Instant, cure: str = "") -> None:
@@ -256,9 +256,9 @@ class SyncFrontiers:
         self.advance(begins)
 
     def begin(self, begins: Instant) -> None:
-        """Begin where the first list of all begins; T is never before, also while that is pending.
+        """Begin where the first list of all begins; T is never before, even while that is pending.
 
-        A run that was to begin before it would find a gap that no document covers.
+        A run that began before it would find a gap that no document covers.
         """
         self.advance(begins)
         self._durable = Frontier.at(begins)
@@ -298,7 +298,7 @@ class SyncFrontiers:
         return self.progress_at(low_water)
 
     def progress_at(self, low_water: Instant | None) -> Progress | None:
-        """Return what `progress` will be with that low-water mark; nothing moves yet."""
+        """Return what `progress` will be with that low-water mark; nothing changes yet."""
         through = self._reached(low_water)
         if through is None:
             return None

@@ -11,7 +11,7 @@ entry may have had a wrong date. Later changes are then dated before `confirmed`
 skipped as old, perhaps for years. But such a list may also be an old copy from a replica or a
 cache. Therefore:
 
-- A list that lacks entries, and still ends where the lists before it ended or later, is no old
+- A list that lacks entries, and still ends where the lists before it ended or later, is not an old
   copy: everything is compared at once.
 - All entries of a list that ends before `confirmed` count as new if it begins later, or has more
   entries, than the last list that did not end before. Each costs a look-up if the change was
@@ -20,13 +20,13 @@ cache. Therefore:
   shows it, or if it is the first list of a run and was sent before that instant; otherwise after
   `Pace.stale` seconds, by when a new copy has replaced an old one.
 
-The stored datetimes then prove nothing any more, and everything is compared.
+The stored datetimes then no longer prove anything, and everything is compared.
 
 **A closed list or package has gained entries** since a Destination passed it (`ClosedLists`): by a
 transaction that commits late, or an entry added before the list was closed. Its index, archive or
 dump announces that by another hash, length or `lastmod`, of which a checksum is stored with the
-progress. A list that was closed since the last pull is read once more. To read an archive costs a
-request that is needed for nothing else, so the first pull of each run reads it, and those after a
+progress. A list that was closed since the last pull is read once more. Reading an archive costs a
+request that nothing else needs, so the first pull of each run reads it, and those after a
 rotation and after a comparison with the whole set. An index is read anyway. Some Sources give all
 lists a new `lastmod` each time, so lists are read again only a few times until the next of these
 occasions.
@@ -59,7 +59,7 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
         uri: The list.
         from_: Its `from`.
         before: Every change up to here is known from this list and those before it. Entries of this
-            very datetime do not count, as more of them may follow.
+            exact datetime do not count, as more of them may follow.
         count: How many entries are older.
         sum: The sum of their checksums.
         size: How many entries there are.
@@ -198,7 +198,7 @@ _SKEW = timedelta(minutes=1)
 
 
 class _ListSummary(Struct, frozen=True):
-    """The properties that tell one version of a list from another, and where it ended."""
+    """The properties that distinguish one version of a list from another, and where it ended."""
 
     from_: Instant | None
     size: int
@@ -248,7 +248,7 @@ class ClockRegressionDetector:
             self._older_since = None
             self._is_proven = False
         if self._behind_since is None and (has_lost or _lacks_seen(coverage, frontier)):
-            self._record_loss(coverage)  # the next list need not show it again
+            self._record_loss(coverage)  # the next list may not show it again
             return True
         return is_behind and self._judge(coverage, frontier, before, read, now)
 
@@ -357,7 +357,7 @@ class KnownLists(Struct, frozen=True, omit_defaults=True):
 
     Args:
         through: Closed lists that end no later are known; None before the first pull.
-        checksums: Of each, a checksum of its interval, and one of what was announced of its
+        checksums: For each, a checksum of its interval, and one of what was announced about its
             content.
     """
 
@@ -377,7 +377,7 @@ class ClosedLists:
         self.is_archive_due = True
 
     def begin_period(self) -> None:
-        """Have the archive read, and closed lists that have changed."""
+        """Allow another read of the archive, and of closed lists that have changed."""
         self.is_archive_due = True
         self._left = _REREADS
 
@@ -392,9 +392,9 @@ class ClosedLists:
         ]
 
     def _misdated(self, members: list[Resource]) -> set[int]:
-        """Return the names of unknown lists whose dates are of a clock that was set back.
+        """Return the names of unknown lists whose dates are from a clock that was set back.
 
-        They count as old by these, and each is read once. The order of the lists shows it,
+        By their dates they count as old, so each is read once. The order of the lists shows it,
         or that a list ends before it begins.
         """
         if self.known.through is None:

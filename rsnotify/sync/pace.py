@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from rsnotify.sync.retry import Retry
 
-#: Requests of so few subscribers need no spreading.
+#: The requests of this many subscribers are not spread.
 _FEW = 100
 #: How many subscribers may send a request to a Source within a second.
 _EACH_SECOND = 200
@@ -15,7 +15,7 @@ _LONGEST_SPREAD = 30.0
 
 
 class Pace(Struct, frozen=True):
-    """What a user may tune. Times are in seconds.
+    """The settings that a user may tune. Times are in seconds.
 
     Args:
         poll: The longest time between two polls while push is down; after news they come sooner.
@@ -23,14 +23,14 @@ class Pace(Struct, frozen=True):
         gap_grace: How long to wait before a gap is pulled, as fragments may be out of order.
         in_flight: How many changes may be applied at the same time.
         hold: How many changes of fragments beyond a gap are kept.
-        give_up: After so many failures a resource counts as unavailable: T does not wait for it,
+        give_up: After this many failures a resource counts as unavailable: T does not wait for it,
             and it is retried less and less often.
         patience: After this time a resource counts as unavailable, too, if its server fails, is
             busy or does not answer.
-        gone_after: After returning 404 for so long a resource counts as deleted. Content may lag
-            behind the entry that announces it, and T waits for it meanwhile.
+        gone_after: A resource that has returned 404 for this long counts as deleted. Content may
+            lag behind the entry that announces it, and T waits for it meanwhile.
         lag_tries: How often a Change List is read again for changes that push announced.
-        baseline_after: After so many failures in a row other documents are tried, and if changes
+        baseline_after: After this many failures in a row other documents are tried, and if changes
             could not be read, a baseline.
         repair: The shortest time between two comparisons of everything that follow from a digest of
             the Source that differs (docs/audit.md). They become rarer if they do not help.
@@ -41,7 +41,7 @@ class Pace(Struct, frozen=True):
         spread: The resources that a fragment names are fetched at a random moment within this
             time, so that not all subscribers send requests at once. None derives it from the
             number of subscribers, if that is known. Inline content waits for nothing.
-        rate: The largest number of resources to fetch in a second; None for any number.
+        rate: The largest number of resources to fetch in a second; None for no limit.
         retry: How failures are retried.
         parked: How many resources wait in memory until all lists are read; further ones wait in the
             state.
@@ -66,7 +66,7 @@ class Pace(Struct, frozen=True):
     parked: int = 2_000
 
     def spread_among(self, listeners: int) -> float:
-        """Return the time over which requests of so many subscribers are spread."""
+        """Return the time over which the requests of this many subscribers are spread."""
         if self.spread is not None:
             return self.spread
         return 0.0 if listeners <= _FEW else min(listeners / _EACH_SECOND, _LONGEST_SPREAD)

@@ -110,7 +110,7 @@ class UnconfirmedChanges:
         return compared
 
     def end_of_lists(self, confirmed: Instant, requested: float, now: float) -> list[Verification]:
-        """Count the overdue changes at the end of the lists; and verify those lacked for too long.
+        """Count the overdue changes at the end of the lists; and verify those missing too long.
 
         The lists end at `confirmed`; reading them began at `requested`.
         """
@@ -201,13 +201,13 @@ class _Pending(Struct):
     #: When the first of these attempts failed.
     failed_at: float = 0.0
     missing_since: float | None = None
-    #: Whether the attempts were enough for this run.
+    #: Whether it was tried often enough for this run.
     given_up: bool = False
-    #: How often it was retried since it is watched.
+    #: How often it was retried since it has been watched.
     retries: int = 0
     #: Whether T has passed it.
     passed: bool = False
-    #: Whether it was removed from the copy, as its server did not have it for long.
+    #: Whether it was removed from the copy, as its server has not had it for a long time.
     removed: bool = False
     in_flight: bool = False
     #: Whether the whole set, compared while this was in flight, lacks the resource.
@@ -224,7 +224,7 @@ class _Pending(Struct):
         return self.since == LATEST
 
     def is_known(self, change: Change) -> bool:
-        """Return whether a change says nothing that was not tried already."""
+        """Return whether a change adds nothing to what was tried already."""
         if change.change is not self.change.change or not (self.attempts or self.is_watched):
             return False
         if change.check is CheckMethod.FETCH:
@@ -303,7 +303,7 @@ class PendingChanges:
         return not self.backlog and all(pending.given_up for pending in self._pending.values())
 
     def first_failures(self) -> Iterator[float]:
-        """Yield when the pending changes that fail have failed for the first time."""
+        """Yield when each failing pending change failed for the first time."""
         return (each.failed_at for each in self._pending.values() if each.attempts)
 
     def is_watched(self, uri: str) -> bool:
@@ -376,12 +376,12 @@ class PendingChanges:
             change: The change.
             since: The instant that T must not reach before this is applied, if not the change's
                 own: an entry of a Resource List may have changed at any time.
-            parked: Whether to wait for `release`, as a later change may be about to come. One that
+            parked: Whether to wait for `release`, as a later change may follow shortly. One that
                 does not wait makes an earlier one ready.
             due: When it may be dispatched, if not at once.
             missing: The change that announced the resource, if this one removes it because of a
-                404. That is no statement of the Source, so lists of changes are compared with the
-                announcement.
+                404. That is not a statement of the Source, so lists of changes are compared with
+                the announcement.
 
         Returns:
             Whether it says something that was not tried already.
@@ -701,7 +701,7 @@ class PendingChanges:
 
 
 def merged(before: Change, change: Change) -> Change:
-    """Return what stands for two changes of a resource, in this order, before either is tried."""
+    """Return the one change that replaces two of a resource, in this order, still untried."""
     return _successor(_verified_if_needed(change, before), before) or before
 
 

@@ -5,9 +5,9 @@
         │ begins too late                   │ begins too late, or broken
         └────────> the other roots          └────────> the next of them, or a gap
 
-A *root document* is the document of one capability, and stands for all that is reached from it: an
-index and its lists, a dump and its packages, an archive and all of these. They are read in the
-order of least cost. The first is the Change List if there is one: the Source keeps it up to date,
+A *root document* is the document of one capability, and represents all that is reached from it: an
+index and its lists, a dump and its packages, an archive and all of these. They are read in order of
+increasing cost. The first is the Change List if there is one: the Source keeps it up to date,
 so a pull is complete only at its end.
 
 A `Pull` chooses: it receives each document that it has requested, and returns the next step. A
@@ -15,7 +15,7 @@ A `Pull` chooses: it receives each document that it has requested, and returns t
 a time, the next when most changes of the last are applied.
 
 Closed lists that have changed since they were read (`ClosedLists`) are read again, with all after
-them. The archive is read for that once the pull is complete otherwise.
+them. The archive is read for that once the pull is otherwise complete.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class Pull:
     """One pull, which reads as few documents as it needs.
 
     At least one document of the offer must list changes. Packages that were `read` with the same
-    entry need not be read once more. Without `closed`, no list is read again.
+    entry are not read again. Without `closed`, no list is read again.
     """
 
     def __init__(
@@ -270,7 +270,7 @@ class Pull:
 
     @property
     def is_optional(self) -> bool:
-        """Whether the document requested by `current` may show at most that a list has changed."""
+        """Whether the document requested by `current` can show only that a list has changed."""
         return self._is_checking and not self.is_rereading
 
     def is_open(self, fetch: Fetch) -> bool:
@@ -398,7 +398,7 @@ class Pull:
         return self._next(frontier)
 
     def _find_changed(self, document: Document, joint: Instant) -> None:
-        """Have the closed lists that have changed read again, and all after them."""
+        """Mark the closed lists that have changed, and all after them, to be read again."""
         if self._closed is None:
             return
         if document.from_ is not None and document.capability == Capability.CHANGE_DUMP:
@@ -443,7 +443,7 @@ class Pull:
         self._begins.append(begins)
         joint = self._joint(frontier)
         if joint != self._fell_back_at and self._fallback_count < _FALLBACKS:
-            # More is known than the last time, so each of the other roots may join now.
+            # More is known than last time, so each of the other roots may join now.
             self._fell_back_at = joint
             self._fallback_count += 1
             self._fallbacks = self._others()
@@ -469,7 +469,7 @@ class Pull:
                 self._accepted = frontier.instant
                 self._queue = DocumentQueue([self._first])
                 return self._next(frontier)
-            # It was not over when it was read, and no document has what came of it since.
+            # It was not over when it was read, and no document has its changes since then.
             gap_ends = end_of_unit(frontier.instant) - MICROSECOND
         return PullStep(gap_ends=None if failure else gap_ends, failure=failure, cure=self._cure())
 
@@ -529,10 +529,10 @@ class PullRun:
         return self._follow(fetch, self.pull.abandon(error, frontier), now)
 
     def proceed(self) -> None:
-        """Request the next list once the changes of the last one are stored; a package, applied.
+        """Request the next list once the last one's changes are stored; a package, once applied.
 
-        So memory stays flat, and at most two packages are needed at once. Changes that have failed
-        do not delay it: a later package may supersede them.
+        So memory use is constant, and at most two packages are needed at once. Changes that have
+        failed do not delay it: a later package may supersede them.
         """
         state, pending = self._state, self._state.pending
         if self._next is None:
@@ -542,7 +542,7 @@ class PullRun:
         else:
             pending.release()
             is_ready = pending.untried <= state.pace.in_flight and not pending.backlog
-            state.settled = state.settled and not is_ready  # with something new, it is no routine
+            state.settled = state.settled and not is_ready  # with something new, it is not routine
         if is_ready:
             state.actions.append(self._next)
             self._next = None

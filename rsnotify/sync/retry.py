@@ -26,17 +26,17 @@ class Retry(Struct, frozen=True):
     most: float = 60.0
 
     def delay(self, failures: int, random: Random, *, at_least: float = 0.0) -> float:
-        """Return how long to wait after so many failures in a row, at least 1.
+        """Return how long to wait after this many failures in a row, at least 1.
 
         The wait is between half and all of the step, so that clients that failed together do not
-        come back together. A longer one that the server asked for is respected, up to an hour.
+        retry together. A longer wait requested by the server is respected, up to an hour.
         """
         step = min(self.most, self.first * 2.0 ** min(failures - 1, 64))
         return max(min(at_least, LONGEST_RETRY_AFTER), step * (0.5 + random.random() / 2))
 
 
 def parse_retry_after(value: str, now: Instant) -> float | None:
-    """Return how many seconds a `Retry-After` header asks to wait; None if it is malformed.
+    """Return how many seconds to wait by a `Retry-After` header; None if it is malformed.
 
     RFC 9110 §10.2.3 allows a number of seconds or a date.
     """
