@@ -2,15 +2,15 @@
 
     submitted ──`Preparation`──> ready ──`Applier`──> applied, or failed
 
-Preparing a change is deciding by the state of the copy what to do, and fetching its content; any
-number are prepared at once. A change that is ready at once, as one with inline content, is given to
-the worker before `submit` returns, if that is idle. Those that become ready while a commit runs
-make up the next batch. So a single change waits for nothing but its own flushes, and many share
-them.
+To prepare a change is to decide by the state of the copy what to do, and to fetch its content; any
+number are prepared at once. A change that is ready at once, such as one with inline content, is
+passed to the worker before `submit` returns, if it is idle. Those that become ready while a commit
+runs make up the next batch. So a single change waits for nothing but its own flushes, and many
+share them.
 
 A batch is one call of the handler and one commit. If the handler fails, it is called with each
 change alone, and those that fail again are reported. While its store is unavailable, the batch is
-kept with its content, so that neither the store nor the Source gets a request for each change.
+kept with its content, so that neither the store nor the Source receives a request for each change.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class PreparedChange(Struct, frozen=True):
         change: The change as the follower gave it.
         decided: The change to apply; None if the state covers it, or it is not selected.
         wanted: The representation to fetch.
-        content: The content, if the change needs one.
+        content: The content, if the change needs any.
         unchanged: The state of the resource, if its content stays; only the record is updated.
         doubt: Why the content may differ from what was announced; empty if nothing contradicts.
     """
@@ -81,7 +81,7 @@ class PreparedChange(Struct, frozen=True):
     def with_answer(
         self, answer: Content | Unchanged, held: ResourceState | None
     ) -> PreparedChange:
-        """Return it with the answer to a request; `held` is the state of the resource."""
+        """Return this with the answer to a request; `held` is the state of the resource."""
         if isinstance(answer, Unchanged):
             assert held is not None, "the request had the validator of the held version"
             kept = replace(held, fetched_at=answer.fetched_at)
@@ -171,8 +171,8 @@ def write(batch: Iterable[PreparedChange]) -> None:
 def modification_times(batch: Iterable[PreparedChange]) -> dict[str, int]:
     """Set and return the times (ns), by URI, of the files that a handler is about to rename.
 
-    Left to the system, all files that are written within some milliseconds would have one time,
-    and of two with the same size, none would show that it took the place of the other.
+    Otherwise, all files that are written within a few milliseconds would have the same time, and of
+    two with the same size, neither would show that it replaced the other.
     """
     return {
         ready.decided.uri: _stamped(ready.content.path)
@@ -199,9 +199,9 @@ class Preparation:
     state: DestinationState
     tasks: Tasks
     selection: Selection
-    #: Is called with each change that is prepared.
+    #: Called with each change that is prepared.
     ready: Callable[[PreparedChange], None]
-    #: Is called with each change that cannot be prepared, and the reason.
+    #: Called with each change that cannot be prepared, and the reason.
     failed: Callable[[Change, RsnotifyError], None]
     #: Changes with content in packages, until all of a submission are prepared.
     _packaged: list[_ToFetch] = field(default_factory=list, init=False)
@@ -346,7 +346,7 @@ class ApplyOutcome(Protocol):
         """Return the progress that holds once changes are committed; it is committed with them."""
 
     def applied(self, changes: Sequence[Change]) -> None:
-        """Receive the changes that are durable, also those that needed no effect."""
+        """Receive the changes that are durable, including those that needed no effect."""
 
     def committed(self, changes: Sequence[Change]) -> None:
         """Receive the changes that had an effect."""
@@ -490,7 +490,7 @@ class Applier:
         new: list[PreparedChange],
         begun: asyncio.Future[bool] | None,
     ) -> dict[str, RsnotifyError]:
-        """Apply a batch, and commit it; return, by URI, why any change could not be applied."""
+        """Apply a batch, and commit it; return, by URI, the reasons of changes that failed."""
         if await (begun or self._apply_together(batch, new)):
             return {}
         failed = await self._apply_alone(new)
@@ -526,7 +526,7 @@ class Applier:
         return True
 
     def _call_in_worker(self, apply: _Apply, batch: list[PreparedChange]) -> asyncio.Future[bool]:
-        """Begin to apply a batch; `run_in_executor` would take a second future, and more time."""
+        """Begin to apply a batch; `run_in_executor` would need a second future, and more time."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[bool] = loop.create_future()
         states, progress = self._to_store(batch)
@@ -543,7 +543,7 @@ class Applier:
         return done
 
     async def _apply_alone(self, new: list[PreparedChange]) -> dict[str, RsnotifyError]:
-        """Call the handler with each change alone; return, by URI, why any could not be applied."""
+        """Call the handler with each change alone; return, by URI, why those that failed did."""
         failed: dict[str, RsnotifyError] = {}
         for ready in new:
             if (reason := await self._call([ready])) is not None:
@@ -611,7 +611,7 @@ class Applier:
         states: Sequence[ResourceState],
         progress: Progress | None,
     ) -> bool:
-        """Do both without returning to the event loop, which would take part of a millisecond."""
+        """Do both without returning to the event loop, which would add up to a millisecond."""
         unflushed: Sequence[UnflushedContent] | None = ()
         if new := _changing(batch):
             unflushed = unflushed_contents(new) if self._unflushed is not None else None

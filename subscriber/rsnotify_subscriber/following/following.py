@@ -6,7 +6,7 @@ All calls of the follower are made on the event loop, none from within another, 
 lock. Everything that blocks on the disk runs in a worker, one call after another, in the order of
 the actions.
 
-Beside that, one run reads again what the Source offers (`Rediscovery`), and saves progress that
+In addition, a run reads again what the Source offers (`Rediscovery`), and saves progress that
 moved without a change being applied (`ProgressSaver`). A run that only catches up ends when the
 copy is level, or when nothing but another answer of the Source can make it so (`has_ended`).
 """
@@ -79,13 +79,13 @@ from rsnotify_subscriber.handlers import ReadableHandler, deferred_handler
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.identity import Identity, incomparable
 
-#: How often the lists are tried before catching up fails; a list that is too large, once more.
+#: How often the lists are read before catching up fails; fewer times if a list is too large.
 TRIES = 5
 _TRIES_OF_TOO_LARGE = 2
 
 
 def has_ended(follower: Follower, now: float) -> bool:
-    """Return whether a run that only catches up is level, or without a way to become so."""
+    """Return whether a run that only catches up is level, or cannot become level."""
     has_failed = follower.failures.count >= _tries(follower)
     return follower.level or has_failed or follower.is_stuck(now)
 
@@ -98,8 +98,8 @@ def failure(
 ) -> RsnotifyError | None:
     """Return why a run that has ended did not succeed; None if it did.
 
-    By URI, `doubts` are the reasons why the copy may be wrong although the follower is level, and
-    `errors` those why changes could not be applied.
+    `doubts` has the reasons, by URI, why the copy may be wrong although the follower is level, and
+    `errors` the reasons why changes could not be applied.
     """
     if follower.level:
         return next((Unavailable(*doubt) for doubt in doubts.items()), None)
@@ -140,8 +140,8 @@ class Rediscovery:
     """Reads the offer at intervals and on request, and stores one that has changed.
 
     Args:
-        changed: Is called with the offers before and after a change.
-        finished: Is called after each reading.
+        changed: Called with the offers before and after a change.
+        finished: Called after each reading.
 
     Attributes:
         identity: The Source, and its last known offer.
@@ -166,7 +166,7 @@ class Rediscovery:
         self._changed = changed
         self._finished = finished
         self._reading: asyncio.Task[None] | None = None
-        #: Whether a reading has failed after which `run` has not waited yet.
+        #: Whether a reading has failed since `run` last waited.
         self._failed = asyncio.Event()
 
     @property
@@ -180,7 +180,7 @@ class Rediscovery:
         return self._reading
 
     async def run(self) -> None:
-        """Read the offer at intervals, after a failure sooner."""
+        """Read the offer at intervals, sooner after a failure."""
         failures = 0
         while True:
             if not self.doubt:
@@ -251,15 +251,15 @@ class ProgressSaver:
         return None if self._committing == self._saved else self._committing
 
     def committed(self) -> None:
-        """Note that the last result of `progress_after` was committed."""
+        """Record that the last result of `progress_after` was committed."""
         self._saved = self._committing
 
     def forget(self) -> None:
-        """Note that the stored progress was deleted."""
+        """Record that the stored progress was deleted."""
         self._saved = self._committing = None
 
     def check_compared(self) -> None:
-        """Note the time if the follower has just compared the copy with the whole set."""
+        """Record the time if the follower has just compared the copy with the whole set."""
         compared = self._follower.catch_up.comparisons.compared
         if compared != self._followers_compared:
             self._followers_compared = compared
@@ -286,7 +286,7 @@ class ProgressSaver:
                 self._saved = progress
 
     async def _flush(self, *, is_ending: bool) -> None:
-        """Flush what was applied and not flushed, beside what is being applied meanwhile."""
+        """Flush what was applied and not flushed, while further changes are applied."""
         contents, loop = self._state.contents, asyncio.get_running_loop()
         is_due = is_ending or loop.time() - self._flushed_at >= _FLUSH
         if self._deferred is None or contents.is_flushed or not is_due:
@@ -418,7 +418,7 @@ class Following:
 
     @property
     def _activity(self) -> SyncActivity | None:
-        """What is being done that may take long."""
+        """The current activity, if it may take long."""
         follower, untried = self._follower, self._follower.state.untried
         received = self._context.fetcher.received
         is_waiting = follower.state.pending.is_holding or not untried  # for what is being read
@@ -459,7 +459,7 @@ class Following:
 
     @property
     def _doubt(self) -> str:
-        """Why the copy may be wrong for a reason that the follower does not know, or empty."""
+        """A reason unknown to the follower why the copy may be wrong; empty if there is none."""
         return next((reason for _, reason in self._other_doubts()), "")
 
     def _other_doubts(self) -> Iterator[tuple[DoubtKind, str]]:
@@ -523,7 +523,7 @@ class Following:
         self._end(None)
 
     def find_lost(self) -> None:
-        """Have the resources fetched again that the state says are lost."""
+        """Schedule another fetch of the resources that the state records as lost."""
         self._copy.find_lost()
         self._after_change()
 
@@ -562,7 +562,7 @@ class Following:
 
     def _after_change(self) -> None:
         if self._errors and self._is_level:
-            self._errors.clear()  # of resources that the documents do not list any more
+            self._errors.clear()  # of resources that the documents no longer list
         self._end_if_caught_up()
         self._observers.moved()
         self._audit()
@@ -585,7 +585,7 @@ class Following:
         return self._loop.time() - age
 
     def _audit(self) -> None:
-        """Compare the copy with the count and digest of the Source's set, if it is time."""
+        """Compare the copy with the count and digest of the Source's set, if that is due."""
         if self._follower.audit_due and self._applier.idle and not self._copy.doubt:
             now = self._loop.time()
             self._perform(self._follower.audited(self._state.sum, self._state.latest, now))

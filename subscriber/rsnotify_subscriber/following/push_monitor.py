@@ -1,4 +1,4 @@
-"""What is pushed, on its way to the follower; and the parts that one run works with.
+"""Passes what is pushed to the follower; and defines the parts that one run works with.
 
 `PushChannels` subscribes to changes and to notifications about documents, as the Source offers
 them. A `PushMonitor` hands the fragments to the follower, and judges whether push works:
@@ -48,7 +48,7 @@ logger = logging.getLogger("rsnotify.subscriber")
 QUIET = 15.0
 #: Seconds for which it may be silent at most, however rarely the heartbeats come.
 LONGEST_QUIET = 60.0
-#: Seconds within which another connection makes good the loss of the last one.
+#: Seconds within which a new connection makes up for the loss of the last one.
 RETURN = 1.0
 
 
@@ -56,11 +56,11 @@ RETURN = 1.0
 class PushMonitor(PushEvents):
     """Hands pushed fragments to a follower.
 
-    After a loss of push the lists are polled as without it until something new has come: a broker
+    After a loss of push the lists are polled as without push until something new has come: a broker
     may be connected without the hub behind it, and a hub before the Source has reached it again.
-    Heartbeats that stop are a loss, too: the Source may not reach the hub any more, or use another.
-    So where there are heartbeats, a connection that is replaced within `RETURN` is no loss: the hub
-    sends what came since, and if the Source does not reach it, the heartbeats stop.
+    Heartbeats that stop are a loss, too: the Source may no longer reach the hub, or use another.
+    So where there are heartbeats, a connection that is replaced within `RETURN` is not a loss: the
+    hub sends what came since, and if the Source does not reach it, the heartbeats stop.
     """
 
     follower: Follower
@@ -133,11 +133,11 @@ class PushMonitor(PushEvents):
 
     @property
     def _due(self) -> float:
-        """When the silence has lasted for too long."""
+        """The time at which the silence has lasted too long."""
         return self._received_at + min(LONGEST_QUIET, max(QUIET, 2 * self._longest))
 
     def _check_silence(self) -> None:
-        """Give push up after a long silence. One timer serves any number of fragments."""
+        """Stop relying on push after a long silence. One timer serves any number of fragments."""
         if self._loop.time() < self._due:
             self._silence = self._loop.call_at(self._due, self._check_silence)
         else:
@@ -197,8 +197,8 @@ class RunObservers(Struct, frozen=True):
     """The functions that a run calls.
 
     Args:
-        moved: Is called whenever the status may have changed.
-        on_committed: Is called with changes once they are durable.
+        moved: Called whenever the status may have changed.
+        on_committed: Called with changes once they are durable.
     """
 
     moved: Callable[[], None]
@@ -233,7 +233,7 @@ class PullMonitor:
             self._has_news = self._has_news or last > known
 
     def finished(self) -> None:
-        """Note that the follower has received a result, and has requested what it needs next."""
+        """Record that the follower has received a result, and has requested what it needs next."""
         self._pending -= 1
         if not self._pending:
             self.push.pulled(self._began, news=self._has_news)
@@ -244,7 +244,7 @@ class PushChannels:
 
     Args:
         perform: Performs the follower's actions.
-        once: Whether the run only catches up, so that no changes are to be pushed.
+        once: Whether the run only catches up, so that it needs no push.
 
     Attributes:
         changes: The subscription to changes.

@@ -1,4 +1,4 @@
-"""Whether the files of a copy are still those that were written, and what to do if they are not.
+"""Checks whether the files of a copy are still those written, and restores those that are not.
 
     start      what was committed and not flushed before a crash is put in place
                (`apply_unfinished`); a folder without the copy is refused (`check_folder`)
@@ -8,7 +8,7 @@
 
 The state has the size and modification time of each file. A file with another time is read: if its
 content is the same, as after a copy to a new disk, only the new time is stored. All others are
-lost, which the state keeps until their content is fetched again.
+lost, which the state records until their content is fetched again.
 
 Lost content is fetched from the resource itself, and has to be what was lost. If the Source serves
 other content, or none, its lists are read to find out why: the change may have been missed, or the
@@ -67,7 +67,7 @@ logger = logging.getLogger("rsnotify.subscriber")
 
 #: Seconds between two checks whether the folder is still the same.
 _INTERVAL = 5.0
-#: Seconds for which a check of the files counts as new, so that a comparison needs no other.
+#: Seconds for which a check of the files counts as recent, so that no comparison repeats it.
 _NEW = 300.0
 #: How many files are compared by one call in a thread.
 _PART = 1_000
@@ -77,9 +77,9 @@ _ARRAYS = 64
 _CHECKS = 2
 #: How many lost resources are read from the state at once.
 _PAGE = 500
-#: Seconds between two looks at the resources that are fetched again: the first, and the most.
+#: Seconds between two checks of resources being fetched again: at first, and at most.
 _FIRST_WAIT, _MOST_WAIT = 0.05, 1.0
-#: Seconds between two lines about the progress of a check that reads all files.
+#: Seconds between two log lines about the progress of a check that reads all files.
 _REPORT = 10.0
 #: How many files that are not part of a copy are named.
 _NAMED = 10
@@ -88,7 +88,7 @@ _NAMED = 10
 def check_folder(handler: object, state: DestinationState, identity: Identity, adopt: bool) -> None:
     """Refuse a folder without any file of the copy, or, for a first copy, with any file.
 
-    With `adopt`, a first copy may begin with the files that are there.
+    With `adopt`, a first copy may begin with the existing files.
 
     Without a `LocatedHandler`, a state that was restored from a backup is invalidated.
     """
@@ -129,7 +129,7 @@ def _in_parts(uris: Iterable[str]) -> Iterable[list[str]]:
 
 
 def check_location(handler: object, state: DestinationState) -> None:
-    """Refuse a state with resources whose files have no place, before one is made."""
+    """Refuse a state with resources if the place of their files is missing; do not create it."""
     if isinstance(handler, LocatedHandler) and state.resources and not handler.place:
         raise ConfigurationError(_lost(state, state.resources))
 
@@ -151,14 +151,14 @@ class PresenceCheck:
         self._place = self._handler.place if self._handler else ""
 
     async def check(self) -> None:
-        """Raise `StorageError` if the place is another, or does not exist."""
+        """Raise `StorageError` if the place has changed, or does not exist."""
         if await self._is_lost():
             raise StorageError(
                 "the folder of the copy was removed, unmounted or replaced while it was followed"
             )
 
     async def run(self, lost: Callable[[], None]) -> None:
-        """Call `lost` once the place is another; then return."""
+        """Call `lost` once the place has changed; then return."""
         while not await self._is_lost():  # noqa: ASYNC110 - no event announces it
             await asyncio.sleep(_INTERVAL)
         lost()
@@ -356,7 +356,7 @@ class CopyCheck:
 
     @property
     def has_ended(self) -> bool:
-        """Whether all files were compared, and what is lost was tried to be fetched again."""
+        """Whether all files were compared, and a fetch of everything lost was attempted."""
         is_tried = self._has_tried_all and not self._follower.level
         return self.has_compared and (not self._state.lost or is_tried)
 
@@ -371,13 +371,13 @@ class CopyCheck:
         return self._scans >= self._last_scan
 
     def request(self) -> None:
-        """Compare the files, as everything is compared with the Source; unless they just were."""
+        """Compare the files, as everything is compared with the Source; unless just done."""
         has_files = self._handler is not None or self._store is not None
         if has_files and monotonic() - self._checked_at > _NEW:
             self._due.set()
 
     def find_lost(self) -> None:
-        """Have the resources fetched again that the state says are lost."""
+        """Schedule another fetch of the resources that the state records as lost."""
         if self._state.lost:
             self._has_tried_all = False
             self._lost.set()
@@ -390,7 +390,7 @@ class CopyCheck:
         """Compare the files now, and whenever that is due."""
         self.find_lost()
         if self._store is not None or self._adopt:
-            # An empty state would make all that the store or the folder has superfluous.
+            # By an empty state, everything in the store or the folder would be superfluous.
             while self._follower.progress is None:  # noqa: ASYNC110 - as for the place
                 await asyncio.sleep(_FIRST_WAIT)
         verify = self._verify
@@ -483,7 +483,7 @@ class CopyCheck:
             logger.log(self._level, "%s", foreign_files(self.foreign, self.foreign_files))
 
     async def fetch_lost(self) -> None:
-        """Have lost resources fetched again whenever there are any."""
+        """Fetch lost resources again whenever there are any."""
         while True:
             await self._lost.wait()
             self._lost.clear()
@@ -515,7 +515,7 @@ class CopyCheck:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
 
     async def _in_thread(self, scan: FileScan, work: Callable[[], T]) -> T:
-        """Return the result of a call beside the worker; the state stays open until it returns."""
+        """Return the result of a call outside the worker; the state stays open until it returns."""
 
         def call() -> T:
             with self._state.transactions.storage_errors():
@@ -534,8 +534,8 @@ class CopyCheck:
 class _Refetch:
     """Tries the ways to fetch lost resources, one after another.
 
-    First the content has to be what was lost. After the lists were read, which may announce other
-    content, it may be any if no list announces it, unless the copy `can_accept` none.
+    At first, only the lost content is accepted. After the lists were read, which may announce other
+    content, any is accepted if no list announces it, unless `can_accept` is False.
     """
 
     can_accept = True
@@ -552,7 +552,7 @@ class _Refetch:
         self._has_compared = False
 
     def proceed(self, changes: Iterable[Change]) -> bool:
-        """Do what is next for each lost resource; return whether that may go on."""
+        """Take the next step for each lost resource; return whether further steps may follow."""
         follower, now = self._follower, asyncio.get_running_loop().time()
         pending = follower.state.pending
         self._sent = {uri: one for uri, one in self._sent.items() if pending.holds(one)}
@@ -595,7 +595,7 @@ def _check_threads(process: int) -> ThreadPoolExecutor:
 
 
 def apply_unfinished(handler: object, state: DestinationState, folder: Path) -> None:
-    """Apply again, durably, what an earlier run has committed and not flushed.
+    """Apply again, durably, what an earlier run has committed but not flushed.
 
     These resources are fetched again if the handler defers nothing, or holds the copy in another
     place: an empty one may be the mount point of the right one.
