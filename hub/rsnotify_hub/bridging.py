@@ -40,7 +40,7 @@ _FINISH_SECONDS = 1.0
 #: How many selections are read and sent at the same time.
 _CONCURRENCY = 64
 
-#: The key of the broker itself, which is no topic's.
+#: The key of the broker itself, which is not that of a topic.
 _KNOWN = ""
 
 #: Sends a fragment of a selection with a content type; the future is done when the broker has

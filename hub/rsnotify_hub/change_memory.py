@@ -245,11 +245,11 @@ class ChangeMemoryPage(Struct, frozen=True):
 def make_page(
     fragments: Sequence[Fragment], *, since: Instant | None, limit: int
 ) -> ChangeMemoryPage:
-    """Return the page of changes since an instant, or since the begin of the log.
+    """Return the page of changes since an instant, or since the start of the log.
 
     Args:
         fragments: The fragments of a log after it (`Store.changes`), at least one.
-        since: The instant; None for the begin of the log.
+        since: The instant; None for the start of the log.
         limit: The largest number of entries; exceeded only if they are all of one instant.
 
     Raises:

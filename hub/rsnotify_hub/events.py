@@ -269,7 +269,7 @@ class FragmentEvent(Struct, frozen=True, omit_defaults=True):
     Args:
         until: The end of the interval; also the id of the event.
         changes: The changes in their order; none in a heartbeat.
-        from_: The begin of the interval. If it is after the `until` of the last event, changes
+        from_: The start of the interval. If it is after the `until` of the last event, changes
             between the two are missing. Absent if the Source does not state it.
         links: Links of the whole document, such as `up` to the Capability List.
     """

@@ -212,7 +212,7 @@ class EmptyIntervalJoiner:
     """Joins empty fragments with the next one, incrementally."""
 
     def __init__(self) -> None:
-        #: The last of the empty fragments that are held back, and the begin of the first.
+        #: The last of the empty fragments that are held back, and the start of the first.
         self._held: LogEntry | None = None
         self._begin = EARLIEST
 

@@ -50,7 +50,7 @@ class Fragment(Struct, frozen=True):
 
     Args:
         body: The XML, unchanged.
-        from_: The begin of its interval (exclusive), if it has one.
+        from_: The start of its interval (exclusive), if it has one.
         until: The end of its interval, or the datetime of its last change.
         begins: `from_`, or the latest instant that is surely before its first change.
         heartbeat: Whether it has no entries.

@@ -24,7 +24,7 @@ class DeliveryTransport(StrEnum):
     WEBSOCKET = "websocket"
     SSE = "sse"
     MQTT = "mqtt"
-    #: WebSockets of the pages of the dashboard, which are no Destinations.
+    #: WebSockets of the pages of the dashboard, which are not Destinations.
     DASHBOARD = "dashboard"
 
 
@@ -47,8 +47,8 @@ class BrokerInfo(Struct, frozen=True):
         since: Since when it has not been connected; null while it is.
         error: Why the last attempt to connect failed, or the connection ended; null while it is
             connected.
-        behind_since: Since when some topic has been behind without a pause, as far as anybody has
-            looked; null if none is.
+        behind_since: Since when some topic has been behind without a pause, as far as the hub has
+            checked; null if none is.
     """
 
     connected: bool

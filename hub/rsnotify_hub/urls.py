@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 from rsnotify_hub.refusals import Code, Refusal
 
 MAX_URL_LENGTH = 2048
-#: Shorter parts of a callback are no secrets, and occur in any text.
+#: Shorter parts of a callback are not secrets, and occur in any text.
 SHORTEST_SECRET = 4
 _PORTS = {"http": 80, "https": 443}
 #: How often an escape may itself be escaped (`%252e`) before a URL counts as hostile.

@@ -116,7 +116,7 @@ class Permission:
         self.check()
 
     def check(self) -> None:
-        """Check that it still holds, which costs next to nothing while the grants are the same."""
+        """Check that it is still granted, which is cheap while the grants are unchanged."""
         self._check_grant(self._authorizer.grants)
         if self._authorizer.topic_quota is not None and not self._grant.everything:
             self._authorizer.topic_quota.check(self._topic, self._grant.topics)
@@ -203,7 +203,7 @@ class Grants:
         over_mqtt: Topics that are published through a broker, which decides who may.
         anonymous: Whether programs on this machine need no token. They do once there are
             publishers, admins or JSON Web Tokens.
-        own: What the hub itself publishes, which makes it no publisher of the configuration.
+        own: What the hub itself publishes, which does not count as a configured publisher.
     """
 
     publishers: Sequence[PublisherGrant] = ()
@@ -282,7 +282,7 @@ class Claims(Struct, frozen=True):
 
 @dataclass(eq=False, repr=False)
 class JsonWebTokens:
-    """Verifies tokens by the given algorithms only; without an issuer, any may have made them."""
+    """Verifies tokens by the given algorithms only; without an issuer, accepts those of any."""
 
     algorithms: Sequence[str]
     key: str

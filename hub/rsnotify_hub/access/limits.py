@@ -26,7 +26,7 @@ _IPV6_PREFIX = 64
 #: How many seconds' worth may come at once.
 _BURST_SECONDS = 10.0
 
-#: How many clients are remembered; beyond, the client that was quiet for longest is forgotten.
+#: How many clients are remembered; beyond that, the client quiet for longest is forgotten.
 _CLIENTS = 10_000
 
 _FOR = re.compile(r'(?:^|[;\s])for="?([^";,\s]+)"?', re.IGNORECASE)
@@ -132,7 +132,7 @@ class RateLimiter:
 
 
 class TopicQuota:
-    """Bounds the number of topics among those that one token grants, since each has a log."""
+    """Limits how many of the topics that one token grants may exist, since each has a log."""
 
     def __init__(self, topics: TopicLogs, limit: int) -> None:
         self._topics = topics
@@ -163,7 +163,7 @@ def covers(prefixes: Iterable[str], topic: str) -> bool:
 
 
 def granted_ranges(prefixes: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the ranges of names that some prefixes grant, in order and without overlaps.
+    """Return the ranges of names that prefixes grant, in order and without overlaps.
 
     A range is its first name and the name that ends it (exclusive).
     """

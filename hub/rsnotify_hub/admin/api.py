@@ -208,7 +208,7 @@ class AdminApi:
 
 
 def _log_change(operation: Operation, request: web.Request) -> None:
-    """Log what an admin did; an id reveals nothing of a callback."""
+    """Log what an admin did; an id reveals nothing about a callback."""
     facts = {
         "operation": operation.name,
         "id": request.match_info.get("id", "this node"),

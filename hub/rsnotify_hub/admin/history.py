@@ -30,8 +30,8 @@ DAY, WEEK, QUARTER = 24 * 60, 7 * 24 * 60, 15
 #: Since this version of the file it has quarters of an hour.
 _VERSION = 2
 
-#: What is added up, and of which otherwise the largest value counts: when two times become one, and
-#: when two nodes do.
+#: The fields that are added up when two times, or two nodes, are joined. Of all others, the largest
+#: value counts.
 _ADDED_IN_TIME = ("accepted", "delivered", "failed", "seconds")
 _ADDED_OVER_NODES = (
     "accepted",
@@ -66,7 +66,7 @@ class HubHistory:
         return HistoryInfo(tuple(self._minutes), list(self._quarters))
 
     def add(self, readings: HubReadings, now: Instant) -> None:
-        """Add what happened since the last call to the present minute."""
+        """Add what happened since the last call to the current minute."""
         counted = _counts(readings)
         accepted, delivered, failed = (
             count - before for count, before in zip(counted, self._counted, strict=True)

@@ -29,7 +29,7 @@ from rsnotify_hub.subscriptions import DeliveryState
 #: More is unusual: see the alerts in deploy/prometheus.
 _MANY_WRITES, _MANY_DELIVERIES = 100, 1000
 _LITTLE_DISK, _LESS_DISK = 0.05, 0.15
-#: What is behind for less long is just being sent something, in seconds.
+#: In seconds: what is behind for less time is just being sent something.
 _BEHIND_SECONDS = 60.0
 #: How many silent Sources, or nodes that are gone, are named.
 _NAMED = 3
@@ -41,7 +41,7 @@ _WORST = (_BAD, _WATCH, _GOOD)
 
 
 def with_parts(status: StatusInfo, readings: HubReadings) -> StatusInfo:
-    """Return the status of the hub with its parts, and the number of all that is in trouble."""
+    """Return the status of the hub with its parts, and the number of everything in trouble."""
     parts = sorted(_parts(status, readings), key=lambda each: _WORST.index(each.state))
     failing = troubled(status.states)
     counted_above = {"callbacks"} if failing else set()

@@ -26,7 +26,7 @@ _When = Annotated[Instant, Meta(tz=True)]
 
 
 class Redelivery(Struct, frozen=True, forbid_unknown_fields=True):
-    """The begin of a redelivery.
+    """The start of a redelivery.
 
     Args:
         since: A W3C Datetime: deliver all changes after it again. If it is absent, the pending
@@ -368,7 +368,7 @@ class DeadLetterInfo(SubscriptionName, frozen=True, kw_only=True):
 
     Args:
         given_up_since: When the hub gave up.
-        from_: The begin of their interval (exclusive); null if none of them is kept.
+        from_: The beginning of their interval (exclusive); null if none of them is kept.
         until: The end of their interval.
         fragments: Their number.
         last_failure: The last delivery that failed.
@@ -459,7 +459,7 @@ class PayloadInfo(Struct, frozen=True, kw_only=True):
     """What an attempt has sent.
 
     Args:
-        text: The beginning of the payload; null if the log has not all of it any more.
+        text: The beginning of the payload; null if the log no longer has all of it.
         size: The bytes of the whole payload.
     """
 
@@ -537,8 +537,8 @@ class StatusInfo(Struct, frozen=True, kw_only=True):
         delivery_queue: The number of WebSub deliveries that wait for a connection.
         commit_queue: The number of writes that wait for the next transaction.
         brokers: The state of each broker that the hub has a bridge to, by transport.
-        lag_p50: How long the WebSub subscriptions that are not suspended are behind: half of them
-            at most so many seconds, on a cluster at each node; null if there is none.
+        lag_p50: The lag in seconds that half of the WebSub subscriptions that are not suspended do
+            not exceed, on a cluster at each node; null if there is none.
         lag_p99: The same of 99 of 100.
         disk: The disk with the data folder; null on a cluster.
         admin: Always true, since only admins receive this.
@@ -589,8 +589,8 @@ class MinuteInfo(Struct, frozen=True, array_like=True):
         subscribers: The `subscribers` of the status.
         troubled: The number of subscriptions that were retried or given up.
         seconds: The seconds of it in which the hub ran.
-        lag_p50: How long the WebSub subscriptions that are not suspended were behind: half of them
-            at most so many seconds, on a cluster at each node. Null if there was none, and all of
+        lag_p50: The lag in seconds that half of the WebSub subscriptions that are not suspended did
+            not exceed, on a cluster at each node. Null if there was none, and all of
             these numbers are null in a minute before version 0.3.
         lag_p99: The same of 99 of 100.
         delivery_queue: The number of WebSub deliveries that waited for a connection.

@@ -29,7 +29,7 @@ from rsnotify_hub.websub.delivery import Delivery, DeliveryAttempt
 
 #: After so much silence a Source, which sends heartbeats, is down or does not reach the hub.
 SILENT = timedelta(minutes=15)
-#: Where its pace is known, after so many times its pace, but not earlier than after some time.
+#: If its pace is known, after this many times its pace, but not before some minimum.
 PACES, SHORTEST_SILENCE = 3, timedelta(seconds=30)
 
 
@@ -198,7 +198,7 @@ def lag_seconds(delivery: Delivery, now: Instant) -> float:
 
 
 def lag_percentiles(lags: Sequence[float]) -> tuple[float | None, float | None]:
-    """Return how long half of some subscriptions, and 99 of 100, are behind at most."""
+    """Return the lags that half of some subscriptions, and 99 of 100, do not exceed."""
     if not lags:
         return None, None
     ordered = sorted(lags)

@@ -25,10 +25,9 @@ class MqttConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"mqtt_{
     """The MQTT broker. The names of its settings begin with `mqtt_`.
 
     Args:
-        url: The MQTT broker that everything is also published to; None for no broker.
+        url: The MQTT broker to which everything is also published; None for no broker.
         public_url: The broker's URL for Destinations, if it is not the hub's.
-        ca: A file with the certificates that the broker's has to descend from; by default those
-            of the system.
+        ca: A file with the CA certificates trusted for the broker; by default those of the system.
         channels: Topics, or prefixes of topics, that Sources may publish on through the broker,
             whose ACL decides which Source may publish on which.
         client_id: The hub's client identifier at the broker if there are such topics.
@@ -63,8 +62,7 @@ class XmppConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"xmpp_{
         url: The PubSub service that everything is also published to; None for none.
         jid: The hub's account, which has to be allowed to create nodes there.
         server: Where the server of the account is, as `host:port`, if DNS does not say so.
-        ca: A file with the certificates that the server's has to descend from; by default those
-            of the system.
+        ca: A file with the CA certificates trusted for the server; by default those of the system.
     """
 
     url: str | None = None

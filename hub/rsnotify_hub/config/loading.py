@@ -87,7 +87,7 @@ def check_origins(name: str, origins: Sequence[str]) -> None:
         except Refusal:
             usable = False
         if not usable:
-            reason = "this is no origin, which is written as https://page.example"
+            reason = "this is not an origin, which is written as https://page.example"
             raise WrongSetting((name, number), reason)
 
 
@@ -310,7 +310,7 @@ class ConfigurationSource:
         }
 
     def misspelt(self) -> dict[str, str]:
-        """Return variables that are no settings but have nearly the name of one, and that name."""
+        """Return variables that are not settings but nearly have the name of one, and that name."""
         return self._variables().misspelt()
 
     def files(self, configuration: HubConfiguration) -> list[str]:

@@ -1,4 +1,4 @@
-"""The open WebSockets and event streams: which clients may open one, and what all have in common.
+"""The open WebSockets and event streams: which clients may open one, and what they have in common.
 
 aiohttp reads the request; then `LiveConnections.accept` takes the transport over from it, and a
 `LiveConnection` answers. A connection that only receives has no task and no timer: one timer checks
@@ -43,7 +43,7 @@ CLOSE_SECONDS = 3.0
 SLOW_SECONDS = 5.0
 #: How much of a `User-Agent` is kept.
 _AGENT_LENGTH = 120
-#: A round of checks is made in so many parts, so that pings are not all sent at once.
+#: A round of checks is divided into this many parts, so that pings are not all sent at once.
 _PARTS = 30
 
 _PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}

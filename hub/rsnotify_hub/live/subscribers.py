@@ -245,7 +245,7 @@ class Audience:
 
 
 def _descriptor_of(transport: asyncio.BaseTransport) -> int:
-    """Return the file descriptor of a transport's socket; -1 where sockets are no files."""
+    """Return the file descriptor of a transport's socket; -1 where sockets are not files."""
     socket = transport.get_extra_info("socket") if _SOCKETS_ARE_FILES else None
     return -1 if socket is None else socket.fileno()
 
@@ -285,7 +285,7 @@ class Opening(Struct, frozen=True):
         select: The selection that it was granted.
         through: The end of the log, if there is one.
         audience: The number of subscribers of the topic.
-        begins: The begin of the log if that is after `since`: what is between is missing.
+        begins: The start of the log if that is after `since`: what is in between is missing.
     """
 
     topic: str

@@ -54,7 +54,7 @@ class LogState(Struct, frozen=True):
 
 
 class Backlog(Struct, frozen=True):
-    """The number of kept fragments that a subscriber has not received, and their begin."""
+    """The number of kept fragments that a subscriber has not received, and their start."""
 
     fragments: int
     begins: Instant | None
@@ -79,7 +79,7 @@ class LogMoved(StorageError):
 
 
 class LogListener(Protocol):
-    """Receives what happens to the logs, by any node. Its methods must not block."""
+    """Receives the changes that any node makes to the logs. Its methods must not block."""
 
     def writing(self, topic: str, fragments: Sequence[Fragment]) -> None:
         """Receive fragments whose write begins; they become entries unless the write fails.
@@ -187,7 +187,7 @@ class SubscriptionRecords(Struct, frozen=True):
 
 
 class NotOwner(StorageError):
-    """This node does not own the subscription, or not any more: another node does, or will soon."""
+    """This node does not, or no longer, own the subscription: another node does, or will soon."""
 
 
 class SubscriptionOwner(Protocol):
@@ -268,8 +268,8 @@ class BridgeStore(Protocol):
     """
 
     async def assign_bridge(self, bridge: BridgeOwner) -> None:
-        """Start a bridge: now, or when this node is the one that runs it; and stop it when it is
-        not any more.
+        """Start a bridge: now, or when this node is the one that runs it; and stop it when it no
+        longer is.
         """
 
     def owns_bridge(self) -> bool:

@@ -24,7 +24,7 @@ from rsnotify_hub.store.nodes import HubNodes, NodeList
 
 
 class NodeFacts(Struct, frozen=True):
-    """What a store, or the other nodes that share it, should know of this node.
+    """What a store, or the other nodes that share it, should know about this node.
 
     Args:
         name: The name of its machine.

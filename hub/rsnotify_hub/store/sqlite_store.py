@@ -644,7 +644,7 @@ def _trim(
     topic, however old it is.
 
     Returns:
-        The position and the begin of the oldest fragment that is kept; if none is, the position
+        The position and the start of the oldest fragment that is kept; if none is, the position
         after the last one and the end of the log.
     """
     too_old = to_microseconds(now - retention.age)

@@ -1,9 +1,9 @@
 """Exports of a hub: the format of the file, and reading and importing one.
 
 An export is lines of JSON, one record in each. The first record is the header, and the last counts
-the others, so that a part of a file is no export. Between them are subscriptions, brokers, and the
-topics that have a whole content instead of changes. A later version may add fields; a hub ignores
-those that it does not know. What a record contains is checked as requests of publishers and
+the others, so that a part of a file is not an export. Between them are subscriptions, brokers, and
+the topics that have a whole content instead of changes. A later version may add fields; a hub
+ignores those that it does not know. What a record contains is checked as requests of publishers and
 subscribers are, since a file may have been changed, or written by another program.
 
 Logs of changes are not exported, and those in exports of earlier versions are ignored: each
@@ -203,7 +203,7 @@ class _Known:
             received=content.until,
             limits=self._limits,
         ):
-            raise ValueError("its body is no whole content")
+            raise ValueError("its body is not a whole content")
 
     def _add(self, *name: str) -> None:
         if name in self._names:
@@ -254,7 +254,7 @@ def content_of(record: ExportedFragment) -> Fragment:
 
 
 class IgnoredNews:
-    """A `LogListener` for a process that reads logs, and need not follow them."""
+    """A `LogListener` for a process that reads logs without following them."""
 
     def writing(self, topic: str, fragments: Sequence[Fragment]) -> None: ...
 

@@ -7,7 +7,7 @@ client's first frame decides it. The role is informed once that the connection h
 when either side begins to close: from then on nothing is sent, and input is read only, for a
 moment, to find the client's own close.
 
-The messages that are no documents are JSON (`docs/protocol.md`).
+The messages that are not documents are JSON (`docs/protocol.md`).
 """
 
 from __future__ import annotations

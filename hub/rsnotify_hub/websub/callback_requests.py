@@ -48,7 +48,7 @@ EXCERPT_BYTES = 512
 _REDACTED = b"[...]"
 
 _PORTS = {"http": 80, "https": 443}
-# What could end the request line or the Host header early, or is no character of a URI.
+# What could end the request line or the Host header early, or is not a character of a URI.
 _UNSAFE_IN_URL = re.compile(r"[^\x21-\x7e]")
 # What would end a header early (RFC 9110 §5.5).
 _UNSAFE_IN_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")

@@ -83,7 +83,7 @@ class Delivery:
         target: Where its attempts go; None until the first.
         slot: The attempt that runs or waits for capacity.
         lock: Held while its value is changed in the store.
-        is_stopped: Whether no attempt is made any more: another node has it, or will have it.
+        is_stopped: Whether no further attempts are made: another node has it, or will have it.
     """
 
     __slots__ = (
@@ -192,7 +192,7 @@ class Delivery:
         self.kept_after = EARLIEST
 
     def has_failed_for(self, seconds: float, now: Instant) -> bool:
-        """Return whether attempts have failed for so long since the first, or since an update."""
+        """Return whether attempts have failed for this long since the first, or since an update."""
         since = self._trying_since
         return since is not None and now - since >= timedelta(seconds=seconds)
 

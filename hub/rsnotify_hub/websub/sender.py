@@ -157,12 +157,12 @@ class DeliverySender:
         self._cancel_wait(delivery)
 
     def stop(self, delivery: Delivery) -> None:
-        """Make no attempt any more, and cancel the one that runs."""
+        """Make no further attempts, and cancel the one that runs."""
         delivery.is_stopped = True
         self.interrupt(delivery)
 
     async def finish(self, deliveries: Iterable[Delivery]) -> None:
-        """Make no attempt any more, and give those that run a few seconds to end."""
+        """Make no further attempts, and give those that run a few seconds to end."""
         running: list[DeliverySlot] = []
         for delivery in deliveries:
             if delivery.slot is None or not delivery.slot.is_started:
@@ -408,7 +408,7 @@ class Notifications:
         return self._remember(state, after, await _merged(entries[: _chained(entries)]))
 
     async def again(self, topic: str, attempt: DeliveryAttempt) -> bytes | None:
-        """Return what an attempt has sent; None if the log has not all of it any more."""
+        """Return what an attempt has sent; None if the log no longer has all of it."""
         read = await self._topics.read(topic, after=attempt.after)
         entries = _latest([each for each in read if each.position <= attempt.through])
         if not entries or entries[-1].position != attempt.through:
