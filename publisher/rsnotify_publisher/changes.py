@@ -1,4 +1,4 @@
-"""Checks changes before they are recorded, and reads contents by the Source's callback.
+"""Checks changes before they are recorded, and reads contents through the Source's callback.
 
 A change that cannot be written into a document would stop every later document, so it is refused
 at once, with a sentence for the programmer.
@@ -238,7 +238,7 @@ class SourceContents(Struct, frozen=True):
         return found
 
     def inline(self, uris: Sequence[str]) -> Mapping[str, bytes]:
-        """Return those contents that are small enough to travel inside a fragment."""
+        """Return those contents that are small enough to be sent inside a fragment."""
         found = {}
         for uri in uris:
             try:
@@ -259,7 +259,7 @@ class SourceContents(Struct, frozen=True):
 
 
 class CheckedContents(Struct, frozen=True):
-    """Contents of which none may be missing, unless a change says that the resource is gone.
+    """Contents, none of which may be missing unless a change says that the resource is gone.
 
     `listed` returns which of some URIs are in the set, because no change deleted them.
     """

@@ -45,7 +45,7 @@ class Hub(Struct, frozen=True):
     documents: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Leave the token out, since a representation ends in logs."""
+        """Leave the token out, since a representation may end up in logs."""
         return f"Hub({self.uri!r})"
 
     @property
@@ -221,7 +221,7 @@ def _broker(url: str, login: BrokerLogin, version: str) -> Hub:
     parse_broker(url)
     login.check()
     if version not in ("5", "3.1.1"):
-        raise ConfigurationError(f"{version!r} is no version of MQTT; use 5 or 3.1.1")
+        raise ConfigurationError(f"{version!r} is not a version of MQTT; use 5 or 3.1.1")
     return Hub(url, (url,), login=login, version=version)
 
 

@@ -1,4 +1,4 @@
-"""The metrics of a Source in the Prometheus format, for `/metrics` or a registry of one's own.
+"""The metrics of a Source in the Prometheus format, for `/metrics` or your own registry.
 
 They are read from the journals on request, and counted where there is no state (`SourceCounters`).
 Only hubs, which the user names, are labels.
@@ -54,7 +54,7 @@ class SourceMetrics(Collector):
             try:
                 status = self._reader.read()
             finally:
-                self._reader.close()  # a program does not say when it needs no more metrics
+                self._reader.close()  # a program does not report when it no longer needs metrics
         published = sum(one.is_published for one in self._publishers)
         yield _named.gauge("sets", "Sets of resources", len(self._publishers))
         yield _named.gauge("sets_published", "Sets whose documents are all written", published)

@@ -285,7 +285,7 @@ class MinimumOpen(Struct, frozen=True):
     since: int | None
 
     def allows(self, changes: int, size: int, last_closed: int) -> bool:
-        """Return whether changes may be closed, if so many changes and bytes then stay open."""
+        """Return whether changes may be closed, if this many changes and bytes then stay open."""
         return (
             (self.changes is not None and changes >= self.changes)
             or (self.size is not None and size >= self.size)

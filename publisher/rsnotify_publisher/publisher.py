@@ -90,7 +90,7 @@ def close_all(publishers: Iterable[Publisher]) -> None:
             closed.result()
 
 
-# Not by `atexit`, which comes only after the executors have ended that closing needs. The last
+# Not by `atexit`, which runs only after the executors that closing needs have ended. The last
 # registered hook is called first, so this comes before `concurrent.futures`, imported above.
 # The hook that `concurrent.futures` itself uses has no public name; without it `atexit` must do.
 getattr(threading, "_register_atexit", atexit.register)(lambda: close_all(running))
@@ -253,7 +253,7 @@ class Publisher(Startable):
         published, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def on_done(_: object) -> None:
-            with suppress(RuntimeError):  # the loop was closed, so nothing waits any more
+            with suppress(RuntimeError):  # the loop was closed, so nothing is waiting
                 loop.call_soon_threadsafe(published.set)
 
         self._election.published.add_done_callback(on_done)
@@ -349,7 +349,7 @@ class Publisher(Startable):
         Args:
             uri: The resource.
             content: Its new content. Its hash and length become those of the change, small content
-                travels inside the fragment, and a Change Dump has this very content, even if the
+                is sent inside the fragment, and a Change Dump has exactly this content, even if the
                 resource changes again at once.
             metadata: See `Metadata`.
 
@@ -420,6 +420,6 @@ def join_source(publisher: Publisher, description: str, pool: PublisherPool) -> 
 
 
 def transact(publisher: Publisher, work: Callable[[Journal], T]) -> concurrent.futures.Future[T]:
-    """Run work in the next transaction of the journal; again if another caller fails that."""
+    """Run work in the next transaction of the journal; again if another caller makes that fail."""
     publisher.start()
     return publisher._recorder.submit(work)

@@ -35,7 +35,7 @@ class SourceCallbacks(TypedDict, total=False):
     """Functions of the Source that a Publisher calls, in threads.
 
     `content` returns the current content of a resource: bytes, the path of a file, or None if the
-    resource is gone. With it, small content travels inside the fragments, and there can be dumps.
+    resource is gone. With it, small content is sent inside the fragments, and there can be dumps.
 
     `resources` returns the current set of resources, for example from a database of the Source;
     any iterable, which is not held in memory. Without it, the set is kept in the journal. Called
@@ -75,7 +75,7 @@ class SourceContext:
         self.retention = parse_retention(options.keep)
         self.rotation = parse_rotation(options.rotate)
         if self.rotation.age is None and self.rotation.schedule is None:
-            # Nothing stays offered for ever only because little happens.
+            # Nothing stays offered forever just because there are few changes.
             self.rotation = replace(self.rotation, age=self.retention.age)
         self.resource_list_schedule = parse_schedule(
             "resource_list_every", options.resource_list_every

@@ -42,7 +42,7 @@ class View(ABC):
     root: ClassVar[str]
     #: Whether the head of a page may change, so that caches have to revalidate it.
     heads_change: ClassVar[bool] = False
-    #: What stands between two entries of a page, and at its end.
+    #: The text between two entries of a page, and at its end.
     between: ClassVar[bytes] = b"\n"
     end: ClassVar[bytes] = b"\n"
 

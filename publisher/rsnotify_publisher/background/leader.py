@@ -193,7 +193,7 @@ class Leader:
         await self.push.save_cursors()
 
     def _watching(self) -> AbstractContextManager[None]:
-        """Notice for the hubs, if there are any, what other processes record."""
+        """Detect, for the hubs if there are any, what other processes record."""
         if not self.source.hubs:
             return nullcontext()
         every = self.source.options.poll
@@ -236,8 +236,8 @@ class Leader:
     def _scheduled_jobs(self) -> Iterator[tuple[str, JobSchedule, _Job]]:
         """Yield the name, the schedule, and the job; each also runs at the start.
 
-        So each decides whether it is due by what the journal knows of its last run. A cron time
-        that passed while the Source was stopped is made up for in this way.
+        So each decides whether it is due from what the journal records about its last run. This
+        also makes up for a cron time that passed while the Source was stopped.
         """
         source, store = self.source, self._store
         yield "Resource List", source.resource_list_schedule, self._write_resource_list
@@ -343,7 +343,7 @@ class Leader:
 
     def _check_clock(self, last: int) -> None:
         """Log once that the last change is dated long after the clock, if it is."""
-        # The clock of a gateway stands while an origin is checked.
+        # The clock of a gateway stands still while an origin is checked.
         is_ahead = last - max(self.source.clock(), system_clock()) > _AHEAD
         if is_ahead and not self._is_ahead:
             _log.warning(

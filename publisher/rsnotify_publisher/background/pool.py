@@ -1,7 +1,7 @@
 """The event loop, threads and scheduler that the Publishers of one process share.
 
-`JobScheduler` runs jobs at intervals or at the times of cron expressions, by APScheduler, which
-goes by the time of day and computes how long to sleep when a job is added or has run. The clock may
+`JobScheduler` runs jobs at intervals or at the times of cron expressions, with APScheduler, which
+uses the time of day and computes how long to sleep when a job is added or has run. The clock may
 be set meanwhile, and on Linux a suspended machine stops the timers of the event loop. So the
 scheduler compares its jobs with the clock every few seconds: an interval job that is due later than
 one interval from now runs at once, and a cron time that has passed is noticed.
@@ -97,7 +97,7 @@ class PublisherPool:
 
     def call(self, function: Callable[[], object]) -> None:
         """Call a function in the event loop, soon; call this in any thread."""
-        with suppress(RuntimeError):  # the loop was closed this moment
+        with suppress(RuntimeError):  # the loop was closed just now
             self.threads.loop.call_soon_threadsafe(function)
 
     async def in_thread(self, kind: WorkKind, work: Callable[[], T]) -> T:
@@ -179,7 +179,7 @@ class FunctionThreads:
 
 _CHECK_CLOCK_EVERY = 10.0
 _scheduler_log = logging.getLogger("rsnotify.publisher.scheduler")
-# APScheduler warns whenever a job takes longer than its interval, which is no error here.
+# APScheduler warns whenever a job takes longer than its interval, which is not an error here.
 _scheduler_log.setLevel(logging.ERROR)
 
 
@@ -245,7 +245,7 @@ class JobScheduler:
                 await asyncio.wait([running])
 
 
-# Largest part of the time that goes into polling, however many journals there are.
+# Largest part of the time to spend on polling, however many journals there are.
 _SHARE = 0.05
 
 
@@ -268,7 +268,7 @@ class _PolledJournal(Struct, eq=False):
 class JournalPoller:
     """Polls any number of journals; used in one event loop.
 
-    Only for the writes of other processes: a process notifies itself of its own, and sooner.
+    Only for the writes of other processes: a process learns of its own directly, and sooner.
     """
 
     def __init__(self) -> None:

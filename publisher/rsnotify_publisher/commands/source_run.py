@@ -84,7 +84,7 @@ def serving_source(
 
 
 _REPORT_EVERY = 1.0
-#: Part of the time that may go into reading the journals, however many there are.
+#: Part of the time that may be spent on reading the journals, however many there are.
 _SHARE = 0.05
 
 

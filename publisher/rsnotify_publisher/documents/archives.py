@@ -52,7 +52,7 @@ class Archives:
             self._discard_lost(journal)
 
     def _discard_lost(self, journal: Journal) -> None:
-        """Discard files that no document refers to any more."""
+        """Discard files that no document refers to."""
         # The writer of these parts discards the others itself; see `keep_only`.
         current = [f"{PARTS}{kind}-archive-" for kind in ARCHIVES if self._documents.keeps(kind)]
         if Capability.CHANGE_DUMP in self._documents.offered:
@@ -90,7 +90,7 @@ class Archives:
     ) -> None:
         """Put documents of one kind, newer than all in its archive, into it if there is one.
 
-        Then `note` enters in the journal that they are there.
+        Then `note` records in the journal that they are there.
         """
         kind = documents[0].kind
         with self._lock:
@@ -149,7 +149,7 @@ class Archives:
         return bool(expired)
 
     def _needed_after(self, journal: Journal) -> int:
-        """Return after which instant a Destination that begins with a baseline needs changes."""
+        """Return the instant after which a Destination beginning with a baseline needs changes."""
         live = [v.begin for kind in _BASELINES for v in journal.finished(kind, archived=False)]
         return min(live, default=journal.state().closed)
 

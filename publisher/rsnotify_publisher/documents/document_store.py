@@ -39,7 +39,7 @@ from rsnotify_publisher.source_documents import (
 _log = logging.getLogger("rsnotify.publisher")
 # Notices that a GET of the channel returns; a client that lacks more reads the documents.
 _SHOWN = 100
-# Changes that are held at once, however many there are to catch up with.
+# Changes that are held in memory at once, however many there are to catch up with.
 _AT_ONCE = 20_000
 #: How many changes outdate a Resource List, and at least as many as it has entries: so however
 #: often it is written, that takes little time for each change.
@@ -51,7 +51,7 @@ class WritingStopped(RsnotifyError):
 
 
 class DocumentStore:
-    """Keeps the folder of documents in step with the journal; one process does so at a time.
+    """Keeps the folder of documents up to date with the journal; one process does so at a time.
 
     Every method raises OSError if the folder cannot be written, StorageError if the journal or
     the Source's own resources cannot be read, and WritingStopped after `close` was called.
@@ -78,7 +78,7 @@ class DocumentStore:
         self._stopping = threading.Event()
 
     def close(self) -> None:
-        """Stop writing; when this returns, no thread writes any more."""
+        """Stop writing; when this returns, no thread is writing."""
         self._stopping.set()
         for lock in self._locks.values():
             with lock:
@@ -260,7 +260,7 @@ class DocumentStore:
 
 
 class ChangeLists:
-    """Keeps the Change Lists in step with the journal.
+    """Keeps the Change Lists up to date with the journal.
 
     Attributes:
         count: The changes that were written since the start.

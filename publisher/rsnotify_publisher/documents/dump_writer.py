@@ -340,7 +340,7 @@ def _part_name(name: str, part: Document, number: int) -> str:
 class DumpEntries(ABC):
     """The entries of one kind of dump.
 
-    All members have the modification time `stamp`. Entries that are no deletions and have no
+    All members have the modification time `stamp`. Entries other than deletions that have no
     bitstream are counted as `missing`.
     """
 
@@ -598,7 +598,7 @@ class SourceDumps:
             self._forgotten = through
 
     def _retire(self, journal: Journal) -> None:
-        """Remove from the live Change Dump what belongs there no longer."""
+        """Remove from the live Change Dump what no longer belongs there."""
         live = journal.finished(Capability.CHANGE_DUMP, archived=False)
         archives = self._documents.keeps(Capability.CHANGE_DUMP)
         if archives:

@@ -180,7 +180,7 @@ _Announce = Callable[[str], None]
 
 
 class PublishingStopped(RsnotifyError):
-    """The first scan of a folder is not needed any more."""
+    """The first scan of a folder is no longer needed."""
 
 
 class FolderPublishing:

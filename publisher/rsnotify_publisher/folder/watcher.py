@@ -37,7 +37,7 @@ _log = logging.getLogger("rsnotify.source")
 _AGAIN_AFTER = 0.2
 _COMPARE_EVERY = 60.0
 _SLICE = 0.02
-# Comparing may take this part of the time.
+# The part of the time that comparing may take.
 _SHARE = 0.05
 
 

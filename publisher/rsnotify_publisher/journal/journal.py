@@ -328,7 +328,7 @@ class Journal:
         return self.is_unclosed() and not self._value(query)
 
     def is_unclosed(self) -> bool:
-        """Whether it has no closed Change List: then it begins where it was made, or loaded."""
+        """Whether it has no closed Change List: then it begins where it was created, or loaded."""
         return not self._value("SELECT EXISTS (SELECT 1 FROM volumes WHERE kind = 'changelist')")
 
     def promise(self) -> JournalState:
@@ -388,14 +388,14 @@ class Journal:
         self._db.execute("INSERT OR IGNORE INTO cursors VALUES (?, ?)", row)
 
     def cursor(self, hub: str) -> int:
-        """Return through which instant a hub is known to have everything."""
+        """Return the instant through which a hub is known to have everything."""
         return int(self._value("SELECT through FROM cursors WHERE hub = ?", hub))
 
     def move_cursor(self, hub: str, through: int) -> None:
         self._db.execute("UPDATE cursors SET through = ? WHERE hub = ?", (through, hub))
 
     def prunable(self, hubs: Iterable[str], *, limit: int = 10_000) -> int | None:
-        """Return through which change the journal may be pruned now; None if there is none.
+        """Return the change through which the journal may be pruned now; None if there is none.
 
         Changes that a hub lacks are kept as long as a Change List of the archive has them. The
         limit is on the number of changes, so that no other writer waits long.
@@ -580,7 +580,7 @@ class Journal:
             self.discard(document.files)
 
     def discard(self, files: Iterable[str]) -> None:
-        """Enter files that no document refers to any more; they are deleted later."""
+        """Enter files that no document refers to; they are deleted later."""
         rows = [(name, self._clock()) for name in files]
         self._db.executemany("INSERT OR IGNORE INTO discarded VALUES (?, ?)", rows)
 
@@ -654,7 +654,7 @@ class Journal:
         self._db.execute(query, (hub,))
 
     def notice_cursor(self, hub: str) -> int:
-        """Return through which instant a hub is known to have every notice."""
+        """Return the instant through which a hub is known to have every notice."""
         return int(self._value("SELECT through FROM told WHERE hub = ?", hub))
 
     def move_notice_cursor(self, hub: str, through: int) -> None:

@@ -43,9 +43,9 @@ class _Entry(NamedTuple, Generic[T]):
 
     def settle(self, result: T | None, error: BaseException | None = None) -> None:
         if isinstance(self.future, asyncio.Future):
-            with suppress(RuntimeError):  # its loop was closed, so nothing waits any more
+            with suppress(RuntimeError):  # its loop was closed, so nothing is waiting
                 self.future.get_loop().call_soon_threadsafe(_complete, self.future, result, error)
-        # A future cannot be cancelled any more once this is true.
+        # A future can no longer be cancelled once this is true.
         elif self.future.set_running_or_notify_cancel():
             _complete(self.future, result, error)
 
@@ -163,7 +163,7 @@ class Recorder:
     def _enter(self, entry: _Entry[Any]) -> bool:
         """Add an entry to the next group; return whether the caller has to get it committed.
 
-        A caller that is interrupted before it does so holds nobody up: the next one does.
+        A caller that is interrupted before that delays no others: the next one does it.
         """
         with self._lock:
             if self._closed:

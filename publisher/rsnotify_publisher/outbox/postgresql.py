@@ -77,7 +77,7 @@ class PostgreSQLQueue:
         """Make `wait` return immediately until `close`."""
         self._interrupted.set()
         if self._ends is not None:
-            with suppress(OSError):  # the socket was closed this moment
+            with suppress(OSError):  # the socket was closed just now
                 self._ends[1].send(b".")
 
     def close(self) -> None:

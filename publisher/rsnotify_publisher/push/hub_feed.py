@@ -253,7 +253,7 @@ class RecentChanges:
         return True
 
     def drop(self, through: int) -> None:
-        """Drop what no hub lacks any more."""
+        """Drop what no hub lacks."""
         while self._kept and self._kept[0].end <= through:
             self._drop()
 

@@ -34,7 +34,7 @@ from rsnotify_publisher.source_documents import CAPABILITY_LIST, allows_second_c
 _log = logging.getLogger("rsnotify.publisher")
 _RETRY = Retry(first=0.1, most=30.0)
 _POLL_CURSORS_EVERY = 0.01
-# Documents are rare, and so is the proof that no notice was missed: one in so many heartbeats.
+# Documents are rare, and so is the proof that no notice was missed: one in this many heartbeats.
 _HEARTBEATS_PER_NOTICE_HEARTBEAT = 30
 
 

@@ -1,7 +1,7 @@
 """Publishes fragments at a broker, with or without a hub behind it (docs/mqtt.md, docs/xmpp.md).
 
-A broker does not report its cursor, so the Source's own counts: what the broker has acknowledged,
-in the order in which it was sent.
+A broker does not report its cursor, so the Source keeps one: what the broker has acknowledged, in
+the order in which it was sent.
 
 The brokers that the hubs of a Source state, which its Capability List advertises.
 
@@ -179,7 +179,7 @@ def _connector() -> Connector:
 
 
 async def _read(session: aiohttp.ClientSession, document: str) -> tuple[str, ...]:
-    """Return the brokers that a document states; raise ValueError if it is no such document."""
+    """Return the brokers that a document states; raise ValueError if it is not such a document."""
     async with session.get(document, allow_redirects=False) as response:
         if response.status != 200:
             raise ValueError(f"it answered {response.status}")
@@ -194,7 +194,7 @@ async def _read(session: aiohttp.ClientSession, document: str) -> tuple[str, ...
     except (msgspec.MsgspecError, RecursionError, ConfigurationError) as error:
         raise ValueError(str(error)) from None
     if found.websub is None and found.websocket is None:
-        raise ValueError("it is no document of a hub")
+        raise ValueError("it is not a document of a hub")
     return brokers
 
 

@@ -262,7 +262,7 @@ class ConditionalResponse(Struct, frozen=True):
     Args:
         status: 200, 206, 304, 412 or 416.
         start: The first byte to send.
-        stop: The byte behind the last one to send; None for all.
+        stop: The byte after the last one to send; None for all.
     """
 
     status: int
