@@ -91,7 +91,7 @@ class Coverage(Struct, frozen=True):
     Args:
         from_: It contains all changes after this instant; None if it does not prove even that.
         until: ... up to and including this one; None if it proves nothing.
-        closed: Whether it states that it will not be updated any more.
+        closed: Whether it states that it will no longer be updated.
         ordered: Whether its entries are in chronological order, as core §12.1 demands. If not, a
             late entry may have an early datetime, and no entry may be skipped as old.
         changes: Its entries.

@@ -125,7 +125,7 @@ def copy_state(source: Path, target: Path, amount: CopiedBytes | None = None) ->
             copy = target / path.relative_to(source)
             amount.copies.append(copy)
             _copy_file(path, copy)
-        # Without these, an incomplete copy is no state.
+        # Without these, an incomplete copy is not a state.
         for copy in copies:
             copy.with_name(copy.name + _PARTIAL).rename(copy)
         folders = [path for path in target.rglob("*") if path.is_dir()]

@@ -105,7 +105,7 @@ class Badge(Struct, frozen=True):
         return msgspec.json.format(msgspec.json.encode(fields), indent=2) + b"\n"
 
     def svg(self) -> bytes:
-        """Return it as a picture, which needs nothing else."""
+        """Return it as a self-contained picture."""
         lengths = [round(len(text) * _CHARACTER) for text in (self.label, self.message)]
         split = lengths[0] + 12
         text = _SVG.format(

@@ -50,7 +50,7 @@ class StatusReport(ABC, Generic[S]):
         first: What a terminal shows before the first status.
         json: Whether each status is written as JSON.
         quiet: Whether nothing is shown.
-        transient: Whether a terminal shows nothing any more at the end, as a result follows.
+        transient: Whether it is cleared from a terminal at the end, as a result follows.
     """
 
     #: The number of calls of `show` between two lines while only counts change.

@@ -98,7 +98,7 @@ class Dialer:
                     happy_eyeballs_delay=_HEAD_START,
                     socket_factory=self.create_socket,
                 )
-            # From aiohappyeyeballs and uvloop; ValueError also for what is no name of a host.
+            # From aiohappyeyeballs and uvloop; ValueError also for what is not a host name.
             except (RuntimeError, ValueError) as error:
                 raise OSError(str(error)) from error
             if _cancellations() > requested:

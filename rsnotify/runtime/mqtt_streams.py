@@ -104,7 +104,7 @@ class ByteStream(ABC):
 
     @abstractmethod
     async def wait_closed(self, seconds: float) -> None:
-        """Close, and abort the connection if that takes longer than so many seconds."""
+        """Close, and abort the connection if that takes longer than this many seconds."""
 
     @property
     def readable(self) -> bool:
@@ -129,7 +129,7 @@ class ByteStream(ABC):
             self.on_data()
 
     def recv(self, size: int) -> bytes:
-        """Return at most so many bytes of what arrived, and none at the end (as a socket)."""
+        """Return at most this many bytes of what arrived, and none at the end (as a socket)."""
         if not self._buffer and not self._ended:
             raise BlockingIOError
         data = bytes(self._buffer[:size])

@@ -408,7 +408,7 @@ class Variables:
     def misspelt(self) -> dict[str, str]:
         """Return variables that have nearly the name of a setting, with the right name.
 
-        Others that are no settings may belong to another command.
+        Others that are not settings may belong to another command.
         """
         present = [self._prefix + name.upper() for name in self._variables]
         former = {PREFIX + name.upper(): self._prefix + name.upper() for name in self._variables}

@@ -235,7 +235,7 @@ class PushDown(Struct, frozen=True, tag=True):
     """Changes of a topic no longer arrive from a hub, or it could not be reached.
 
     Args:
-        reason: Why; empty if the connection is not needed any more, or not offered.
+        reason: Why; empty if the connection is no longer needed, or not offered.
         left: The number of other connections by which changes of the topic still arrive.
     """
 

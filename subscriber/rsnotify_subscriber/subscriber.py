@@ -227,7 +227,7 @@ class Subscriber:
 
         This is stored, so that they are fetched in the next run if none is under way. Until they
         are, the copy is not level. A handler receives each as an update, or as a deletion if the
-        Source does not have the resource any more. URIs that the copy never had do not count.
+        Source no longer has the resource. URIs that the copy never had do not count.
 
         Returns:
             How many resources are to be fetched again, with those of earlier calls.

@@ -65,7 +65,7 @@ from rsnotify_subscriber.storage.identity import (
 
 #: How often differences are compared: the Source may be changing, the mirror a moment behind.
 _ATTEMPTS = 5
-#: Files are compared in parts of this size, by so many workers.
+#: Files are compared in parts of this size, by this many workers.
 _PART = 64
 _WORKERS = 4
 #: How many resources are read from the expected ones at once.

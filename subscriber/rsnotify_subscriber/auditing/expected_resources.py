@@ -64,7 +64,7 @@ class Expectation(Struct):
     """What the documents say of one resource.
 
     Args:
-        entry: Its latest entry; None if it does not exist any more, or is not followed.
+        entry: Its latest entry; None if it no longer exists, or is not followed.
         listed: Its entry in the Resource List.
         listed_at: The `at` of that part of the Resource List, in microseconds since 1970.
         changed_at: The datetime of the latest change after the Resource List, likewise.

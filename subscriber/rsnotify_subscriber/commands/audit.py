@@ -139,7 +139,7 @@ _UNLISTED = "no list names it, and the lists may be incomplete"
 def _lines(result: Audit | Repair, url: str, shown: int | None) -> Iterator[str]:
     """Yield the audit before, what was done about each difference, or would be, and the last.
 
-    Of each kind, so many lines are `shown`; None for all.
+    Of each kind, at most `shown` lines are listed; None for all.
     """
     from rsnotify_subscriber.auditing.repair import Repair
 
@@ -167,7 +167,7 @@ def _list(kind: str, names: Sequence[str], shown: int | None) -> Iterator[str]:
 
 
 def audit_lines(result: Audit, shown: int | None = None) -> Iterator[str]:
-    """Yield the differences by kind, at most so many of each, and the verdict."""
+    """Yield the differences by kind, at most this many of each, and the verdict."""
     for kind, names in _kinds(result).items():
         yield from _list(kind, names, shown)
     yield from _list("doubt", result.doubts, None)

@@ -129,7 +129,7 @@ def _url(place: str) -> str:
     elif "://" not in place:
         place = f"http://{place}"
     if not place.startswith(("http://", "https://")):
-        raise ConfigurationError(f"{place!r} is no status; give its port, or its URL")
+        raise ConfigurationError(f"{place!r} is not a status; give its port, or its URL")
     return f"{place.removesuffix(_PATH).rstrip('/')}/{_PATH}"
 
 
@@ -142,7 +142,7 @@ def _get(url: str) -> bytes:
             return bytes(response.read())
     except urllib.error.HTTPError as error:
         error.close()
-        raise Unavailable(url, f"it answered {error.code}, so it is no status") from None
+        raise Unavailable(url, f"it answered {error.code}, so it is not a status") from None
     except (OSError, ValueError):
         hint = "start `rsnotify follow` with --status-port, and give that port"
         raise Unavailable(url, f"nothing answers there; {hint}") from None

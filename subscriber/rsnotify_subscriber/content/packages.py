@@ -98,7 +98,7 @@ class ZipPackage:
 
     @property
     def names(self) -> list[str]:
-        """The names of members that are no folders, in the order of the directory."""
+        """The names of members that are not folders, in the order of the directory."""
         return [name for name in self._members if not name.endswith("/")]
 
     def manifest(self) -> Document:
@@ -218,7 +218,7 @@ class DumpPackages:
 
         Raises:
             FetchError: It could not be fetched, or is not what was announced.
-            DocumentError: It is no package, or its manifest cannot be read.
+            DocumentError: It is not a package, or its manifest cannot be read.
             StorageError: It could not be written.
         """
         try:

@@ -60,7 +60,7 @@ _Answer = TypeVar("_Answer", bound=Content | Unchanged)
 _ROUNDED = timedelta(seconds=2)
 #: How often an answer is refused before it is accepted with a doubt.
 _TRIES = 5
-#: After so many requests past caches without a newer version, this Source's dates do not fit.
+#: After this many requests past caches without a newer version, the Source's dates do not match.
 _VAIN = 3
 #: The most resources whose failed attempts are counted.
 _MOST_RESOURCES = 10_000
@@ -327,7 +327,7 @@ class ContentResolver:
         self._adopted_from = holding if adopt else None
 
     def wanted(self, change: Change) -> WantedRepresentation:
-        """Return the representation to copy for a change that is no deletion."""
+        """Return the representation to copy for a change other than a deletion."""
         return wanted_representation(change, self._prefer, exact=self._exact, random=self._random)
 
     def inline(self, wanted: WantedRepresentation) -> Content | None:

@@ -409,7 +409,7 @@ class SourceIdentification:
     offers: OfferDiscovery
     #: Is set when the run is to end.
     stopping: asyncio.Event
-    #: Is called with the reason while the Source cannot be reached.
+    #: Called with the reason while the Source cannot be reached.
     waiting: Callable[[str], None]
     #: Whether an offer has what the run needs.
     suffices: Callable[[Offer], bool]

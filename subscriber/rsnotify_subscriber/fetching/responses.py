@@ -101,7 +101,7 @@ async def inflated_if_gzip(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]
         yield head
 
 
-#: RFC 9110 §8.8.2.2: a younger Last-Modified may hide a second change of the same second.
+#: RFC 9110 §8.8.2.2: a newer Last-Modified may hide a second change within the same second.
 _SETTLED = 60.0
 #: Many servers make entity tags of Last-Modified and the length (nginx does). Such a tag hides
 #: a change, too, while the second of the modification, by a coarse clock, has not ended.
@@ -259,7 +259,7 @@ async def body(uri: str, response: aiohttp.ClientResponse) -> AsyncIterator[byte
 
 
 async def read_beginning(uri: str, response: aiohttp.ClientResponse, most: int) -> bytes:
-    """Return the body, at most so many bytes of it; raise as `body` does."""
+    """Return the body, at most this many bytes of it; raise as `body` does."""
     data = bytearray()
     async for chunk in body(uri, response):
         data += chunk

@@ -228,7 +228,7 @@ class Connections:
 
 
 class RequestRate:
-    """Spaces requests evenly: at most so many in a second; None for any number."""
+    """Spaces requests evenly: at most this many per second; None for no limit."""
 
     def __init__(self, most: float | None) -> None:
         self._between = 0.0 if most is None else 1 / most

@@ -290,7 +290,7 @@ class Fleet:
 
     @property
     def ended(self) -> set[str]:
-        """The names of Sources that are not followed any more, and whose state is closed."""
+        """The names of Sources that are no longer followed, and whose state is closed."""
         return {name for name, member in self._members.items() if member.phase is Phase.ENDED}
 
     def __contains__(self, name: str) -> bool:

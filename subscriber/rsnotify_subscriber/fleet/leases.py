@@ -81,7 +81,7 @@ class LeaseTable(Protocol):
         """Add leases of Sources that have none."""
 
     def request(self, me: int, owner: int, sources: Collection[str], count: int) -> None:
-        """Request so many of the Sources that another member follows and nobody has requested."""
+        """Request this many of the Sources that another member follows and none has requested."""
 
     def hand_over(self, me: int, sources: Collection[str]) -> None:
         """End leases of a member: transfer each to the member that has requested it, if any."""
@@ -186,7 +186,7 @@ class FleetShare:
         self._version = None
 
     def hand_over(self, sources: Collection[str]) -> None:
-        """End leases of Sources that this process does not follow any more."""
+        """End leases of Sources that this process no longer follows."""
         if self._me is not None and sources:
             self._version = None
             ended = set(sources)

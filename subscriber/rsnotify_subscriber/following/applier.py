@@ -290,7 +290,7 @@ class Preparation:
                 if ready.decided is None or ready.decided.change is not ChangeType.DELETED:
                     ready = ready.with_answer(content, held)
                 elif isinstance(content, Content):
-                    content.discard()  # it is not selected any more, so it is removed
+                    content.discard()  # it is no longer selected, so it is removed
                 self.ready(ready)
 
     def _selected(self, change: Change, held: ResourceState | None) -> Change | None:
@@ -309,7 +309,7 @@ def _novelty(
     decided: Change, change: Change, wanted: WantedRepresentation, held: ResourceState | None
 ) -> Novelty:
     described = replace(decided, resource=wanted.entry)
-    if decided.change is not change.change:  # it is not selected any more, so it is removed
+    if decided.change is not change.change:  # it is no longer selected, so it is removed
         assert held is not None, "only a held resource is removed"
         return Novelty.COVERED if held.covers(described) else Novelty.APPLY
     if held is not None:

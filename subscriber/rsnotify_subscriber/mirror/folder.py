@@ -675,7 +675,7 @@ class _TouchedPaths:
 def _flush_all(paths: Iterable[str], alone: int = 1) -> None:
     """Flush files and folders, several at once, so that the file system joins its own commits.
 
-    What was removed meanwhile is left out. One thread flushes so many paths `alone`.
+    What was removed meanwhile is left out. One thread flushes up to `alone` paths by itself.
     """
     waiting = list(paths)
     if len(waiting) <= alone:

@@ -73,7 +73,7 @@ class MqttOptions(Struct, frozen=True, kw_only=True):
         elif self.login.user is not None or self.login.certificate is not None:
             raise ConfigurationError("name the MQTT broker that the user or certificate is for")
         if self.version not in ("5", "3.1.1"):
-            raise ConfigurationError(f"{self.version!r} is no version of MQTT; use 5 or 3.1.1")
+            raise ConfigurationError(f"{self.version!r} is not a version of MQTT; use 5 or 3.1.1")
         self.login.check()
 
     def brokers(self, offered: Sequence[str]) -> list[str]:
@@ -217,7 +217,7 @@ class _TopicMessages:
         self._requested_at = asyncio.get_running_loop().time()
 
     def is_unanswered(self, seconds: float) -> bool:
-        """Return whether it was requested within so many seconds, and nothing at all has come."""
+        """Return whether it was requested within this many seconds, and nothing has arrived."""
         if self._requested_at is None or self.received.is_set():
             return False
         return asyncio.get_running_loop().time() - self._requested_at < seconds

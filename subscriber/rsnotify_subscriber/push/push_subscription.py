@@ -53,11 +53,11 @@ RETURN = 0.5
 HOLD = 3.0
 #: The longest such time, after many losses.
 LONGEST_HOLD = 300.0
-#: A worse one that has received nothing for so long is closed, even if the better one has not.
+#: A worse one that has received nothing for this long is closed, even if the better one has not.
 QUIET = 60.0
 #: How much later than a worse one a better one may receive the same.
 SLACK = 2.0
-#: After being up for so many times the time to hold, a loss counts as the first.
+#: After being up for this many times the time to hold, a loss counts as the first.
 _FORGIVEN = 20
 _RETRY = Retry(first=0.25, most=15.0)
 
@@ -90,7 +90,7 @@ class _EndpointState(Generic[E]):
 
     def open(self, now: float) -> None:
         self.is_open = True
-        if now - self.retry_at > _RETRY.most:  # failures so long ago show nothing any more
+        if now - self.retry_at > _RETRY.most:  # failures so long ago no longer show anything
             self.failures = 0
         if not self.failures:
             self.expected_until = now + PATIENCE
@@ -231,7 +231,7 @@ class PushEvents:
 class EndpointConnection:
     """A connection to an endpoint; the `TransportListener` of its transport.
 
-    After `close`, neither subscription nor events are called any more.
+    After `close`, neither subscription nor events are called.
     """
 
     def __init__(
@@ -324,7 +324,7 @@ class PushSubscription:
         endpoints: The endpoints of the topic, the best first.
         since: Returns the instant through which every change is known.
         most: How many endpoints are to be up at the same time.
-        announce: Is called with each endpoint that comes up or goes down.
+        announce: Called with each endpoint that comes up or goes down.
         needed: Whether to log a warning when no endpoint is left.
     """
 

@@ -36,7 +36,7 @@ class Transport(Protocol):
         Args:
             since: The instant through which every change is known; None to receive only what
                 comes from now on.
-            listener: Is called.
+            listener: Receives what arrives.
 
         Raises:
             FetchError: The connection has ended, always; with the reason.

@@ -237,7 +237,7 @@ class HubSilence:
 
 
 class DeliveryInbox:
-    """A queue of deliveries, each of which ends the silence. At most so many bytes may wait.
+    """A queue of deliveries, each of which ends the silence. At most this many bytes may wait.
 
     A larger delivery may wait alone.
     """

@@ -218,7 +218,7 @@ def sum_up(execute: Callable[[str, Sequence[object]], Rows]) -> SetSum:
 
 
 def usable(stored: str | None, count: int) -> SetSum | None:
-    """Return a stored sum; None if it cannot be that of so many resources.
+    """Return a stored sum; None if it cannot be that of this many resources.
 
     A version that knew no sums may have run since it was stored.
     """
@@ -678,7 +678,7 @@ class DestinationState:
         return total
 
     def _prune(self, confirmed: int) -> None:
-        """Drop tombstones of deletions that no document can contradict any more."""
+        """Drop tombstones of deletions that no document can still contradict."""
         if confirmed > self._pruned:
             query = "DELETE FROM {resources} WHERE change = 'deleted' AND changed_at < ?"
             self.database.execute(query, (confirmed,))
@@ -766,7 +766,7 @@ async def opened(
     try:
         state = await asyncio.shield(opening)
     except asyncio.CancelledError:
-        with suppress(Exception):  # that it failed is of no interest any more
+        with suppress(Exception):  # the failure no longer matters
             (await opening).close()  # the thread continues, and opens a state that must be closed
         raise
     try:

@@ -311,7 +311,7 @@ class _Connections(Protocol):
         """The connection of the transaction that is open."""
 
     def check(self) -> None:
-        """Raise `LeaseLost` if this process may not write any more, as far as it knows."""
+        """Raise `LeaseLost` if this process may no longer write, as far as it knows."""
 
     def begin(self) -> None:
         """Begin a transaction, or raise `LeaseLost`."""

@@ -57,7 +57,7 @@ class ResourceState(Struct, frozen=True):
         fetched_at: When the Source's own server last sent or confirmed the content, by its clock;
             0 if it has none, None if the content came by push, in a package or from a mirror.
         mtime: The modification time of the file (ns) as it was written; 0 without a file, `LOST` if
-            the copy does not have the content any more. None if it is not known, as in a state of
+            the copy no longer has the content. None if it is not known, as in a state of
             an earlier version, or stays as it is stored.
         spelling: The URI as the Source wrote it last, if that is another spelling.
     """
