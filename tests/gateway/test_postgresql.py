@@ -352,7 +352,7 @@ async def test_a_row_that_is_no_resource_prevents_deletions_and_is_stated(
                 view_of_the_documentation().replace("CREATE", "CREATE OR REPLACE", 1),
             )
             await until(lambda: journal.resource(SITE + "old") is None)
-    assert "no resources" not in str(watch.adapter.terms().limits)
+    assert "not resources" not in str(watch.adapter.terms().limits)
 
 
 async def test_changes_during_comparisons_are_neither_lost_nor_undone(

@@ -15,7 +15,7 @@ ROLE = "try"
 
 def demo(
     seconds: Annotated[
-        float | None, option(None, "SECONDS", "Stop after so many seconds; else at Ctrl-C.", min=1)
+        float | None, option(None, "SECONDS", "Stop after this many seconds, or at Ctrl-C.", min=1)
     ] = None,
     rate: Annotated[float, option(None, "N", "Changes per second.", min=0.1)] = 25.0,
     port: Annotated[int, option(None, "PORT", "Port of the page; 0 uses a free one.")] = 0,

@@ -203,10 +203,10 @@ _PULLED = re.compile(r"^([\d,]+) changes? from the (.+) \S+$")
 _IGNORED = ("push is away", "could not apply")
 #: How many events are kept.
 _KEPT = 60
-#: A gap opens when the copy lacks the changes of so many seconds, and so many changes.
+#: A gap opens when the copy lacks the changes of this many seconds, and this many changes.
 _OPEN_SECONDS = 1.0
 _OPEN_CHANGES = 8
-#: It closes when in so many frames the copy lacks only changes that are still in transit.
+#: It closes when in this many frames the copy lacks only changes that are still in transit.
 _FRAMES_TO_CLOSE = 4
 _IN_TRANSIT_SECONDS = 0.12
 _IN_TRANSIT_CHANGES = 3

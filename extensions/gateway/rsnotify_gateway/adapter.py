@@ -39,7 +39,7 @@ def origin_uri(base: str, reference: str) -> str:
 
 
 def is_due(last: float, every: float) -> bool:
-    """Return whether what is done every so many seconds is to be done now.
+    """Return whether work done at intervals of `every` seconds is due now.
 
     It is, too, if the clock has been set back since the last time, in seconds since 1970.
     """
@@ -66,11 +66,11 @@ class SeenEntry(Struct, frozen=True, gc=False):
 
 
 class MissingEntry(Struct, frozen=True, gc=False):
-    """A resource that the origin does not have any more.
+    """A resource that the origin no longer has.
 
     Args:
         uri: Its URI at the origin.
-        places: The parts of the origin that do not list it any more; it is deleted once none
+        places: The parts of the origin that no longer list it; it is deleted once none
             does. None if it is deleted.
         at: When it was deleted, if that is known; ignored if a later `lastmod` is recorded.
     """
@@ -145,7 +145,7 @@ class AnnouncingAdapter(Protocol):
         """Call a function for each announcement, until cancelled.
 
         Raises:
-            RsnotifyError: Changes are not announced any more.
+            RsnotifyError: Changes are no longer announced.
         """
 
 

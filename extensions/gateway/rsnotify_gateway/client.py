@@ -280,7 +280,7 @@ class OriginClient:
         condition: tuple[str, str] | None = None,
         accept: str = "*/*",
     ) -> tuple[bytes, OriginAnswer | None]:
-        """GET a document of so many bytes at most; return no answer after a 304.
+        """GET a document of at most this many bytes; return no answer after a 304.
 
         Raises:
             FetchError: As `get`.
@@ -363,4 +363,4 @@ def _origin(uri: str) -> URL:
     try:
         return URL(uri).origin()
     except ValueError as error:
-        raise Unavailable(uri, f"it is no http(s) URL: {error}") from None
+        raise Unavailable(uri, f"it is not an http(s) URL: {error}") from None

@@ -30,7 +30,7 @@ CONNECT_SECONDS = 10.0
 PATIENCE = 20.0
 #: Seconds until a request is retried.
 REQUEST_SECONDS = 2.0
-#: The server is pinged every so many seconds, and given up when this many pings are not answered.
+#: The server is pinged at this interval (s), and given up when this many pings are not answered.
 _PING_SECONDS, _PINGS = 1, 2
 _RECONNECT_SECONDS = 0.25
 _RETRY_SECONDS = 0.1
@@ -208,7 +208,7 @@ class NatsConnection:
         if self._connected.is_set() and not self.client.is_closed:
             self.warn(log, "the connection to NATS broke; the hub connects again")
         self._connected.clear()
-        for limit in self._limits:  # what was sent is not answered any more
+        for limit in self._limits:  # what was sent will not be answered
             if not limit.expired():
                 limit.reschedule(asyncio.get_running_loop().time())
 

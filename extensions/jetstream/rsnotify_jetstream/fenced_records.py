@@ -244,7 +244,7 @@ class FencedMap(Generic[K, V]):
         await self.write()
 
     def close(self) -> None:
-        """Write nothing any more."""
+        """Stop writing for good."""
         growing = self._growing
         if growing is not None and growing is not asyncio.current_task():
             growing.cancel()
@@ -395,7 +395,7 @@ class FencedRecord:
             await self.write()
 
     def close(self) -> None:
-        """Write nothing any more."""
+        """Stop writing for good."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -485,7 +485,7 @@ async def _awaited(work: Awaitable[None]) -> None:
 
 
 async def _retried(work: Callable[[], Awaitable[None]]) -> None:
-    """Do a work until it succeeds, or this node is not the owner any more."""
+    """Do a work until it succeeds, or this node is no longer the owner."""
     while True:
         try:
             return await work()

@@ -14,7 +14,7 @@ Fragments that wait together are a *batch*, which the servers store at contiguou
 at all: with one acknowledgement, and only if the first record is planned from the last one of its
 topic. An index counts a whole batch or none of it, too.
 
-What no index has any more is deleted from the stream in the background. That may fail, or happen
+What no index has is deleted from the stream in the background. That may fail, or happen
 twice. The last entry of a topic always stays: it states the log. Single records are deleted in
 order: a record that came too late is only known as such while the stream has the one that came
 before it, which a later record may replace.
@@ -433,7 +433,7 @@ class Appender:
         self._accepted.setdefault(record.topic, set()).add((record.after, record.digest))
 
     def ended(self, topic: str) -> None:
-        """Note that this node does not append to a topic any more."""
+        """Record that this node no longer appends to a topic."""
         self._accepted.pop(topic, None)
 
     async def append(

@@ -376,7 +376,7 @@ class Membership(NodeViews):
             del self._holds[take.shard]
 
     def released(self, release: Release, revision: int | None = None) -> None:
-        """Note that a shard is not worked on any more.
+        """Record that work on a shard has ended.
 
         `revision` is that of its record, None if that was not written, or may not have been.
         """

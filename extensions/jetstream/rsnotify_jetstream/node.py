@@ -412,7 +412,7 @@ class ClusterNode:
     # The end.
 
     async def drain(self) -> None:
-        """Release everything, and take nothing any more; return when all is released."""
+        """Release everything, and acquire nothing more; return when all is released."""
         self._record = replace(self._record, draining=True)
         while True:
             with suppress(StorageError, TimeoutError):  # NATS may just elect a leader

@@ -222,7 +222,7 @@ class OwnedShard:
             else:
                 stored = await self._bucket.delete(key, revision, **self._stamp)
             if stored is not None:
-                # After a deletion the key has no revision any more.
+                # After a deletion the key no longer has a revision.
                 self._known[id] = _Known(record, stored if value is not None else 0)
                 self._unapplied.add(id)
                 asyncio.get_running_loop().call_soon(self._applied, id)
@@ -277,7 +277,7 @@ class OwnedShard:
         await self._cursors.flush()
 
     async def close(self) -> None:
-        """Write nothing any more."""
+        """Stop writing for good."""
         self.is_working = False
         self._cursors.close()
         if self._reading is not None:
@@ -351,7 +351,7 @@ class OwnedBridge:
             await found.flush()
 
     def close(self) -> None:
-        """Write nothing any more."""
+        """Stop writing for good."""
         self._is_closed = True
         for found in self._brokers.values():
             found.close()

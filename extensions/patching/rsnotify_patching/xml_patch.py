@@ -354,7 +354,7 @@ class _Operation:
         }
         selector = self._element.get("sel")
         if name not in operations:
-            raise PatchError(f"{name} is no operation", "invalid-diff-format")
+            raise PatchError(f"{name} is not an operation", "invalid-diff-format")
         if selector is None:
             raise PatchError(f"{name} has no sel", "invalid-attribute-value")
         operations[name](self._selection.find(selector, self._namespaces))
@@ -403,7 +403,7 @@ class _Operation:
         elif position in ("before", "after"):
             self._add_beside(target, text, nodes, after=position == "after")
         else:
-            raise PatchError(f"{position!r} is no position", "invalid-attribute-value")
+            raise PatchError(f"{position!r} is not a position", "invalid-attribute-value")
 
     def _add_beside(
         self, target: SelectedNode, text: str, nodes: Sequence[Node], *, after: bool
@@ -447,7 +447,7 @@ class _Operation:
     def _remove(self, target: SelectedNode) -> None:
         space = self._element.get("ws")
         if space not in (None, "before", "after", "both"):
-            raise PatchError(f"{space!r} is no value of ws", "invalid-attribute-value")
+            raise PatchError(f"{space!r} is not a value of ws", "invalid-attribute-value")
         if isinstance(target, (TextSlot, AttributeNode, NamespaceNode)):
             if space is not None:
                 raise PatchError("ws is for nodes that text surrounds", "invalid-attribute-value")

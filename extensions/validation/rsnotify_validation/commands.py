@@ -215,7 +215,7 @@ def inspect(url: Url, json: Json = False, *, arguments: NetworkArguments) -> Non
 
 
 def _echo(styled: str) -> None:
-    # Typer leaves out styles itself where the output is no terminal.
+    # Typer leaves out styles itself where the output is not a terminal.
     typer.echo(styled, color=False if os.environ.get("NO_COLOR") else None)
 
 

@@ -145,7 +145,7 @@ class ValidationResult(Struct):
     target: str
     spec: str
     documents: list[CheckedDocument] = []
-    #: The document of a Source that was validated, as `target` is no document but leads to it.
+    #: The document of a Source that was validated, as `target` is not a document but leads to it.
     found: str | None = None
 
     def count(self, severity: Severity) -> int:

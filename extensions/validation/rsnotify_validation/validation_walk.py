@@ -70,7 +70,7 @@ async def validate(
         spec: The version of the specification.
         allow_private_addresses: Whether documents may name hosts at private addresses.
         credentials: The credentials for the origin of a URI, as of a `Subscriber`.
-        progress: Is called with the name of each document or package that was read.
+        progress: Called with the name of each document or package that was read.
 
     Raises:
         FetchError: The document could not be fetched.

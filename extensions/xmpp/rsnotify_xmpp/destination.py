@@ -59,5 +59,5 @@ class XmppTransport:
     def _ignore(self) -> None:
         self.ignored += 1
         logger.debug(
-            "a message over XMPP is no fragment of %s; %s so far", self.topic, self.ignored
+            "a message over XMPP is not a fragment of %s; %s so far", self.topic, self.ignored
         )

@@ -9,7 +9,7 @@ answer is overdue is lost.
 
 What is sent to a PubSub service, and what it sends (XEP-0060).
 
-A fragment is the payload of an item, so it travels as a part of the XML stream, which has no
+A fragment is the payload of an item, so it is sent as a part of the XML stream, which has no
 declarations, comments, processing instructions or DOCTYPE (RFC 6120 §11.1).
 """
 
@@ -377,7 +377,7 @@ async def connect(
     Args:
         login: The account.
         on_item: Called with each item that arrives, of whatever node.
-        on_foreign: Called for each message that is no item of a node.
+        on_foreign: Called for each message that is not an item of a node.
 
     Raises:
         Unavailable: The server cannot be reached, or refuses the connection.

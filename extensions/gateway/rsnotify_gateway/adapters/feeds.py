@@ -142,7 +142,7 @@ def parse_feed(data: bytes, uri: str) -> ParsedFeed:
 
     Raises:
         MissingExtension: feedparser is not installed.
-        DocumentError: It is no feed, is not well-formed, or is beyond the limits.
+        DocumentError: It is not a feed, is not well-formed, or exceeds the limits.
     """
     feedparser = _feedparser()
     content = b"<?xml version='1.0' encoding='utf-8'?>\n" + _root(data, uri)

@@ -278,7 +278,7 @@ _MOST_BYTES = 20_000_000
 _MOST_PAGES = 60_000
 #: The entries that are recorded at once.
 _BATCH = 1_000
-#: The cursor is stored after so many pages, and this part of all: it becomes long.
+#: The cursor is stored after this many pages, and this part of all: it becomes long.
 _STORED_PAGES, _STORED_PART = 50, 10
 _ACCEPT = (
     "text/turtle, application/trig, application/n-quads;q=0.9, application/n-triples;q=0.9, "

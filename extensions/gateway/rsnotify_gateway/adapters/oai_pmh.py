@@ -294,7 +294,7 @@ _FIRST_DATE, _MOST_AHEAD = datetime(2001, 1, 1, tzinfo=UTC), timedelta(days=1)
 _WEEK = 7 * 86_400.0
 _NO_RECORDS = {"noRecordsMatch"}
 _BAD_TOKEN = {"badResumptionToken"}
-#: The answers that a record is not there any more, in this format.
+#: The answers that a record no longer exists, in this format.
 _NOT_THERE = {"idDoesNotExist", "cannotDisseminateFormat"}
 
 
@@ -693,7 +693,7 @@ def _seen_uris(entries: Iterable[SeenEntry | MissingEntry]) -> Iterator[str]:
 
 
 def _has_late(batch: OriginBatch, recorded: TemporarySet, since: str | None) -> bool:
-    """Return whether a record is new, and older than the begin of the next harvest."""
+    """Return whether a record is new, and older than the start of the next harvest."""
     if since is None:
         return False
     begin = parse_datetime(since)

@@ -7,7 +7,7 @@
   read from the catalog once a minute, and stated. If the database has a view of the resources that
   exist, the whole is compared with it from time to time (`compare`), and at once after the triggers
   or the tables have changed, also by TRUNCATE. Without it, a disabled trigger fails the check.
-- A line that is no change stays in the table, with the reason, and is left out.
+- A line that is not a change stays in the table, with the reason, and is left out.
 
 The outbox is that of the publisher (`rsnotify_publisher.outbox`). It needs psycopg 3:
 `pip install "rsnotify[postgresql]"`.
@@ -73,7 +73,7 @@ class TableCursor(Struct, omit_defaults=True):
         fingerprint: That of the triggers and tables; empty before they were first read.
         compared: When the whole was last compared, in seconds since 1970.
         gap: The last time at which changes may have been missed.
-        unusable: The number of rows of the view that are no resources.
+        unusable: The number of rows of the view that are not resources.
     """
 
     fingerprint: str = ""
@@ -140,8 +140,8 @@ class PostgreSQLAdapter:
             limits.append(f"Changes may have been missed before {last.gap}.")
         if last.unusable:
             limits.append(
-                f"{last.unusable:,} rows of the view {self._tables.view} are no resources, so that "
-                "no comparison sees deletions."
+                f"{last.unusable:,} rows of the view {self._tables.view} are not resources, so "
+                "that no comparison sees deletions."
             )
         return OriginTerms("PostgreSQL", None, "A deletion is seen at once.", tuple(limits))
 
@@ -250,7 +250,7 @@ class PostgreSQLAdapter:
                 thread.submit(rows.close)
             self._last = replace(self._last, unusable=unusable)
             if unusable:
-                _log.warning("%d rows of %s are no resources", unusable, self._tables.view)
+                _log.warning("%d rows of %s are not resources", unusable, self._tables.view)
                 return
             missing = await known.select(lambda uri, _: uri not in present and uri not in changed)
             yield OriginBatch(tuple(MissingEntry(uri) for uri, _ in missing))
@@ -313,7 +313,7 @@ def _entries(
 
 
 def _listed(row: str) -> SeenEntry | None:
-    """Return the entry of a row of the view; None if it is no resource."""
+    """Return the entry of a row of the view; None if it is not a resource."""
     try:
         resource = check_resource(_without_logins(_decode(row)))
     except (DecodeError, ConfigurationError):

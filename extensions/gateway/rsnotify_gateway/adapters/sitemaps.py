@@ -237,7 +237,7 @@ class _SitemapCheck:
         return OriginBatch(tuple(found.values()))
 
     async def missing(self, known: KnownEntries) -> tuple[MissingEntry, ...]:
-        """Return the entries that are recorded, and that files do not list any more."""
+        """Return the entries that are recorded, and that files no longer list."""
         if not self._seen and self._before <= set(self.walked):
             return ()
         places = {_place(uri) for uri, file in self.walked.items() if file.parts is None}
