@@ -11,7 +11,7 @@ from pathlib import Path
 
 import targets
 
-from rsnotify_subscriber.following.recovery import FileScan
+from rsnotify_subscriber.following.copy_check import FileScan
 from rsnotify_subscriber.mirror import FolderMirror
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.resource_state import ResourceState

@@ -20,7 +20,7 @@ from websockets.exceptions import WebSocketException
 from websockets.typing import Subprotocol
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.runtime.dialing import Dialer, is_proxied
+from rsnotify.runtime.addresses import Dialer, is_proxied
 from rsnotify.runtime.mqtt_broker import Broker
 from rsnotify.runtime.tasks import cancel, settle
 

@@ -14,7 +14,7 @@ from websockets.http11 import Response
 from websockets.protocol import State
 from websockets.typing import BytesLike, Subprotocol
 
-from rsnotify.runtime.dialing import Address
+from rsnotify.runtime.addresses import Address
 from rsnotify.sync.retry import Alternatives
 
 #: The subprotocol of connections for many topics.

@@ -35,14 +35,14 @@ from rsnotify_subscriber.events import (
 from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.following.following import Following
-from rsnotify_subscriber.following.push_monitor import RunContext, RunObservers
-from rsnotify_subscriber.following.recovery import (
+from rsnotify_subscriber.following.copy_check import (
     PresenceCheck,
     apply_unfinished,
     check_folder,
     check_location,
 )
+from rsnotify_subscriber.following.following import Following
+from rsnotify_subscriber.following.push_monitor import RunContext, RunObservers
 from rsnotify_subscriber.handlers import (
     AnyHandler,
     LocatedHandler,

@@ -37,7 +37,7 @@ def hanging_names(monkeypatch: pytest.MonkeyPatch) -> Any:
 #: A process that ends while a name is looked up for ever.
 ENDING = """
 import asyncio, socket, threading
-from rsnotify.runtime.dialing import AddressResolver
+from rsnotify.runtime.addresses import AddressResolver
 
 socket.getaddrinfo = lambda *args, **options: threading.Event().wait()
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rsnotify.errors import FetchError
-from rsnotify.runtime.dialing import AddressResolver
+from rsnotify.runtime.addresses import AddressResolver
 from rsnotify_subscriber.fetching.sessions import Sessions
 from tests.subscriber.source import SmallSource
 

@@ -30,7 +30,7 @@ from rsnotify_subscriber import FolderMirror
 from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.fetcher import Content
 from rsnotify_subscriber.following.applier import Applier, PreparedChange
-from rsnotify_subscriber.following.recovery import apply_unfinished
+from rsnotify_subscriber.following.copy_check import apply_unfinished
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.identity import Identity
 from tests.subscriber.destination import Destination, files_of

@@ -31,7 +31,7 @@ from rsnotify_subscriber import (
     default_state,
     repair,
 )
-from rsnotify_subscriber.following import recovery as copy_check
+from rsnotify_subscriber.following import copy_check
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from tests.examples_count import part
 from tests.publisher.helpers import eventually

@@ -18,7 +18,7 @@ import pytest
 
 from rsnotify.errors import RsnotifyError
 from rsnotify_subscriber import PostgreSQLState, Received, default_state
-from rsnotify_subscriber.following import recovery
+from rsnotify_subscriber.following import copy_check
 from rsnotify_subscriber.mirror import MirrorTree
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from tests.subscriber.destination import PATIENCE, files_of
@@ -148,7 +148,7 @@ async def test_a_file_that_is_missed_and_is_in_no_list_is_fetched_from_its_uri(
 async def test_a_folder_that_vanishes_while_it_is_followed_ends_that(
     busy: bool, source: Source, copied: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(recovery, "_INTERVAL", 0.1)
+    monkeypatch.setattr(copy_check, "_INTERVAL", 0.1)
     one = subscriber(source, copied)
     run = asyncio.create_task(one.run())
     await until(one, lambda status: status.level)

@@ -34,7 +34,7 @@ from rsnotify.errors import (
 )
 from rsnotify.format.links import resolve
 from rsnotify.format.offer import HUB_DOCUMENT, HubDocument, Offer
-from rsnotify.runtime.dialing import TIMEOUT
+from rsnotify.runtime.addresses import TIMEOUT
 from rsnotify.runtime.listening import listen
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.state_folders import flush_milliseconds

@@ -16,7 +16,7 @@ from rsnotify.runtime.settings import WrongSetting
 from rsnotify_xmpp.xmpp_service import SCHEME, PubSubService, XmppLogin, parse_service
 
 if TYPE_CHECKING:
-    from rsnotify.runtime.dialing import Dialer
+    from rsnotify.runtime.addresses import Dialer
     from rsnotify_hub.bridging import Bridge, BridgeParts
     from rsnotify_publisher.hubs import Hub
     from rsnotify_publisher.push.hub_feed import HubFeed

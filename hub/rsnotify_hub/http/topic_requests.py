@@ -15,7 +15,7 @@ from msgspec import Struct
 from yarl import URL
 
 from rsnotify.errors import Unavailable
-from rsnotify.runtime.dialing import any_socket, open_session, public_sockets
+from rsnotify.runtime.addresses import any_socket, open_session, public_sockets
 from rsnotify.runtime.reasons import reason_of
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.urls import check_url

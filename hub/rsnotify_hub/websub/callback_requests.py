@@ -24,7 +24,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.links import format_links
 from rsnotify.format.model import Rel
 from rsnotify.format.signatures import SigningKey
-from rsnotify.runtime.dialing import Dialer, any_socket
+from rsnotify.runtime.addresses import Dialer, any_socket
 from rsnotify.runtime.http_client import (
     ConnectionPool,
     Done,

@@ -17,7 +17,7 @@ from aiohttp.abc import ResolveResult
 
 from rsnotify.format.links import format_links
 from rsnotify.format.model import Rel
-from rsnotify.runtime.dialing import TIMEOUT, AddressResolver, Connector, Dialer
+from rsnotify.runtime.addresses import TIMEOUT, AddressResolver, Connector, Dialer
 from rsnotify.sync.retry import parse_retry_after
 from rsnotify_publisher.hubs import Hub, HubFailure
 from rsnotify_publisher.push.hub_feed import HubFeed

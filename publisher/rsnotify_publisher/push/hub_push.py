@@ -15,7 +15,7 @@ from random import Random
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.model import Capability
-from rsnotify.runtime.dialing import Dialer
+from rsnotify.runtime.addresses import Dialer
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER, Alternatives, Retry
 from rsnotify_publisher.hubs import Hub, HubFailure
 from rsnotify_publisher.journal import Journal, Recorder

@@ -28,7 +28,7 @@ import msgspec
 
 from rsnotify.errors import ConfigurationError, ConnectionRefused
 from rsnotify.format.offer import HubDocument
-from rsnotify.runtime.dialing import AddressResolver, Connector, Dialer
+from rsnotify.runtime.addresses import AddressResolver, Connector, Dialer
 from rsnotify.runtime.extensions import MissingExtension
 from rsnotify.runtime.mqtt_broker import BrokerLogin, parse_broker
 from rsnotify.runtime.mqtt_connection import connect

@@ -13,7 +13,7 @@ import aiohttp
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from rsnotify.format.datetimes import Instant
-from rsnotify.runtime.dialing import Dialer
+from rsnotify.runtime.addresses import Dialer
 from rsnotify.runtime.mqtt_broker import is_broker_url
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.tasks import first_cause

@@ -21,7 +21,7 @@ from websockets.protocol import State
 
 from rsnotify import __version__
 from rsnotify.format.datetimes import Instant, parse_datetime
-from rsnotify.runtime.dialing import TIMEOUT, Dialer, is_proxied
+from rsnotify.runtime.addresses import TIMEOUT, Dialer, is_proxied
 from rsnotify.runtime.shared_websockets import TOPICS, SharedWebSocket, SharedWebSockets
 from rsnotify.runtime.tasks import settle
 from rsnotify_publisher.hubs import Hub, HubFailure

@@ -29,7 +29,7 @@ from yarl import URL
 from rsnotify import __version__
 from rsnotify.errors import RefusedAddress, RsnotifyError, Unavailable
 from rsnotify.format.links import resolve
-from rsnotify.runtime.dialing import any_socket, look_up, open_session, public_sockets, refusal
+from rsnotify.runtime.addresses import any_socket, look_up, open_session, public_sockets, refusal
 from rsnotify.runtime.http_client import HttpOrigin
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER

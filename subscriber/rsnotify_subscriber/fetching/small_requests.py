@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 from multidict import CIMultiDict
 
-from rsnotify.runtime.dialing import TIMEOUT, Dialer
+from rsnotify.runtime.addresses import TIMEOUT, Dialer
 from rsnotify.runtime.http_client import (
     ANSWER_BYTES,
     ConnectionPool,

@@ -73,8 +73,8 @@ from rsnotify_subscriber.events import (
     SyncActivity,
 )
 from rsnotify_subscriber.following.applier import Applier
+from rsnotify_subscriber.following.copy_check import CopyCheck
 from rsnotify_subscriber.following.push_monitor import PushChannels, RunContext, RunObservers
-from rsnotify_subscriber.following.recovery import CopyCheck
 from rsnotify_subscriber.handlers import ReadableHandler, deferred_handler
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.identity import Identity, incomparable

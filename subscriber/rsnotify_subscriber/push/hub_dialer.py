@@ -6,7 +6,7 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from rsnotify.errors import RefusedAddress
-from rsnotify.runtime.dialing import Address, Dialer, any_socket
+from rsnotify.runtime.addresses import Address, Dialer, any_socket
 from rsnotify.sync.retry import Alternatives
 from rsnotify_subscriber.fetching.sessions import NotPublic, guarded_socket
 

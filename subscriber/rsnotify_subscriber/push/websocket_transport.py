@@ -22,7 +22,7 @@ from rsnotify import __version__
 from rsnotify.errors import FetchError, Unavailable
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import MAX_BYTES
-from rsnotify.runtime.dialing import TIMEOUT
+from rsnotify.runtime.addresses import TIMEOUT
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.shared_websockets import TOPICS, SharedWebSocket, SharedWebSockets
 from rsnotify.runtime.tasks import settle

@@ -26,7 +26,7 @@ import rsnotify_hub.hub
 import rsnotify_hub.store.sqlite_store
 import rsnotify_publisher.background.pool
 from rsnotify.format.datetimes import to_microseconds
-from rsnotify.runtime.dialing import look_up
+from rsnotify.runtime.addresses import look_up
 from rsnotify.runtime.shared_websockets import SharedWebSockets
 from rsnotify_hub.live.subscribers import LiveSubscriber
 from rsnotify_hub.store.sqlite_commit import GroupCommit

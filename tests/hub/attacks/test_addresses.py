@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-import rsnotify.runtime.dialing
-from rsnotify.runtime.dialing import refusal
+import rsnotify.runtime.addresses
+from rsnotify.runtime.addresses import refusal
 from tests.hub.attacks.helpers import Names, confirm, obliging, raw_server, sending_to
 from tests.hub.helpers import TOPIC, Callback, Client, LogWatch, RunHub, fragment
 from tests.ports import free_port
@@ -25,7 +25,7 @@ def public(monkeypatch: pytest.MonkeyPatch) -> str:
     """An address of this machine that counts as public."""
     address = "127.0.0.2"
     monkeypatch.setattr(
-        rsnotify.runtime.dialing,
+        rsnotify.runtime.addresses,
         "refusal",
         lambda each: None if each == address else refusal(each),
     )

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.runtime.dialing import Connector, Dialer, any_socket, is_proxied, refusal
+from rsnotify.runtime.addresses import Connector, Dialer, any_socket, is_proxied, refusal
 from rsnotify.sync.retry import Alternatives
 from tests.ports import port_for
 from tests.resolving import not_answering, resolve
@@ -216,15 +216,15 @@ PATIENCE = 60
 
 FORKING = f"""
 import asyncio, os, time
-from rsnotify.runtime import dialing
-from rsnotify.runtime.dialing import look_up
+from rsnotify.runtime import addresses
+from rsnotify.runtime.addresses import look_up
 
 async def main():
     async with asyncio.timeout({PATIENCE}):
         return await look_up("127.0.0.1", 80)
 
 asyncio.run(main())
-while not dialing._threads._idle._value:
+while not addresses._threads._idle._value:
     time.sleep(0.01)  # until the thread waits for the next name
 child = os.fork()
 if child == 0:

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from rsnotify.errors import ConfigurationError, WrongOption
-from rsnotify.runtime.command_check_files import (
+from rsnotify.runtime.check_reports import (
     Badge,
     Color,
     Outcome,
