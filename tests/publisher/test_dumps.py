@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from rsnotify.format.model import Link, Resource
+from rsnotify.format.model import Capability, Document, Link, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_validation import Finding, validate
 from tests.publisher.packed import (
@@ -31,6 +32,8 @@ from tests.publisher.packed import (
     unpacked,
     writer,
 )
+
+HEAD = Document(Capability.RESOURCE_DUMP, at=AT, completed=COMPLETED)
 
 
 def faults(folder: Path) -> list[Finding]:
@@ -142,9 +145,8 @@ def test_the_dump_lists_the_packages_as_they_are(tmp_path: Path):
     packages = pack(tmp_path, {"a": b"1", "b": b"2"}, max_resources=1)
     archives = Link("archives", BASE + "resourcedump-archive.xml")
     entries = [package.entry for package in packages]
-    parts = writer(tmp_path).write_resource_dump(
-        "resourcedump.xml", AT, COMPLETED, entries, links=(archives,)
-    )
+    head = replace(HEAD, links=(archives,))
+    parts = writer(tmp_path).write_document("resourcedump.xml", head, entries)
     assert parts == []
     document = read_document((tmp_path / "resourcedump.xml").read_bytes())
     assert (document.capability, document.index) == ("resourcedump", False)
@@ -164,9 +166,7 @@ def test_the_dump_lists_the_packages_as_they_are(tmp_path: Path):
 def test_more_packages_than_one_document_may_list_get_an_index(tmp_path: Path):
     packages = pack(tmp_path, {str(number): b"." for number in range(7)}, max_resources=1)
     entries = [package.entry for package in packages]
-    parts = writer(tmp_path, max_entries=3).write_resource_dump(
-        "resourcedump.xml", AT, COMPLETED, entries
-    )
+    parts = writer(tmp_path, max_entries=3).write_document("resourcedump.xml", HEAD, entries)
     index = read_document((tmp_path / "resourcedump.xml").read_bytes())
     assert (index.capability, index.index) == ("resourcedump", True)
     assert [entry.uri for entry in index.resources] == [BASE + name for name in parts]
@@ -184,8 +184,8 @@ def test_all_that_is_written_is_valid(tmp_path: Path, max_entries: int):
     contents = {"a.ttl": b"1", "b": b"2", "gone": None, "c": b"3"}
     resources = [Resource(BASE + name, type="text/turtle") for name in contents]
     packages = pack(tmp_path, contents, resources=resources, max_resources=1)
-    writer(tmp_path, max_entries=max_entries).write_resource_dump(
-        "resourcedump.xml", AT, COMPLETED, [package.entry for package in packages]
+    writer(tmp_path, max_entries=max_entries).write_document(
+        "resourcedump.xml", HEAD, [package.entry for package in packages]
     )
     assert len(list(tmp_path.rglob("*.xml"))) > 3
     assert faults(tmp_path) == []

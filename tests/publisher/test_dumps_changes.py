@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify.format.model import ChangeType, Document, Link, Rel, Resource
+from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import Profile
 from rsnotify_publisher.documents.dump_writer import DumpWriter, WrittenPackage
@@ -22,6 +22,7 @@ from rsnotify_validation import validate
 from tests.publisher.packed import BASE, UP, manifest, sha256
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
+OPEN = Document(Capability.CHANGE_DUMP, from_=START)
 STEM = "resourcesync/changedump-1"
 
 
@@ -217,11 +218,12 @@ def test_a_1_0_manifest_has_the_datetime_as_lastmod_alone(tmp_path: Path):
 def test_an_open_dump_can_grow_and_a_closed_one_has_an_end(tmp_path: Path):
     writer = DumpWriter(tmp_path, BASE, UP)
     [one] = writer.change_packages("p/1", START, instant(5), [], lambda change: None)
-    writer.write_change_dump("changedump.xml", START, None, [one.entry])
+    writer.write_document("changedump.xml", OPEN, [one.entry])
     [two] = writer.change_packages("p/2", instant(5), instant(9), [], lambda change: None)
     before = read_document((tmp_path / "changedump.xml").read_bytes())
     assert (before.capability, before.from_, before.until) == ("changedump", START, None)
-    writer.write_change_dump("changedump.xml", START, instant(9), [*before.resources, two.entry])
+    closed = replace(OPEN, until=instant(9))
+    writer.write_document("changedump.xml", closed, [*before.resources, two.entry])
     after = read_document((tmp_path / "changedump.xml").read_bytes())
     assert (after.from_, after.until) == (START, instant(9))
     assert list(after.resources) == [one.entry, two.entry]
@@ -233,9 +235,8 @@ def test_only_the_last_part_of_an_indexed_dump_may_be_open(tmp_path: Path, close
     packages = pack(tmp_path, changes, lambda change: b".", max_resources=1, until=5)
     writer = DumpWriter(tmp_path, BASE, UP, max_entries=2)
     until = instant(5) if closed else None
-    parts = writer.write_change_dump(
-        "changedump.xml", START, until, [package.entry for package in packages]
-    )
+    entries = [package.entry for package in packages]
+    parts = writer.write_document("changedump.xml", replace(OPEN, until=until), entries)
     index = read_document((tmp_path / "changedump.xml").read_bytes())
     assert (index.index, index.from_, index.until) == (True, START, until)
     intervals = [(START, instant(2)), (instant(2), instant(4)), (instant(4), until)]
@@ -258,7 +259,7 @@ def test_all_that_is_written_is_valid(tmp_path: Path, profile: Profile, max_entr
     packages = pack(tmp_path, changes, versions.get, **settings)
     assert [content for _, content in bitstreams(tmp_path, packages)] == list(versions.values())
     writer = DumpWriter(tmp_path, BASE, UP, **settings)
-    writer.write_change_dump("changedump.xml", START, None, [p.entry for p in packages])
+    writer.write_document("changedump.xml", OPEN, [p.entry for p in packages])
     for path in tmp_path.rglob("*.xml"):
         assert validate(path.read_bytes(), spec=profile) == []
 

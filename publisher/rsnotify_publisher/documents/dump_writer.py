@@ -169,42 +169,13 @@ class DumpWriter:
             )
         return written
 
-    def write_resource_dump(
-        self,
-        name: str,
-        at: Instant,
-        completed: Instant,
-        packages: Iterable[Resource],
-        *,
-        links: tuple[Link, ...] = (),
-    ) -> list[str]:
-        """Write a Resource Dump (core §11.1), or an index and its parts; return their names."""
-        all_links = (*self._links, *links)
-        head = Document(Capability.RESOURCE_DUMP, at=at, completed=completed, links=all_links)
-        return self._write_document(name, head, packages)
+    def write_document(self, name: str, head: Document, packages: Iterable[Resource]) -> list[str]:
+        """Write a dump (core §11.1, §13.1), or its parts and then an index; return their names.
 
-    def write_change_dump(
-        self,
-        name: str,
-        from_: Instant,
-        until: Instant | None,
-        packages: Iterable[Resource],
-        *,
-        links: tuple[Link, ...] = (),
-    ) -> list[str]:
-        """Write a Change Dump (core §13.1), as `write_resource_dump` does.
-
-        It is open without `until`: packages may still be added.
+        The name is relative to the base URL; `head` is the document without its entries and common
+        links. A Change Dump without `until` is open: packages may still be added.
         """
-        all_links = (*self._links, *links)
-        head = Document(Capability.CHANGE_DUMP, from_=from_, until=until, links=all_links)
-        return self._write_document(name, head, packages)
-
-    def _write_document(self, name: str, head: Document, packages: Iterable[Resource]) -> list[str]:
-        """Write the document, or its parts and then the index; return the names of the parts.
-
-        The name is relative to the base URL; `head` is the document without its entries.
-        """
+        head = replace(head, links=(*self._links, *head.links))
         groups = list(self._groups(packages))
         if len(groups) == 1:
             self._write(name, replace(head, resources=groups[0]))
@@ -532,13 +503,14 @@ class SourceDumps:
             files += _names(packages)
             contents.check()
             end = self.recorder.promise()
-            parts = self._writer.write_resource_dump(
-                f"{own}.xml",
-                from_microseconds(at),
-                from_microseconds(end),
-                [package.entry for package in packages],
+            head = Document(
+                Capability.RESOURCE_DUMP,
+                at=from_microseconds(at),
+                completed=from_microseconds(end),
                 links=self._documents.archives_link(Capability.RESOURCE_DUMP),
             )
+            entries = [package.entry for package in packages]
+            parts = self._writer.write_document(f"{own}.xml", head, entries)
         also_as(self._folder / f"{own}.xml", self._folder / RESOURCE_DUMP)
         files = [f"{own}.xml", *parts, *files]
         dump = self._finished(Capability.RESOURCE_DUMP, at, end, files, packages)
@@ -617,13 +589,13 @@ class SourceDumps:
 
     def _write_live(self, live: list[FinishedDocument]) -> None:
         begin = live[0].begin if live else self._begin
-        parts = self._writer.write_change_dump(
-            CHANGE_DUMP,
-            from_microseconds(begin),
-            None,
-            [entry for document in live for entry in self._entries(document.files[0])],
+        head = Document(
+            Capability.CHANGE_DUMP,
+            from_=from_microseconds(begin),
             links=self._documents.archives_link(Capability.CHANGE_DUMP),
         )
+        entries = [entry for document in live for entry in self._entries(document.files[0])]
+        parts = self._writer.write_document(CHANGE_DUMP, head, entries)
         self.archives.keep_only(f"{Capability.CHANGE_DUMP}-part-", parts)
         self._shown = live
         dump = Resource(
@@ -660,13 +632,10 @@ class SourceDumps:
         )
         with all_or_none(self._folder) as files:
             files += _names(packages)
-            parts = self._writer.write_change_dump(
-                f"{own}.xml",
-                from_,
-                until,
-                [package.entry for package in packages],
-                links=self._documents.archives_link(Capability.CHANGE_DUMP),
-            )
+            links = self._documents.archives_link(Capability.CHANGE_DUMP)
+            head = Document(Capability.CHANGE_DUMP, from_=from_, until=until, links=links)
+            entries = [package.entry for package in packages]
+            parts = self._writer.write_document(f"{own}.xml", head, entries)
         files = [f"{own}.xml", *parts, *files]
         dump = self._finished(Capability.CHANGE_DUMP, closed.begin, closed.end, files, packages)
         self.recorder.run(lambda journal: journal.put(dump))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from random import Random
 from types import MappingProxyType
 from typing import Any
@@ -20,8 +19,6 @@ from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import Instant, parse_datetime
 from rsnotify.runtime.command_line import PATIENCE as STOP_SECONDS
 from rsnotify_hub.application import HUB, create_application
-from rsnotify_hub.config.configuration import HubConfiguration
-from rsnotify_hub.config.loading import load_configuration
 from rsnotify_jetstream.jetstream_store import JetStreamStore
 from tests.harnesses.simulation import cluster_invariants, faults
 from tests.harnesses.simulation.cluster_invariants import LOG_NAME, ClusterCheck
@@ -32,10 +29,10 @@ from tests.harnesses.simulation.run import Check, Run
 from tests.harnesses.simulation.wire import INTERVAL
 from tests.harnesses.simulation.world import (
     BASE,
-    TOKEN,
     Hub,
     Simulated,
     World,
+    hub_configuration,
     hub_url,
     make_world,
 )
@@ -76,7 +73,7 @@ class HubNode(Hub):
         return store
 
     async def run(self, machine: Machine) -> None:
-        configuration = _configuration(self._nats, _BALANCER, self._queue, self.topics)
+        configuration = hub_configuration(_BALANCER, self._queue, self.topics, store=self._nats)
         while True:
             app = create_application(configuration, public_url=self.url, anonymous=False)
             self._runner = runner = web.AppRunner(app, access_log=None, auto_decompress=False)
@@ -117,20 +114,6 @@ class HubNode(Hub):
         super().kill()
         self._runner = None
         self.is_stopping = False
-
-
-@cache
-def _configuration(nats: str, port: int, queue: int, topics: Sequence[str]) -> HubConfiguration:
-    digest = hashlib.sha256(TOKEN.encode()).hexdigest()
-    publisher = {"token_sha256": digest, "topics": list(topics)}
-    return load_configuration(
-        None,
-        port=port,
-        store=nats,
-        allow_private_addresses=True,
-        queue_frames=queue,
-        publishers=[publisher],
-    )
 
 
 class CallbackMachine(Simulated):

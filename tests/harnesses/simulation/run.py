@@ -330,7 +330,8 @@ def run_all(seeds: Sequence[str], *, verbose: bool, workers: int) -> int:
             return failed
         pid, status = os.wait()
         _running.remove(pid)
-        failed += os.waitstatus_to_exitcode(status)
+        code = os.waitstatus_to_exitcode(status)
+        failed += code if code >= 0 else 1
 
 
 def parse_seeds(texts: Sequence[str]) -> list[str]:

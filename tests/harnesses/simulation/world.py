@@ -326,7 +326,7 @@ class HubMachine(Hub):
 
     async def run(self, machine: Machine) -> None:
         app = create_application(
-            _configuration(str(self.folder), self._port, self._world.queue, self.topics),
+            hub_configuration(self._port, self._world.queue, self.topics, data=str(self.folder)),
             public_url=self.url,
             anonymous=False,
         )
@@ -341,16 +341,19 @@ class HubMachine(Hub):
 
 
 @cache
-def _configuration(folder: str, port: int, queue: int, topics: Sequence[str]) -> HubConfiguration:
+def hub_configuration(
+    port: int, queue: int, topics: Sequence[str], **stored: str
+) -> HubConfiguration:
+    """Return the configuration of a hub; `stored` names its store."""
     digest = hashlib.sha256(TOKEN.encode()).hexdigest()
     publisher = {"token_sha256": digest, "topics": list(topics)}
     return load_configuration(
         None,
         port=port,
-        data=folder,
         allow_private_addresses=True,
         queue_frames=queue,
         publishers=[publisher],
+        **stored,
     )
 
 
