@@ -6,16 +6,16 @@ import asyncio
 import json
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Self
+from typing import Any
 
 from aiohttp import web
 
 from rsnotify.format.datetimes import format_datetime
 from rsnotify_gateway.adapters.event_streams import EventMapping
-from tests.ports import free_port
+from tests.subscriber.source import Server
 
 
-class EventServer:
+class EventServer(Server):
     """Sends everything from the beginning to a client without an id.
 
     Attributes:
@@ -25,33 +25,14 @@ class EventServer:
     """
 
     def __init__(self) -> None:
-        self.port = free_port()
+        app = web.Application()
+        app.router.add_get("/stream", self._answer)
+        super().__init__(app)
         self.url = f"http://127.0.0.1:{self.port}/stream"
         self.log: list[bytes] = []
         self.has_ids = True
         self.resumed: list[str | None] = []
         self._more = asyncio.Condition()
-        self._runner: web.AppRunner | None = None
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
-
-    async def start(self) -> None:
-        app = web.Application()
-        app.router.add_get("/stream", self._answer)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
-
-    async def stop(self) -> None:
-        """Break all connections, and accept none."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
 
     async def send(self, *events: Any) -> None:
         async with self._more:

@@ -46,7 +46,7 @@ class Server:
             await self._runner.cleanup()
             self._runner = None
 
-    async def __aenter__(self) -> Server:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 
