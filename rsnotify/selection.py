@@ -70,11 +70,11 @@ class Selection(Struct, frozen=True, omit_defaults=True):
         for kind in self.types:
             if not is_media_type(kind):
                 raise ConfigurationError(
-                    f"{kind!r} is no media type; write it as text/turtle or text/*"
+                    f"{kind!r} is not a media type; write it as text/turtle or text/*"
                 )
         for uri in self.collections:
             if not _ABSOLUTE.fullmatch(uri):
-                raise ConfigurationError(f"{uri!r} is no collection; give its absolute URI")
+                raise ConfigurationError(f"{uri!r} is not a collection; give its absolute URI")
 
     def describe(self) -> str:
         """Return which resources are selected, in the words of the options; empty if all are."""
@@ -263,10 +263,10 @@ def _check(select: PushSelection) -> None:
         raise ConfigurationError(f"a selection has more than {MOST} prefixes or types")
     for prefix in select.prefixes:
         if not _PREFIX.fullmatch(prefix):
-            raise ConfigurationError(f"{prefix[:80]!r} is no beginning of an absolute URI")
+            raise ConfigurationError(f"{prefix[:80]!r} is not the beginning of an absolute URI")
     for kind in select.types:
         if not is_media_type(kind):
-            raise ConfigurationError(f"{kind[:80]!r} is no media type; write it as text/turtle")
+            raise ConfigurationError(f"{kind[:80]!r} is not a media type; write it as text/turtle")
 
 
 def _shortest(prefixes: Iterable[str]) -> Iterable[str]:

@@ -136,7 +136,7 @@ def ended(run: Callable[[], None]) -> int:
         ("validate {here}", 2, "it is a folder, and not a file"),
         ("hub --data {bad}", 2, "a file of this name exists"),
         ("source {copy}", 2, "copy is not a folder; name one that exists"),
-        ("source {data} --data {bad} --port 0", 2, "bad.toml is no folder"),
+        ("source {data} --data {bad} --port 0", 2, "bad.toml is not a folder"),
         ("source {here} --port {taken}", 2, "another program uses it; choose another"),
         ("source --config {bad}", 2, "bad.toml, line 1, column 8: this is not valid TOML"),
         ("gateway {bad}", 2, "bad.toml, line 1, column 8: this is not valid TOML"),

@@ -123,7 +123,7 @@ def check_writable(folder: Path) -> None:
             pass
     except OSError as error:
         taken = isinstance(error, FileExistsError)
-        reason = "is no folder" if taken else f"cannot be written: {reason_of(error)}"
+        reason = "is not a folder" if taken else f"cannot be written: {reason_of(error)}"
         raise ConfigurationError(f"{folder} {reason}; choose another, or repair it") from None
 
 

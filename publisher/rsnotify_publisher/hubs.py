@@ -169,7 +169,7 @@ def _parse_node(
         usable = False
     if not usable:
         raise ConfigurationError(
-            f"{given!r} is no hub; write http(s)://host, websub+http(s)://host/path, "
+            f"{given!r} is not a hub; write http(s)://host, websub+http(s)://host/path, "
             "ws(s)://host/path, mqtt(s)://host or xmpp:pubsub.host"
         )
     if parts.username or parts.password:

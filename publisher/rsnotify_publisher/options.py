@@ -394,7 +394,7 @@ def _limits(name: str, text: str, example: str) -> tuple[dict[str, int], JobSche
         if part.startswith(CRON):
             reason = f"{part!r} is a second cron expression"
         elif match is None or kind is None:
-            reason = f"{part!r} is no count, time or size"
+            reason = f"{part!r} is not a count, time or size"
         elif kind in limits:
             reason = f"{part!r} is a second {kind}"
         else:

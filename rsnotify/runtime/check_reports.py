@@ -175,7 +175,7 @@ def _attribute(text: str) -> str:
 def check_badge_file(file: Path | None) -> None:
     """Refuse a badge of another form, before checks that may take long."""
     if file is not None and file.suffix not in (".svg", ".json"):
-        raise WrongOption("badge", f"{file} is no badge; name a file .svg or .json")
+        raise WrongOption("badge", f"{file} is not a badge; name a file .svg or .json")
 
 
 def write_reports(

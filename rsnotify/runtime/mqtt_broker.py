@@ -125,7 +125,7 @@ def parse_broker(url: str) -> Broker:
     except ValueError:
         scheme = host = port = None
     if scheme is None or not host or port == 0:
-        raise ConfigurationError("this is no broker; write mqtts://host, with /topic if need be")
+        raise ConfigurationError("this is not a broker; write mqtts://host, with /topic if need be")
     if parts.username is not None or parts.password is not None:
         raise ConfigurationError("a broker's URL holds a user name; give user and password apart")
     path = _websocket_path(parts.query) if scheme.websocket else None

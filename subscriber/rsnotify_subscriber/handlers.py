@@ -248,7 +248,7 @@ def as_handler(handler: AnyHandler) -> Handler | TransactionalHandler:
     """Return an object with `apply` or `apply_within` for any kind of handler.
 
     Raises:
-        ConfigurationError: It is no handler, or a method that is called in a thread is async.
+        ConfigurationError: It is not a handler, or a method that is called in a thread is async.
     """
     name = getattr(handler, "__name__", None) or type(handler).__name__
     if isinstance(handler, type):

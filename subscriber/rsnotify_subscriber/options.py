@@ -125,7 +125,7 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
         for media_type in prefer:
             if not is_media_type(media_type) or "*" in media_type:
                 raise ConfigurationError(
-                    f"{media_type!r} is no media type; write it as text/turtle"
+                    f"{media_type!r} is not a media type; write it as text/turtle"
                 )
         force_setattr(self, "prefer", prefer)
 

@@ -159,8 +159,8 @@ def test_variables_of_other_commands_do_not_matter():
         ("host = ''", 1, "host"),
         ("data = ''", 1, "data"),
         ("\npublic_url = 'ftp://canary/'", 2, "public_url: it is not an absolute http"),
-        ("websocket_origins = [\n'page.example']", 1, "websocket_origins: .* no origin"),
-        ("websocket_origins = ['https://page.example/canary']", 1, "no origin"),
+        ("websocket_origins = [\n'page.example']", 1, "websocket_origins: .* not an origin"),
+        ("websocket_origins = ['https://page.example/canary']", 1, "not an origin"),
         ("min_lease_seconds = 61\nmax_lease_seconds = 60", 1, "longer than max_lease_seconds"),
         ("open_topics = [\n 'https://'\n]", 1, "open_topics: a topic is not an absolute http"),
         ("trusted_proxies = ['10.0.0.1/8']", 1, "trusted_proxies: no address or network"),
@@ -168,7 +168,7 @@ def test_variables_of_other_commands_do_not_matter():
         ("[[admins]]\ntoken = 'canary'", 2, "token: .* write its SHA-256"),
         ("jwt_key = 'canary'", 1, "jwt_key: a secret must not be here"),
         ("\nmqtt_password = 'canary'", 2, "mqtt_password: a password must not be here"),
-        ("mqtt_url = 'http://broker'", 1, "mqtt_url: this is no broker"),
+        ("mqtt_url = 'http://broker'", 1, "mqtt_url: this is not a broker"),
         ("mqtt_url = 'mqtt://b'\nmqtt_public_url = 'mqtt://b/x'", 2, "mqtt_public_url: a hub has"),
         ("mqtt_url = 'mqtt://b'\nmqtt_ca = 'gone.pem'", 2, "mqtt_ca: cannot use .* gone.pem"),
         ("mqtt_user = 'hub'", 1, "mqtt_user: this needs mqtt_url"),
@@ -260,7 +260,7 @@ SHARED, PUBLIC = "s" * 64, "-----BEGIN PUBLIC KEY-----"
         (["HS256", "RS256"], SHARED, "a", "mixed"),
         (["HS256"], "s" * 31, "a", "32 bytes"),
         (["HS512"], "s" * 63, "a", "64 bytes"),
-        (["HS256"], PUBLIC + "x" * 32, "a", "a public key is no secret"),
+        (["HS256"], PUBLIC + "x" * 32, "a", "a public key cannot be the secret"),
         (["RS256"], SHARED, "a", "public key in PEM"),
     ],
 )
@@ -277,7 +277,7 @@ def test_a_key_that_is_not_of_its_algorithms_is_refused(algorithms: list[str]):
     key = ec.generate_private_key(ec.SECP256R1()).public_key()
     pem = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
     for each in (pem, PUBLIC + "\nrubbish\n-----END PUBLIC KEY-----"):
-        with pytest.raises(ConfigurationError, match="jwt-key: this is no key for") as caught:
+        with pytest.raises(ConfigurationError, match="jwt-key: this is not a key for") as caught:
             load_configuration(None, jwt_algorithms=algorithms, jwt_key=each, jwt_audience="a")
         assert each not in str(caught.value)
 

@@ -391,14 +391,14 @@ def test_a_policy_is_one_line(parse: Callable[[str], object], text: str, meant: 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "'' is no count, time or size"),
-        ("always", "'always' is no count"),
-        ("30 days, ", "'30 days,' is no count"),
-        ("30 moons", "'30 moons' is no count"),
-        ("-3 days", "'-3 days' is no count"),
+        ("", "'' is not a count, time or size"),
+        ("always", "'always' is not a count"),
+        ("30 days, ", "'30 days,' is not a count"),
+        ("30 moons", "'30 moons' is not a count"),
+        ("-3 days", "'-3 days' is not a count"),
         ("3 days, 2 weeks", "'2 weeks' is a second age"),
         ("3 lists, 0 MB", "'0 MB' is nothing"),
-        ("30 days 1000 lists", "is no count"),
+        ("30 days 1000 lists", "is not a count"),
     ],
 )
 def test_a_wrong_policy_is_refused_with_an_example(text: str, complaint: str):

@@ -191,7 +191,7 @@ def test_a_folder_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path,
     location.parent.mkdir(parents=True, exist_ok=True)
     location.write_text("in the way")
     publisher = quick_publisher(tmp_path / "state")
-    with pytest.raises(ConfigurationError, match=r"is no folder|cannot be written"):
+    with pytest.raises(ConfigurationError, match=r"is not a folder|cannot be written"):
         publisher.start()
 
 

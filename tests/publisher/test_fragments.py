@@ -182,7 +182,7 @@ def test_what_is_fed_and_advertised_follows_from_the_url(url: str, uri: str, oth
 def test_what_is_no_hub_is_refused(url: str):
     with pytest.raises(ConfigurationError) as raised:
         parse_hub(url)
-    assert "is no hub" in str(raised.value) or "websub+" not in url
+    assert "is not a hub" in str(raised.value) or "websub+" not in url
     assert "hunter2" not in str(raised.value)
 
 

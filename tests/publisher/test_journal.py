@@ -486,7 +486,7 @@ def test_notices_are_kept_in_order_up_to_a_bound(
         journal.move_notice_cursor("http://hub.example/", begin + 4)
     assert journal.notice_cursor("http://hub.example/") == begin + 4
     assert (journal.notices(0), journal.first_notice()) == (dated[2:], begin + 2)
-    assert journal.state() == before, "a notice is no change"
+    assert journal.state() == before, "a notice is not a change"
     record(journal, "a")
     assert journal.notices(0) == dated[2:], "and a change makes no notice"
 

@@ -152,7 +152,7 @@ REFUSALS: list[tuple[dict[str, Any], str, str | None, str]] = [
     ),
     (
         {"answer_with": '{"type": "publishing", "through": "yesterday"}'},
-        *("", None, f"its through is no datetime: 'yesterday'{NO_TOKEN}"),
+        *("", None, f"its through is not a datetime: 'yesterday'{NO_TOKEN}"),
     ),
     ({"answer_with": "nonsense"}, "", None, f"it sent no control frame: {NO_TOKEN}"),
 ]

@@ -141,9 +141,9 @@ A, B = SET.format("a", "t"), SET.format("b", "i")
         ("", "[[set]]"),
         ("port = ", "source.toml"),
         ('base_url = "ftp://x/"\n' + A, "ftp://x/"),
-        ('hubs = ["amqp://x"]\n' + A, "is no hub"),
+        ('hubs = ["amqp://x"]\n' + A, "is not a hub"),
         ('advertise = ["https://hub.example"]\n' + A, "none is named"),
-        ('hubs = ["http://hub"]\nadvertise = ["hub"]\n' + A, "'hub' is no hub"),
+        ('hubs = ["http://hub"]\nadvertise = ["hub"]\n' + A, "'hub' is not a hub"),
         (SET.format("a", "none"), "is not a folder"),
         (A + SET.format("a", "i"), "overlap"),
         (
@@ -182,7 +182,7 @@ def test_a_folder_within_another_of_which_it_is_no_part_is_a_set(folder_of_sets:
 def test_documents_that_cannot_be_written_are_refused(folder_of_sets: Path):
     (folder_of_sets / "state").mkdir()
     (folder_of_sets / "state" / "documents").write_text("in the way")
-    with pytest.raises(RsnotifyError, match="documents is no folder"):
+    with pytest.raises(RsnotifyError, match="documents is not a folder"):
         command(folder_of_sets / "t", data=folder_of_sets / "state", port=0)
 
 
@@ -271,7 +271,7 @@ def test_a_state_of_another_base_url_is_refused(folder: Path, tmp_path: Path):
     ("option", "value", "reason"),
     [
         ("base_url", "ftp://x/", "ftp://x/"),
-        ("hub", ["amqp://x"], "is no hub"),
+        ("hub", ["amqp://x"], "is not a hub"),
         ("data", "data/state", "--data"),
         ("data", "file", "file"),
         ("resource_list_every", "often", "give seconds above 0, or a cron expression"),

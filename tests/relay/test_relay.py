@@ -270,7 +270,7 @@ async def test_a_relay_does_not_follow_itself(source: SmallSource, tmp_path: Pat
 
 
 async def test_a_typo_in_a_selection_does_not_empty_the_copy() -> None:
-    with pytest.raises(ConfigurationError, match="'turtle' is no media type"):
+    with pytest.raises(ConfigurationError, match="'turtle' is not a media type"):
         FollowOptions(selection=Selection(types=("turtle",)))
 
 

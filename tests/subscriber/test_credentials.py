@@ -205,7 +205,7 @@ async def test_a_hub_at_the_origin_of_the_source_gets_the_credentials_too() -> N
         (Credentials(bearer=f"{SECRET} x"), "the bearer token"),
         (Credentials(login=f"me:{SECRET}", bearer="x"), "one of a login, a bearer token"),
         (Credentials(bearer="x", headers={"authorization": SECRET}), "one of a login"),
-        (Credentials(headers={"X Key": SECRET}), "'X Key' is no name of a header field"),
+        (Credentials(headers={"X Key": SECRET}), "'X Key' is not the name of a header field"),
         (Credentials(headers={"X-Key": f"{SECRET}\nX: y"}), "the value of the header field X-Key"),
         (Credentials(headers={"range": "bytes=0-1"}), "range is set by rsnotify itself"),
         (Credentials(headers={"If-None-Match": "*"}), "If-None-Match is set by rsnotify itself"),

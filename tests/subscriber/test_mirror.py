@@ -126,7 +126,9 @@ async def test_a_symbolic_link_in_place_of_the_folder_of_fallbacks_is_refused(
     (mirrored.root / "@@@").symlink_to(outside)
     await mirrored.put("b", content=b"not concerned")
     for change in (mirrored.put("b/c"), mirrored.delete("b/c")):
-        with pytest.raises(StorageError, match="@@@ is no folder of the copy, but a symbolic link"):
+        with pytest.raises(
+            StorageError, match="@@@ is not a folder of the copy, but a symbolic link"
+        ):
             await change
     await mirrored.put("a", content=b"inside")
     await mirrored.delete("b")  # what was a fallback may now come home

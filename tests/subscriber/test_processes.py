@@ -77,7 +77,7 @@ async def test_follow_fetches_the_preferred_type_and_the_exact_version(
     assert destination.files()["a"] == b"<a> <b> <c> ."
     assert destination.files()["b"] == b"one"
     refused = await run(*follow, "--prefer", "text/*")
-    assert refused == (2, "", "rsnotify: 'text/*' is no media type; write it as text/turtle\n")
+    assert refused == (2, "", "rsnotify: 'text/*' is not a media type; write it as text/turtle\n")
 
 
 RESOURCE, RESOURCES = path_of("folder/r3.ttl"), "/data/resourcelist.xml"

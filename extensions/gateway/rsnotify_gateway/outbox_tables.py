@@ -164,5 +164,5 @@ def _check_conninfo(conninfo: str) -> None:
         # Not shown, because a part of the password may be taken for the host.
         raise ConfigurationError(
             "the URL of the database is none; write postgresql://user:password@host/database, and "
-            "percent-encode what is no letter or digit in the user and the password"
+            "percent-encode what is not a letter or digit in the user and the password"
         )

@@ -225,7 +225,7 @@ class _RemoteChecks:
         try:
             document = await self._hub_document(self._url)
         except FetchError:
-            document = None  # it is no hub
+            document = None  # it is not a hub
         if document is None:
             await self._source()
         else:

@@ -75,7 +75,7 @@ class AdminClient:
         """Return the one id that begins with these digits, of the rows that an operation lists."""
         if not re.fullmatch(FIRST_DIGITS, first):
             raise ConfigurationError(
-                f"{first!r} is no id: give its 32 hexadecimal digits, or at least the first 4"
+                f"{first!r} is not an id: give its 32 hexadecimal digits, or at least the first 4"
             )
         page = await self.call_paged(kind, limit=_MOST_FOUND, search=first)
         rows = getattr(page, page.__struct_fields__[0])

@@ -122,12 +122,12 @@ def check_jwt(algorithms: Sequence[str], key: str | None, audience: str | None) 
         raise WrongSetting(("jwt_key",), "these algorithms need a public key in PEM format")
     for name in algorithms:
         if not _is_key(key, name):
-            raise WrongSetting(("jwt_key",), f"this is no key for {name}")
+            raise WrongSetting(("jwt_key",), f"this is not a key for {name}")
 
 
 def _check_secret(key: str, size: int) -> None:
     if "PUBLIC KEY-----" in key:
-        raise WrongSetting(("jwt_key",), "a public key is no secret for HS algorithms")
+        raise WrongSetting(("jwt_key",), "a public key cannot be the secret of HS algorithms")
     if len(key.encode()) < size:
         raise WrongSetting(("jwt_key",), f"the secret of these algorithms needs {size} bytes")
     if digest(key) in EXAMPLES:

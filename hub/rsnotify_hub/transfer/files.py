@@ -203,7 +203,7 @@ class _Known:
             received=content.until,
             limits=self._limits,
         ):
-            raise ValueError("its body is not a whole content")
+            raise ValueError("its body is not the whole content")
 
     def _add(self, *name: str) -> None:
         if name in self._names:

@@ -115,7 +115,7 @@ class HubPublication:
         try:
             return None if text is None else parse_datetime(text)
         except ValueError:
-            raise HubFailure(self._hub.uri, f"its {name} is no datetime: {text!r}") from None
+            raise HubFailure(self._hub.uri, f"its {name} is not a datetime: {text!r}") from None
 
     def end(self, failure: Exception | None) -> None:
         settle(self.ended, failure)

@@ -77,7 +77,7 @@ NO_CREDENTIALS = Credentials()
 
 def _check(name: str, value: str) -> None:
     if not _TOKEN.fullmatch(name):
-        raise ConfigurationError(f"{name!r} is no name of a header field; write NAME: VALUE")
+        raise ConfigurationError(f"{name!r} is not the name of a header field; write NAME: VALUE")
     if name.lower() in _RESERVED or name.lower().startswith("if-"):
         raise ConfigurationError(f"the header field {name} is set by rsnotify itself; leave it out")
     if not _VALUE.fullmatch(value):

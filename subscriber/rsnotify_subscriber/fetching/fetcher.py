@@ -270,7 +270,7 @@ class FetchedDocument(Struct, frozen=True):
         links: Link headers as (relation, URI).
         document: The document, if it is one.
         text: The beginning of the text, if it is an HTML page or plain text.
-        error: Why it is no document, if it looked like one.
+        error: Why it is not a document, if it looked like one.
     """
 
     links: list[tuple[str, str]]

@@ -562,7 +562,9 @@ class Applier:
             await self._in_worker(self._write, batch)
             with self._handling():
                 applied = self._handler.apply([ready.received() for ready in batch])
-                assert applied is not None, "an `apply` that is no coroutine is called in a thread"
+                assert applied is not None, (
+                    "an `apply` that is not a coroutine is called in a thread"
+                )
                 await applied
         except StoreUnavailable:
             raise

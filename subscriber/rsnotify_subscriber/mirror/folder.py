@@ -222,7 +222,7 @@ class MirrorTree:
         natural = self._natural(uri)
         if natural is None and mode is not None:
             raise StorageError(
-                f"{self._fallbacks} is no folder of the copy, but a symbolic link or a file; "
+                f"{self._fallbacks} is not a folder of the copy, but a symbolic link or a file; "
                 "remove it"
             )
         return natural or self._fallback(uri)

@@ -521,7 +521,7 @@ def _checked(url: str) -> str:
     except ValueError:
         usable = False
     if not usable or not _AS_A_CALLBACK.fullmatch(url) or "@" in parts.netloc:
-        raise ConfigurationError(f"{url!r} is no callback URL; write https://host/path/")
+        raise ConfigurationError(f"{url!r} is not a callback URL; write https://host/path/")
     if parts.query or parts.fragment:
         raise ConfigurationError(f"{url!r} has a query or fragment; a callback URL has none")
     return url if url.endswith("/") else url + "/"

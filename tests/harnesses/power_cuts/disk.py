@@ -77,7 +77,7 @@ class Disk:
 
     def folder(self, path: Sequence[str]) -> Folder:
         node = self.find(path)
-        assert isinstance(node, Folder), f"{path} is no folder"
+        assert isinstance(node, Folder), f"{path} is not a folder"
         return node
 
     def read(self, path: Sequence[str]) -> bytes:

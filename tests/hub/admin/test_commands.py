@@ -112,7 +112,7 @@ async def test_an_error_is_one_sentence(run_hub: RunHub):
         for arguments, token, reason in (
             (["status"], "", "set RSNOTIFY_ADMIN_TOKEN"),
             (["status"], ADMIN + "x", "in RSNOTIFY_ADMIN_TOKEN or --token is not an admin's"),
-            (["suspend", "../status"], ADMIN, "is no id"),
+            (["suspend", "../status"], ADMIN, "is not an id"),
             (["status", "--url", "hub"], ADMIN, "not an absolute http"),
             (["drop", "0" * 32], ADMIN, "there is no such subscription"),
             (["redeliver", "0" * 32, "--since", "yesterday"], ADMIN, "not a W3C Datetime"),

@@ -184,7 +184,12 @@ async def test_a_part_requested_while_it_is_being_deleted_is_published_again(
     ("select", "topic", "of", "reason"),
     [
         (PushSelection(), TOPIC, TOPIC, "it asks for all of its topic"),
-        (PushSelection(prefixes=("maps/",)), TOPIC, TOPIC, "is no beginning of an absolute URI"),
+        (
+            PushSelection(prefixes=("maps/",)),
+            TOPIC,
+            TOPIC,
+            "is not the beginning of an absolute URI",
+        ),
         (MAPS, TOPIC, TOPIC + "2", "about a channel of another name"),
         (MAPS, TOPIC + "2", TOPIC + "2", "nothing was ever published on its topic"),
     ],

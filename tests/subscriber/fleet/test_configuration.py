@@ -188,10 +188,10 @@ WRONG = {
         "[[source]] two: mqtt_session: one has its own there; choose another for each"),
     "a broker for all that is none": (
         f'[defaults]\nmqtt_url = "http://b.example"\n{SOURCE}dest = "x"',
-        "line 2: [defaults]: mqtt_url: this is no broker",
+        "line 2: [defaults]: mqtt_url: this is not a broker",
     ),
     "a broker for one that is none": (f'{SOURCE}dest = "x"\nmqtt_url = "http://b.example"',
-        "line 5: [[source]] one: mqtt_url: this is no broker"),
+        "line 5: [[source]] one: mqtt_url: this is not a broker"),
     "a version that there is not": (f'[defaults]\nmqtt_version = "4"\n{SOURCE}dest = "x"',
         'line 2: [defaults]: mqtt_version: it has to be one of "3.1.1", "5"'),
     "a schema for two": (

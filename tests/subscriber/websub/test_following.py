@@ -194,7 +194,7 @@ async def test_a_command_without_a_callback_url_says_so(
     ("options", "reason"),
     [
         (("https://a.example/cb", "127.0.0.1", None), "name the port .* --callback-port"),
-        (("a.example", "127.0.0.1", 9), "'a.example' is no callback URL"),
+        (("a.example", "127.0.0.1", 9), "'a.example' is not a callback URL"),
         (
             ("http://192.0.2.1:9/", "192.0.2.1", None),
             "cannot listen on 192.0.2.1 port 9: .* another --callback-host or --callback-port",

@@ -303,7 +303,9 @@ def _entries(
             change = check_change(_without_logins(_decode(line.entry)))
         except (DecodeError, ConfigurationError) as error:
             refused[line.number] = without_credentials(str(error))
-            _log.error("line %d of the outbox is no change: %s", line.number, refused[line.number])
+            _log.error(
+                "line %d of the outbox is not a change: %s", line.number, refused[line.number]
+            )
             continue
         if change.change == ChangeType.DELETED:
             yield MissingEntry(change.uri)
