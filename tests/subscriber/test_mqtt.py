@@ -196,8 +196,8 @@ async def test_a_login_that_is_refused_is_a_warning_also_after_the_broker_was_aw
     [
         (MqttOptions(login=BrokerLogin(user="me", password="canary")), "name the MQTT broker"),
         (MqttOptions(login=BrokerLogin(certificate="me.pem")), "name the MQTT broker"),
-        (MqttOptions(url="http://broker"), "no broker"),
-        (MqttOptions(version="4"), "no version"),
+        (MqttOptions(url="http://broker"), "not a broker"),
+        (MqttOptions(version="4"), "not a version"),
         (MqttOptions(login=BrokerLogin(ca="not-there.pem")), "not-there.pem"),
     ],
 )

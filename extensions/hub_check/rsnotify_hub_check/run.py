@@ -13,7 +13,7 @@ import typer
 
 from rsnotify import __version__
 from rsnotify.errors import ConfigurationError, WrongOption, counted
-from rsnotify.runtime.check_reports import (
+from rsnotify.runtime.command_check_reports import (
     Badge,
     BadgeFile,
     Color,

@@ -17,7 +17,7 @@ from rsnotify.errors import RsnotifyError, counted, without_credentials
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Capability
 from rsnotify.format.writer import Profile
-from rsnotify.runtime.check_reports import (
+from rsnotify.runtime.command_check_reports import (
     Badge,
     BadgeFile,
     Color,

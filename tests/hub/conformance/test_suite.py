@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import rsnotify_hub_check
 from rsnotify.errors import WrongOption
-from rsnotify.runtime.check_reports import Outcome
+from rsnotify.runtime.command_check_reports import Outcome
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub_check.hub_under_test import ConformanceCheck, HubUnderTest, serve_endpoints

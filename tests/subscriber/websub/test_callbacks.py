@@ -353,12 +353,12 @@ async def test_asgi_refuses_to_pass_content_into_another_event_loop(blog: Blog) 
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("ftp://a.example/", "no callback URL"),
-        ("a.example/cb", "no callback URL"),
-        ("https://", "no callback URL"),
-        ("https://a.example:x/", "no callback URL"),
-        ("https://me:secret@a.example/", "no callback URL"),
-        ("https://a.example/a b", "no callback URL"),
+        ("ftp://a.example/", "not a callback URL"),
+        ("a.example/cb", "not a callback URL"),
+        ("https://", "not a callback URL"),
+        ("https://a.example:x/", "not a callback URL"),
+        ("https://me:secret@a.example/", "not a callback URL"),
+        ("https://a.example/a b", "not a callback URL"),
         ("https://a.example/?x=1", "query"),
         ("https://a.example/#x", "fragment"),
     ],

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from rsnotify.errors import ConfigurationError, WrongOption
-from rsnotify.runtime.check_reports import (
+from rsnotify.runtime.command_check_reports import (
     Badge,
     Color,
     Outcome,
