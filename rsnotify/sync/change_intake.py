@@ -350,9 +350,10 @@ class ChangeIntake:
         return coverage.contradictory or not is_extended
 
     def _checked(self, change: Change, coverage: Coverage) -> Change:
-        """Compare a change with a later one that push announced long ago and no list has repeated.
+        """Have a change compared with the copy if a later one, pushed long ago, is unconfirmed.
 
-        With one that push announced a moment ago, after the end of the list, it is not compared.
+        If the later one was pushed a moment ago and lies after the end of the list, the list says
+        nothing about it, and the change is not compared.
         """
         if change.check is CheckMethod.FETCH or change.uri not in self._unconfirmed:
             return change

@@ -256,9 +256,10 @@ class SyncFrontiers:
         self.advance(begins)
 
     def begin(self, begins: Instant) -> None:
-        """Begin where the first list of all begins; T is never before, even while that is pending.
+        """Begin where the earliest list begins.
 
-        A run that began before it would find a gap that no document covers.
+        T never lies before that instant, even while a change of that instant is pending: the next
+        run would find a gap that no document covers.
         """
         self.advance(begins)
         self._durable = Frontier.at(begins)

@@ -549,7 +549,7 @@ class DestinationState:
                 self.database.execute(query)
 
     def _lose_unselected(self, selection: Selection) -> None:
-        """Have resources removed whose URIs are not selected, as no list may name them again."""
+        """Mark resources whose URIs are not selected to be removed: no list may name them again."""
         if selection.changes and ChangeType.DELETED not in selection.changes:
             return
         by_uri = Selection(selection.only, selection.excluded)
