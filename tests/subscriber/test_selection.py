@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import ChangeType, Link
 from rsnotify.runtime.command_line import application
 from rsnotify.selection import Selection
-from rsnotify_subscriber import audit
+from rsnotify_subscriber import FolderMirror, audit, default_state
+from rsnotify_subscriber.following.copy_check import FileScan
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from tests.subscriber.destination import Destination
 from tests.subscriber.processes import run
@@ -103,6 +106,20 @@ async def test_what_is_not_selected_any_more_is_removed_although_no_list_names_i
     await destination.catch_up(url)
     await destination.catch_up(url, selection=Selection(only=("maps/", "d")))
     assert set(destination.files()) == {"maps/a.ttl", "maps/b.html", "d"}
+
+
+async def test_a_check_of_the_files_does_not_keep_what_another_selection_excludes(
+    source: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up()
+    mirror, place = FolderMirror(destination.folder), default_state(destination.folder)
+    with closing(DestinationState(place)) as state:
+        identity = state.identity()
+        assert identity is not None
+        mirror.prepare(identity.base, place)
+        state.store_identity(replace(identity, selection=Selection(only=("maps/",))))
+        assert state.lost == 1
+        assert FileScan(mirror, state, verify=False).compare_part() == ([], [])
 
 
 async def test_the_same_selection_needs_no_baseline(

@@ -471,7 +471,7 @@ class CopyCheck:
         self._perform(())
 
     def _report(self, lost: int, foreign: Sequence[str]) -> None:
-        if lost:
+        if lost > 0:  # files that were restored count less
             self.damaged += lost
             logger.warning(
                 "%s changed or removed here since they were written: fetched again",

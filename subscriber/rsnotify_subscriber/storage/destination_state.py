@@ -266,6 +266,11 @@ UPDATE {resources} SET changed_at = 0, hash = NULL, length = NULL, lastmod = NUL
 # for any time that no file has.
 _AS_COMPARED = "WHERE uri = ? AND hash = ? AND coalesce(mtime, -2) = coalesce(?, -2)"
 _LOSE = "UPDATE {resources} SET mtime = -1 WHERE hash IS NOT NULL AND change != 'deleted'"
+#: With a length that no file has, as a lost resource does not stay lost if its file is right.
+_LOSE_UNSELECTED = """
+UPDATE {resources} SET mtime = -1, length = -1
+    WHERE hash IS NOT NULL AND change != 'deleted' AND uri = ?
+"""
 _LOST = """
 SELECT uri, changed_at, hash, length, coalesce(spelling, uri) FROM {resources}
     WHERE mtime = -1 AND change != 'deleted' AND hash IS NOT NULL AND uri > ? ORDER BY uri LIMIT ?
@@ -554,7 +559,7 @@ class DestinationState:
             return
         by_uri = Selection(selection.only, selection.excluded)
         uris = [(uri,) for uri in self.held_uris() if not by_uri.wants(Resource(uri))]
-        self.database.executemany(f"{_LOSE} AND uri = ?", uris)
+        self.database.executemany(_LOSE_UNSELECTED, uris)
         self._count_lost()
 
     @property
