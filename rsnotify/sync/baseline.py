@@ -256,10 +256,10 @@ class BaselineRun:
     `capability_list` has led to its documents; `is_routine` says that the copy is compared only
     because that is due.
 
-    In a routine comparison, the Resource List may be out of date. Where the copy
-    differs from the list that was compared last, changes were applied since, perhaps dated before
-    its `at`: the resource is fetched if it is stored, and otherwise left alone. If the copy
-    `has_lost` resources, the list describes the content they must have.
+    In a routine comparison, the Resource List may be out of date. Where the copy differs from the
+    list that was compared last, changes were applied since, perhaps dated before its `at`: the
+    resource is fetched if it is stored, and otherwise left alone. If the copy `has_lost` resources,
+    the list describes the content they must have.
 
     `dump_at` is the instant of the Resource Dump from which the copy was made. Resources that a
     list of that instant lacks are fetched, as either of the two may be wrong.

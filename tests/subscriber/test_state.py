@@ -21,7 +21,9 @@ from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.hashes import SetSum
 from rsnotify.format.model import ChangeType, Resource
+from rsnotify.format.offer import Offer
 from rsnotify.runtime.tasks import Lane
+from rsnotify.selection import Selection
 from rsnotify.sync.actions import (
     BacklogExtent,
     Progress,
@@ -33,6 +35,7 @@ from rsnotify_subscriber.fleet.lease_tables import PostgreSQLLeases
 from rsnotify_subscriber.fleet.leases import FleetShare
 from rsnotify_subscriber.storage import postgresql
 from rsnotify_subscriber.storage.destination_state import DestinationState, opened
+from rsnotify_subscriber.storage.identity import Identity
 from rsnotify_subscriber.storage.postgresql import LeasedState, StatePool
 from rsnotify_subscriber.storage.resource_state import ResourceState
 from tests.examples_count import part
@@ -522,6 +525,15 @@ def test_a_lost_resource_stays_lost_until_its_content_is_stored(
     state.commit([ResourceState("b", at + 2, "deleted")], None)
     assert state.lost == 0
     assert state.lose() == 2
+
+
+@everywhere
+def test_what_another_selection_excludes_is_lost(state: DestinationState) -> None:
+    state.store_identity(Identity("", "http://a.example/", Offer()))
+    state.commit([held("a/1", PRECISE, hash=A), held("b/1", PRECISE, hash=A)], None)
+    state.store_identity(Identity("", "http://a.example/", Offer(), selection=Selection(("a/",))))
+    assert list(state.lost_changes("", 10)) == ["b/1"]
+    assert state.lost == 1
 
 
 def test_a_file_that_is_written_while_it_is_compared_is_not_lost(state: DestinationState) -> None:

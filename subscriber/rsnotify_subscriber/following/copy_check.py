@@ -552,7 +552,7 @@ class _Refetch:
         self._has_compared = False
 
     def proceed(self, changes: Iterable[Change]) -> bool:
-        """Take the next step for each lost resource; return whether further steps may follow."""
+        """Try the next way to fetch each lost resource; return whether any way is left."""
         follower, now = self._follower, asyncio.get_running_loop().time()
         pending = follower.state.pending
         self._sent = {uri: one for uri, one in self._sent.items() if pending.holds(one)}
