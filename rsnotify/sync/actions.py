@@ -169,7 +169,7 @@ class MissingResource(Struct, frozen=True, array_like=True):
 
 
 class ComparedList(Struct, frozen=True, array_like=True):
-    """The Resource List that was compared last.
+    """The Resource List that was compared last; the dump, if the Source offers nothing else.
 
     Args:
         fingerprint: A fingerprint, if its first document identifies it.

@@ -99,8 +99,8 @@ class Baseline:
         self._is_old = is_old
         self._last_dump = last_dump
         self._until = until
-        #: The instant of a dump that was not compared, as it is too old to have anything new.
-        self.old_dump_at: Instant | None = None
+        #: The instant that a dump states, even if it is too old to have anything new.
+        self.dump_at: Instant | None = None
         #: Why reading a root to its end failed, if it did.
         self.error: RsnotifyError | None = None
         if not self._remaining:
@@ -174,9 +174,8 @@ class Baseline:
         if self.root.kind is DocumentKind.RESOURCE_LIST or self._at is not None:
             return False
         if document.at is not None:
-            is_old = self._is_old(document.at)
-            self.old_dump_at = document.at if is_old else None
-            return is_old
+            self.dump_at = document.at
+            return self._is_old(document.at)
         if document.capability != Capability.RESOURCE_DUMP or self._undated is not None:
             return False
         self._undated = document
@@ -484,12 +483,13 @@ class BaselineRun:
             frontiers.last_list = replace(frontiers.last_list, fingerprint=None)
         return self.baseline.complete and is_settled
 
-    def record_old_dump(self) -> None:
+    def record_dump(self) -> None:
         """Record whether the only document, a dump, is older than what was compared before."""
-        at, frontiers = self.baseline.old_dump_at, self._state.frontiers
+        at, frontiers = self.baseline.dump_at, self._state.frontiers
         if at is not None:
             known = frontiers.last_list or ComparedList()
-            frontiers.last_list = replace(known, is_older=at < frontiers.confirmed)
+            latest = max(at, known.at or EARLIEST, frontiers.confirmed)
+            frontiers.last_list = ComparedList(None, latest, is_older=at < latest)
 
     def _record_list(self) -> bool:
         """Record which Resource List was compared; return whether it has changed."""

@@ -256,7 +256,8 @@ class CatchUp:
             self._forget_wrong_datetimes(listed.at)
             run.are_datetimes_checked = True
         lost, packaged = not run.is_repeated, listed.package is not None
-        self._state.actions.append(Compare(listed.resources, listed.at, lost, packaged))
+        at = min(listed.at, run.baseline.at)  # as that of the changes that the comparison finds
+        self._state.actions.append(Compare(listed.resources, at, lost, packaged))
 
     def failed(self, fetch: Fetch, error: RsnotifyError, now: float) -> None:
         """Use other documents, or try again later, as one could not be fetched or read."""
@@ -390,6 +391,10 @@ class CatchUp:
 
     # Baseline
 
+    @property
+    def _offers_only_dumps(self) -> bool:
+        return not change_documents(self._offer) and self._offer.resource_list is None
+
     def _begin_baseline(self, *, is_routine: bool) -> None:
         has_lost = self._has_lost or self.lacks_comparison
         reads_old = self._has_moved or has_lost
@@ -413,8 +418,8 @@ class CatchUp:
             self._fail(run.baseline.error, now)
         else:
             self._state.actions.note(f"the {run.baseline.root.kind} has nothing new")
-            if not change_documents(self._offer) and self._offer.resource_list is None:
-                run.record_old_dump()
+            if self._offers_only_dumps:
+                run.record_dump()
             is_settled = not self._state.pending.watched
             self.comparisons.done(now, run.capability_list, is_settled=is_settled)
             self._end_baseline(run, now)
@@ -445,7 +450,10 @@ class CatchUp:
         baseline = run.baseline
         is_made_of_dump = baseline.by_dump and self._state.frontiers.known is None
         has_list = self._offer.resource_list is not None and baseline.error is None
-        is_settled = run.add_unlisted(uris, now) and not self._state.frontiers.has_older_list
+        is_settled = run.add_unlisted(uris, now)
+        if self._offers_only_dumps:
+            run.record_dump()
+        is_settled = is_settled and not self._state.frontiers.has_older_list
         if baseline.complete:
             self.comparisons.done(
                 now,

@@ -77,6 +77,7 @@ from rsnotify.sync.actions import (
     Apply,
     BacklogAction,
     BacklogExtent,
+    ComparedList,
     Discover,
     Fetch,
     ForgetDatetimes,
@@ -114,6 +115,7 @@ class Follower:
         random: The source of jitter.
         compared: When the copy was last compared with the whole set, by the clock of `now`.
         pushed: The changes that an earlier run applied and are later than `progress.confirmed`.
+        last_list: The list of all resources that was compared last, where there is no progress.
         incomparable: Why the copy cannot be compared with the Source's statements about its whole
             set, in a sentence; empty if it can.
 
@@ -132,10 +134,11 @@ class Follower:
         random: Random | None = None,
         compared: float = 0.0,
         pushed: Iterable[Change] = (),
+        last_list: ComparedList | None = None,
         incomparable: str = "",
     ) -> None:
         pace = pace or Pace()
-        self.state = SyncState(progress, pace, random or Random(), pushed)
+        self.state = SyncState(progress, pace, random or Random(), pushed, last_list)
         self.catch_up = CatchUp(offer, self.state, compared)
         self.failures = self.catch_up.failures
         self._audit = ContinuousAudit(pace, self.state.actions, incomparable)

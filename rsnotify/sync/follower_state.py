@@ -26,7 +26,7 @@ from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import FIELDS, Offer
-from rsnotify.sync.actions import ActionList, Progress
+from rsnotify.sync.actions import ActionList, ComparedList, Progress
 from rsnotify.sync.frontiers import SyncFrontiers
 from rsnotify.sync.pace import Pace
 from rsnotify.sync.pending_changes import PendingChanges, UnconfirmedChanges
@@ -243,9 +243,7 @@ class Schedule:
 
 
 class SyncState:
-    """The parts of the state; `pushed` are the changes that an earlier run applied and no list has
-    confirmed.
-    """
+    """The parts of the state; for the arguments see `Follower`."""
 
     def __init__(
         self,
@@ -253,11 +251,12 @@ class SyncState:
         pace: Pace,
         random: Random,
         pushed: Iterable[Change] = (),
+        last_list: ComparedList | None = None,
     ) -> None:
         self.pace = pace
         self.random = random
         self.actions = ActionList()
-        self.frontiers = SyncFrontiers(progress, pace.hold)
+        self.frontiers = SyncFrontiers(progress, pace.hold, last_list)
         self.pending = PendingChanges(pace.retry, random, self.actions, pace.parked)
         self.schedule = Schedule(pace, random)
         self.unconfirmed = UnconfirmedChanges(grace=pace.poll, patience=pace.stale)

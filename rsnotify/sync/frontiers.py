@@ -118,7 +118,9 @@ class Gap(Struct, frozen=True):
 class SyncFrontiers:
     """The frontiers of one set of resources; `hold` changes of fragments beyond a gap are kept."""
 
-    def __init__(self, progress: Progress | None, hold: int) -> None:
+    def __init__(
+        self, progress: Progress | None, hold: int, last_list: ComparedList | None = None
+    ) -> None:
         self._known: Frontier | None = None
         self._confirmed = Frontier.at(EARLIEST)
         self._through: Instant | None = None
@@ -131,9 +133,8 @@ class SyncFrontiers:
         self.coarse_until = EARLIEST
         #: A fingerprint of the Change List that was read last.
         self.prefix: ListFingerprint | None = None
-        #: The Resource List that was compared last.
-        self.last_list: ComparedList | None = None
-        self._durable_last_list: ComparedList | None = None
+        #: The Resource List that was compared last; the dump, if the Source offers nothing else.
+        self.last_list = self._durable_last_list = last_list
         #: The closed lists that are known.
         self.closed = self._durable_closed = KnownLists()
         if progress is not None:

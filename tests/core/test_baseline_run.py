@@ -12,7 +12,7 @@ from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.sync.actions import Apply, DocumentKind, Fetch, Progress
+from rsnotify.sync.actions import Apply, Compare, ComparedList, DocumentKind, Fetch, Progress
 from tests.core.wire import Wire
 from tests.core.world import EPOCH, PACE
 
@@ -89,6 +89,30 @@ def test_the_content_of_a_dump_is_used_if_no_later_change_is_known(
     wire.actions = wire.follower.differing([A], wire.now)
     (change,) = applying(wire)
     assert change.package == package
+
+
+def test_content_of_a_package_is_compared_as_of_the_time_that_its_change_will_have() -> None:
+    """Otherwise each comparison would find what is not applied, as the copy is later."""
+    wire = Wire(DUMP, known(3), compare=0.0)
+    wire.answer(dump(4, "package"))
+    wire.answer(manifest(6, A))
+    assert [each.at for each in wire.actions if isinstance(each, Compare)] == [at(4)]
+
+
+@pytest.mark.parametrize("offer", [Offer(resource_list="list"), Offer(resource_dump="dump")])
+@pytest.mark.parametrize(("seconds", "is_level"), [(4, False), (5, True), (6, True)])
+def test_after_another_selection_a_list_older_than_the_copy_is_a_doubt(
+    offer: Offer, seconds: float, is_level: bool
+) -> None:
+    """The clock of the Source went back: what the copy has of a later time is left alone."""
+    wire = Wire(offer, last_list=ComparedList(at=at(5)))
+    wire.answer(listing(seconds) if offer.resource_list else dump(seconds))
+    wire.actions = wire.follower.unlisted([], wire.now)
+    assert wire.follower.level is is_level
+    progress = wire.follower.progress
+    assert progress is not None
+    assert progress.last_list is not None
+    assert progress.last_list.at == at(max(seconds, 5))
 
 
 @pytest.mark.parametrize(

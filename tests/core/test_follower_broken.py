@@ -360,3 +360,16 @@ def test_a_dump_older_than_the_copy_is_a_doubt_until_there_is_another() -> None:
     wire.actions = wire.follower.tick(wire.follower.wakeup or 0.0)
     wire.answer(Document(Capability.RESOURCE_DUMP, at=EPOCH + 9 * SECOND))
     assert wire.follower.level
+
+
+def test_a_dump_older_than_the_copy_is_a_doubt_too_if_the_copy_is_compared_with_it() -> None:
+    """The copy has lost resources, so that even an old dump is read."""
+    wire = Wire(Offer(resource_dump="d"), Progress(EPOCH + 9 * SECOND, EPOCH + 9 * SECOND))
+    wire.answer(Document(Capability.RESOURCE_DUMP, at=EPOCH + 9 * SECOND))
+    assert wire.follower.level
+    wire.actions = wire.follower.compare_lost(wire.now)
+    wire.wait()
+    wire.answer(Document(Capability.RESOURCE_DUMP, at=EPOCH + 8 * SECOND))
+    wire.actions = wire.follower.unlisted((), wire.now)
+    assert any("older than one" in doubt for doubt in wire.follower.doubts)
+    assert not wire.follower.level

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.model import Document
 from rsnotify.format.offer import Offer
-from rsnotify.sync.actions import Action, DocumentKind, Fetch, Progress
+from rsnotify.sync.actions import Action, ComparedList, DocumentKind, Fetch, Progress
 from rsnotify.sync.follower import Follower
 from tests.core.world import PACE
 
@@ -17,8 +17,16 @@ from tests.core.world import PACE
 class Wire:
     """A Follower whose documents are answered by the test."""
 
-    def __init__(self, offer: Offer, progress: Progress | None = None, **pace: float) -> None:
-        self.follower = Follower(offer, progress, pace=replace(PACE, **pace), random=Random(1))
+    def __init__(
+        self,
+        offer: Offer,
+        progress: Progress | None = None,
+        *,
+        last_list: ComparedList | None = None,
+        **pace: float,
+    ) -> None:
+        paced = replace(PACE, **pace)
+        self.follower = Follower(offer, progress, pace=paced, random=Random(1), last_list=last_list)
         self.now = 0.0
         self.actions: list[Action] = self.follower.start(self.now)
 

@@ -26,6 +26,7 @@ from rsnotify.runtime.tasks import Lane
 from rsnotify.selection import Selection
 from rsnotify.sync.actions import (
     BacklogExtent,
+    ComparedList,
     Progress,
     StoreBacklog,
     TakeBacklog,
@@ -534,6 +535,33 @@ def test_what_another_selection_excludes_is_lost(state: DestinationState) -> Non
     state.store_identity(Identity("", "http://a.example/", Offer(), selection=Selection(("a/",))))
     assert list(state.lost_changes("", 10)) == ["b/1"]
     assert state.lost == 1
+
+
+@everywhere
+@pytest.mark.parametrize(
+    ("offer", "last_list", "stays"),
+    [
+        (Offer(resource_list="list"), ComparedList(b"1", PRECISE), PRECISE),
+        (Offer(resource_list="list", change_list="changes"), ComparedList(at=PRECISE), PRECISE),
+        (Offer(resource_list="list", resource_dump="dump"), None, SECOND),
+        (Offer(resource_dump="dump", change_list="changes"), None, None),
+    ],
+)
+def test_how_recent_the_copy_is_stays_known_with_another_selection(
+    state: DestinationState,
+    offer: Offer,
+    last_list: ComparedList | None,
+    stays: Instant | None,
+) -> None:
+    of_all = Identity("", "http://a.example/", offer)
+    state.store_identity(of_all)
+    state.commit([], Progress(SECOND, SECOND, last_list=last_list))
+    for selection in (Selection(("a/",)), Selection(("b/",))):
+        state.store_identity(replace(of_all, selection=selection))
+        assert state.progress() is None
+        assert state.last_list() == ComparedList(at=stays)
+    state.forget_datetimes(SECOND, entirely=True)
+    assert state.last_list() is None, "the clock of the Source has gone back"
 
 
 def test_a_file_that_is_written_while_it_is_compared_is_not_lost(state: DestinationState) -> None:

@@ -336,6 +336,7 @@ class Following:
             random=Random(),
             compared=self._loop_time(state.compared()),
             pushed=state.changed_after(progress.confirmed) if progress is not None else (),
+            last_list=state.last_list(),
             incomparable=incomparable(identity),
         )
         self._saver = ProgressSaver(

@@ -43,8 +43,9 @@ from rsnotify.format.model import ChangeType, Link, Rel, Resource
 from rsnotify.format.uris import normalize
 from rsnotify.runtime.counters import Durations
 from rsnotify.selection import Selection
-from rsnotify.sync.actions import MissingResource, Progress
+from rsnotify.sync.actions import ComparedList, MissingResource, Progress
 from rsnotify.sync.list_evidence import KnownLists
+from rsnotify.sync.pull import change_documents
 from rsnotify_subscriber.handlers import HeldResource
 from rsnotify_subscriber.storage.backlog_table import BacklogTable
 from rsnotify_subscriber.storage.baseline_tables import BaselineTables, EntryCounts, same_resource
@@ -343,7 +344,7 @@ class DestinationState:
         if unidentified:
             with self.transactions.writing():
                 if identify(self.database):
-                    self.transactions.delete_progress()
+                    self._delete_progress()
                 self._lookup.has_spellings = bool(self.database.execute(EXTENT).fetchall()[0][2])
         if unfinished := self._intents.unfinished:
             with self.transactions.writing():
@@ -428,6 +429,21 @@ class DestinationState:
         missing = self.transactions.read_fact("missing", tuple[MissingResource, ...]) or ()
         self._closed = self.transactions.read_fact("closed", KnownLists) or KnownLists()
         return msgspec.structs.replace(progress, missing=missing, closed=self._closed)
+
+    def _delete_progress(self) -> None:
+        """Delete T, so that the next run compares everything, and store how recent the copy is."""
+        progress, identity = self.transactions.read_fact("progress", Progress), self.identity()
+        if progress is None:
+            return
+        at = progress.last_list.at if progress.last_list is not None else None
+        if at is None and identity is not None and not change_documents(identity.offer):
+            at = progress.confirmed  # of a dump
+        self.transactions.write_facts(last_list=ComparedList(at=at))
+        self.transactions.delete_facts("progress")
+
+    def last_list(self) -> ComparedList | None:
+        """Return which list of all resources was compared last, if T was deleted since then."""
+        return self.transactions.read_fact("last_list", ComparedList)
 
     def changed_after(self, instant: Instant) -> list[Change]:
         """Return the changes in the copy that are later than an instant.
@@ -544,11 +560,11 @@ class DestinationState:
             if before is not None and (
                 before.selection != identity.selection or has_moved(before.offer, identity.offer)
             ):
-                self.transactions.delete_progress()
+                self._delete_progress()
             if before is not None and before.selection != identity.selection:
                 self._lose_unselected(identity.selection)
             if before is not None and before.prefer != identity.prefer:
-                self.transactions.delete_progress()
+                self._delete_progress()
                 # They are those of another URI.
                 query = "UPDATE {resources} SET lastmod = NULL, validator = NULL, fetched_at = NULL"
                 self.database.execute(query)
@@ -570,7 +586,7 @@ class DestinationState:
     def invalidate(self) -> None:
         """Mark all resources to be fetched again, and everything to be compared."""
         with self.transactions.writing():
-            self.transactions.delete_progress()
+            self._delete_progress()
             self.transactions.write_facts(restored=False)
             self.database.execute(_INVALIDATE)
             self._sum_up()
@@ -587,7 +603,7 @@ class DestinationState:
     def forget(self, uris: Sequence[str]) -> None:
         """Mark resources as unknown, deleted ones too, and everything to be compared."""
         with self.transactions.writing():
-            self.transactions.delete_progress()
+            self._delete_progress()
             self._write(_unknown(uris), None)
 
     def commit(
@@ -696,7 +712,7 @@ class DestinationState:
             return
         with self.transactions.writing():
             if entirely:
-                self.transactions.delete_progress()
+                self.transactions.delete_facts("progress", "last_list")
             query = "UPDATE {resources} SET changed_at = 0 WHERE changed_at > ?"
             self.database.execute(query, (moment,))
             ((_, latest, *_),) = self.database.execute(EXTENT)

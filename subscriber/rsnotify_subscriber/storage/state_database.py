@@ -189,10 +189,6 @@ class StateTransactions:
         values = [one for name in facts for one in (name, msgspec.json.encode(facts[name]))]
         self._database.execute(f"INSERT INTO {{facts}} VALUES {rows}{_UPSERT}", values)
 
-    def delete_progress(self) -> None:
-        """Delete T, so that the next run compares everything."""
-        self.delete_facts("progress")
-
     def delete_facts(self, *names: str) -> None:
         query = "DELETE FROM {facts} WHERE name = ?"
         self._database.executemany(query, [(name,) for name in names])

@@ -253,14 +253,14 @@ Chosen = tuple[Shape, tuple[Trouble, ...], Way]
 
 
 def fits(shape: Shape, trouble: Trouble, way: Way) -> bool:
-    return trouble.fits(shape, way)
+    return trouble.fits(shape, way) and (not way.pushes or shape.may_push)
 
 
 def every_run() -> list[Chosen]:
     return [
         (shape, (trouble,), way)
         for shape, trouble, way in product(SHAPES, TROUBLES, WAYS)
-        if fits(shape, trouble, way) and (not way.pushes or shape.may_push)
+        if fits(shape, trouble, way)
     ]
 
 
@@ -286,13 +286,26 @@ def triples(seed: int, count: int) -> list[Chosen]:
     random, found = Random(seed), list[Chosen]()
     while len(found) < count:
         shape, way = random.choice(SHAPES), random.choice(WAYS)
-        troubles = tuple(random.sample(TROUBLES[1:], 2))
-        places = {"disk" if one.place == "state" else one.place for one in troubles}
-        if len(places) == 1:
-            continue  # such as two that happen to the same file
-        if all(fits(shape, one, way) for one in troubles) and (not way.pushes or shape.may_push):
-            found.append((shape, troubles, way))
+        first, second = random.sample(TROUBLES[1:], 2)
+        if may_meet(first, second) and all(fits(shape, one, way) for one in (first, second)):
+            found.append((shape, (first, second), way))
     return found
+
+
+def may_meet(first: Trouble, second: Trouble) -> bool:
+    """Return whether the troubles have different places; others may happen to the same file."""
+    places = {"disk" if one.place == "state" else one.place for one in (first, second)}
+    return len(places) == 2
+
+
+def beside(runs: Sequence[Chosen], name: str) -> list[Chosen]:
+    """Return the runs with another trouble at the same time, where that is possible."""
+    (second,) = [one for one in TROUBLES if one.name == name]
+    return [
+        (shape, (first, second), way)
+        for shape, (first, *_), way in runs
+        if first is not TROUBLES[0] and may_meet(first, second) and fits(shape, second, way)
+    ]
 
 
 def name_of(chosen: Chosen) -> str:
@@ -364,6 +377,7 @@ def main() -> None:
     )
     parser.add_argument("--way", choices=list(map(str, WAYS)), help="only this way")
     parser.add_argument("--triples", type=int, default=0, help="so many with two troubles, too")
+    parser.add_argument("--beside", metavar="TROUBLE", help="this trouble, too, in each run")
     parser.add_argument("--seed", type=int, default=1, help="of the sample, and of the triples")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("-v", action="store_true", help="print each run")
@@ -380,6 +394,8 @@ def main() -> None:
     logging.getLogger("rsnotify").propagate = False
     logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
     chosen = sample(arguments.seed) if arguments.sample else every_run()
+    if arguments.beside:
+        chosen = beside(chosen, arguments.beside)
     chosen += triples(arguments.seed, arguments.triples)
     chosen = [
         one

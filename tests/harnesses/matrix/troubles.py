@@ -677,7 +677,7 @@ TROUBLES = (
             begin=_source_ahead(3600), end=_source_ahead(0), fits=_existing, contradicts=True,
             heals=4000),
     Trouble("Source's clock an hour behind", "Source's clock",
-            begin=_source_ahead(-3600), end=_source_ahead(0), contradicts=True, limit=160,
+            begin=_source_ahead(-3600), end=_source_ahead(0), contradicts=True, limit=310,
             # An hour earlier it is the day on which all was written, which no hash contradicts.
             fits=lambda shape, way: _existing(shape, way) and shape.name != "sitemap, days"),
     # Resources
