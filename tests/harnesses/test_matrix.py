@@ -36,6 +36,14 @@ def test_a_copy_is_right_or_in_doubt_whatever_trouble_its_source_or_its_place_is
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.parametrize("shape", ["list", "resource dump"])
+def test_the_clock_of_a_source_may_go_back_while_the_selection_changes(shape: str):
+    name = f"{shape} x Source's clock an hour behind"
+    result = run("--beside", "selection changed", "--way", "once", name, PYTHONHASHSEED="0")
+
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 def test_the_sample_has_every_shape_every_trouble_and_every_way():
     chosen = sample(_SEED)
 
