@@ -305,18 +305,20 @@ class SyncFrontiers:
         if through is None:
             return None
         durable = self._confirmed_and_applied(low_water)
+        last_list = self._last_list_applied(low_water)
         if durable.instant > through:
             # The next run has to find the gap again.
             gap = self.uncovered_gap
             confirmed = min(through, gap.after) if gap else through
-            return Progress(through, confirmed, coarse_until=self.coarse_until)
+            last_list = last_list and replace(last_list, fingerprint=None)
+            return Progress(through, confirmed, last_list=last_list, coarse_until=self.coarse_until)
         return Progress(
             through,
             durable.instant,
             tuple(durable.seen.elements()),
             durable.running,
             self._stored_prefix(low_water),
-            last_list=self._last_list_applied(low_water),
+            last_list=last_list,
             closed=self._closed_applied(low_water),
             coarse_until=self.coarse_until,
         )

@@ -438,7 +438,8 @@ class DestinationState:
         at = progress.last_list.at if progress.last_list is not None else None
         if at is None and identity is not None and not change_documents(identity.offer):
             at = progress.confirmed  # of a dump
-        self.transactions.write_facts(last_list=ComparedList(at=at))
+        if at is not None:
+            self.transactions.write_facts(last_list=ComparedList(at=at))
         self.transactions.delete_facts("progress")
 
     def last_list(self) -> ComparedList | None:
