@@ -215,9 +215,13 @@ def test_a_shell_completes_commands_and_options(typed: str, completed: str):
 def test_a_wrong_value_is_blamed_on_the_environment_variable_that_has_it():
     follow = ["follow", "http://127.0.0.1:9/", "copy"]
     for arguments, variables, blamed in (
-        (follow, {"RSNOTIFY_POLL": "soon"}, "the environment variable RSNOTIFY_POLL: "),
-        (follow, {"RSNOTIFY_RATE": "0"}, "the environment variable RSNOTIFY_RATE: "),
-        ([*follow, "--poll", "soon"], {"RSNOTIFY_POLL": "1"}, "--poll: "),
+        (
+            follow,
+            {"RSNOTIFY_FOLLOW_POLL": "soon"},
+            "the environment variable RSNOTIFY_FOLLOW_POLL: ",
+        ),
+        (follow, {"RSNOTIFY_FOLLOW_RATE": "0"}, "the environment variable RSNOTIFY_FOLLOW_RATE: "),
+        ([*follow, "--poll", "soon"], {"RSNOTIFY_FOLLOW_POLL": "1"}, "--poll: "),
         (
             ["hub", "topics"],
             {"RSNOTIFY_HUB_TOPICS_LIMIT": "0"},
@@ -233,9 +237,10 @@ def test_a_wrong_value_is_blamed_on_the_environment_variable_that_has_it():
 @pytest.mark.parametrize("command", ["source", "hub"])
 def test_so_is_a_value_that_only_the_command_itself_finds_wrong(command: str, tmp_path: Path):
     arguments = [command, *([str(tmp_path)] if command == "source" else [])]
-    ended = CliRunner().invoke(application(), arguments, env={"RSNOTIFY_PORT": "99999"})
+    variable = f"RSNOTIFY_{command.upper()}_PORT"
+    ended = CliRunner().invoke(application(), arguments, env={variable: "99999"})
     assert isinstance(ended.exception, ConfigurationError)
-    assert "variable RSNOTIFY_PORT: " in str(ended.exception)
+    assert f"variable {variable}: " in str(ended.exception)
     ended = CliRunner().invoke(application(), [*arguments, "--port", "99999"])
     assert "--port: " in str(ended.exception)
 

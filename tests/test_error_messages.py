@@ -233,6 +233,7 @@ FOLLOW = ["RSNOTIFY_FOLLOW_POLL", "RSNOTIFY_FOLLOW_ONLY", "RSNOTIFY_BEARER", "RS
         ("RSNOTIFY_FOLLOW_POL", "RSNOTIFY_FOLLOW_POLL"),
         ("RSNOTIFY_FOLOW_POLL", "RSNOTIFY_FOLLOW_POLL"),
         ("RSNOTIFY_BEARR", "RSNOTIFY_BEARER"),
+        ("RSNOTIFY_POLL", "RSNOTIFY_FOLLOW_POLL"),
         ("RSNOTIFY_HEADER", None),
         ("RSNOTIFY_RELAY_POLL", None),
         ("RSNOTIFY_NODE", None),
@@ -241,7 +242,7 @@ FOLLOW = ["RSNOTIFY_FOLLOW_POLL", "RSNOTIFY_FOLLOW_ONLY", "RSNOTIFY_BEARER", "RS
     ],
 )
 def test_a_variable_with_nearly_a_known_name_is_found(variable: str, meant: str | None):
-    found = misspelt_variables({variable: "1"}, FOLLOW, ["relay"])
+    found = misspelt_variables({variable: "1"}, FOLLOW, "RSNOTIFY_FOLLOW_", ["relay"])
     assert found == ({} if meant is None else {variable: meant})
 
 

@@ -100,7 +100,12 @@ def test_an_option_of_a_table_leaves_its_other_settings() -> None:
         ("tuning = 1", {}, {"tuning": {"pace": 2.0}}, "a.toml, line 1: tuning: it has to be a"),
         ("[tuning]\npace = 2", {}, {"tuning": {"pace": 0}}, "--tune-pace: it has to be a number"),
         ("port = 2", {"RSNOTIFY_HUB_PORT": "-3"}, {}, "the variable RSNOTIFY_HUB_PORT: port: it"),
-        ("port = 2", {"RSNOTIFY_PORT": "-3"}, {}, "the variable RSNOTIFY_PORT: port: it has to"),
+        (
+            "port = 2",
+            {"RSNOTIFY_HUB_PORT": "-3"},
+            {},
+            "the variable RSNOTIFY_HUB_PORT: port: it has to",
+        ),
         ("", {"RSNOTIFY_HUB_ITEM": "[{}]"}, {}, "the variable RSNOTIFY_HUB_ITEM: [[item]] 1: name"),
         ("port = 2", {"RSNOTIFY_HUB_PORT": "-3"}, {"port": -4}, "--port: it has to be a whole"),
         ("", {}, {"item": [{"name": "x", "ports": 1}]}, "--item: ports: it has to be an array"),

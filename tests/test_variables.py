@@ -48,22 +48,11 @@ def test_a_variable_belongs_to_the_command_in_its_name(tmp_path: Path):
     assert "it has to be a whole number from 0 to 65,535" in errors
 
 
-def test_the_former_name_of_a_variable_is_read_with_a_warning(tmp_path: Path):
-    errors = said("source", str(tmp_path), RSNOTIFY_PORT=NO_PORT)
-    assert "RSNOTIFY_PORT may be meant for another command: name it RSNOTIFY_SOURCE_PORT" in errors
-    assert "it has to be a whole number from 0 to 65,535" in errors
-
-
-def test_a_former_name_is_ignored_if_the_present_one_is_set(tmp_path: Path):
+def test_a_variable_without_the_name_of_a_command_is_ignored_with_a_warning(tmp_path: Path):
     environ = {"RSNOTIFY_PORT": "1", "RSNOTIFY_SOURCE_PORT": NO_PORT}
     errors = said("source", str(tmp_path), **environ)
-    assert "RSNOTIFY_PORT is not used, since RSNOTIFY_SOURCE_PORT is set" in errors
+    assert "RSNOTIFY_PORT is unknown, and ignored; did you mean RSNOTIFY_SOURCE_PORT?" in errors
     assert "it has to be a whole number from 0 to 65,535" in errors
-
-
-def test_an_option_needs_no_word_about_variables(tmp_path: Path):
-    errors = said("source", str(tmp_path), "--port", NO_PORT, RSNOTIFY_PORT="1")
-    assert "WARNING" not in errors
 
 
 def hub(folder: Path) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from rsnotify.errors import WrongOption
 from rsnotify.runtime.command_line import Command, given_options, run
-from rsnotify.runtime.settings import warn_of_former, warn_of_misspelt
+from rsnotify.runtime.settings import warn_of_misspelt
 from rsnotify_hub.admin.command import commands as hub
 from rsnotify_hub.transfer.command import export_hub, import_hub
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["hub"]
 
 ROLE = "distribute"
-
-_FORMER_CONFIG = "RSNOTIFY_CONFIG"
 
 hub.command("export", cls=Command)(export_hub)
 hub.command("import", cls=Command)(import_hub)
@@ -52,7 +50,7 @@ def run_hub(
     config: Annotated[
         str | None,
         typer.Option(
-            envvar=["RSNOTIFY_HUB_CONFIG", _FORMER_CONFIG],
+            envvar="RSNOTIFY_HUB_CONFIG",
             metavar="FILE",
             help="A file with settings, .toml or .json.",
         ),
@@ -94,10 +92,6 @@ def run_hub(
     configuration = source.load()
     if configuration.server.log_format == "json":
         use_json_logs(logging.getLogger())
-    for former, present in source.former().items():
-        warn_of_former(former, present)
-    if config and config == os.environ.get(_FORMER_CONFIG):
-        warn_of_former(_FORMER_CONFIG, "RSNOTIFY_HUB_CONFIG")
     for variable, meant in source.misspelt().items():
         warn_of_misspelt(variable, meant)
 

@@ -44,9 +44,7 @@ from rsnotify import __version__
 from rsnotify.errors import ConfigurationError, RsnotifyError, WrongOption
 from rsnotify.runtime.settings import (
     PREFIX,
-    is_former,
     misspelt_variables,
-    warn_of_former,
     warn_of_misspelt,
 )
 
@@ -290,7 +288,7 @@ class Command(_Layout, TyperCommand):
             names = getattr(root.command, "list_commands", lambda _: ())(root)
             others = [name for name in names if not own.startswith(f"{PREFIX}{name.upper()}_")]
             known = [_VERBOSE, *(name for each in self.params for name in _variables(ctx, each))]
-            for variable, meant in misspelt_variables(os.environ, known, others).items():
+            for variable, meant in misspelt_variables(os.environ, known, own, others).items():
                 warn_of_misspelt(variable, meant)
         return rest
 
@@ -299,8 +297,7 @@ class Subcommand(Command):
     """A command whose options are environment variables too."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse, and warn of former names of variables that were used."""
-        former: dict[str, tuple[str, str]] = {}
+        """Parse; the names of the variables begin with that of the command."""
         for option in self.params:
             if (
                 isinstance(option, TyperOption)
@@ -309,17 +306,8 @@ class Subcommand(Command):
                 and option.allow_from_autoenv
             ):
                 name = max(option.opts, key=len).lstrip("-").replace("-", "_").upper()
-                new = f"{PREFIX}{ctx.info_name.upper()}_{name}"
-                old = option.envvar or f"{PREFIX}{option.name.upper()}"
-                option.envvar = new
-                if isinstance(old, str) and is_former(os.environ, old, new):
-                    option.envvar = [new, old]
-                    former[option.name] = old, new
-        rest = super().parse_args(ctx, args)
-        for parameter, names in former.items():
-            if from_environment(ctx, parameter):
-                warn_of_former(*names)
-        return rest
+                option.envvar = f"{PREFIX}{ctx.info_name.upper()}_{name}"
+        return super().parse_args(ctx, args)
 
 
 class CommandGroup(_Layout, TyperGroup):

@@ -10,7 +10,6 @@ since it may be a secret.
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -27,26 +26,10 @@ from rsnotify.runtime.reasons import reason_of
 
 _log = logging.getLogger("rsnotify")
 
-#: The name of a variable begins with this, and with that of its command. Former names are without
-#: the command, from when all commands read the same variables; they are accepted for one release.
+#: The name of a variable begins with this, and with that of its command.
 PREFIX = "RSNOTIFY_"
 #: The similarity of two names above which one is probably a misspelling of the other.
 _SIMILARITY = 0.85
-
-
-def is_former(environ: Mapping[str, str], old: str, new: str) -> bool:
-    """Return whether a variable is set by its former name, and not equally by the present one."""
-    return bool(environ.get(old)) and environ.get(old) != environ.get(new)
-
-
-def warn_of_former(old: str, new: str) -> None:
-    """Warn of a variable with a former name, which several commands read."""
-    if os.environ.get(new):
-        text = "the variable %s is not used, since %s is set; remove it, or name its command in it"
-    else:
-        text = "the variable %s may be meant for another command: name it %s"
-        text += "; the next release ignores the former name"
-    _log.warning(text, old, new)
 
 
 def warn_of_misspelt(variable: str, meant: str) -> None:
@@ -54,21 +37,25 @@ def warn_of_misspelt(variable: str, meant: str) -> None:
 
 
 def misspelt_variables(
-    environ: Mapping[str, str], known: Collection[str], others: Collection[str] = ()
+    environ: Mapping[str, str],
+    known: Collection[str],
+    own: str = PREFIX,
+    others: Collection[str] = (),
 ) -> dict[str, str]:
     """Return variables that have nearly a known name, with that name.
 
     Args:
         environ: The environment.
         known: The names of the variables that are read.
+        own: What precedes the name of an option in them; it may be missing.
         others: The names of commands whose variables are of no interest.
     """
-    names = {name.removeprefix(PREFIX): name for name in known}
+    names = {name.removeprefix(each): name for each in (own, PREFIX) for name in known}
     theirs = tuple(f"{name.upper()}_" for name in others)
     found = {}
     for variable in environ:
         name = variable.removeprefix(PREFIX)
-        if name != variable and name not in names and not name.startswith(theirs):
+        if name != variable and variable not in known and not name.startswith(theirs):
             for near in get_close_matches(name, names, 1, _SIMILARITY):
                 found[variable] = names[near]
     return found
@@ -380,21 +367,12 @@ class Variables:
         command: The command that has these settings.
         environ: The environment.
         types: The types of the settings by their names.
-
-    Attributes:
-        former: Variables that are set by their former names, each with its present name.
     """
 
     def __init__(self, command: str, environ: Mapping[str, str], types: Mapping[str, Any]) -> None:
         self._prefix = f"{PREFIX}{command.upper()}_"
         self._environ = environ
-        self._variables: dict[str, str] = {}
-        self.former: dict[str, str] = {}
-        for name in types:
-            new, old = self._prefix + name.upper(), PREFIX + name.upper()
-            self._variables[name] = old if environ.get(old) and not environ.get(new) else new
-            if is_former(environ, old, new):
-                self.former[old] = new
+        self._variables = {name: self._prefix + name.upper() for name in types}
         self.settings = {
             name: _decode_value(variable, text, types[name])
             for name, variable in self._variables.items()
@@ -410,10 +388,7 @@ class Variables:
 
         Others that are not settings may belong to another command.
         """
-        present = [self._prefix + name.upper() for name in self._variables]
-        former = {PREFIX + name.upper(): self._prefix + name.upper() for name in self._variables}
-        found = misspelt_variables(self._environ, [*present, *former])
-        return {variable: former.get(meant, meant) for variable, meant in found.items()}
+        return misspelt_variables(self._environ, self._variables.values(), self._prefix)
 
 
 def _decode_value(variable: str, text: str, kind: Any) -> Any:

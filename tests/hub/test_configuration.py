@@ -118,26 +118,13 @@ def test_a_misspelt_variable_is_reported():
     assert ConfigurationSource(None, environ, {}).misspelt() == {
         "RSNOTIFY_HUB_LOG_BYTE": "RSNOTIFY_HUB_LOG_BYTES",
         "RSNOTIFY_PUBLISHER": "RSNOTIFY_HUB_PUBLISHERS",
+        "RSNOTIFY_PORT": "RSNOTIFY_HUB_PORT",
     }
 
 
-def test_a_former_variable_is_read_and_reported_with_its_present_name():
-    environ = {"RSNOTIFY_LOG_BYTES": "1", "RSNOTIFY_PORT": "2"}
-    source = ConfigurationSource(None, environ, {"port": 3})
-    assert (source.load().log.log_bytes, source.load().server.port) == (1, 3)
-    assert source.former() == {"RSNOTIFY_LOG_BYTES": "RSNOTIFY_HUB_LOG_BYTES"}
-
-
-def test_the_present_name_of_a_variable_wins_over_the_former():
-    environ = {"RSNOTIFY_PORT": "2", "RSNOTIFY_HUB_PORT": "3"}
-    source = ConfigurationSource(None, environ, {})
-    assert source.load().server.port == 3
-    assert source.former() == {"RSNOTIFY_PORT": "RSNOTIFY_HUB_PORT"}
-
-
 def test_a_wrong_value_is_reported_with_its_variable():
-    with pytest.raises(ConfigurationError, match="the variable RSNOTIFY_PORT: port"):
-        load_configuration(None, environ={"RSNOTIFY_PORT": "x"})
+    with pytest.raises(ConfigurationError, match="the variable RSNOTIFY_HUB_PORT: port"):
+        load_configuration(None, environ={"RSNOTIFY_HUB_PORT": "x"})
 
 
 def test_variables_of_other_commands_do_not_matter():

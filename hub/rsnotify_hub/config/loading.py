@@ -19,7 +19,6 @@ from rsnotify.runtime.extensions import MissingExtension, missing_package
 from rsnotify.runtime.mqtt_broker import parse_broker
 from rsnotify.runtime.settings import (
     MIN_TOKEN,
-    PREFIX,
     SettingPath,
     Settings,
     SettingsFile,
@@ -296,18 +295,6 @@ class ConfigurationSource:
 
     def _variables(self) -> Variables:
         return Variables("hub", self._environ, get_type_hints(SETTINGS, include_extras=True))
-
-    def former(self) -> dict[str, str]:
-        """Return variables that are set by their former names, each with its present name.
-
-        Variables that an option overrides are left out.
-        """
-        given = {name.upper() for name, value in self._options.items() if value is not None}
-        return {
-            old: new
-            for old, new in self._variables().former.items()
-            if old.removeprefix(PREFIX) not in given or self._environ.get(new)
-        }
 
     def misspelt(self) -> dict[str, str]:
         """Return variables that are not settings but nearly have the name of one, and that name."""

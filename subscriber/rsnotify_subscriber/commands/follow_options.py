@@ -222,12 +222,7 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
     ] = None
     excluded: Annotated[
         list[str] | None,
-        _selection(
-            "PATTERN",
-            "Follow no URIs like this; repeatable.",
-            "--except",
-            envvar="RSNOTIFY_EXCEPT",
-        ),
+        _selection("PATTERN", "Follow no URIs like this; repeatable.", "--except"),
     ] = None
     type: Annotated[
         list[str] | None,
