@@ -261,7 +261,8 @@ class BaselineRun:
     the list describes the content they must have.
 
     `dump_at` is the instant of the Resource Dump from which the copy was made. Resources that a
-    list of that instant lacks are fetched, as either of the two may be wrong.
+    list of that instant lacks are fetched, as either of the two may be wrong. `lists_changes` says
+    whether a document lists changes, so that the copy may be later than the list.
     """
 
     def __init__(
@@ -274,11 +275,13 @@ class BaselineRun:
         is_routine: bool,
         has_lost: bool = False,
         dump_at: Instant | None = None,
+        lists_changes: bool = True,
     ) -> None:
         self._state = state
         self._intake = intake
         self._next: Fetch | FindUnlisted | None = None
         self._comparing: ListedResources | None = None
+        self._sent: Instant | None = None
         #: The listed resources that are pending.
         self._still_listed: set[str] = set()
         #: Whether anything was found that was not known before.
@@ -288,6 +291,7 @@ class BaselineRun:
         self.is_routine = is_routine
         self.has_lost = has_lost
         self._dump_at = dump_at
+        self._lists_changes = lists_changes
         #: Whether the Source has begun to offer a Resource Dump since this began.
         self.has_new_dump = False
         self._begin_root()
@@ -330,6 +334,7 @@ class BaselineRun:
         They have to be compared with the copy; `add_differing` follows.
         """
         self._comparing = self.baseline.read(document, sent)
+        self._sent = sent or self._sent
         return self._comparing
 
     def advance(self) -> bool:
@@ -343,7 +348,8 @@ class BaselineRun:
                 self._begin_root()
             self._next = following
         elif self.baseline.complete:
-            self._next = FindUnlisted(self.baseline.at)
+            confirmed = EARLIEST if self._lists_changes else self._state.frontiers.confirmed
+            self._next = FindUnlisted(self.baseline.at, confirmed)
         else:
             return False
         return True
@@ -483,13 +489,21 @@ class BaselineRun:
             frontiers.last_list = replace(frontiers.last_list, fingerprint=None)
         return self.baseline.complete and is_settled
 
-    def record_dump(self) -> None:
-        """Record whether the only document, a dump, is older than what was compared before."""
-        at, frontiers = self.baseline.dump_at, self._state.frontiers
-        if at is not None:
-            known = frontiers.last_list or ComparedList()
-            latest = max(at, known.at or EARLIEST, frontiers.confirmed)
-            frontiers.last_list = ComparedList(None, latest, is_older=at < latest)
+    def record_age(self, *, has_list: bool, is_outdated: bool) -> None:
+        """Record whether what was read is older than what was compared before.
+
+        Called if no document lists changes. A dump is, if it says so, unless a Resource List is
+        compared as well; and so is whatever was sent before that time, by the clock of the Source,
+        or `is_outdated`: it differs from what the copy has of a later document.
+        """
+        frontiers, at, sent = self._state.frontiers, self.baseline.dump_at, self._sent
+        last_list = frontiers.last_list or ComparedList()
+        if at is not None and not has_list:
+            latest = max(at, last_list.at or EARLIEST, frontiers.confirmed)
+            last_list = ComparedList(None, latest, is_older=at < latest)
+        if is_outdated or is_ahead(frontiers.confirmed, sent):
+            last_list = replace(last_list, is_older=True)
+        frontiers.last_list = last_list
 
     def _record_list(self) -> bool:
         """Record which Resource List was compared; return whether it has changed."""

@@ -688,11 +688,14 @@ class Following:
         self._perform(self._follower.differing(differing, now, absent, unproven, checkable))
 
     async def _sweep(self, action: FindUnlisted) -> None:
-        missing = await self._in_worker(self._state.baseline.unlisted, action.at)
+        baseline, at, confirmed = self._state.baseline, action.at, action.confirmed
+        missing = await self._in_worker(baseline.unlisted, at)
+        is_outdated = at < confirmed and await self._in_worker(baseline.is_outdated, at, confirmed)
         await self._in_worker(self._state.end_baseline)
         if self._ended.done():
             return
-        self._perform(self._follower.unlisted(missing, self._loop.time()))
+        now = self._loop.time()
+        self._perform(self._follower.unlisted(missing, now, is_outdated=is_outdated))
 
     # The results of an Apply: the `ApplyOutcome` of the applier
 
