@@ -7,17 +7,26 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.errors import ContentMismatch, NotFound
+from rsnotify.errors import ContentMismatch, NotFound, RsnotifyError, Unavailable
 from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.sync.actions import Apply, Compare, ComparedList, DocumentKind, Fetch, Progress
+from rsnotify.sync.actions import (
+    Apply,
+    Compare,
+    ComparedList,
+    DocumentKind,
+    Fetch,
+    FindUnlisted,
+    Progress,
+)
 from tests.core.wire import Wire
 from tests.core.world import EPOCH, PACE
 
 LIST = Offer(change_list="changes", resource_list="resources")
 DUMP = Offer(change_list="changes", resource_dump="dump")
+BOTH = Offer(change_list="changes", resource_list="resources", resource_dump="dump")
 A = Resource("a")
 
 
@@ -52,6 +61,10 @@ def no_changes(seconds: float) -> Document:
 
 def applying(wire: Wire) -> list[Change]:
     return [one for each in wire.actions if isinstance(each, Apply) for one in each.changes]
+
+
+def comparing(wire: Wire) -> list[Compare]:
+    return [action for action in wire.actions if isinstance(action, Compare)]
 
 
 def requested_uris(wire: Wire) -> list[str]:
@@ -96,7 +109,7 @@ def test_content_of_a_package_is_compared_as_of_the_time_that_its_change_will_ha
     wire = Wire(DUMP, known(3), compare=0.0)
     wire.answer(dump(4, "package"))
     wire.answer(manifest(6, A))
-    assert [each.at for each in wire.actions if isinstance(each, Compare)] == [at(4)]
+    assert comparing(wire) == [Compare((A,), at(4), lost=True, packaged=True)]
 
 
 @pytest.mark.parametrize("offer", [Offer(resource_list="list"), Offer(resource_dump="dump")])
@@ -128,6 +141,7 @@ def test_what_differs_from_the_list_that_was_compared_before_is_fetched(
 ) -> None:
     wire = Wire(LIST, known(5), compare=0.0)
     wire.answer(listing(6, resource))
+    assert comparing(wire) == [Compare((resource,), at(6), lost=True)]
     wire.follower.differing([resource], wire.now)
     wire.actions = wire.follower.unlisted([], wire.now)
     wire.answer(no_changes(7))
@@ -136,6 +150,7 @@ def test_what_differs_from_the_list_that_was_compared_before_is_fetched(
     wire.follower.applied([first], wire.now)
     wire.wait()
     wire.answer(listing(6, resource))
+    assert comparing(wire) == [Compare((resource,), at(6))]
     is_unproven = resource == A
     wire.follower.differing(
         [] if is_unproven else [resource],
@@ -209,6 +224,123 @@ def test_a_package_is_no_routine() -> None:
     wire.answer(dump(6, "package"))
     assert requested_uris(wire) == ["package"]
     assert not wire.follower.level
+
+
+def answer_all(wire: Wire, **documents: Document | RsnotifyError) -> list[str]:
+    """Answer all requests in turn, and return their URIs; nothing differs."""
+    uris = []
+    while requested := requested_uris(wire):
+        uris += requested
+        wire.answer(documents[uris[-1]])
+        if comparing(wire):
+            wire.actions = wire.follower.differing([], wire.now)
+        if any(isinstance(action, FindUnlisted) for action in wire.actions):
+            wire.actions = wire.follower.unlisted([], wire.now)
+    return uris
+
+
+@pytest.mark.parametrize(
+    ("offer", "uris"),
+    [
+        (BOTH, ["dump", "changes", "resources", "changes"]),
+        (LIST, ["resources", "changes"]),
+        (DUMP, ["dump", "changes"]),
+    ],
+)
+def test_a_first_copy_made_from_a_dump_is_compared_with_the_list_at_once(
+    offer: Offer, uris: list[str]
+) -> None:
+    wire = Wire(offer)
+    found = answer_all(wire, dump=dump(5), resources=listing(5), changes=no_changes(5))
+    assert found == uris
+    assert wire.follower.level
+
+
+def test_the_list_is_awaited_for_a_first_copy_made_from_a_dump() -> None:
+    wire = Wire(BOTH)
+    busy = Unavailable("resources", "busy")
+    found = answer_all(wire, dump=dump(5), resources=busy, changes=no_changes(5))
+    assert found == ["dump", "changes", "resources"]
+    assert not wire.follower.level
+    wire.wait()
+    assert requested_uris(wire) == ["resources"]
+
+
+@pytest.mark.parametrize(
+    ("lists", "check"),
+    [
+        ((4,), CheckMethod.FETCH),
+        ((5,), CheckMethod.FETCH),
+        ((5, 5), CheckMethod.FETCH),
+        ((6,), CheckMethod.DATE),
+        ((6, 5), CheckMethod.DATE),
+    ],
+)
+def test_what_only_the_dump_has_is_fetched_until_a_later_list_was_compared(
+    lists: tuple[float, ...], check: CheckMethod
+) -> None:
+    wire = Wire(BOTH, compare=0.0)
+    wire.answer(dump(5))
+    wire.actions = wire.follower.unlisted([], wire.now)
+    wire.answer(no_changes(7))
+    for number, seconds in enumerate(lists, 1):
+        while requested_uris(wire) != ["resources"]:
+            wire.wait()
+        wire.answer(listing(seconds, *[A] * number))
+        wire.follower.differing([], wire.now)
+        is_last = number == len(lists)
+        wire.actions = wire.follower.unlisted(["only in the dump"] * is_last, wire.now)
+        wire.answer(no_changes(7))
+    (deletion,) = applying(wire)
+    assert (deletion.change, deletion.check) == (ChangeType.DELETED, check)
+
+
+def compare_because(reason: str, wire: Wire) -> None:
+    """Have everything compared, and answer the requests that come before."""
+    if reason == "something is lost":
+        wire.actions = wire.follower.compare_lost(wire.now)
+    elif reason == "the Source has moved":
+        moved = replace(wire.follower.catch_up.offer, capability_list="moved")
+        wire.actions = wire.follower.offered(moved, wire.now)
+    begins = 50 if reason == "a gap" else 0
+    while requested_uris(wire) in ([], ["changes"]):
+        if requested_uris(wire):
+            wire.answer(replace(no_changes(60), from_=at(begins)))
+        else:
+            wire.wait()
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_forced"),
+    [("something is lost", False), ("the Source has moved", True), ("a gap", True)],
+)
+def test_what_a_list_cannot_prove_is_requested_if_more_than_routine_is_the_reason(
+    reason: str, is_forced: bool
+) -> None:
+    wire = Wire(LIST, known(5))
+    wire.answer(no_changes(7))
+    compare_because("something is lost", wire)  # the first comparison of a run requests it
+    answer_all(wire, resources=listing(6), changes=no_changes(7))
+    compare_because(reason, wire)
+    wire.answer(listing(70))
+    wire.follower.differing([], wire.now, [], [A])
+    wire.actions = wire.follower.unlisted([], wire.now)
+    wire.answer(no_changes(80))
+    assert [change.uri for change in applying(wire)] == ["a"] * is_forced
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_compared"),
+    [("it is due", False), ("something is lost", True), ("the Source has moved", True)],
+)
+def test_a_dump_older_than_the_copy_is_compared_for_a_reason(
+    reason: str, is_compared: bool
+) -> None:
+    wire = Wire(DUMP, known(5), compare=1.0)
+    wire.answer(no_changes(5))
+    compare_because(reason, wire)
+    wire.answer(dump(4))
+    assert any(isinstance(action, FindUnlisted) for action in wire.actions) is is_compared
 
 
 def test_all_of_a_broken_dump_is_applied_before_the_list_is_read() -> None:
