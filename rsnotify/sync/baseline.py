@@ -501,9 +501,7 @@ class BaselineRun:
             frontiers.last_list = read
         else:
             frontiers.last_list = replace(read, at=known.at, is_older=read.at is not None)
-        if read is None or read.fingerprint != known.fingerprint:
-            return True
-        return read.at is not None and read.at != known.at
+        return read is None or read.fingerprint != known.fingerprint
 
 
 def _still_listed(watched: Mapping[str, Change], listed: Iterable[Resource]) -> Iterator[str]:
@@ -607,17 +605,8 @@ class BaselinePolicy:
             note(f"the Source lists nothing before {before}")
             frontiers.begin(ends)
         else:
-            if can_compare:
-                text = (
-                    "the lists of all resources are older than the lists of changes, which begin "
-                    f"at {before}; waiting for a newer Resource List or Resource Dump"
-                )
-            else:
-                text = (
-                    f"no document covers the changes from {after} to {before}, and the Source "
-                    "offers no list of all its resources that could replace them"
-                )
-            note(text, warning=True)
+            text = f"no document covers the changes from {after} to {before}"
+            note(f"{text}, and the Source offers no newer list of all its resources", warning=True)
             frontiers.skip_gap(ends, cure)
 
 

@@ -228,6 +228,7 @@ def test_a_new_dump_takes_the_place_of_the_backlog_of_a_first_copy() -> None:
     wire.answer_backlog()
     wire.answer(listing(0, None))
     (take,) = wire.of(TakeBacklog)
+    assert wire.follower.offered(LISTS, wire.now) == [], "it is the same offer"
     offer = Offer(change_list="changes", resource_list="resources", resource_dump="dump")
     wire.actions = wire.follower.offered(offer, wire.now)
     assert wire.of(ClearBacklog)

@@ -115,8 +115,9 @@ def test_a_dump_that_has_nothing_new_is_not_read_again_at_once() -> None:
     for _ in range(4):
         reads += wire.requested()
         is_dump = reads[-1] is DocumentKind.RESOURCE_DUMP
-        answer(wire, Document(Capability.RESOURCE_DUMP, at=EPOCH) if is_dump else changes(0))
+        answer(wire, Document(Capability.RESOURCE_DUMP, at=at(-1)) if is_dump else changes(0))
         if not wire.requested():
+            assert wire.follower.level
             wire.wait()
     assert reads == [DocumentKind.RESOURCE_DUMP, DocumentKind.CHANGE_LIST] * 2
 
