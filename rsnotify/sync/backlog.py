@@ -68,14 +68,7 @@ class ChangeBacklog:
         """Whether the next resources were requested."""
         return any(isinstance(a, TakeBacklog) and not a.uris for a, _ in self._unanswered)
 
-    def is_coming(self, uri: str) -> bool:
-        """Return whether all changes of a resource were requested."""
-        takes = (a for a, _ in self._unanswered if isinstance(a, TakeBacklog))
-        return uri in self._needed or any(uri in take.uris for take in takes)
-
-    def add(
-        self, change: Change, since: Instant, *, at_once: bool = False, due: float | None = None
-    ) -> None:
+    def add(self, change: Change, since: Instant, *, at_once: bool, due: float | None) -> None:
         """Add a change; with `at_once`, all changes of its resource are requested.
 
         They are dispatched when they are `due`, if not at once.

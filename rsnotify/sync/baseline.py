@@ -273,9 +273,9 @@ class BaselineRun:
         capability_list: str | None,
         *,
         is_routine: bool,
-        has_lost: bool = False,
-        dump_at: Instant | None = None,
-        lists_changes: bool = True,
+        has_lost: bool,
+        dump_at: Instant | None,
+        lists_changes: bool,
     ) -> None:
         self._state = state
         self._intake = intake
@@ -398,8 +398,8 @@ class BaselineRun:
         self,
         resources: Iterable[Resource],
         absent: Iterable[Resource],
-        unproven: Iterable[Resource] = (),
-        unchecked: Iterable[Resource] = (),
+        unproven: Iterable[Resource],
+        unchecked: Iterable[Resource],
     ) -> bool:
         """Add the resources of the last comparison that are stored differently, or not at all.
 
@@ -515,9 +515,7 @@ class BaselineRun:
             frontiers.last_list = read
         else:
             frontiers.last_list = replace(read, at=known.at, is_older=read.at is not None)
-        if read is None or read.fingerprint != known.fingerprint:
-            return True
-        return read.at is not None and read.at != known.at
+        return read is None or read.fingerprint != known.fingerprint
 
 
 def _still_listed(watched: Mapping[str, Change], listed: Iterable[Resource]) -> Iterator[str]:
@@ -542,8 +540,6 @@ def _still_listed(watched: Mapping[str, Change], listed: Iterable[Resource]) -> 
 _MOST_IN_A_ROW = 2
 #: How much sooner than usual everything is compared after a comparison has failed.
 _SPEEDUP_AFTER_FAILURE = 24
-#: Seconds between two conditional requests of one Source, on average, if no document lists changes.
-_EACH_CHECKABLE = 1.0
 #: A poll comes at most this much before it is due, in seconds.
 _ROUNDING = 0.5
 
@@ -607,7 +603,7 @@ class BaselinePolicy:
         self._restarted = (begins, ends) if can_compare else None
         self._state.frontiers.reset(None if can_compare else begins)
 
-    def handle_gap(self, ends: Instant, *, can_compare: bool, cure: str = "") -> None:
+    def handle_gap(self, ends: Instant, *, can_compare: bool, cure: str) -> None:
         """Compare everything, or skip the gap, as no document covers the changes until it ends.
 
         `cure` is what the Source should add to its documents, if that is known.
@@ -618,23 +614,13 @@ class BaselinePolicy:
         if can_compare and self._in_a_row < _MOST_IN_A_ROW:
             note(f"no list of changes reaches back to {after}")
             self.needed = True
-        elif can_compare:
-            note(
-                "the lists of all resources are older than the lists of changes, which begin at "
-                f"{before}; waiting for a newer Resource List or Resource Dump",
-                warning=True,
-            )
-            frontiers.skip_gap(ends, cure)
-        elif frontiers.confirmed == EARLIEST:
+        elif not can_compare and frontiers.confirmed == EARLIEST:
             # A first copy of a Source that lists only changes can begin nowhere else.
             note(f"the Source lists nothing before {before}")
             frontiers.begin(ends)
         else:
-            note(
-                f"no document covers the changes from {after} to {before}, and the Source offers "
-                "no list of all its resources that could replace them",
-                warning=True,
-            )
+            text = f"no document covers the changes from {after} to {before}"
+            note(f"{text}, and the Source offers no newer list of all its resources", warning=True)
             frontiers.skip_gap(ends, cure)
 
 
@@ -647,9 +633,8 @@ class ComparisonSchedule:
 
     def __init__(self, pace: Pace, compared: float, capability_list: str | None) -> None:
         self._pace = pace
-        self._next = compared + pace.compare
         self._is_urgent = self._was_just_done = False
-        self._unproven_at = self._checked_at = -inf
+        self._not_before = self._unproven_at = self._checked_at = -inf
         self._requests_unproven = self._requests_checkable = False
         #: How many resources of the comparison under way, and of the last, are checkable.
         self._checkable = self._last_checkable = 0
@@ -661,7 +646,7 @@ class ComparisonSchedule:
     def is_due(self, now: float) -> bool:
         """Return whether everything has to be compared; never twice without a pull in between."""
         was_just_done, self._was_just_done = self._was_just_done, False
-        due = max(self._next, self.compared + self._pace.compare)
+        due = max(self._not_before, self.compared + self._pace.compare)
         if self._is_urgent:
             due = min(due, self.compared + self._pace.repair)
         return (now >= due or self.awaits_list) and not was_just_done
@@ -674,7 +659,7 @@ class ComparisonSchedule:
         one resource per second on average.
         """
         compare = self._pace.compare
-        wait = min(compare, max(self._pace.poll, self._last_checkable * _EACH_CHECKABLE))
+        wait = min(compare, max(self._pace.poll, self._last_checkable))
         self._requests_unproven = is_forced or now >= self._unproven_at + compare
         is_due = now >= self._checked_at + wait - _ROUNDING
         self._requests_checkable = self._requests_unproven or is_due
@@ -726,6 +711,6 @@ class ComparisonSchedule:
 
     def put_off(self, now: float) -> None:
         """Try again later, as a comparison has failed; but not without a pull in between."""
-        self._next = now + self._pace.compare / _SPEEDUP_AFTER_FAILURE
+        self._not_before = now + self._pace.compare / _SPEEDUP_AFTER_FAILURE
         self._was_just_done = True
         self._is_urgent = self.awaits_list = False

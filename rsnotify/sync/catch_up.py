@@ -18,7 +18,6 @@ Where a document has vanished, the Capability List is read again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import inf
 
 from rsnotify.errors import NotFound, RsnotifyError, TooLarge, Unavailable
 from rsnotify.format.coverage import EARLIEST
@@ -108,8 +107,8 @@ class CatchUp:
         self._has_lost = False
         #: Whether a comparison for what the copy has lost has failed, and none succeeded since.
         self.lacks_comparison = False
-        #: When something new was last found or applied, or the first run began.
-        self.news_at = -inf
+        #: When something new was last found or applied, or the follower was started.
+        self.news_at = 0.0
         #: The time by the clock of the Source, as far as it is known.
         self._source_time: Instant | None = None
         self.failures = FailurePolicy(state.pace)
@@ -162,7 +161,7 @@ class CatchUp:
         elif has_new_dump and self._state.frontiers.is_first and self._state.is_much_pending:
             self._state.frontiers.reset()
             self._intake.reset()
-            self._begin_with_dump(is_routine=False)
+            self._begin_with_dump()
         if self._has_moved:
             self._state.settled = False
             schedule.catch_up_by(now)
@@ -175,23 +174,19 @@ class CatchUp:
         if not state.schedule.may_begin(now):
             return
         self._intake.requested = now
-        if self.news_at == -inf:
-            self.news_at = now
         state.settled = state.schedule.begin() and state.settled
         has_changes = bool(change_documents(self._offer))
         if frontiers.known is None and not self.can_compare:
             # The lists of changes are all that there is.
             frontiers.advance(EARLIEST)
-        is_pull_useless = frontiers.known is None or not has_changes
-        is_needed = is_pull_useless or self._policy.needed or self._has_moved
+        is_forced = frontiers.known is None or self._policy.needed or self._has_moved
+        is_needed = is_forced or not has_changes
         is_due = self.comparisons.is_due(now) or self._has_lost
         if self.can_compare and (is_needed or is_due):
-            is_forced = frontiers.known is None or self._policy.needed or self._has_moved
             self.comparisons.begin(now, is_forced=is_forced)
             self._begin_baseline(is_routine=not is_needed)
         elif has_changes:
-            is_last = not self.comparisons.awaits_list
-            self.run = PullRun(state, self._intake, self._offer, checks_archive=is_last)
+            self.run = PullRun(state, self._intake, self._offer)
         else:
             state.actions.note("the Source offers nothing that can be followed", warning=True)
             state.actions.append(Discover())
@@ -225,15 +220,15 @@ class CatchUp:
         """Request the next document, if little of the last one is left to apply."""
         run = self.run
         if isinstance(run, BaselineRun) and run.is_dump_better:
-            self._begin_with_dump(is_routine=run.is_routine)
+            self._begin_with_dump()
         if self.run is not None:
             self.run.proceed()
 
-    def _begin_with_dump(self, *, is_routine: bool) -> None:
-        """Begin a baseline again; the content that was fetched already is not fetched again."""
+    def _begin_with_dump(self) -> None:
+        """Begin a first copy again; the content that was fetched already is not fetched again."""
         self._state.actions.note("the Source has a Resource Dump now, which is quicker")
         self._state.pending.drop_waiting()
-        self._begin_baseline(is_routine=is_routine)
+        self._begin_baseline(is_routine=False)
 
     # Documents
 
@@ -264,7 +259,6 @@ class CatchUp:
         run = self.run
         if run is None or fetch is not run.current:
             return
-        self._state.settled = False
         is_new = str(error) != str(self.failures.error)
         self._state.actions.note(f"the {fetch.kind} could not be used: {error}", warning=is_new)
         if isinstance(error, NotFound):
@@ -337,9 +331,7 @@ class CatchUp:
             self.begin(now)
             return
         self._settle()
-        if frontiers.has_push_gap:
-            self._wait_for_lists(now)
-        else:
+        if not frontiers.has_push_gap or self._has_waited_for_lists(now):
             self._lag_tries = 0
             self._poll_later(now)
 
@@ -352,8 +344,8 @@ class CatchUp:
         assert ends is not None
         reason = "its lists lack changes that they had"
         if ends < confirmed:
-            before = format_datetime(confirmed)
-            reason = f"its lists end at {format_datetime(ends)}, and reached {before} before"
+            last, before = map(format_datetime, (ends, confirmed))
+            reason = f"its lists end at {last}, and reached {before} before"
         state.actions.note(
             f"the clock of the Source has gone back: {reason}, so everything is compared",
             warning=True,
@@ -377,17 +369,19 @@ class CatchUp:
         has_gap = self._state.frontiers.uncovered_gap is not None
         self._state.schedule.poll_later(now, news=news, push_is_enough=not has_gap)
 
-    def _wait_for_lists(self, now: float) -> None:
-        """Read the lists again, as they lag behind push, or push announced a false change."""
+    def _has_waited_for_lists(self, now: float) -> bool:
+        """Read lists that lag behind push again; return whether that was done often enough.
+
+        Then push has announced a false change.
+        """
         self._lag_tries += 1
         if self._lag_tries <= self._state.pace.lag_tries:
             self._state.schedule.retry_soon(now, self._lag_tries)
-            return
+            return False
         text = "the hub announced changes that the Source's lists do not show"
         self._state.actions.note(text, warning=True)
         self._state.frontiers.held.clear()
-        self._lag_tries = 0
-        self._poll_later(now)
+        return True
 
     # Baseline
 
@@ -425,8 +419,8 @@ class CatchUp:
         resources: Iterable[Resource],
         absent: Iterable[Resource],
         now: float,
-        unproven: Sequence[Resource] = (),
-        checkable: Sequence[Resource] = (),
+        unproven: Sequence[Resource],
+        checkable: Sequence[Resource],
     ) -> None:
         """Add the resources of the last `Compare` that are stored differently, or not at all."""
         run = self.run

@@ -291,7 +291,7 @@ class ChangeIntake:
         self.compare_next_list()
         for change in self._unconfirmed.remove_compared(at):
             # It may not exist, and never be applied.
-            if self._pending.holds(change) or self._pending.backlog.is_coming(change.uri):
+            if self._pending.backlog or self._pending.holds(change):
                 self._verify([(verification(change, at), change.at)])
         self._join_held(now)
 

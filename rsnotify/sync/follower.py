@@ -170,6 +170,7 @@ class Follower:
 
     def start(self, now: float) -> list[Action]:
         """Begin: with a baseline if there is no progress, else with a pull."""
+        self.catch_up.news_at = now
         self._results.start(now)
         self.catch_up.begin(now)
         return self._next_actions(now)

@@ -499,18 +499,12 @@ class Pull:
 
 
 class PullRun:
-    """One run of a `Pull`, which begins at once.
+    """One run of a `Pull`, which begins at once."""
 
-    With `checks_archive`, closed lists are read again if the archive shows that they have changed.
-    """
-
-    def __init__(
-        self, state: SyncState, intake: ChangeIntake, offer: Offer, *, checks_archive: bool = True
-    ) -> None:
+    def __init__(self, state: SyncState, intake: ChangeIntake, offer: Offer) -> None:
         self._state = state
         self._intake = intake
         self._next: Fetch | None = None
-        self._checks_archive = checks_archive
         self.pull = Pull(offer, intake.packages, intake.closed)
         state.actions.append(self.pull.current)
 
@@ -564,7 +558,7 @@ class PullRun:
         is_complete = step.failure is None and step.gap_ends is None
         if is_complete and coverage is not None and coverage.closed and fetch.package is None:
             actions.append(Discover())  # core §12.1: a closed list has a successor
-        if is_complete and self._checks_archive:
+        if is_complete:
             if (archive := self.pull.check_archive()) is not None:
                 actions.append(archive)
                 return None

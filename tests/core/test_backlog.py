@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from rsnotify.errors import MalformedDocument
-from rsnotify.format.coverage import EARLIEST, Change
+import pytest
+
+from rsnotify.errors import MalformedDocument, Unavailable
+from rsnotify.format.coverage import EARLIEST, Change, CheckMethod
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
@@ -143,8 +145,9 @@ def test_what_is_being_stored_holds_up_t_before_that_is_answered() -> None:
     assert wire.follower.pending == 2
 
 
-def test_a_pushed_change_takes_the_earlier_ones_of_its_resource_with_it_at_once() -> None:
-    wire = reading()
+@pytest.mark.parametrize("spread", [0.0, 5.0])
+def test_a_pushed_change_takes_the_earlier_ones_of_its_resource_with_it(spread: float) -> None:
+    wire = reading(spread=spread)
     wire.answer_backlog()
     fragment = Document(
         Capability.CHANGE_NOTIFICATION, (entry("b", 15),), from_=at(10), until=at(15)
@@ -153,6 +156,9 @@ def test_a_pushed_change_takes_the_earlier_ones_of_its_resource_with_it_at_once(
     takes = [action for action in wire.actions if isinstance(action, TakeBacklog)]
     assert [take.uris for take in takes] == [("b",)]
     wire.answer_backlog()
+    if spread:
+        assert wire.applying() == []
+        wire.wait()
     assert wire.applying() == [("b", "md5:b15")]
     assert [change.uri for change, _ in wire.rows] == ["a"], "it waits for the other lists"
     assert wire.follower.progress is not None
@@ -222,6 +228,7 @@ def test_a_new_dump_takes_the_place_of_the_backlog_of_a_first_copy() -> None:
     wire.answer_backlog()
     wire.answer(listing(0, None))
     (take,) = wire.of(TakeBacklog)
+    assert wire.follower.offered(LISTS, wire.now) == [], "it is the same offer"
     offer = Offer(change_list="changes", resource_list="resources", resource_dump="dump")
     wire.actions = wire.follower.offered(offer, wire.now)
     assert wire.of(ClearBacklog)
@@ -231,6 +238,28 @@ def test_a_new_dump_takes_the_place_of_the_backlog_of_a_first_copy() -> None:
     extent = BacklogExtent(8, EARLIEST)
     assert wire.follower.backlog_done(take, extent, late, wire.now) == [], "it was cleared since"
     assert wire.follower.pending == 0
+    wire.answer(Unavailable("dump", "busy"))
+    assert wire.requested() == [], "with backoff"
+
+
+def test_a_pushed_change_in_the_backlog_is_verified_if_everything_is_compared_meanwhile() -> None:
+    wire = Backlogged(Offer(resource_list="resources"), Progress(at(10), at(10)), compare=0.0)
+    wire.answer(Document(Capability.RESOURCE_LIST, (Resource("a"),), at=at(20)))
+    wire.actions = wire.follower.differing((), wire.now, [Resource("a")])
+    wire.answer_backlog()
+    fragment = Document(
+        Capability.CHANGE_NOTIFICATION, (entry("b", 15),), from_=at(10), until=at(15)
+    )
+    wire.actions = wire.follower.fragment(fragment, wire.now)
+    wire.actions += wire.follower.unlisted((), wire.now)
+    checks = []
+    for _ in range(2):
+        wire.answer_backlog()
+        applied = [one for each in wire.of(Apply) for one in each.changes]  # type: ignore[attr-defined]
+        checks += [(one.uri, one.check) for one in applied]
+        wire.actions = wire.follower.applied(applied, wire.now)
+    assert checks[0] == ("b", CheckMethod.DATE)
+    assert checks[-1] == ("b", CheckMethod.FETCH), "the list does not have it"
 
 
 def test_lost_resources_count_as_pending_by_what_was_announced() -> None:

@@ -112,6 +112,7 @@ def test_a_resource_list_is_told_apart_by_all_that_its_first_document_shows() ->
         baseline = Baseline(LISTS, EPOCH)
         baseline.read(document, LATER)
         assert baseline.resource_list is not None
+        assert baseline.resource_list.at == document.at
         fingerprints.append(baseline.resource_list.fingerprint)
     assert None not in fingerprints
     assert fingerprints[:5] == fingerprints[5:]
@@ -121,8 +122,16 @@ def test_a_resource_list_is_told_apart_by_all_that_its_first_document_shows() ->
 @pytest.mark.parametrize("document", [LIST_INDEX, FIRST_PAGE])
 def test_further_documents_of_an_undated_resource_list_may_differ(document: Document) -> None:
     baseline = Baseline(LISTS, EPOCH)
-    baseline.read(document)
-    assert baseline.resource_list == ComparedList(None, document.at)
+    for each in (document, Document(Capability.RESOURCE_LIST, at=LATER)):
+        baseline.read(each)
+        assert baseline.resource_list == ComparedList()
+        baseline.next()
+
+
+def test_a_dump_is_no_resource_list() -> None:
+    baseline = Baseline(DUMP, EPOCH)
+    baseline.read(Document(Capability.RESOURCE_DUMP, at=LATER))
+    assert baseline.resource_list is None
 
 
 def test_the_last_of_an_archives_lists_without_datetimes_is_read() -> None:
@@ -171,6 +180,31 @@ def test_a_comparison_that_failed_is_put_off_for_a_part_of_the_interval() -> Non
     schedule.expedite()
     schedule.put_off(350)
     assert first_time_due(schedule) == 360
+
+
+def test_what_a_list_cannot_prove_is_requested_at_first_if_forced_and_at_intervals() -> None:
+    """Conditional requests are sent more often: at each poll, but no more than one a second."""
+    schedule = ComparisonSchedule(Pace(compare=240, poll=10), compared=100, capability_list=None)
+    for now, is_forced, size, unproven, checkable in (
+        (100, False, 1, True, True),
+        (109.25, False, 10, False, False),  # of two documents each
+        (119.25, False, 10, False, False),
+        (119.5, False, 10, False, True),
+        (139, False, 10, False, True),
+        (140, True, 10, True, True),
+        (379, False, 10, False, True),
+        (380, False, 10, True, True),
+    ):
+        schedule.begin(now, is_forced=is_forced)
+        for has_content in (False, True):
+            found, left = schedule.unproven_requests(
+                [Resource("unproven")], [Resource("checkable")] * size, has_content=has_content
+            )
+            assert len(found) + len(left) == 1 + size
+            names = {resource.uri for resource in found}
+            assert ("unproven" in names) is (has_content or unproven)
+            assert ("checkable" in names) is (has_content or checkable)
+        schedule.done(now, None, is_settled=True)
 
 
 def policy(progress: Progress | None) -> tuple[BaselinePolicy, SyncState]:
@@ -264,7 +298,7 @@ def test_a_gap_is_closed_by_a_comparison_or_stays_and_is_reported(
     for _ in range(baselines):
         handling.baseline_ended()
     state.settled = True
-    handling.handle_gap(at(5), can_compare=can_compare)
+    handling.handle_gap(at(5), can_compare=can_compare, cure="")
     assert not state.settled
     assert handling.needed is needed
     assert (state.frontiers.uncovered_gap is not None) is gap

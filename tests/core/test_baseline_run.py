@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.errors import ContentMismatch, NotFound
+from rsnotify.errors import ContentMismatch, NotFound, RsnotifyError, Unavailable
 from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
@@ -19,6 +19,7 @@ from rsnotify.sync.actions import (
     DocumentKind,
     Fetch,
     FindUnlisted,
+    MissingResource,
     Progress,
 )
 from tests.core.wire import Wire
@@ -26,6 +27,7 @@ from tests.core.world import EPOCH, PACE
 
 LIST = Offer(change_list="changes", resource_list="resources")
 DUMP = Offer(change_list="changes", resource_dump="dump")
+BOTH = Offer(change_list="changes", resource_list="resources", resource_dump="dump")
 A = Resource("a")
 
 
@@ -60,6 +62,10 @@ def no_changes(seconds: float) -> Document:
 
 def applying(wire: Wire) -> list[Change]:
     return [one for each in wire.actions if isinstance(each, Apply) for one in each.changes]
+
+
+def comparing(wire: Wire) -> list[Compare]:
+    return [action for action in wire.actions if isinstance(action, Compare)]
 
 
 def requested_uris(wire: Wire) -> list[str]:
@@ -104,7 +110,7 @@ def test_content_of_a_package_is_compared_as_of_the_time_that_its_change_will_ha
     wire = Wire(DUMP, known(3), compare=0.0)
     wire.answer(dump(4, "package"))
     wire.answer(manifest(6, A))
-    assert [each.at for each in wire.actions if isinstance(each, Compare)] == [at(4)]
+    assert comparing(wire) == [Compare((A,), at(4), lost=True, packaged=True)]
 
 
 @pytest.mark.parametrize("offer", [Offer(resource_list="list"), Offer(resource_dump="dump")])
@@ -163,6 +169,7 @@ def test_what_differs_from_the_list_that_was_compared_before_is_fetched(
 ) -> None:
     wire = Wire(LIST, known(5), compare=0.0)
     wire.answer(listing(6, resource))
+    assert comparing(wire) == [Compare((resource,), at(6), lost=True)]
     wire.follower.differing([resource], wire.now)
     wire.actions = wire.follower.unlisted([], wire.now)
     wire.answer(no_changes(7))
@@ -171,6 +178,7 @@ def test_what_differs_from_the_list_that_was_compared_before_is_fetched(
     wire.follower.applied([first], wire.now)
     wire.wait()
     wire.answer(listing(6, resource))
+    assert comparing(wire) == [Compare((resource,), at(6))]
     is_unproven = resource == A
     wire.follower.differing(
         [] if is_unproven else [resource],
@@ -219,18 +227,20 @@ def test_a_lost_resource_that_fails_while_all_is_compared_keeps_the_hash_it_must
     assert wire.follower.state.pending.holds(lost)
 
 
-@pytest.mark.parametrize("found", ["nothing", "different", "absent", "unlisted"])
+@pytest.mark.parametrize("found", ["nothing", "unproven", "different", "absent", "unlisted"])
 def test_polls_come_sooner_after_a_comparison_that_found_something(found: str) -> None:
     wire = Wire(LIST, known(5), compare=0.0, poll=100.0)
     listed = replace(A, hash="md5:1")
     wire.answer(listing(6, listed))
-    different, absent = [listed] * (found == "different"), [listed] * (found == "absent")
-    wire.actions = wire.follower.differing(different, wire.now, absent)
+    different, absent, unproven = (
+        [listed] * (found == kind) for kind in ("different", "absent", "unproven")
+    )
+    wire.actions = wire.follower.differing(different, wire.now, absent, unproven)
     wire.actions = wire.follower.unlisted(["b"] * (found == "unlisted"), wire.now)
     wire.answer(no_changes(7))
     begun = applying(wire)
     wire.follower.applied(begun, wire.now)
-    assert (wire.wait() < 100.0) is (found != "nothing")
+    assert (wire.wait() < 100.0) is (found not in ("nothing", "unproven"))
 
 
 def test_a_package_is_no_routine() -> None:
@@ -244,6 +254,239 @@ def test_a_package_is_no_routine() -> None:
     wire.answer(dump(6, "package"))
     assert requested_uris(wire) == ["package"]
     assert not wire.follower.level
+
+
+def answer_all(wire: Wire, **documents: Document | RsnotifyError) -> list[str]:
+    """Answer all requests in turn, and return their URIs; nothing differs."""
+    uris = []
+    while requested := requested_uris(wire):
+        uris += requested
+        wire.answer(documents[uris[-1]])
+        if comparing(wire):
+            wire.actions = wire.follower.differing([], wire.now)
+        if any(isinstance(action, FindUnlisted) for action in wire.actions):
+            wire.actions = wire.follower.unlisted([], wire.now)
+    return uris
+
+
+@pytest.mark.parametrize(
+    ("offer", "uris"),
+    [
+        (BOTH, ["dump", "changes", "resources", "changes"]),
+        (LIST, ["resources", "changes"]),
+        (DUMP, ["dump", "changes"]),
+    ],
+)
+def test_a_first_copy_made_from_a_dump_is_compared_with_the_list_at_once(
+    offer: Offer, uris: list[str]
+) -> None:
+    wire = Wire(offer)
+    found = answer_all(wire, dump=dump(5), resources=listing(5), changes=no_changes(5))
+    assert found == uris
+    assert wire.follower.level
+
+
+def test_the_list_is_awaited_for_a_first_copy_made_from_a_dump() -> None:
+    wire = Wire(BOTH)
+    busy = Unavailable("resources", "busy")
+    found = answer_all(wire, dump=dump(5), resources=busy, changes=no_changes(5))
+    assert found == ["dump", "changes", "resources"]
+    assert not wire.follower.level
+    wire.wait()
+    assert requested_uris(wire) == ["resources"]
+
+
+@pytest.mark.parametrize(
+    ("lists", "check"),
+    [
+        ((4,), CheckMethod.FETCH),
+        ((5,), CheckMethod.FETCH),
+        ((5, 5), CheckMethod.FETCH),
+        ((6,), CheckMethod.DATE),
+        ((6, 5), CheckMethod.DATE),
+    ],
+)
+def test_what_only_the_dump_has_is_fetched_until_a_later_list_was_compared(
+    lists: tuple[float, ...], check: CheckMethod
+) -> None:
+    wire = Wire(BOTH, compare=0.0)
+    wire.answer(dump(5))
+    wire.actions = wire.follower.unlisted([], wire.now)
+    wire.answer(no_changes(7))
+    for number, seconds in enumerate(lists, 1):
+        while requested_uris(wire) != ["resources"]:
+            wire.wait()
+        wire.answer(listing(seconds, *[A] * number))
+        wire.follower.differing([], wire.now)
+        is_last = number == len(lists)
+        wire.actions = wire.follower.unlisted(["only in the dump"] * is_last, wire.now)
+        wire.answer(no_changes(7))
+    (deletion,) = applying(wire)
+    assert (deletion.change, deletion.check) == (ChangeType.DELETED, check)
+
+
+def compare_because(reason: str, wire: Wire) -> None:
+    """Have everything compared, and answer the requests that come before."""
+    if reason == "something is lost":
+        wire.actions = wire.follower.compare_lost(wire.now)
+    elif reason == "the Source has moved":
+        moved = replace(wire.follower.catch_up.offer, capability_list="moved")
+        wire.actions = wire.follower.offered(moved, wire.now)
+    begins = 50 if reason == "a gap" else 0
+    while requested_uris(wire) in ([], ["changes"]):
+        if requested_uris(wire):
+            wire.answer(replace(no_changes(60), from_=at(begins)))
+        else:
+            wire.wait()
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_forced"),
+    [("something is lost", False), ("the Source has moved", True), ("a gap", True)],
+)
+def test_what_a_list_cannot_prove_is_requested_if_more_than_routine_is_the_reason(
+    reason: str, is_forced: bool
+) -> None:
+    wire = Wire(LIST, known(5))
+    wire.answer(no_changes(7))
+    compare_because("something is lost", wire)  # the first comparison of a run requests it
+    answer_all(wire, resources=listing(6), changes=no_changes(7))
+    compare_because(reason, wire)
+    wire.answer(listing(6))
+    assert comparing(wire) == [Compare((), at(6), lost=True)], "although it is the same list"
+    wire.follower.differing([], wire.now, [], [A])
+    wire.actions = wire.follower.unlisted([], wire.now)
+    wire.answer(no_changes(80))
+    assert [change.uri for change in applying(wire)] == ["a"] * is_forced
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_compared"),
+    [("it is due", False), ("something is lost", True), ("the Source has moved", True)],
+)
+def test_a_dump_older_than_the_copy_is_compared_for_a_reason(
+    reason: str, is_compared: bool
+) -> None:
+    wire = Wire(DUMP, known(5), compare=1.0)
+    wire.answer(no_changes(5))
+    compare_because(reason, wire)
+    wire.answer(dump(4))
+    assert any(isinstance(action, FindUnlisted) for action in wire.actions) is is_compared
+
+
+def test_a_resource_that_failed_before_stays_pending_while_a_list_does_not_show_its_version() -> (
+    None
+):
+    wire = Wire(LIST, known(5))
+    wire.answer(no_changes(7))
+    for seconds in (6, 9):
+        compare_because("something is lost", wire)
+        wire.answer(listing(seconds, A))
+        wire.follower.differing([], wire.now, [], [A])
+        wire.actions = wire.follower.unlisted([], wire.now)
+        wire.answer(no_changes(9))
+        for change in applying(wire):  # only the first comparison requests it
+            wire.follower.failed(change, Unavailable("a", "busy"), wire.now)
+    assert wire.follower.pending == 1
+
+
+@pytest.mark.parametrize(
+    ("announced", "listed", "is_missing"),
+    [
+        (None, [Resource("a", hash="md5:1")], True),
+        (Resource("a", hash="md5:1"), [Resource("a", hash="md5:1")], True),
+        (Resource("a", hash="md5:1"), [A], True),
+        (Resource("a", hash="md5:1"), [Resource("a", hash="md5:2")], False),
+        (None, [], False),
+    ],
+)
+def test_a_missing_resource_is_expected_while_a_list_announces_it_as_before(
+    announced: Resource | None, listed: list[Resource], is_missing: bool
+) -> None:
+    missing = MissingResource("a", at(1), announced, at(1))
+    wire = Wire(LIST, replace(known(5), missing=(missing,)), compare=0.0)
+    (change,) = applying(wire)
+    wire.follower.failed(change, NotFound("a", "404"), wire.now)
+    wire.answer(index(6, "one", "two"))
+    for resources in ([Resource("b"), *listed], []):
+        wire.answer(listing(6, *resources))
+        wire.actions = wire.follower.differing([], wire.now)
+    wire.actions = wire.follower.unlisted([], wire.now)
+    wire.follower.applied(applying(wire), wire.now)
+    wire.answer(no_changes(7))
+    assert wire.follower.progress is not None
+    assert bool(wire.follower.progress.missing) is is_missing
+
+
+def test_a_missing_resource_is_no_less_expected_if_an_older_list_has_it() -> None:
+    """The copy lacks it because its server does, and not because it was deleted."""
+    missing = MissingResource("a", at(1))
+    wire = Wire(LIST, replace(known(5), missing=(missing,)), compare=0.0)
+    (change,) = applying(wire)
+    wire.follower.failed(change, NotFound("a", "404"), wire.now)
+    wire.answer(listing(4, A))
+    wire.follower.differing([], wire.now, [A])
+    wire.actions = wire.follower.unlisted([], wire.now)
+    wire.answer(no_changes(7))
+    assert wire.follower.progress is not None
+    assert wire.follower.progress.missing == (missing,)
+
+
+def test_a_list_is_compared_again_if_a_resource_that_it_lacks_was_being_fetched() -> None:
+    missing = MissingResource("a", at(1))
+    wire = Wire(LIST, replace(known(5), missing=(missing,)), compare=0.0)
+    answer_all(wire, resources=listing(6), changes=no_changes(7))
+    assert wire.follower.progress is not None
+    assert wire.follower.progress.last_list == ComparedList(None, at(6))
+
+
+@pytest.mark.parametrize(
+    ("offer", "last_list"),
+    [
+        (DUMP, ComparedList(None, at(4))),
+        (Offer(resource_dump="dump"), ComparedList(None, at(9))),  # it stands in for a list
+    ],
+)
+def test_a_compared_dump_does_not_show_that_the_next_list_is_the_last_one(
+    offer: Offer, last_list: ComparedList
+) -> None:
+    before = ComparedList(b"list", at(4), is_older=True)
+    wire = Wire(offer, replace(known(5), last_list=before), compare=0.0)
+    wire.answer(dump(9, "package"))
+    wire.answer(manifest(6))
+    wire.follower.differing([], wire.now)
+    wire.actions = wire.follower.unlisted([], wire.now)
+    assert wire.follower.progress is not None
+    assert wire.follower.progress.last_list == last_list
+
+
+def test_a_list_dated_ahead_is_the_same_until_that_time_has_come() -> None:
+    wire = Wire(LIST, known(5), compare=0.0)
+    lost = []
+    for sent in (6, 9, 12):
+        (fetch,) = [action for action in wire.actions if isinstance(action, Fetch)]
+        wire.actions = wire.follower.fetched(fetch, listing(12, A), wire.now, at(sent))
+        lost += [compare.lost for compare in comparing(wire)]
+        wire.follower.differing([A] * (sent == 9), wire.now)
+        wire.actions = wire.follower.unlisted([], wire.now)
+        wire.answer(no_changes(7))
+        for change in applying(wire):
+            assert (change.check, change.at) == (CheckMethod.FETCH, at(7)), "as the copy is later"
+            wire.follower.applied([change], wire.now)
+        wire.wait()
+    assert lost == [True, False, True]
+
+
+def test_a_new_dump_is_not_read_before_the_last_answer_to_a_question_about_the_copy() -> None:
+    wire = Wire(Offer(resource_list="resources"))
+    resources = [Resource(f"{number}") for number in range(PACE.in_flight + 1)]
+    wire.answer(listing(6, *resources))
+    wire.actions = wire.follower.differing(resources, wire.now)
+    assert FindUnlisted(at(6)) in wire.actions
+    wire.actions = wire.follower.offered(
+        Offer(resource_list="resources", resource_dump="dump"), wire.now
+    )
+    assert requested_uris(wire) == [], "its answer would be about the dump"
 
 
 def test_all_of_a_broken_dump_is_applied_before_the_list_is_read() -> None:

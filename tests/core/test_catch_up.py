@@ -74,6 +74,10 @@ def test_datetimes_are_compared_with_the_latest_instant_that_is_known() -> None:
     listed = Wire(ALL)
     answer(listed, resource_list(3, "part", index=True), sent=at(1))
     assert forgotten(answer(listed, resource_list(3))) == [postponed(at(3), LONGEST_LEAP)]
+    ahead = Wire(ALL)
+    assert forgotten(answer(ahead, resource_list(9), sent=at(5))) == [
+        postponed(at(5), LONGEST_LEAP)
+    ]
 
 
 def test_a_baseline_shows_once_which_stored_datetimes_are_later_than_any_can_be() -> None:
@@ -91,25 +95,29 @@ def test_an_announced_change_is_searched_for_a_limited_number_of_times() -> None
     announced = Document(
         Capability.CHANGE_NOTIFICATION, changes(5, 6).resources, from_=at(5), until=at(6)
     )
-    wire.follower.fragment(announced, wire.now)
-    reads = 0
-    while not any(isinstance(action, LogNote) for action in wire.actions):
-        if wire.requested():
-            reads += 1
-            answer(wire, changes(0))
-        else:
-            wire.wait()
-    assert reads == PACE.lag_tries + 1
+    for _ in range(2):
+        wire.follower.fragment(announced, wire.now)
+        reads = 0
+        while not any(isinstance(action, LogNote) for action in wire.actions):
+            if wire.requested():
+                reads += 1
+                answer(wire, changes(0))
+            else:
+                wire.wait()
+        assert reads == PACE.lag_tries + 1
+        wire.actions.clear()
 
 
 def test_a_dump_that_has_nothing_new_is_not_read_again_at_once() -> None:
-    wire = Wire(Offer(change_list="changes", resource_dump="dump"), BEGUN, compare=0.0)
+    offer = Offer(capability_list="all", change_list="changes", resource_dump="dump")
+    wire = Wire(offer, BEGUN, compare=0.0)
     reads = []
     for _ in range(4):
         reads += wire.requested()
         is_dump = reads[-1] is DocumentKind.RESOURCE_DUMP
-        answer(wire, Document(Capability.RESOURCE_DUMP, at=EPOCH) if is_dump else changes(0))
+        answer(wire, Document(Capability.RESOURCE_DUMP, at=at(-1)) if is_dump else changes(0))
         if not wire.requested():
+            assert wire.follower.level
             wire.wait()
     assert reads == [DocumentKind.RESOURCE_DUMP, DocumentKind.CHANGE_LIST] * 2
 
@@ -127,13 +135,24 @@ def test_a_new_resource_list_is_read_at_once_if_it_may_close_a_gap(has_gap: bool
     if has_gap:
         answer(wire, changes(5, 6))  # it is skipped
     assert wire.requested() == []
-    wakeup = wire.follower.wakeup
+    wire.follower.push_up(wire.now)
+    wire.wait()
+    answer(wire, changes(5 if has_gap else 0, 6))
+    wakeup = wire.follower.wakeup or 0.0
+    assert (wakeup <= wire.now + PACE.poll) is has_gap, "push cannot close it"
     wire.follower.offered(LISTS, wire.now)
     assert wire.follower.wakeup == wakeup, "it is the same offer"
     wire.follower.offered(ALL, wire.now)
     assert (wire.follower.wakeup == wakeup) is not has_gap
     wire.actions = wire.follower.tick(wire.now)
     assert wire.requested() == [DocumentKind.RESOURCE_LIST] * has_gap
+
+
+def test_a_gap_is_reported_with_what_the_source_should_add_to_its_documents() -> None:
+    wire = Wire(LISTS, BEGUN)
+    members = (Resource("one"), Resource("two"))
+    answer(wire, Document(Capability.CHANGE_LIST, members, index=True, from_=at(5)))
+    assert [doubt for doubt in wire.follower.doubts if "changes should state the from" in doubt]
 
 
 def test_a_dump_that_was_offered_before_is_not_tried_again_during_a_baseline() -> None:
@@ -146,9 +165,9 @@ def test_a_dump_that_was_offered_before_is_not_tried_again_during_a_baseline() -
     answer(wire, resource_list(3, "one", "two", index=True))
     listed = resource_list(3, *map(str, range(3 * PACE.in_flight)))
     answer(wire, listed)
-    wire.follower.differing(listed.resources, wire.now)
-    wire.actions = wire.follower.offered(offer, wire.now)
-    assert wire.requested() == []
+    wire.follower.offered(offer, wire.now)
+    wire.actions = wire.follower.differing(listed.resources, wire.now)
+    assert wire.requested() == [DocumentKind.RESOURCE_LIST]
 
 
 def test_a_first_copy_may_consist_of_all_changes_since_the_beginning_of_the_calendar() -> None:
@@ -173,11 +192,28 @@ def test_a_first_copy_goes_on_after_a_restart_if_the_first_change_of_all_had_fai
     assert restarted.follower.state.frontiers.uncovered_gap is None
 
 
-@pytest.mark.parametrize("closed", [True, False])
-def test_the_successor_of_a_closed_list_is_discovered(closed: bool) -> None:
+@pytest.mark.parametrize(
+    ("until", "sent", "closed"),
+    [
+        (at(6), None, True),
+        (at(6), at(6), True),
+        (at(6), at(1), False),  # it cannot have all changes up to then
+        (None, None, False),
+    ],
+)
+def test_the_successor_of_a_closed_list_is_discovered(
+    until: Instant | None, sent: Instant | None, closed: bool
+) -> None:
     wire = Wire(LISTS, BEGUN)
-    document = replace(changes(0, 6), until=at(6) if closed else None)
-    assert (Discover() in answer(wire, document)) is closed
+    assert (Discover() in answer(wire, replace(changes(0, 6), until=until), sent)) is closed
+
+
+def test_an_archive_that_can_only_show_that_a_list_has_changed_may_be_out_of_reach() -> None:
+    wire = Wire(ARCHIVED, BEGUN)
+    answer(wire, changes(0))
+    assert wire.requested() == [DocumentKind.CHANGE_LIST_ARCHIVE]
+    wire.answer(Unavailable("archive", "busy"))
+    assert wire.follower.level
 
 
 def test_no_successor_is_discovered_while_the_change_list_itself_is_broken() -> None:
@@ -247,6 +283,10 @@ def test_what_the_copy_has_lost_lacks_a_comparison_until_one_succeeds() -> None:
     answer(wire, changes(0))
     follower = wire.follower
     assert follower.state.settled
+    wire.wait()
+    wire.actions += follower.compare_lost(wire.now)
+    answer(wire, changes(0))
+    assert not follower.state.settled, "only this pull has ended"
     for is_possible in (False, True):
         wire.actions = follower.compare_lost(wire.now)
         assert follower.catch_up.is_comparing

@@ -144,6 +144,7 @@ def test_a_run_that_only_catches_up_needs_no_second_poll_whether_or_not_it_crash
     if crashes:  # during the comparison
         while not misled.steps_back:
             misled.step()
+        assert not misled.follower.level
         misled.restart()
     misled.settle()
     check_right(source, misled)

@@ -55,7 +55,7 @@ def lose_lists(source: Source) -> None:
 def test_a_first_copy_comes_in_packages_and_costs_no_get(source: Source) -> None:
     destination = follow(source, "resource_list", "resource_dump", "change_list")
     assert read(destination) == [
-        "resourcedump.xml", *["resources"] * 3, "changelist.xml",
+        "resourcedump.xml", *["resources"] * 3, "changelist.xml", "changelist-archive.xml",
         "resourcelist.xml", "changelist.xml", "changelist-archive.xml",
     ]  # fmt: skip
     assert destination.content == source.state

@@ -10,7 +10,7 @@ from rsnotify.format.coverage import EARLIEST, Frontier, change_list_coverage, f
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.sync.actions import ComparedList, Progress
 from rsnotify.sync.frontiers import Gap, ReorderBuffer, SyncFrontiers
-from rsnotify.sync.list_evidence import ListFingerprint
+from rsnotify.sync.list_evidence import KnownLists, ListFingerprint
 from tests.core.source import at
 
 STEP = timedelta(microseconds=1)
@@ -277,6 +277,7 @@ def test_the_fingerprint_of_a_list_shows_whether_its_changes_are_applied() -> No
     progress = frontiers.progress(None)
     assert progress is not None
     assert progress.prefix == compared
+    assert SyncFrontiers(progress, hold=10).prefix == compared
 
 
 def test_a_compared_resource_list_is_stored_once_its_differences_are_applied() -> None:
@@ -288,10 +289,11 @@ def test_a_compared_resource_list_is_stored_once_its_differences_are_applied() -
         (second, EARLIEST, first),
         (second, None, second),
     ):
-        frontiers.last_list = last_list
+        frontiers.last_list, frontiers.closed = last_list, KnownLists(last_list.at)
         for progress in (frontiers.progress_at(low_water), frontiers.progress(low_water)):
             assert progress is not None
             assert progress.last_list == stored
+            assert progress.closed == (KnownLists() if low_water else frontiers.closed)
     assert SyncFrontiers(progress, hold=10).last_list == second
     frontiers.reset(at(0))
     assert frontiers.last_list is None
@@ -301,3 +303,7 @@ def test_the_next_run_finds_a_gap_again_that_push_has_passed() -> None:
     frontiers = SyncFrontiers(Progress(at(9), at(2)), hold=10)
     frontiers.skip_gap(at(12))
     assert frontiers.progress(None) == Progress(at(9), at(2))
+    frontiers.last_list, frontiers.coarse_until = ComparedList(b"list", at(1)), at(4)
+    compared = ComparedList(None, at(1))  # as everything is compared again
+    stored = Progress(at(9), at(2), last_list=compared, coarse_until=at(4))
+    assert frontiers.progress(None) == stored

@@ -1,9 +1,9 @@
 """Plants one small bug after the other, and reports which of them no test finds: `make mutants`.
 
 mutmut keeps all mutants of a module in one file, and one of them is active. The tests are imported
-once; a process is forked for each mutant. It runs the tests that reach the mutated function, those
-that reach few functions first, and ends at the first failure. Mutants that `make check` refuses
-count as killed; those killed before are run again once their function has changed.
+once; a process is forked for each mutant. It runs the tests that reach the mutated function, the
+fastest first, and ends at the first failure. Mutants that `make check` refuses count as killed;
+those killed before are run again once their function has changed.
 
 A survivor is printed as an entry for `equivalent_mutants.toml`, which lists those that cannot
 change what the program does.
@@ -408,11 +408,9 @@ class Mutants:
         reaching = [item for item in reaching if item not in self._unreliable]
         if not reaching:
             return NO_TESTS
-        reaching.sort(key=lambda item: (
-            -killers.index(item) - 1 if item in killers else 0,
-            len(self._reached[item]),
-            self._taken[item],
-        ))  # fmt: skip
+        reaching.sort(
+            key=lambda item: (-killers.index(item) - 1 if item in killers else 0, self._taken[item])
+        )
         read, write = os.pipe()
         child = os.fork()
         if child == 0:

@@ -36,10 +36,19 @@ def test_a_copy_is_right_or_in_doubt_whatever_trouble_its_source_or_its_place_is
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("shape", ["list", "resource dump"])
-def test_the_clock_of_a_source_may_go_back_while_the_selection_changes(shape: str):
+@pytest.mark.parametrize(
+    ("shape", "trouble", "way"),
+    [
+        ("list", "selection changed", "once"),
+        ("resource dump", "selection changed", "once"),
+        ("list and dump", "killed", "polling"),
+    ],
+)
+def test_the_clock_of_a_source_may_go_back_beside_another_trouble(
+    shape: str, trouble: str, way: str
+):
     name = f"{shape} x Source's clock an hour behind"
-    result = run("--beside", "selection changed", "--way", "once", name, PYTHONHASHSEED="0")
+    result = run("--beside", trouble, "--way", way, name, PYTHONHASHSEED="0")
 
     assert result.returncode == 0, result.stdout + result.stderr
 
