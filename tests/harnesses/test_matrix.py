@@ -37,18 +37,16 @@ def test_a_copy_is_right_or_in_doubt_whatever_trouble_its_source_or_its_place_is
 
 
 @pytest.mark.parametrize(
-    ("shape", "trouble", "way"),
+    ("name", "way"),
     [
-        ("list", "selection changed", "once"),
-        ("resource dump", "selection changed", "once"),
-        ("list and dump", "killed", "polling"),
+        ("list x selection changed", "once"),
+        ("resource dump x selection changed", "once"),
+        ("list and dump x killed", "polling"),
     ],
 )
-def test_the_clock_of_a_source_may_go_back_beside_another_trouble(
-    shape: str, trouble: str, way: str
-):
-    name = f"{shape} x Source's clock an hour behind"
-    result = run("--beside", trouble, "--way", way, name, PYTHONHASHSEED="0")
+def test_the_clock_of_a_source_may_go_back_beside_another_trouble(name: str, way: str):
+    clock = "Source's clock an hour behind"
+    result = run("--beside", clock, "--way", way, f"{name} x {clock}", PYTHONHASHSEED="0")
 
     assert result.returncode == 0, result.stdout + result.stderr
 
