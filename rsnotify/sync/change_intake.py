@@ -202,7 +202,7 @@ class ChangeIntake:
         *,
         is_open: bool,
         more: bool,
-        again: bool = False,
+        again: bool,
     ) -> int:
         """Add the new changes of a document that joins the confirmed ones; return their number.
 

@@ -246,9 +246,7 @@ class ClockRegressionDetector:
             return True
         return is_behind and self._judge(coverage, frontier, before, read, now)
 
-    def check_closed(
-        self, coverage: Coverage, frontier: Frontier, *, has_lost: bool = False
-    ) -> None:
+    def check_closed(self, coverage: Coverage, frontier: Frontier, *, has_lost: bool) -> None:
         """Check whether a closed list or a package, not applied yet, lacks changes that were known.
 
         `has_lost` says that it lacks entries that it had while it was open.
