@@ -381,9 +381,7 @@ def test_a_change_that_does_not_wait_makes_a_parked_one_of_its_resource_ready_on
     assert [one.uri for one in pending.dispatch(9, now=9)] == ["b", "c"]
 
 
-def test_while_there_is_a_backlog_only_changes_of_what_is_parked_here_do_not_pass_through_it() -> (
-    None
-):
+def test_changes_pass_through_the_backlog_except_those_of_what_is_parked_here() -> None:
     pending = PendingChanges(Retry(first=1, most=8), Random(1), ActionList(), most_parked=1)
     pending.add(change("ready", 1))
     for name in ("parked", "in the backlog", "parked"):
