@@ -340,7 +340,6 @@ class CatchUp:
         state, clock = self._state, self._intake.clock
         confirmed = state.frontiers.confirmed
         begins, ends = clock.begins, clock.ends
-        assert begins is not None
         assert ends is not None
         reason = "its lists lack changes that they had"
         if ends < confirmed:

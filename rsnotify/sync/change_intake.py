@@ -202,7 +202,7 @@ class ChangeIntake:
         *,
         is_open: bool,
         more: bool,
-        again: bool = False,
+        again: bool,
     ) -> int:
         """Add the new changes of a document that joins the confirmed ones; return their number.
 
@@ -213,7 +213,8 @@ class ChangeIntake:
         frontiers = self._frontiers
         before = frontiers.frontier.instant
         coverage = self._without_rewritten_until(fetch, coverage)
-        read = sorted(self._read, key=lambda read: read.size, reverse=True)
+        assert coverage.until is not None  # it joins
+        read = list(self._read)
         if is_open:
             compare = self._must_compare_open(fetch, coverage, now)
         else:
@@ -221,7 +222,7 @@ class ChangeIntake:
             if again and not any(known.has_all_of(coverage) for known in read):
                 self._has_reread = True
         # A closed list that goes on is read for the first time.
-        goes_on = not is_open and coverage.until is not None and coverage.until > before
+        goes_on = not is_open and coverage.until > before
         undated = list(filter(_is_undated, coverage.changes)) if goes_on else []
         compare = compare or bool(undated) or (again and self._has_reread)
         new = frontiers.pull(coverage)
@@ -274,7 +275,6 @@ class ChangeIntake:
         """Forget the lists that were read, as everything is compared."""
         self._read.clear()
         self.closed.reset()
-        self._has_reread = False
         self._unconfirmed.clear()
         self._news_through = EARLIEST
 
@@ -316,11 +316,9 @@ class ChangeIntake:
         frontiers = self._frontiers
         confirmed, last = frontiers.confirmed, frontiers.prefix
         prefix = prefix_of(fetch.uri, coverage, confirmed)
-        has_lost = last is not None and prefix is not None and last.has_lost(prefix, coverage)
+        has_lost = last is not None and last.has_lost(prefix, coverage)
         is_behind = self.clock.check_open(coverage, frontiers.frontier, now, has_lost=has_lost)
-        if prefix is None:
-            return is_behind
-        if last is not None and last.is_followed_by(prefix):
+        if last is not None and last.from_ < prefix.from_:
             self.closed.begin_period()
         known = [read for read in self._read if read.before >= confirmed]
         if not any(read.is_same_as(prefix) for read in known):
@@ -334,20 +332,18 @@ class ChangeIntake:
     def _must_compare_closed(self, coverage: Coverage) -> bool:
         """Return the same for a closed list or a package, which had another URI while open."""
         frontier, last, until = self._frontiers.frontier, self._frontiers.prefix, coverage.until
+        assert until is not None
         if frontier.undecided(coverage):
             return True
-        if last is None:
-            self.clock.check_closed(coverage, frontier)
-            return coverage.contradictory
-        if coverage.from_ != last.from_ or until is None or until < last.before:
-            is_missed = last.is_missed_by(coverage)
-            self.clock.check_closed(coverage, frontier, has_lost=is_missed)
-            return coverage.contradictory or is_missed
-        prefix = prefix_of(last.uri, coverage, self._frontiers.confirmed)
-        has_lost = prefix is not None and last.has_lost(prefix, coverage)
+        if last is None or coverage.from_ != last.from_ or until < last.before:
+            has_lost = last is not None and last.is_missed_by(coverage)
+            has_changed = has_lost
+        else:
+            prefix = prefix_of(last.uri, coverage, self._frontiers.confirmed)
+            has_lost = last.has_lost(prefix, coverage)
+            has_changed = not last.is_extended_by(prefix, coverage)
         self.clock.check_closed(coverage, frontier, has_lost=has_lost)
-        is_extended = prefix is not None and last.is_extended_by(prefix, coverage)
-        return coverage.contradictory or not is_extended
+        return coverage.contradictory or has_changed
 
     def _checked(self, change: Change, coverage: Coverage) -> Change:
         """Have a change compared with the copy if a later one, pushed long ago, is unconfirmed.
@@ -383,11 +379,8 @@ class ChangeIntake:
 
 
 def _appended(coverage: Coverage, read: Iterable[ListFingerprint]) -> Sequence[Change]:
-    """Return the entries of a list after those that were read before, whatever their datetimes.
-
-    `read` has the lists that were read, the longest first.
-    """
-    for before in read:
+    """Return the entries of a list after those that were read before, whatever their datetimes."""
+    for before in sorted(read, key=lambda one: one.size, reverse=True):
         if before.from_ == coverage.from_ and before.is_appended_to(coverage):
             return coverage.changes[before.size :]
     return ()

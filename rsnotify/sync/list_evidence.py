@@ -74,7 +74,7 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
     """
 
     uri: str
-    from_: Instant | None
+    from_: Instant
     before: Instant
     count: int = 0
     sum: int = 0
@@ -102,7 +102,7 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
         """
         if self.is_missed_by(coverage):
             return True
-        if self.uri != later.uri or self.from_ is None or later.from_ is None:
+        if self.uri != later.uri:
             return False
         if self.from_ != later.from_:
             return later.from_ < self.from_  # a period that was closed is open again
@@ -119,9 +119,11 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
 
         Entries outside the interval of their own list have wrong datetimes.
         """
-        if not self.latest or coverage.from_ is None or coverage.until is None:
+        if not self.latest:
             return False
-        after = to_microseconds(max(coverage.from_, self.from_ or EARLIEST))
+        assert coverage.from_ is not None
+        assert coverage.until is not None
+        after = to_microseconds(max(coverage.from_, self.from_))
         until = to_microseconds(min(coverage.until, self.before))
         now = _latest(coverage)
         had = zip(array(_CHECKSUM, self.resources), array(_MOMENT, self.latest), strict=True)
@@ -136,22 +138,15 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
         is_whole = self.from_ == coverage.from_ and self.size == len(coverage.changes)
         return is_whole and not self.is_superseded and self.is_appended_to(coverage)
 
-    def is_followed_by(self, later: ListFingerprint) -> bool:
-        """Return whether this list was closed, and another one is open now."""
-        return self.from_ is not None and later.from_ is not None and self.from_ < later.from_
-
     def is_same_as(self, later: ListFingerprint) -> bool:
         """Return whether a list has exactly the same entries as before."""
         return (self.uri, self.from_, self.whole) == (later.uri, later.from_, later.whole)
 
 
-def prefix_of(uri: str, coverage: Coverage, confirmed: Instant) -> ListFingerprint | None:
-    """Return the fingerprint of a list; None if the list covers nothing.
-
-    The lists before it had all changes up to `confirmed`.
-    """
-    if coverage.until is None:
-        return None
+def prefix_of(uri: str, coverage: Coverage, confirmed: Instant) -> ListFingerprint:
+    """Return the fingerprint of a list; those before it had all changes up to `confirmed`."""
+    assert coverage.from_ is not None
+    assert coverage.until is not None
     before = max(coverage.until, confirmed)
     latest = _latest(coverage)
     names = sorted(latest)
@@ -232,8 +227,7 @@ class ClockRegressionDetector:
         `has_lost` says that it lacks entries that it had.
         """
         ends = coverage.ends
-        if ends is None:
-            return False
+        assert ends is not None
         is_behind = ends < frontier.instant
         last = coverage.changes[-1] if coverage.changes else None
         before = self._last_read
@@ -252,15 +246,13 @@ class ClockRegressionDetector:
             return True
         return is_behind and self._judge(coverage, frontier, before, read, now)
 
-    def check_closed(
-        self, coverage: Coverage, frontier: Frontier, *, has_lost: bool = False
-    ) -> None:
+    def check_closed(self, coverage: Coverage, frontier: Frontier, *, has_lost: bool) -> None:
         """Check whether a closed list or a package, not applied yet, lacks changes that were known.
 
         `has_lost` says that it lacks entries that it had while it was open.
         """
-        is_over = coverage.until is not None and coverage.until >= frontier.instant
-        if is_over and (has_lost or _lacks_seen(coverage, frontier)):
+        assert coverage.until is not None
+        if coverage.until >= frontier.instant and (has_lost or _lacks_seen(coverage, frontier)):
             self._record_loss(coverage)
 
     def _record_loss(self, coverage: Coverage) -> None:
@@ -302,10 +294,10 @@ class ClockRegressionDetector:
         return (begins, len(coverage.changes)) > (complete.from_ or EARLIEST, complete.size)
 
     @property
-    def begins(self) -> Instant | None:
+    def begins(self) -> Instant:
         """Where the lists begin that count once the clock has gone back."""
         known = (self._begins, self._lost_since, self.ends)
-        return min((instant for instant in known if instant is not None), default=None)
+        return min(instant for instant in known if instant is not None)
 
     @property
     def is_behind(self) -> bool:
@@ -319,9 +311,8 @@ class ClockRegressionDetector:
         if self._is_proven or self._has_lost:
             return True
         # Whatever the reason: by then, a new copy would have replaced an old one.
-        since = [self._older_since, self._behind_since]
-        waited = max((now - start for start in since if start is not None), default=0.0)
-        return waited >= self._pace.stale
+        since = (self._older_since, self._behind_since)
+        return any(start is not None and now - start >= self._pace.stale for start in since)
 
     def reset(self, now: float) -> None:
         """Forget what was read, as everything is about to be compared."""
@@ -422,7 +413,7 @@ class ClosedLists:
         begins: Instant | None,
         *,
         has_reread: bool,
-        has_skipped: bool = False,
+        has_skipped: bool,
     ) -> None:
         """Record the entries of closed lists as known, at the end of a pull.
 
@@ -447,8 +438,7 @@ class ClosedLists:
 
     def cover(self, at: Instant) -> None:
         """Record that the whole set as of an instant was compared."""
-        through = self.known.through
-        self._store(at if through is None else max(at, through))
+        self._store(max(at, self.known.through or at))
         self.begin_period()
 
     def _store(self, through: Instant | None) -> None:
@@ -468,8 +458,7 @@ class ClosedLists:
 
 def _name(member: Resource) -> int:
     """Return a checksum of what stays the same: lists may be renamed when one is closed."""
-    is_dated = member.from_ is not None and member.until is not None
-    name = f"{member.from_} {member.until}" if is_dated else member.uri
+    name = member.uri if member.from_ is None else f"{member.from_} {member.until}"
     return crc32(name.encode())
 
 

@@ -84,8 +84,7 @@ class UnconfirmedChanges:
         all changes up to `before`.
         """
         until = coverage.until
-        if not self._pushed or until is None:
-            return []
+        assert until is not None
         verifications = []
         for uri, pushed in list(self._pushed.items()):
             change, listed = pushed.change, latest.get(uri)
@@ -126,12 +125,12 @@ class UnconfirmedChanges:
 
     def is_covered(self, uri: str, coverage: Coverage) -> bool:
         """Return whether a list goes as far as the change that push announced of a resource."""
-        return coverage.until is not None and self._pushed[uri].change.at <= coverage.until
+        assert coverage.until is not None
+        return self._pushed[uri].change.at <= coverage.until
 
     def is_overdue(self, uri: str, requested: float) -> bool:
         """Return whether a list requested at a time should have a change that it lacks."""
-        pushed = self._pushed.get(uri)
-        return pushed is not None and self._is_overdue(pushed, requested)
+        return self._is_overdue(self._pushed[uri], requested)
 
     def _is_overdue(self, pushed: UnconfirmedChange, requested: float) -> bool:
         return requested - pushed.received > self._grace
@@ -391,14 +390,14 @@ class PendingChanges:
         if pending is None:
             pending = self._pending[change.uri] = _Pending(change, since, change.resource)
             self._hold(pending, since)
-            self._enqueue(change.uri, parked, due)
+            self._enqueue(change.uri, due, parked=parked)
             return True
         if missing is None and pending.missing is None and pending.is_known(change):
             if since < pending.since and not pending.is_watched:
                 self._hold(pending, since)
             return False
         if pending.parked and not parked:
-            self._enqueue(change.uri, False, due)
+            self._enqueue(change.uri, due)
         is_delayed = bool(pending.attempts) or pending.is_watched
         if since < pending.since:
             self._hold(pending, since)
@@ -407,7 +406,7 @@ class PendingChanges:
         if successor is not None:
             change = successor
             if is_delayed and not pending.in_flight:
-                self._enqueue(change.uri, False, due)  # do not wait for the old failure's backoff
+                self._enqueue(change.uri, due)  # do not wait for the old failure's backoff
             self._failing -= pending.attempts > 0
             self._forget_passed(pending)
             pending.change = change
@@ -507,7 +506,7 @@ class PendingChanges:
         self._forget_passed(pending)
         del self._pending[uri]
 
-    def _enqueue(self, uri: str, parked: bool, due: float | None) -> None:
+    def _enqueue(self, uri: str, due: float | None, *, parked: bool = False) -> None:
         pending = self._pending[uri]
         pending.due, pending.parked = due, parked and due is None
         if due is not None:
@@ -623,7 +622,7 @@ class PendingChanges:
             wait = self._retry.most * 2.0 ** min(pending.retries, 16)
             at_least = max(at_least, min(wait, longest))
         delay = self._retry.delay(pending.attempts, self._random, at_least=at_least)
-        self._enqueue(change.uri, False, now + delay)
+        self._enqueue(change.uri, now + delay)
         return pending.attempts
 
     def _answered(self, change: Change) -> _Pending | None:
@@ -662,8 +661,7 @@ class PendingChanges:
         return self._with_backlog(self._low_water())
 
     def _with_backlog(self, since: Instant | None) -> Instant | None:
-        parked = self.backlog.since
-        return parked if since is None or (parked is not None and parked < since) else since
+        return min((one for one in (since, self.backlog.since) if one is not None), default=None)
 
     def _low_water(self) -> Instant | None:
         while self._since:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from rsnotify.format.coverage import Change, Coverage
+from rsnotify.format.datetimes import LATEST
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.sync import change_intake
 from rsnotify.sync.actions import DocumentKind, Fetch, Progress
@@ -29,7 +31,7 @@ def test_the_last_packages_that_were_read_are_remembered(
         package = Resource(f"http://a.example/{name}.zip")
         fetch = Fetch(package.uri, DocumentKind.CHANGE_DUMP, package)
         coverage = Coverage(EPOCH, EPOCH, closed=True, ordered=True, changes=())
-        intake.add(fetch, coverage, 0.0, is_open=False, more=False)
+        intake.add(fetch, coverage, 0.0, is_open=False, more=False, again=False)
     assert list(intake.packages) == ["http://a.example/a.zip", "http://a.example/c.zip"]
 
 
@@ -37,10 +39,10 @@ LIST = Fetch("http://a.example/list.xml", DocumentKind.CHANGE_LIST)
 PACKAGE = Fetch("http://a.example/1.zip", DocumentKind.CHANGE_DUMP, Resource("http://a/1.zip"))
 
 
-def change(entry: str, package: str | None = None) -> Change:
+def change(entry: str, package: str | None = None, **stated: Any) -> Change:
     """Return an entry like `a1`: the name of a resource, and when it changed."""
     when = at(int(entry[1:]))
-    resource = Resource(entry[0], datetime=when)
+    resource = Resource(entry[0], datetime=when, **stated)
     return Change(entry[0], ChangeType.UPDATED, when, resource, package)
 
 
@@ -68,8 +70,9 @@ class Copy:
         now: float = 0,
         is_open: bool = True,
         more: bool = False,
+        again: bool = False,
     ) -> list[Change]:
-        self.intake.add(fetch, coverage, now, is_open=is_open, more=more)
+        self.intake.add(fetch, coverage, now, is_open=is_open, more=more, again=again)
         changes = self.state.pending.dispatch(99, now=now)
         for one in changes:
             self.state.pending.applied(one)
@@ -87,8 +90,130 @@ def test_all_entries_of_the_first_list_are_compared_and_then_only_new_ones_are_u
     assert kept(copy.read(covering("a3 b6 c6 d7"))) == ["c6 date", "d7 date"]
 
 
+def test_an_older_version_of_the_list_is_compared_again_unless_it_was_one_of_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(change_intake, "_REPLICAS", 2)
+    copy = Copy()
+    x, y, z = (
+        replace(covering("a3 b6"), changes=(change("a3", hash=f"md5:{number}"), change("b6")))
+        for number in range(3)
+    )
+    assert [len(copy.read(one)) for one in (x, y, x, y, z, x)] == [2, 2, 0, 0, 2, 2]
+
+
+def test_a_list_whose_datetimes_contradict_each_other_is_compared_each_time_it_changes() -> None:
+    copy = Copy()
+    lists = (covering("a3 b6"), covering("a3 b6"), covering("a3 b6 c7"))
+    read = [copy.read(replace(one, contradictory=True)) for one in lists]
+    assert list(map(len, read)) == [2, 0, 3]
+
+
+def test_of_several_changes_of_a_resource_one_dated_before_its_list_makes_it_be_fetched() -> None:
+    assert kept(Copy().read(covering("a1 b6 a7", from_=2))) == ["a7 fetch", "b6 compare"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "stated", "expected"),
+    [
+        (4, {}, "c4 fetch"),
+        (4, {"hash": "md5:1"}, "c4 compare"),
+        (4, {"change": ChangeType.DELETED}, "c4 compare"),
+        (6, {}, "c6 compare"),
+        (6, {"datetime": None, "lastmod": at(6)}, "c6 fetch"),
+        (7, {"datetime": None, "lastmod": at(7)}, "c7 compare"),
+    ],
+)
+def test_an_entry_appended_with_an_old_datetime_is_fetched_once_if_it_has_no_hash(
+    seconds: int, stated: dict[str, Any], expected: str
+) -> None:
+    kind = stated.get("change", ChangeType.UPDATED)
+    resource = Resource("c", **{"datetime": at(seconds), **stated})
+    appended = Change("c", kind, at(seconds), resource)
+    copy, read = Copy(), replace(covering("a3 b6"), ordered=False)
+    copy.read(read)
+    found = []
+    for more in ((appended,), (appended, change("d5")), (appended, change("d5"), change("e9"))):
+        longer = replace(read, changes=read.changes + more, until=max(at(6), more[-1].at))
+        found.append(kept(copy.read(longer)))
+    assert expected in found[0]
+    fetched = [[one for one in each if "fetch" in one] for each in found]
+    assert fetched == [[expected] if "fetch" in expected else [], ["d5 fetch"], []]
+    replaced = replace(read, changes=(change("x3"), *read.changes[1:], change("f4")))
+    assert "f4 compare" in kept(copy.read(replaced)), "nothing shows that it was appended"
+
+
+@pytest.mark.parametrize(
+    ("until", "is_open", "expected"),
+    [(8, False, ["a3 compare", "c4 fetch", "b5 compare"]), (5, False, []), (8, True, [])],
+)
+def test_an_entry_without_a_datetime_and_a_hash_is_fetched_when_its_closed_list_is_read_first(
+    until: int, is_open: bool, expected: list[str]
+) -> None:
+    undated = Change("c", ChangeType.UPDATED, at(4), Resource("c"))
+    changes = (change("a3"), undated, change("b5"))
+    coverage = replace(covering("", until=until), changes=changes)
+    copy = Copy()
+    copy.read(coverage if is_open else covering("b5", from_=4))
+    assert kept(copy.read(coverage, is_open=is_open)) == expected
+
+
+@pytest.mark.parametrize("inserted", [True, False])
+def test_after_a_closed_list_that_has_changed_those_that_follow_are_compared_as_well(
+    inserted: bool,
+) -> None:
+    copy = Copy()
+    copy.read(covering("a3 b6"))
+    copy.read(covering("d9", from_=8))
+    old = covering("a3 c4 b6" if inserted else "a3 b6", until=8)
+    again = kept(copy.read(old, is_open=False, again=True))
+    assert again == (["a3 compare", "c4 compare", "b6 compare"] if inserted else [])
+    later = kept(copy.read(covering("d9 e10", from_=8), again=True))
+    assert later == (["d9 compare", "e10 compare"] if inserted else ["e10 date"])
+    copy.intake.record_closed([], has_reread=True, has_skipped=False)
+    assert kept(copy.read(covering("d9 e10 f11", from_=8), again=True)) == ["f11 date"]
+
+
+def test_lists_that_were_closed_before_the_open_one_began_are_known() -> None:
+    copy = Copy()
+    copy.read(covering("b6", from_=4))
+    closed = [Resource(f"{one}", from_=at(one), until=at(one + 4)) for one in (0, 4)]
+    copy.intake.record_closed([], has_reread=False, has_skipped=True)
+    assert copy.intake.closed.changed(closed) == [], "nothing is known"
+    copy.intake.record_closed([], has_reread=False, has_skipped=False)
+    assert copy.intake.closed.changed(closed) == closed[1:]
+    assert copy.state.frontiers.closed.through == at(4)
+
+
+def test_the_archive_is_due_again_only_once_another_period_has_begun() -> None:
+    copy = Copy()
+    copy.read(covering("b6", from_=4))
+    assert copy.intake.closed.is_archive_due, "as the run begins"
+    copy.intake.record_closed([], has_reread=False, has_skipped=False)
+    copy.read(covering("b6 c7", from_=4))
+    assert not copy.intake.closed.is_archive_due
+    copy.read(covering("d9", from_=8))
+    assert copy.intake.closed.is_archive_due
+
+
+def test_an_unavailable_resource_is_retried_once_its_entry_is_corrected() -> None:
+    copy = Copy()
+    copy.read(covering("a3 b6"))
+    copy.state.pending.watch(change("a3"), due=999)
+    assert kept(copy.read(covering("a3 b6"))) == []
+    coverage = replace(covering("a3 b6"), changes=(change("a3", length=7), change("b6")))
+    copy.intake.add(LIST, coverage, 0, is_open=True, more=False, again=False)
+    assert copy.state.pending.low_water() == LATEST, "T has passed it"
+    assert kept(copy.state.pending.dispatch(9, now=0)) == ["a3 compare"]
+
+
 def test_an_entry_is_not_compared_with_a_later_change_that_push_has_just_announced() -> None:
-    for entries, expected in (("a3 b6", "a3 date"), ("a3 b8", "a3 fetch")):
+    for entries, expected in (
+        ("a3 b6", "a3 date"),
+        ("a3 b8", "a3 fetch"),
+        ("b6 a7", "a7 compare"),
+        ("b6 a8", "a8 compare"),
+    ):
         copy = Copy()
         copy.state.unconfirmed.add([change("a7")], now=0)
         assert expected in kept(copy.read(covering(entries)))
@@ -96,7 +221,7 @@ def test_an_entry_is_not_compared_with_a_later_change_that_push_has_just_announc
 
 def test_t_waits_for_the_first_of_several_changes_of_a_resource_in_one_list() -> None:
     copy = Copy()
-    copy.intake.add(LIST, covering("a6 b7 a9"), 0, is_open=True, more=False)
+    copy.intake.add(LIST, covering("a6 b7 a9"), 0, is_open=True, more=False, again=False)
     assert copy.state.pending.low_water() == at(6)
 
 
@@ -110,14 +235,15 @@ def test_if_the_part_that_was_read_has_changed_all_entries_are_compared() -> Non
 
 def test_of_a_list_closed_since_only_new_entries_are_used_unless_its_beginning_changed() -> None:
     closed = Fetch("http://a.example/closed-1.xml", DocumentKind.CHANGE_LIST_ARCHIVE)
-    for entries, expected in (
-        ("a3 b6 c7", ["c7 date"]),
-        ("a3 d4 b6 c7", ["a3 compare", "d4 compare", "b6 compare", "c7 compare"]),
+    for entries, until, expected in (
+        ("a3 b6 c7", 8, ["c7 date"]),
+        ("a3 d4 b6 c7", 8, ["a3 compare", "d4 compare", "b6 compare", "c7 compare"]),
+        ("a3 d4 b6", 6, ["a3 compare", "d4 compare", "b6 compare"]),
     ):
         copy = Copy()
         copy.read(covering("a3 b6"))
-        assert kept(copy.read(covering(entries, until=8), closed, is_open=False)) == expected
-        later = covering("f9", from_=8, until=9)
+        assert kept(copy.read(covering(entries, until=until), closed, is_open=False)) == expected
+        later = covering("f9", from_=until, until=9)
         assert kept(copy.read(later, closed, is_open=False)) == ["f9 date"]
 
 
@@ -174,9 +300,14 @@ def test_a_closed_list_whose_until_moves_proves_only_what_it_lists() -> None:
     copy.read(covering("a6", until=7))
     copy.read(covering("a6 b8", until=10))
     assert copy.state.frontiers.confirmed == at(8)
+    assert copy.state.frontiers.frontier.joint < at(8), "more may be dated with it"
     other = replace(LIST, uri="http://a.example/other.xml")
     copy.read(covering("b8 c11", until=12), other)
     assert copy.state.frontiers.confirmed == at(12)
+    copy = Copy()
+    copy.read(covering("a6", until=7))
+    copy.read(covering("", until=10))
+    assert copy.intake.clock.is_behind, "it has lost its entry"
 
 
 def test_an_entry_later_than_a_change_that_was_pushed_long_ago_is_compared() -> None:
@@ -192,24 +323,43 @@ def test_t_waits_for_a_pushed_change_that_the_lists_lack() -> None:
     copy = Copy()
     copy.read(covering("b5"))
     copy.state.unconfirmed.add([change("a7")], now=0)
-    copy.intake.add(LIST, covering("b5 c9"), 0, is_open=True, more=False)
+    copy.intake.add(LIST, covering("b5 c9"), 0, is_open=True, more=False, again=False)
     assert copy.state.pending.low_water() == at(7)
     assert kept(copy.state.pending.dispatch(9, now=0)) == ["c9 date", "a9 fetch"]
 
 
 def test_a_whole_set_settles_what_was_pushed_before_it_and_joins_what_is_held() -> None:
     copy = Copy()
-    copy.state.unconfirmed.add([change("a6"), change("b9")], now=0)
+    copy.state.unconfirmed.add([change("a6"), change("b9"), change("d7")], now=0)
+    copy.state.pending.add(change("d7"))
     copy.state.frontiers.push(covering("c9", from_=8, until=9))
     copy.intake.end_baseline(at(8), now=0)
     assert copy.state.frontiers.known == at(9)
     assert len(copy.state.unconfirmed) == 2, "b9, and c9"
-    assert kept(copy.state.pending.dispatch(9, now=0)) == ["c9 date"]
+    assert kept(copy.state.pending.dispatch(9, now=0)) == ["d8 fetch", "c9 date"]
 
 
-def test_a_package_that_lacks_what_the_open_list_had_shows_that_the_clock_went_back() -> None:
+def test_what_is_held_does_not_wait_for_the_parked_changes_of_other_resources() -> None:
+    copy = Copy(Pace(parked=1))
+    copy.state.frontiers.push(covering("c9", from_=8, until=9))
+    copy.read(covering("a6 b8"), more=True)
+    assert copy.state.pending.backlog.is_coming("c")
+
+
+@pytest.mark.parametrize(
+    ("lacking", "fetch", "is_open"),
+    [
+        (covering("b8", from_=5, until=9, package=PACKAGE.uri), PACKAGE, False),
+        (covering("b9", until=10), LIST, False),
+        (covering("b9"), LIST, True),
+    ],
+    ids=["a package", "the list, now closed", "the list"],
+)
+def test_if_a_document_lacks_what_the_open_list_had_the_clock_went_back(
+    lacking: Coverage, fetch: Fetch, is_open: bool
+) -> None:
     copy = Copy()
     copy.read(covering("a6 b8"))
-    lacking = covering("b8", from_=5, until=9, package=PACKAGE.uri)
-    assert kept(copy.read(lacking, PACKAGE, is_open=False)) == ["b8 compare"]
+    found = kept(copy.read(lacking, fetch, is_open=is_open))
+    assert found == [f"b{8 if fetch is PACKAGE else 9} compare"]
     assert copy.intake.clock.is_behind

@@ -25,9 +25,7 @@ def covering(entries: str, *, from_: int = 0, ordered: bool = True, **fields: bo
 
 
 def read(coverage: Coverage, uri: str = LIST, confirmed: int = 0) -> ListFingerprint:
-    fingerprint = prefix_of(uri, coverage, at(confirmed))
-    assert fingerprint is not None
-    return fingerprint
+    return prefix_of(uri, coverage, at(confirmed))
 
 
 def extends(fingerprint: ListFingerprint, later: Coverage, uri: str = LIST) -> bool:
@@ -42,10 +40,6 @@ def has_lost(fingerprint: ListFingerprint, later: Coverage, uri: str = LIST) -> 
 def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the resources themselves, or only their number and sum."""
     monkeypatch.setattr(list_fingerprint, "_FEW", request.param)
-
-
-def test_a_list_that_covers_nothing_has_no_fingerprint() -> None:
-    assert prefix_of(LIST, replace(covering("a1"), until=None), at(0)) is None
 
 
 @pytest.mark.usefixtures("few")
@@ -95,11 +89,14 @@ def test_entries_up_to_what_other_lists_confirmed_are_part_of_what_was_read() ->
         ("a1 b2", "a1 b2", False),
         ("a1 b2", "a1 b2 c3", False),
         ("a1 b2", "a1 c1 b2", False),  # inserted
+        ("a1 b2", "a1 a2 b3", False),
         ("a1 b2", "b2 a3", False),  # replaced by a later entry
         ("a1 b2", "b2 c3", True),
         ("a1 b2", "a1", True),
         ("a1 b2", "a1 c2", True),
         ("a1 b2", "", True),
+        ("a1 a2 b3", "a1 b3 c4", True),
+        ("a0 b2", "b2 c3 d4", True),  # a's datetime is not within the interval of the list
     ],
 )
 def test_a_list_has_lost_an_entry_if_a_resource_has_none_any_more(
@@ -108,12 +105,31 @@ def test_a_list_has_lost_an_entry_if_a_resource_has_none_any_more(
     assert has_lost(read(covering(before)), covering(later)) is lost
 
 
+def test_a_list_has_all_of_another_list_only_if_that_is_the_same_list_entirely() -> None:
+    fingerprint = read(covering("a1 b2"))
+    assert fingerprint.has_all_of(covering("a1 b2"))
+    assert not replace(fingerprint, is_superseded=True).has_all_of(covering("a1 b2"))
+    for other in (covering("a1 b2 c3"), covering("a1 c2"), covering("a1 b2", from_=-1)):
+        assert not fingerprint.has_all_of(other)
+
+
+@pytest.mark.parametrize(
+    ("entries", "ordered", "kept"),
+    [("a1 b2", True, True), ("a1 b2 c3", True, False), ("a1 c3 b2", False, True)],
+)
+def test_the_resources_of_a_list_are_kept_if_they_are_few_or_out_of_order(
+    monkeypatch: pytest.MonkeyPatch, entries: str, ordered: bool, kept: bool
+) -> None:
+    monkeypatch.setattr(list_fingerprint, "_FEW", 2)
+    fingerprint = read(covering(entries, ordered=ordered))
+    assert (bool(fingerprint.resources), bool(fingerprint.latest)) == (kept, kept)
+
+
 def test_a_list_that_begins_later_has_lost_nothing_and_one_that_begins_again_has() -> None:
     fingerprint, rotated = read(covering("a1 b2")), covering("c3", from_=2)
     assert not has_lost(fingerprint, rotated)
     assert has_lost(fingerprint, covering("a1 b2", from_=-1))
     assert not has_lost(fingerprint, rotated, LIST + "2")
-    assert not has_lost(fingerprint, replace(covering("c3"), from_=None))
 
 
 @pytest.mark.parametrize(
@@ -135,6 +151,4 @@ def test_another_list_misses_what_this_one_had_within_its_interval(
     assert read(covering("a1 b2")).is_missed_by(coverage) is missed
     disordered = covering("b2 a1", ordered=False, contradictory=True)
     assert read(disordered).is_missed_by(coverage) is missed
-    assert not read(covering("a1 b2")).is_missed_by(replace(coverage, from_=None))
-    assert not read(covering("a1 b2")).is_missed_by(replace(coverage, until=None))
     assert not read(replace(covering("a1 b2"), from_=at(2))).is_missed_by(coverage)

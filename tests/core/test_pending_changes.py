@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rsnotify.format.coverage import Change, CheckMethod
+from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import ChangeType, Resource
-from rsnotify.sync.actions import ActionList
-from rsnotify.sync.pending_changes import PendingChanges, verification
+from rsnotify.sync.actions import ActionList, BacklogExtent, StoreBacklog, TakeBacklog
+from rsnotify.sync.pending_changes import UNWAITED, PendingChanges, verification
 from rsnotify.sync.retry import Retry
 from tests.core.source import EPOCH, at
 
@@ -36,7 +37,8 @@ def dispatched(*changes: Change) -> tuple[PendingChanges, list[Change]]:
 
 
 def test_a_resource_is_pending_once_however_often_it_changed() -> None:
-    pending = pending_of(*(change("a", seconds) for seconds in range(5)))
+    pending = pending_of()
+    assert all(pending.add(change("a", seconds)) for seconds in (0, 1, 1, 4)), "none was tried"
     assert pending.dispatch(10, now=0) == [change("a", 4)]
 
 
@@ -227,13 +229,18 @@ def compared(name: str, seconds: int, hash: str | None) -> Change:
     return Change(name, kind, at(seconds), resource, check=CheckMethod.COMPARE)
 
 
-@pytest.mark.parametrize("hash", ["md5:2", None], ids=["other content", "a deletion"])
-def test_if_two_lists_contradict_each_other_the_resource_is_fetched(hash: str | None) -> None:
-    change = compared("a", 50, hash)
-    resource = replace(change.resource, length=7)
+@pytest.mark.parametrize(
+    ("hash", "kind"),
+    [("md5:2", ChangeType.UPDATED), (None, ChangeType.UPDATED), (None, ChangeType.DELETED)],
+    ids=["other content", "perhaps other content", "a deletion"],
+)
+def test_if_two_lists_contradict_each_other_the_resource_is_fetched(
+    hash: str | None, kind: ChangeType
+) -> None:
+    change = replace(compared("a", 50, hash), change=kind)
+    resource = replace(change.resource, change=kind, length=7)
     change = replace(change, resource=resource, package="http://a.example/1.zip")
     _, (one,) = dispatched(listed("a", 100, "md5:1"), change)
-    kind = ChangeType.DELETED if hash is None else ChangeType.UPDATED
     assert one == Change(
         "a", kind, change.at, Resource("a", change=kind), check=CheckMethod.FETCH
     ), "whatever either list says of the content"
@@ -258,6 +265,11 @@ def test_an_older_entry_that_contradicts_no_list_changes_nothing(later: Change, 
     assert dispatched(later, compared("a", 50, hash))[1] == [later]
 
 
+def test_a_change_of_the_same_time_as_a_resource_list_supersedes_its_entry() -> None:
+    change = compared("a", 50, "md5:2")
+    assert dispatched(listed("a", 50, "md5:1"), change)[1] == [change]
+
+
 @pytest.mark.parametrize("missing", [True, False])
 def test_a_missing_resource_that_a_later_whole_set_lacks_is_dropped(missing: bool) -> None:
     entry = Resource("a", change=ChangeType.UPDATED)
@@ -273,18 +285,25 @@ def test_an_unavailable_resource_that_no_list_has_is_deleted_without_a_request()
     assert pending.drop_unlisted(at(50), set())
     (deletion,) = pending.dispatch(9, now=0)
     assert (deletion.change, deletion.at) == (ChangeType.DELETED, at(50))
+    assert deletion.resource.change is ChangeType.DELETED
     assert deletion.check is CheckMethod.COMPARE, "FETCH would request it from its server"
 
 
-@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize(
+    ("announced", "listed", "unlisted"),
+    [(1, True, False), (1, False, True), (50, False, True), (51, False, False)],
+)
 def test_a_whole_set_without_a_resource_does_not_settle_it_while_it_is_fetched_again(
-    listed: bool,
+    announced: int, listed: bool, unlisted: bool
 ) -> None:
     pending = pending_of()
-    pending.watch(replace(change("a", 1), check=CheckMethod.FETCH), due=0)
-    pending.dispatch(10, now=0)
+    pending.watch(replace(change("a", announced), check=CheckMethod.FETCH), due=0)
+    (one,) = pending.dispatch(10, now=0)
     assert pending.drop_unlisted(at(50), {"a"} if listed else set()) is listed
     assert len(pending) == 1
+    assert pending.is_unlisted("a") is unlisted
+    failures = pending.failed(one, now=0, missing=True)
+    assert failures == (0 if unlisted else 1), "if no list has it, either, that is no failure"
 
 
 def test_a_whole_set_without_a_resource_does_not_settle_it_while_it_is_removed() -> None:
@@ -318,6 +337,11 @@ def test_a_resource_is_missing_since_the_first_of_its_404s_in_a_row() -> None:
     (one,) = pending.dispatch(9, now=99)
     pending.failed(one, 60, missing=True)
     assert pending.missing_since(one) == 60, "another change begins again"
+    pending = pending_of()
+    pending.watch(change("a", 3), due=0, removed=True)
+    (one,) = pending.dispatch(9, now=0)
+    pending.failed(one, 70, missing=True)
+    assert pending.missing_since(one) is None, "the copy does not have it any more"
 
 
 def test_an_answer_to_a_superseded_change_is_no_failure_of_the_new_one() -> None:
@@ -345,14 +369,52 @@ def test_parked_changes_wait_for_their_release() -> None:
 
 def test_a_change_that_does_not_wait_makes_a_parked_one_of_its_resource_ready_once() -> None:
     pending = pending_of()
-    for name in "ab":
+    for name in "abc":
         pending.announce(change(name, 1), parked=True)
     pending.announce(change("b", 2))
+    pending.announce(change("c", 2), due=9)
     (begun,) = pending.dispatch(9, now=0)
     assert begun == change("b", 2)
     pending.failed(begun, now=0)
     pending.release()
     assert [one.uri for one in pending.dispatch(9, now=0)] == ["a"], "b waits until it is retried"
+    assert [one.uri for one in pending.dispatch(9, now=9)] == ["b", "c"]
+
+
+def test_changes_pass_through_the_backlog_except_those_of_what_is_parked_here() -> None:
+    pending = PendingChanges(Retry(first=1, most=8), Random(1), ActionList(), most_parked=1)
+    pending.add(change("ready", 1))
+    for name in ("parked", "in the backlog", "parked"):
+        pending.announce(change(name, 1), parked=True)
+    assert len(pending.backlog) == 1
+    (ready,) = pending.dispatch(9, now=0)
+    pending.failed(ready, now=0)
+    assert not pending.announce(ready), "that was tried already"
+    assert pending.announce(change("ready", 2))
+    assert not pending.backlog.is_coming("parked")
+    pending.release()
+    assert pending.announce(change("parked", 2))
+    assert [pending.backlog.is_coming(name) for name in ("ready", "parked")] == [True, True]
+    pending.add(change("new", 1))
+    pending.announce(change("new", 2))
+    assert pending.backlog.is_coming("new")
+
+
+def test_changes_that_pass_through_the_backlog_wait_until_they_are_due_if_they_need_a_get() -> None:
+    actions = ActionList()
+    pending = PendingChanges(Retry(first=1, most=8), Random(1), actions, most_parked=0)
+    pending.announce(change("z", 1), parked=True)
+    changes = [change("a", 1), compared("b", 1, None)]
+    for one in changes:
+        pending.announce(one, at_once=True, due=7)
+    pending.use_backlog(9)
+    store, take = actions
+    assert isinstance(store, StoreBacklog)
+    assert isinstance(take, TakeBacklog)
+    pending.taken(store, BacklogExtent(3, at(1)), [])
+    pending.taken(take, BacklogExtent(1, at(1)), [(one, one.at) for one in changes])
+    assert [one.uri for one in pending.dispatch(9, now=6)] == ["b"]
+    assert [one.uri for one in pending.dispatch(9, now=7)] == ["a"]
 
 
 def test_a_change_that_fetches_supersedes_a_later_one_and_the_next_is_compared() -> None:
@@ -368,6 +430,74 @@ def test_a_watched_resource_does_not_hold_up_t() -> None:
     assert [one.uri for one in pending.watched] == ["b"]
     assert pending.low_water() == at(1)
     assert pending.wakeup() == 5
+
+
+def test_a_watched_resource_is_retried_ever_less_often() -> None:
+    pending, now, waits = pending_of(), 0.0, []
+    pending.watch(change("a", 1), due=0)
+    for _ in range(5):
+        (one,) = pending.dispatch(9, now=now)
+        pending.failed(one, now, longest=100)
+        waits.append(pending.retried_at(one) - now)
+        now += waits[-1]
+    assert waits == [16, 32, 64, 100, 100]
+
+
+def test_if_another_change_follows_one_that_t_has_passed_the_current_version_is_stored() -> None:
+    pending = pending_of()
+    pending.watch(change("a", 1), due=5)
+    assert pending.passed == pending.watched == (change("a", 1),)
+    pending.add(change("a", 9))
+    assert pending.passed == (replace(change("a", 9), check=CheckMethod.FETCH),)
+    assert pending.watched == ()
+
+
+@pytest.mark.parametrize(
+    ("since", "watch", "watched"),
+    [(None, True, True), (None, False, False), (UNWAITED, True, False)],
+)
+def test_t_passes_what_was_given_up_unless_it_does_not_wait_for_that_anyway(
+    since: Instant | None, watch: bool, watched: bool
+) -> None:
+    pending = pending_of()
+    pending.add(change("a", 1), since)
+    assert not pending.all_given_up
+    pending.give_up("a", watch=watch)
+    assert pending.all_given_up
+    assert pending.is_watched("a") is watched
+
+
+def test_a_resource_removed_because_of_a_404_is_still_announced() -> None:
+    pending, (one,) = dispatched(change("a", 1))
+    pending.add(compared("b", 1, None))
+    assert [pending.is_announced(name) for name in "abc"] == [True, False, False]
+    pending.failed(one, 0, missing=True)
+    pending.add(replace(one, change=ChangeType.DELETED), missing=one)
+    assert pending.is_announced("a")
+
+
+FETCHED = verification(change("a", 1), at(1))
+
+
+@pytest.mark.parametrize(
+    ("before", "then", "is_new"),
+    [
+        ([change("a", 1)], change("a", 1), False),
+        ([change("a", 1)], change("a", 2), True),
+        ([change("a", 1)], FETCHED, True),
+        ([change("a", 1), FETCHED], change("a", 1), False),
+        ([FETCHED], FETCHED, False),
+        ([FETCHED], replace(FETCHED, resource=Resource("a", hash="md5:1")), True),
+        ([FETCHED], replace(FETCHED, change=ChangeType.DELETED), True),
+    ],
+)
+def test_only_what_was_not_tried_already_ends_the_backoff(
+    before: list[Change], then: Change, is_new: bool
+) -> None:
+    pending, (one,) = dispatched(*before)
+    pending.failed(one, now=0)
+    assert pending.add(then) is is_new
+    assert pending.dispatch(9, now=0) == ([then] if is_new else [])
 
 
 def test_a_whole_set_drops_only_what_it_contradicts() -> None:

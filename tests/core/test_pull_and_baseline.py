@@ -548,7 +548,7 @@ def test_a_package_dated_by_a_clock_that_was_set_back_is_read_once(
         for begin, end in members
     ]
     known_ones = [one for one in packages if one.until in (at(9), at(10))]
-    closed.record(known_ones, None, has_reread=False)
+    closed.record(known_ones, None, has_reread=False, has_skipped=False)
     dump = Document(Capability.CHANGE_DUMP, tuple(packages), from_=at(0))
     new = next(one for one in packages if one not in known_ones)
 
@@ -563,7 +563,7 @@ def test_a_package_dated_by_a_clock_that_was_set_back_is_read_once(
         requested.append(pull.read(manifest, known(10)).fetch)
     assert new.uri in [one.uri for one in requested if one is not None]
 
-    closed.record(pull.closed_members, None, has_reread=True)
+    closed.record(pull.closed_members, None, has_reread=True, has_skipped=False)
     assert Pull(offer, closed=closed).read(dump, known(10)).fetch is None
 
 
@@ -578,19 +578,65 @@ def closed_lists(length: int) -> list[Resource]:
 def test_the_last_closed_lists_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(list_evidence, "_MOST", 2)
     closed = ClosedLists(KnownLists())
-    closed.record(closed_lists(1), None, has_reread=False)
+    closed.record(closed_lists(1), None, has_reread=False, has_skipped=False)
     assert closed.changed(closed_lists(1)) == []
     assert closed.changed(closed_lists(2)) == closed_lists(2)[2:]
 
 
+def test_a_later_run_knows_the_closed_lists_of_earlier_ones() -> None:
+    closed = ClosedLists(KnownLists())
+    assert closed.changed(closed_lists(0)) == [], "none can be known yet"
+    closed.record(closed_lists(0), None, has_reread=False, has_skipped=False)
+    later = ClosedLists(closed.known)
+    assert later.changed(closed_lists(0)) == []
+    assert later.changed(closed_lists(1)) == closed_lists(1)
+
+
+@pytest.mark.parametrize(
+    ("intervals", "new"),
+    [
+        ([(0, 1), (1, 2), (8, 9)], [(8, 9)]),  # it ends after what is known
+        ([(1, 4)], []),
+        ([(4, 4)], []),
+        ([(2, 2)], []),
+        ([(0, 1), (9, 1)], [(9, 1)]),  # it ends before it begins
+        ([(2, 4), (-1, 1)], []),  # the newest first
+    ],
+)
+def test_which_closed_lists_count_as_new_is_decided_by_their_intervals(
+    intervals: list[tuple[int, int]], new: list[tuple[int, int]]
+) -> None:
+    closed = ClosedLists(KnownLists())
+    closed.record(closed_lists(0), None, has_reread=False, has_skipped=False)
+    listed, expected = (
+        [Resource(f"{BASE}new", from_=at(one), until=at(end), length=0) for one, end in each]
+        for each in (intervals, new)
+    )
+    assert closed.changed(listed) == expected
+
+
+def test_closed_lists_that_do_not_state_where_they_begin_are_distinguished_by_uri() -> None:
+    lists = [Resource(f"{BASE}{number}", until=at(4), length=number) for number in range(2)]
+    closed = ClosedLists(KnownLists())
+    closed.record(lists, None, has_reread=False, has_skipped=False)
+    assert closed.changed(lists) == []
+
+
+def test_a_comparison_with_the_whole_set_covers_the_lists_closed_before_it() -> None:
+    closed = ClosedLists(KnownLists())
+    for seconds, through in ((5, 5), (3, 5), (6, 6)):
+        closed.cover(at(seconds))
+        assert closed.known.through == at(through)
+
+
 def test_closed_lists_that_change_too_often_stay_unknown_until_the_next_period() -> None:
     closed = ClosedLists(KnownLists())
-    closed.record(closed_lists(0), None, has_reread=False)
+    closed.record(closed_lists(0), None, has_reread=False, has_skipped=False)
     for length in (1, 2, 3):
         assert closed.changed(closed_lists(length)) == closed_lists(length)
-        closed.record(closed_lists(length), None, has_reread=True)
+        closed.record(closed_lists(length), None, has_reread=True, has_skipped=False)
     assert closed.changed(closed_lists(4)) == []
-    closed.record(closed_lists(4), None, has_reread=False)
+    closed.record(closed_lists(4), None, has_reread=False, has_skipped=False)
     closed.begin_period()
     assert closed.changed(closed_lists(4)) == closed_lists(4)
     assert closed.changed(closed_lists(3)) == []

@@ -101,6 +101,18 @@ def test_two_different_entries_of_one_datetime_are_ambiguous_if_the_list_has_no_
     assert not reduce_changes([equal[0], *equal], ordered=False).ambiguous
 
 
+@pytest.mark.parametrize(("hash", "expected"), [("md5:1", set()), ("md5:2", {"a"})])
+def test_different_entries_are_ambiguous_if_a_coarse_datetime_hides_their_order(
+    hash: str, expected: set[str]
+) -> None:
+    exact = change("a", UPDATED, 0, hash="md5:1")
+    day = NINE.replace(hour=0, fold=1)
+    resource = replace(exact.resource, datetime=day, hash=hash)
+    coarse = replace(exact, at=day, resource=resource)
+    for entries in ([coarse, exact], [exact, coarse]):
+        assert reduce_changes(entries, ordered=True).ambiguous == expected
+
+
 def test_datetimes_that_may_be_wrong_are_compared_also_in_an_ordered_list() -> None:
     reduced = reduce_changes([change("a", UPDATED, 0)], ordered=True, compare=True)
     assert reduced.latest["a"].check is CheckMethod.COMPARE
@@ -129,6 +141,9 @@ def test_an_entry_dated_before_its_list_is_ambiguous(ordered: bool, place: int) 
     assert reduced.latest["a"].check is CheckMethod.FETCH
     assert reduced.latest["a"].change is DELETED, "it need not be there"
     assert reduced.latest["a"].resource.hash is None
+    deletions = [change("a", DELETED, hours) for hours in (-50, 2)]
+    reduced = reduce_changes(deletions, ordered=ordered, compare=True, from_=NINE)
+    assert reduced.latest["a"].resource.uri == "a"
 
 
 def test_an_entry_dated_at_the_beginning_of_its_list_is_reliable() -> None:
@@ -160,6 +175,8 @@ def test_a_resource_that_is_deleted_in_one_spelling_and_not_in_another_is_ambigu
     assert not reduce_changes(changes, ordered=True).ambiguous
     reduced = reduce_changes(spelled, ordered=True)
     assert reduced.ambiguous == reduced.respelled == {"a"}
+    updated = [replace(one, change=UPDATED) for one in spelled]
+    assert not reduce_changes(updated, ordered=True).ambiguous
     latest = reduced.latest["a"]
     assert (latest.change, latest.check) == (DELETED, CheckMethod.FETCH)
     assert latest.resource.uri == f"spelling {1 - kinds.index(DELETED)}"
