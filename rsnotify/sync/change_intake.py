@@ -92,6 +92,8 @@ def reduce_changes(
         elif is_undecided(before.stated_at, change.stated_at) and not _is_equal(before, change):
             undecided.add(uri)
         if ordered:
+            if change.stated_at < before.stated_at and not _is_equal(before, change):
+                undecided.add(uri)  # the clock went back, or the newest entries are the first
             latest[uri] = change
             continue
         if _contradict(before, change, newest_first=newest_first):

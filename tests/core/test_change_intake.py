@@ -12,7 +12,7 @@ from rsnotify.format.coverage import Change, Coverage
 from rsnotify.format.datetimes import LATEST
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.sync import change_intake
-from rsnotify.sync.actions import DocumentKind, Fetch, Progress
+from rsnotify.sync.actions import DocumentKind, Fetch, Progress, TakeBacklog
 from rsnotify.sync.change_intake import ChangeIntake
 from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.pace import Pace
@@ -343,7 +343,9 @@ def test_what_is_held_does_not_wait_for_the_parked_changes_of_other_resources() 
     copy = Copy(Pace(parked=1))
     copy.state.frontiers.push(covering("c9", from_=8, until=9))
     copy.read(covering("a6 b8"), more=True)
-    assert copy.state.pending.backlog.is_coming("c")
+    copy.state.pending.use_backlog(9)
+    takes = [action for action in copy.state.actions if isinstance(action, TakeBacklog)]
+    assert [take.uris for take in takes if take.uris] == [("c",)]
 
 
 @pytest.mark.parametrize(

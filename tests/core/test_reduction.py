@@ -34,6 +34,15 @@ def test_the_last_entry_counts_in_a_list_in_chronological_order() -> None:
     assert reduced.since["a"] == NINE
 
 
+def test_entries_that_are_dated_by_their_order_are_fetched_if_they_state_the_reverse() -> None:
+    """The clock of the Source went back, or the list begins with the newest entry."""
+    newest = [change("a", UPDATED, 2, hash="md5:2"), change("b", UPDATED, 2, hash="md5:1")]
+    oldest = [change("a", CREATED, 0, hash="md5:1"), change("b", CREATED, 0, hash="md5:1")]
+    dated = [replace(one, at=newest[0].at) for one in oldest]
+    assert reduce_changes([*newest, *dated], ordered=True).ambiguous == {"a"}
+    assert not reduce_changes([*oldest, *newest], ordered=True).ambiguous
+
+
 def test_the_first_entry_counts_in_a_list_that_begins_with_the_newest() -> None:
     entries = [change("a", UPDATED, 2, dated=False), change("a", CREATED, 0, dated=False)]
     reduced = reduce_changes(entries, ordered=False)
