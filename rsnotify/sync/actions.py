@@ -101,13 +101,10 @@ class Compare(Struct, frozen=True):
 class FindUnlisted(Struct, frozen=True):
     """Answer `unlisted` with the resources that are stored, but not listed since `BeginBaseline`.
 
-    Resources that changed after `at`, which the Resource List describes, do not count. Answer as
-    well whether any of these that is `confirmed`, having changed until then, is stored differently
-    or not listed.
+    Resources that changed after `at`, which the Resource List describes, do not count.
     """
 
     at: Instant
-    confirmed: Instant = EARLIEST
 
 
 class ForgetDatetimes(Struct, frozen=True):

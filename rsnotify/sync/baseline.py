@@ -261,8 +261,7 @@ class BaselineRun:
     the list describes the content they must have.
 
     `dump_at` is the instant of the Resource Dump from which the copy was made. Resources that a
-    list of that instant lacks are fetched, as either of the two may be wrong. `lists_changes` says
-    whether a document lists changes, so that the copy may be later than the list.
+    list of that instant lacks are fetched, as either of the two may be wrong.
     """
 
     def __init__(
@@ -275,7 +274,6 @@ class BaselineRun:
         is_routine: bool,
         has_lost: bool,
         dump_at: Instant | None,
-        lists_changes: bool,
     ) -> None:
         self._state = state
         self._intake = intake
@@ -291,7 +289,6 @@ class BaselineRun:
         self.is_routine = is_routine
         self.has_lost = has_lost
         self._dump_at = dump_at
-        self._lists_changes = lists_changes
         #: Whether the Source has begun to offer a Resource Dump since this began.
         self.has_new_dump = False
         self._begin_root()
@@ -348,8 +345,7 @@ class BaselineRun:
                 self._begin_root()
             self._next = following
         elif self.baseline.complete:
-            confirmed = EARLIEST if self._lists_changes else self._state.frontiers.confirmed
-            self._next = FindUnlisted(self.baseline.at, confirmed)
+            self._next = FindUnlisted(self.baseline.at)
         else:
             return False
         return True
@@ -489,19 +485,18 @@ class BaselineRun:
             frontiers.last_list = replace(frontiers.last_list, fingerprint=None)
         return self.baseline.complete and is_settled
 
-    def record_age(self, *, has_list: bool, is_outdated: bool) -> None:
+    def record_age(self, *, has_list: bool) -> None:
         """Record whether what was read is older than what was compared before.
 
         Called if no document lists changes. A dump is, if it says so, unless a Resource List is
-        compared as well; and so is whatever was sent before that time, by the clock of the Source,
-        or `is_outdated`: it differs from what the copy has of a later document.
+        compared as well; and so is whatever was sent before that time, by the clock of the Source.
         """
         frontiers, at, sent = self._state.frontiers, self.baseline.dump_at, self._sent
         last_list = frontiers.last_list or ComparedList()
         if at is not None and not has_list:
             latest = max(at, last_list.at or EARLIEST, frontiers.confirmed)
             last_list = ComparedList(None, latest, is_older=at < latest)
-        if is_outdated or is_ahead(frontiers.confirmed, sent):
+        if is_ahead(frontiers.confirmed, sent):
             last_list = replace(last_list, is_older=True)
         frontiers.last_list = last_list
 

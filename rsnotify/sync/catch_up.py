@@ -397,7 +397,6 @@ class CatchUp:
             is_routine=is_routine,
             has_lost=has_lost,
             dump_at=self._policy.dump_at,
-            lists_changes=bool(change_documents(self._offer)),
         )
         self._has_lost = False
 
@@ -408,7 +407,7 @@ class CatchUp:
             self._fail(run.baseline.error, now)
         else:
             self._state.actions.note(f"the {run.baseline.root.kind} has nothing new")
-            self._record_age(run, is_outdated=False)
+            self._record_age(run)
             is_settled = not self._state.pending.watched
             self.comparisons.done(now, run.capability_list, is_settled=is_settled)
             self._end_baseline(run, now)
@@ -431,7 +430,7 @@ class CatchUp:
         if run.add_differing(resources, absent, requested, left):
             self._advance(run, now)
 
-    def add_unlisted(self, uris: Iterable[str], now: float, *, is_outdated: bool) -> None:
+    def add_unlisted(self, uris: Iterable[str], now: float) -> None:
         """Remove the resources of the last `FindUnlisted`, which are stored but not listed."""
         run = self.run
         if not isinstance(run, BaselineRun):
@@ -440,7 +439,7 @@ class CatchUp:
         is_made_of_dump = baseline.by_dump and self._state.frontiers.known is None
         has_list = self._offer.resource_list is not None and baseline.error is None
         is_settled = run.add_unlisted(uris, now)
-        self._record_age(run, is_outdated=is_outdated)
+        self._record_age(run)
         is_settled = is_settled and not self._state.frontiers.has_older_list
         if baseline.complete:
             self.comparisons.done(
@@ -452,10 +451,9 @@ class CatchUp:
         self._policy.compared(run.baseline)
         self._end_baseline(run, now)
 
-    def _record_age(self, run: BaselineRun, *, is_outdated: bool) -> None:
+    def _record_age(self, run: BaselineRun) -> None:
         if not change_documents(self._offer):
-            has_list = self._offer.resource_list is not None
-            run.record_age(has_list=has_list, is_outdated=is_outdated)
+            run.record_age(has_list=self._offer.resource_list is not None)
 
     def _end_baseline(self, run: BaselineRun, now: float) -> None:
         self.run, baseline = None, run.baseline

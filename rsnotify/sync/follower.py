@@ -338,16 +338,11 @@ class Follower:
         self.catch_up.add_differing(resources, absent, now, list(unproven), list(checkable))
         return self._next_actions(now)
 
-    def unlisted(
-        self, uris: Iterable[str], now: float, *, is_outdated: bool = False
-    ) -> list[Action]:
-        """Remove the resources of the last `FindUnlisted`, which are stored but not listed.
-
-        `is_outdated` says that others differ from the list, and are confirmed to be later.
-        """
+    def unlisted(self, uris: Iterable[str], now: float) -> list[Action]:
+        """Remove the resources of the last `FindUnlisted`, which are stored but not listed."""
         uris = list(uris)
         self._audit.differences += len(uris)
-        self.catch_up.add_unlisted(uris, now, is_outdated=is_outdated)
+        self.catch_up.add_unlisted(uris, now)
         return self._next_actions(now)
 
     # Answers to `StoreBacklog` and `TakeBacklog`

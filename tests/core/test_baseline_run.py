@@ -129,31 +129,17 @@ def test_after_another_selection_a_list_older_than_the_copy_is_a_doubt(
     assert progress.last_list.at == at(max(seconds, 5))
 
 
-@pytest.mark.parametrize(
-    ("sent", "is_outdated", "is_level"),
-    [(6, False, True), (None, False, True), (6, True, False), (3, False, False)],
-)
-def test_a_list_that_an_earlier_document_contradicts_is_a_doubt_where_no_changes_are_listed(
-    sent: float | None, is_outdated: bool, is_level: bool
+@pytest.mark.parametrize(("sent", "is_level"), [(6, True), (None, True), (3, False)])
+def test_a_list_that_was_sent_before_what_the_copy_has_is_a_doubt_where_no_changes_are_listed(
+    sent: float | None, is_level: bool
 ) -> None:
-    """It was sent before that document, or differs from what the copy has of it."""
     wire = Wire(Offer(resource_list="list"), known(5))
     (fetch,) = [each for each in wire.actions if isinstance(each, Fetch)]
     date = None if sent is None else at(sent)
     wire.actions = wire.follower.fetched(fetch, listing(4), wire.now, date)
     wire.actions = wire.follower.differing([], wire.now)
-    (search,) = [each for each in wire.actions if isinstance(each, FindUnlisted)]
-    assert search.confirmed == at(5)
-    wire.actions = wire.follower.unlisted([], wire.now, is_outdated=is_outdated)
+    wire.actions = wire.follower.unlisted([], wire.now)
     assert wire.follower.level is is_level
-
-
-def test_a_list_may_be_older_than_the_copy_where_changes_are_listed() -> None:
-    wire = Wire(LIST, known(5), compare=0.0)
-    wire.answer(listing(4))
-    wire.actions = wire.follower.differing([], wire.now)
-    (search,) = [each for each in wire.actions if isinstance(each, FindUnlisted)]
-    assert search.confirmed < search.at
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,6 @@ def test_a_copy_is_right_or_in_doubt_whatever_trouble_its_source_or_its_place_is
     [
         ("list x selection changed", "once"),
         ("resource dump x selection changed", "once"),
-        ("list and dump x killed", "polling"),
         ("changes x entries reversed", "once"),
     ],
 )

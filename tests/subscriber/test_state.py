@@ -538,21 +538,6 @@ def test_what_another_selection_excludes_is_lost(state: DestinationState) -> Non
 
 
 @everywhere
-@pytest.mark.parametrize("listed", [Resource("a", hash=B), Resource("b", hash=B), None])
-def test_a_list_is_outdated_if_the_copy_differs_from_it_and_is_later(
-    state: DestinationState, listed: Resource | None
-) -> None:
-    state.commit([held("a", SECOND + DAY, hash=A), held("b", SECOND, hash=A)], None)
-    state.begin_baseline()
-    state.baseline.compare([listed] if listed else [], SECOND)
-    assert state.baseline.is_outdated(SECOND, SECOND + DAY)
-    assert not state.baseline.is_outdated(SECOND, SECOND), "push may have brought the change"
-    state.begin_baseline()
-    state.baseline.compare([Resource("a", hash=A)], SECOND)
-    assert not state.baseline.is_outdated(SECOND, SECOND + DAY)
-
-
-@everywhere
 @pytest.mark.parametrize(
     ("offer", "last_list", "stays"),
     [

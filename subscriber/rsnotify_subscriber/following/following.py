@@ -688,14 +688,11 @@ class Following:
         self._perform(self._follower.differing(differing, now, absent, unproven, checkable))
 
     async def _sweep(self, action: FindUnlisted) -> None:
-        baseline, at, confirmed = self._state.baseline, action.at, action.confirmed
-        missing = await self._in_worker(baseline.unlisted, at)
-        is_outdated = at < confirmed and await self._in_worker(baseline.is_outdated, at, confirmed)
+        missing = await self._in_worker(self._state.baseline.unlisted, action.at)
         await self._in_worker(self._state.end_baseline)
         if self._ended.done():
             return
-        now = self._loop.time()
-        self._perform(self._follower.unlisted(missing, now, is_outdated=is_outdated))
+        self._perform(self._follower.unlisted(missing, self._loop.time()))
 
     # The results of an Apply: the `ApplyOutcome` of the applier
 

@@ -19,7 +19,6 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from rsnotify.errors import without_credentials
-from rsnotify.format.coverage import EARLIEST
 from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.model import Resource
 from rsnotify.format.uris import normalize
@@ -29,7 +28,7 @@ from rsnotify_subscriber.storage.state_database import StateDatabase, StateTrans
 
 _UNLISTED = """
 SELECT coalesce(nullif(identity, ''), uri) FROM {resources} AS resources
-    WHERE change != 'deleted' AND changed_at > ? AND changed_at <= ? AND NOT EXISTS (
+    WHERE change != 'deleted' AND changed_at <= ? AND NOT EXISTS (
         SELECT 1 FROM {seen} AS seen
         WHERE seen.identity = coalesce(nullif(resources.identity, ''), resources.uri)
     ) ORDER BY uri
@@ -39,8 +38,6 @@ SELECT uri, hash FROM {resources}
     WHERE change != 'deleted' AND spelling IS NULL AND coalesce(mtime, 0) != -1 AND uri IN
 """
 _SEEN = "SELECT identity, coalesce(spelling, identity) FROM {seen} WHERE identity IN"
-#: Before the earliest instant of a change.
-_NEVER = to_microseconds(EARLIEST) - 1
 #: How many entries are compared at once.
 _PART = 2_000
 #: How many URIs that are listed in two spellings are stored.
@@ -104,8 +101,6 @@ class BaselineTables:
         self.twofold = transactions.read_fact("twofold", dict[str, str]) or {}
         #: Whether a list of this baseline has a URI that is not in normal form.
         self._has_spellings = False
-        #: The earliest change of a resource that differs, and is later than its list.
-        self._later: int | None = None
         self.unsettled: dict[str, float] = {}
 
     def begin(self) -> None:
@@ -113,7 +108,6 @@ class BaselineTables:
         self.counts = EntryCounts()
         self._database.execute("DELETE FROM {seen}")
         self._has_spellings = False
-        self._later = None
         if self.twofold:
             self.twofold = {}
             self._transactions.write_facts(twofold=self.twofold)
@@ -196,8 +190,6 @@ class BaselineTables:
                 found.absent.append(resource)
                 continue
             if state.changed_at > moment:
-                if not state.is_as_listed(entry):
-                    self._later = min(self._later or state.changed_at, state.changed_at)
                 continue
             if state.source_uri != resource.uri:
                 respelled.append(state.respelled(resource.uri))
@@ -249,19 +241,8 @@ class BaselineTables:
         Their URIs are in normal form.
         """
         with self._transactions.storage_errors():
-            rows = self._database.execute(_UNLISTED, (_NEVER, to_microseconds(at))).fetchall()
+            rows = self._database.execute(_UNLISTED, (to_microseconds(at),)).fetchall()
         return [uri for (uri,) in rows]
-
-    def is_outdated(self, at: Instant, confirmed: Instant) -> bool:
-        """Return whether a resource that differs, or is not listed, changed between two instants.
-
-        It was left alone, as it changed after `at`, the instant of the list.
-        """
-        after, until = to_microseconds(at), to_microseconds(confirmed)
-        if self._later is not None and self._later <= until:
-            return True
-        with self._transactions.storage_errors():
-            return self._database.execute(_UNLISTED, (after, until)).fetchone() is not None
 
 
 def same_resource(other: str) -> str:

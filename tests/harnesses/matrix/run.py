@@ -1,7 +1,8 @@
 """Run the matrix: `python -m tests.harnesses.matrix.run`, or one run of it by its name.
 
-Every shape meets every trouble in every way that fits; `--triples` adds random runs with two
-troubles at the same time. A run depends on its name only.
+Every shape meets every trouble in every way that fits. `--beside "selection changed"` adds that
+trouble to each of these runs; `--triples` adds random runs with two troubles at the same time. A
+run depends on its name only.
 """
 
 from __future__ import annotations
