@@ -42,11 +42,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from rsnotify import __version__
 from rsnotify.errors import ConfigurationError, RsnotifyError, WrongOption
-from rsnotify.runtime.settings import (
-    PREFIX,
-    misspelt_variables,
-    warn_of_misspelt,
-)
+from rsnotify.runtime.settings import PREFIX, misspelt_variables, warn_of_misspelt
 
 if TYPE_CHECKING:
     import asyncio

@@ -39,7 +39,7 @@ def warn_of_misspelt(variable: str, meant: str) -> None:
 def misspelt_variables(
     environ: Mapping[str, str],
     known: Collection[str],
-    own: str = PREFIX,
+    own: str,
     others: Collection[str] = (),
 ) -> dict[str, str]:
     """Return variables that have nearly a known name, with that name.
@@ -383,12 +383,13 @@ class Variables:
         place = f"the variable {self._variables[str(wrong.path[0])]}"
         return _sentence(place, wrong, self.settings)
 
-    def misspelt(self) -> dict[str, str]:
+    def misspelt(self, *options: str) -> dict[str, str]:
         """Return variables that have nearly the name of a setting, with the right name.
 
-        Others that are not settings may belong to another command.
+        So have those of `options` that are not settings. Others may belong to another command.
         """
-        return misspelt_variables(self._environ, self._variables.values(), self._prefix)
+        known = [*self._variables.values(), *(self._prefix + name.upper() for name in options)]
+        return misspelt_variables(self._environ, known, self._prefix)
 
 
 def _decode_value(variable: str, text: str, kind: Any) -> Any:

@@ -279,6 +279,7 @@ class BaselineRun:
         self._intake = intake
         self._next: Fetch | FindUnlisted | None = None
         self._comparing: ListedResources | None = None
+        #: When the last document was sent, by the clock of the Source, if that is known.
         self._sent: Instant | None = None
         #: The listed resources that are pending.
         self._still_listed: set[str] = set()

@@ -331,7 +331,7 @@ class CatchUp:
             self.begin(now)
             return
         self._settle()
-        if not frontiers.has_push_gap or self._has_waited_for_lists(now):
+        if not (frontiers.has_push_gap and self._retry_lagging_lists(now)):
             self._lag_tries = 0
             self._poll_later(now)
 
@@ -368,19 +368,19 @@ class CatchUp:
         has_gap = self._state.frontiers.uncovered_gap is not None
         self._state.schedule.poll_later(now, news=news, push_is_enough=not has_gap)
 
-    def _has_waited_for_lists(self, now: float) -> bool:
-        """Read lists that lag behind push again; return whether that was done often enough.
+    def _retry_lagging_lists(self, now: float) -> bool:
+        """Schedule another read of lists that lag behind push.
 
-        Then push has announced a false change.
+        Return False after the last try: push has announced a false change.
         """
         self._lag_tries += 1
         if self._lag_tries <= self._state.pace.lag_tries:
             self._state.schedule.retry_soon(now, self._lag_tries)
-            return False
+            return True
         text = "the hub announced changes that the Source's lists do not show"
         self._state.actions.note(text, warning=True)
         self._state.frontiers.held.clear()
-        return True
+        return False
 
     # Baseline
 

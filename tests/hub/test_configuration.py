@@ -114,11 +114,13 @@ def example() -> dict[str, Any]:
 def test_a_misspelt_variable_is_reported():
     environ = {"RSNOTIFY_HUB_LOG_BYTE": "1", "RSNOTIFY_PUBLISHER": "x", "RSNOTIFY_PORT": "1"}
     environ |= {"RSNOTIFY_TOKEN": "x", "RSNOTIFY_HUB": "x", "LOG_BYTE": "x"}
+    environ |= {"RSNOTIFY_CONFIG": "x", "RSNOTIFY_HUB_CONFIG": "x"}
     environ |= {"RSNOTIFY_SOURCE_PORT": "x", "RSNOTIFY_HUB_URL": "x"}
     assert ConfigurationSource(None, environ, {}).misspelt() == {
         "RSNOTIFY_HUB_LOG_BYTE": "RSNOTIFY_HUB_LOG_BYTES",
         "RSNOTIFY_PUBLISHER": "RSNOTIFY_HUB_PUBLISHERS",
         "RSNOTIFY_PORT": "RSNOTIFY_HUB_PORT",
+        "RSNOTIFY_CONFIG": "RSNOTIFY_HUB_CONFIG",
     }
 
 

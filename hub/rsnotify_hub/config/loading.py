@@ -298,7 +298,7 @@ class ConfigurationSource:
 
     def misspelt(self) -> dict[str, str]:
         """Return variables that are not settings but nearly have the name of one, and that name."""
-        return self._variables().misspelt()
+        return self._variables().misspelt("config")
 
     def files(self, configuration: HubConfiguration) -> list[str]:
         access = configuration.access
