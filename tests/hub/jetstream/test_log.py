@@ -180,6 +180,7 @@ async def test_a_batch_is_refused_as_a_whole_after_another_node_has_appended(
         proxy.withholding = False
         proxy.cut()
         await appending
+        await caught_up(node)
         # It was planned again from what the other node has appended.
         assert cut.listener.order == node.listener.order == [1, 2, 3, 4, 5]
         assert await cut.kept(TOPIC) == [made(0, 1), made(1, 1.5), *stale]
