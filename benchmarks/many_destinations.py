@@ -12,8 +12,9 @@ import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from destination import in_step, print_committed
+from destination import in_step, note_committed, print_lines
 
+from rsnotify.runtime.tasks import running
 from rsnotify_subscriber import FollowOptions, Received, Subscriber
 
 #: How many start at once.
@@ -26,7 +27,7 @@ async def ignore(change: Received) -> None:
 
 def subscriber(url: str, folder: Path) -> Subscriber:
     options = FollowOptions(allow_private_addresses=True)
-    return Subscriber(url, ignore, state=folder, options=options, on_committed=print_committed)
+    return Subscriber(url, ignore, state=folder, options=options, on_committed=note_committed)
 
 
 async def main(url: str, count: int, folder: Path) -> None:
@@ -36,9 +37,10 @@ async def main(url: str, count: int, folder: Path) -> None:
             some = destinations[first : first + _AT_ONCE]
             for destination in some:
                 await stack.enter_async_context(destination)
-            await asyncio.gather(*map(in_step, some))
+            await asyncio.gather(*(in_step(destination, "up") for destination in some))
         print("ready", flush=True)
-        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+        async with running(print_lines()):
+            await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
 if __name__ == "__main__":

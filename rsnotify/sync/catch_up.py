@@ -247,11 +247,11 @@ class CatchUp:
         if listed is None:
             self._advance(run, now)
             return
+        at = min(listed.at, run.baseline.at)  # as that of the changes that the comparison finds
         if not run.are_datetimes_checked and self._source_time is not None:
-            self._forget_wrong_datetimes(listed.at)
+            self._forget_wrong_datetimes(at)
             run.are_datetimes_checked = True
         lost, packaged = not run.is_repeated, listed.package is not None
-        at = min(listed.at, run.baseline.at)  # as that of the changes that the comparison finds
         self._state.actions.append(Compare(listed.resources, at, lost, packaged))
 
     def failed(self, fetch: Fetch, error: RsnotifyError, now: float) -> None:
@@ -297,11 +297,15 @@ class CatchUp:
         """Forget stored datetimes that are later than the Source's time can be.
 
         An earlier run may have stored them and crashed before T passed them. T alone is not a
-        limit, as it may have waited for days while later changes were applied.
+        limit, as it may have waited for days while later changes were applied. Where there never
+        was a T, nothing shows that the clock of the Source has not gone back since.
         """
-        known = self._state.frontiers.known
-        latest = max(at, known or EARLIEST, self._source_time or EARLIEST)
-        self._state.actions.append(ForgetDatetimes(postponed(latest, LONGEST_LEAP)))
+        frontiers = self._state.frontiers
+        latest = max(at, frontiers.known or EARLIEST, self._source_time or EARLIEST)
+        latest = postponed(latest, LONGEST_LEAP)
+        if frontiers.known is None and frontiers.last_list is None:
+            latest = at
+        self._state.actions.append(ForgetDatetimes(latest))
 
     # The end of a pull
 
