@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packages import CORES, PACKAGES
+from tests.packages import CORES, PACKAGES, ROOT
 
 PURE = ("rsnotify.format", "rsnotify.sync", "rsnotify.selection")
 #: The modules of the extension `validation` that read files and URLs, or the clock.
@@ -222,6 +223,21 @@ MOST_ARGUMENTS = 8
 MORE_ARGUMENTS: dict[str, str] = {}
 #: Modules that are longer for a reason.
 LONGER: dict[str, str] = {}
+
+
+def test_every_module_in_the_maps_and_flows_of_the_design_is_there() -> None:
+    page = (ROOT / "docs/design.md").read_text()
+    named = re.compile(r"^ *(?:⇒ )?([a-z_]+(?:(?:, |[./])[a-z_]+)*[/,]?)(?:  |$)", re.MULTILINE)
+    names = {
+        part
+        for block in re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+        for place in named.findall(block)
+        for part in re.findall(r"[a-z_]+", place)
+    }
+    parts = {part for name in MODULES for part in name.split(".")}
+    tops = {"hub", "publisher", "subscriber", "extensions", "gateway", "py"}
+    assert len(names) > 50
+    assert names - tops <= parts
 
 
 def test_no_module_is_too_long() -> None:
