@@ -460,7 +460,7 @@ async def _merged(entries: Sequence[LogEntry]) -> Notification:
 
 
 def _latest(entries: Sequence[LogEntry]) -> Sequence[LogEntry]:
-    """Drop the entries before the newest whole content, which it replaces."""
+    """Drop the entries that the newest whole content replaces."""
     wholes = (number for number, entry in enumerate(entries) if entry.fragment.whole)
     return entries[max(wholes, default=0) :]
 
