@@ -236,7 +236,7 @@ class Audience:
         self.quick.pop(member, None)
 
     def write(self, data: bytes) -> None:
-        """Write to all quick members, including those that the write makes slow."""
+        """Write to all quick members. A member that this makes slow still gets all of the data."""
         size, write = len(data), os.write
         for member, descriptor in tuple(self.quick.items()):
             try:
