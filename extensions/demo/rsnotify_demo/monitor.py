@@ -135,7 +135,7 @@ _VERSION = re.compile(rb'owl:versionInfo "(\d+)"')
 
 
 class CopyState(StrEnum):
-    """The state of a resource in the copy, as a letter because each frame has hundreds of them."""
+    """The state of a resource in the copy: one letter, because each frame has hundreds of them."""
 
     SAME = "s"
     #: The copy has another version.
@@ -153,7 +153,7 @@ class CopyDifference(Struct, frozen=True):
 
     Args:
         states: The state of each resource.
-        changes: The number of changes of the Source since its start.
+        changes: The number of changes in the Source since its start.
         behind: The number of these changes that the copy lacks.
         differing: The number of resources that differ.
     """

@@ -26,7 +26,8 @@ def json_patch(before: bytes, patch: bytes) -> bytes:
     value, layout = _load(before), _Layout(before)
     budget = PatchBudget()
     for operation in _load(patch):
-        # Charge operations one at a time, because copies of copies double with each operation.
+        # Charge and apply one operation at a time, because copies of copies can double the size
+        # with each operation.
         _charge(budget, value, operation)
         value = JsonPatch([operation]).apply(value, in_place=True)
     return layout.write(value)

@@ -54,8 +54,8 @@ class Relay:
         state: The folder for the state. The default is the same as for `rsnotify follow`.
         follow: Options for following the Source. The relay publishes only the selected resources,
             in the preferred representation. With `Via.WEBSUB` and no `callbacks`, the relay serves
-            callbacks below its base URL, with `terms`. If `callbacks` is given, the caller serves
-            it.
+            callbacks below its base URL, with `terms`. If `callbacks` are given, the caller serves
+            them.
         hubs: The hubs to push the copy's changes to: URLs, or `Hub`s with a token.
         options: Options for publishing the copy.
         described_by: The URL of a document about the copy.
@@ -157,5 +157,5 @@ class Relay:
                 if state.is_restored:  # the journal, like the mirror, may be ahead of the state
                     state.forget(self._republisher.differing(state))
             if self.publisher.is_empty():
-                # Otherwise an existing mirror that `rsnotify follow` made would never be published.
+                # Otherwise a mirror made by `rsnotify follow` would never be published.
                 state.invalidate()

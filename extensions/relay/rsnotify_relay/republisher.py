@@ -108,8 +108,8 @@ _NOT_INHERITED = frozenset(
         Rel.VIA,
     }
 )
-#: Reserved characters that may occur in a URI. Invalid characters are escaped, because Sources make
-#: mistakes.
+#: Characters that are valid in a URI, in addition to unreserved ones. Others are escaped, because
+#: Sources make mistakes.
 _URI = "%/:?#[]@!$&'()*+,;="
 
 
@@ -156,7 +156,7 @@ def _origin(change: Received) -> list[Link]:
 def _origin_of_deletion(entry: Resource, known: Resource | None) -> list[Link]:
     """Return links to the original of a deleted resource.
 
-    If the resource is merely missing from a Resource List, only its URI is known.
+    If the resource is merely missing from a Resource List, the links contain only a URI.
     """
     named = [Link(Rel.VIA, link.href) for link in _vias(known)]
     return _vias(entry) or named or [Link(Rel.VIA, quote(entry.uri, safe=_URI))]

@@ -56,7 +56,7 @@ class LDESView(View):
         # The relations change only when a Change List is closed or dropped.
         self._related: Sequence[FinishedDocument] = ()
         self._relations = ""
-        #: The date (µs) of the last member by IRI, as long as it can affect the next member's date.
+        #: The date (µs) of the last member of each IRI, while it can affect the date of the next.
         self._dates: dict[str, int] = {}
         self._most_dates = _FEW
 

@@ -11,8 +11,8 @@ from rsnotify_xmpp.xmpp_connection import XmppConnection, connect
 from rsnotify_xmpp.xmpp_service import SCHEME, parse_service
 from rsnotify_xmpp.xmpp_transport import XmppSettings
 
-#: The code under which messages to the hub's account count as refused, since Sources cannot publish
-#: through it.
+#: The code under which messages to the hub's account count as refused. Nobody can publish through
+#: this account.
 FOREIGN = "xmpp-message"
 
 

@@ -203,7 +203,7 @@ MAX_BYTES = 262_144
 
 _PING = '<ping xmlns="urn:xmpp:ping"/>'
 _NOT_ALLOWED = frozenset({"forbidden", "not-allowed", "not-authorized", "registration-required"})
-#: Conditions with which a service refuses an item for good, however often it is sent.
+#: Error conditions that are final: the service refuses the item however often it is sent.
 _FINAL = frozenset({"not-acceptable", "bad-request", "policy-violation"})
 
 
@@ -238,7 +238,7 @@ class XmppConnection:
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lost.add_done_callback(_retrieve_exception)
 
-    # For users of the connection
+    # Public methods
 
     async def publish(
         self, service: PubSubService, channel: str, body: bytes
@@ -320,7 +320,7 @@ class XmppConnection:
         async with running(self._ping_forever()):
             await asyncio.shield(self._lost)
 
-    # Inside
+    # Internal methods
 
     async def _ping_forever(self) -> None:
         while True:
@@ -430,7 +430,7 @@ def _client(login: XmppLogin) -> ClientXMPP:
     from slixmpp import ClientXMPP
 
     class CheckedClient(ClientXMPP):
-        """Checks received data before processing it, and fires `connection_failed` on a refusal."""
+        """Checks received data before processing it; a refusal triggers `connection_failed`."""
 
         def init_parser(self) -> None:
             super().init_parser()

@@ -102,7 +102,7 @@ class XmppLogin(Struct, frozen=True, kw_only=True):
 
     @property
     def is_given(self) -> bool:
-        """Whether there is an account."""
+        """Whether an account is given."""
         return self.jid is not None
 
     @property

@@ -51,7 +51,7 @@ _PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
 
 
 class ConnectionRole(ABC):
-    """The function of a connection for its client. A WebSocket's first frame decides its role."""
+    """A connection's role towards its client. A WebSocket's first frame determines its role."""
 
     __slots__ = ()
 
@@ -83,7 +83,7 @@ class ConnectionRole(ABC):
 
 
 class TopicRole(Protocol):
-    """The function of a connection for one topic."""
+    """A connection's role for one topic."""
 
     topic: str
 
@@ -98,7 +98,7 @@ class TopicRole(Protocol):
         """Return whether the log is still being replayed to the client."""
 
     def remaining(self, end: int) -> int:
-        """Return how many log positions up to `end` the replay has not reached yet."""
+        """Return the number of log positions up to `end` that the replay has not reached yet."""
 
 
 class ConnectionClient(Struct, frozen=True, gc=False):
@@ -128,7 +128,7 @@ class LiveConnection(asyncio.Protocol):
     Attributes:
         is_paused: Whether sent data is still waiting in the transport.
         has_ended: Whether either side has begun to close the connection.
-        paused_at: The event-loop time since which data has been waiting; None if none is.
+        paused_at: The event-loop time at which data began to wait; None if no data is waiting.
         client: The client; set when the connection is accepted.
         replay_lock: Held during the replay of one of many topics; None on a connection for one
             topic.
@@ -153,7 +153,7 @@ class LiveConnection(asyncio.Protocol):
         # Makes asyncio call `pause_writing` as soon as the kernel does not accept all data.
         self.transport.set_write_buffer_limits(high=0)
 
-    # Calls of the transport.
+    # Callbacks from the transport.
 
     def pause_writing(self) -> None:
         self.is_paused = True
@@ -214,7 +214,7 @@ class LiveConnection(asyncio.Protocol):
 
     @abstractmethod
     def cut_off(self, *, seconds: float) -> None:
-        """Close because the client does not keep up, within `seconds`."""
+        """Close within `seconds`, because the client does not keep up."""
 
     @abstractmethod
     def go_away(self, reason: str = "the hub stops") -> None:

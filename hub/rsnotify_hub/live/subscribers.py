@@ -7,11 +7,11 @@ and share the encoded bytes of each commit.
 
 Most subscribers are *quick*: everything sent to them has left their transport, and the hub writes
 new data to their sockets at once. A *slow* subscriber still has data waiting in its transport.
-Until that data is gone, new data waits in the subscriber's own queue, whose bytes are shared. The
-hub cuts off a subscriber whose queue grows too long. A slow subscriber therefore costs the others
-nothing, and a quick one costs a write. A connection that receives many topics has a single queue
-for all of them, and is never quick: moving it between quick and slow for each topic, whenever it
-becomes slow, would cost as much as all its topics together.
+Until that data is gone, new data waits in the subscriber's own queue, which references the shared
+bytes. The hub cuts off a subscriber whose queue grows too long. A slow subscriber therefore costs
+the others nothing, and a quick one costs a write. A connection that receives many topics has a
+single queue for all of them, and is never quick: moving it between quick and slow for each topic,
+whenever it becomes slow, would cost as much as all its topics together.
 
 The hub sends a fragment to live subscribers while it is still writing the fragment to the log. This
 is safe because the Source has the fragment on its disk, and publishes it again unless the hub
@@ -384,7 +384,7 @@ class Replays:
         since: Instant | None,
         group: SelectionGroup | None = None,
     ) -> None:
-        """Send a subscriber the state of its topic and the log since an instant, then go live.
+        """Send a subscriber the state of its topic and the log since an instant; make it live.
 
         `group` selects the part of the log that the hub granted; None selects all of it.
         """

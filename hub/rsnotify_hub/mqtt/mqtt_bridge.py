@@ -57,7 +57,7 @@ SESSION_SECONDS = 7 * 86_400
 #: Seconds between two deletions of expired parts of topics.
 _CLEAN_UP_SECONDS = 60.0
 
-#: The code that counts messages lost by an internal error as refused.
+#: The code under which messages lost to an internal error count as refused.
 FAULT = "fault"
 
 #: The waits between retries after an internal error, in seconds.
@@ -236,7 +236,7 @@ class MqttInbox:
     async def run(
         self, arrived: asyncio.Queue[MqttMessage], acknowledge: Callable[[MqttMessage], None]
     ) -> None:
-        """Handle messages as they arrive, many at a time, and acknowledge them in order.
+        """Handle messages in batches as they arrive, and acknowledge them in order.
 
         Raises:
             StorageError: A message could not be stored. Neither it nor any later message is
@@ -340,7 +340,7 @@ class RequestedSelections:
         self._leases: dict[str, dict[TopicSelection, float]] = {}
 
     def start(self) -> None:
-        """Begin new leases for the parts that the broker has a cursor for."""
+        """Start new leases for the parts that the broker has a cursor for."""
         self._leases = {}
         for selection in self._cursors.parts():
             self._renew(selection)
@@ -419,7 +419,7 @@ class RequestedSelections:
             del self._leases[selection.topic]
 
     def restore(self, selection: TopicSelection) -> None:
-        """Undo `remove`, as an expired part unless it has been requested again."""
+        """Undo `remove`. The part is expired unless it has been requested again."""
         self._leases.setdefault(selection.topic, {}).setdefault(selection, _EXPIRED)
 
 

@@ -137,7 +137,7 @@ class WebSocketConnection(LiveConnection):
         """Accept messages of up to `max_bytes`, without limiting the number of frames."""
         self._small = False
 
-    # Calls of the transport.
+    # Callbacks from the transport.
 
     def data_received(self, data: bytes) -> None:
         self._has_received = True
@@ -284,7 +284,7 @@ class DashboardConnection(WebSocketConnection):
 
 
 class SubscribeFrame(Struct, frozen=True, tag="subscribe"):
-    """A Destination subscribes to a topic or to a selection, since an instant or live only."""
+    """A Destination subscribes to a topic or a part of it, from a given instant or live only."""
 
     topic: str
     since: str | None = None

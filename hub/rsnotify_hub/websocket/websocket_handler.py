@@ -196,7 +196,7 @@ class _FirstFrame(WebSocketRole):
     def _role(self, frame: SubscribeFrame | PublishFrame) -> WebSocketRole:
         hub, connection = self._hub, self._connection
         check_url(frame.topic, "topic")
-        # Does not keep the request, which would take most of the memory of an idle connection.
+        # Do not keep the request: it would take most of the memory of an idle connection.
         refuse = partial(hub.refuse, connection)
         if isinstance(frame, PublishFrame):
             return hub.publish(connection, self._request, frame.topic, refuse)
@@ -387,7 +387,7 @@ class ManyTopics(WebSocketRole):
             role.lost()
             release()
             if isinstance(role, WebSocketPublication):
-                # A refused publication reads no more, even if many messages are waiting.
+                # It may have paused reading, and will not resume it after its end.
                 self._connection.resume_reading()
 
     def resumed(self) -> None:

@@ -42,7 +42,7 @@ from rsnotify_hub.store.interface import NotOwner
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.urls import SHORTEST_SECRET
 
-#: Number of bytes kept of a failed answer's body, so that an operator can find the cause.
+#: Number of bytes to keep of a failed answer's body, so that an operator can find the cause.
 EXCERPT_BYTES = 512
 
 _REDACTED = b"[...]"
@@ -63,7 +63,8 @@ class Answer(Struct, frozen=True, gc=False):
         reason: The outcome, worded to follow "the callback", for example `answers 500`.
         excerpt: The first bytes of the body, if requested.
         retry_after: The seconds to wait before the next request, if the response states them.
-        reached: False if no connection could be opened, in which case nothing was sent.
+        reached: False if no connection could be opened, in which case nothing was sent. A forbidden
+            address counts as reached, because another attempt would be pointless.
     """
 
     status: int | None
@@ -87,7 +88,7 @@ class Answer(Struct, frozen=True, gc=False):
 
 
 class CallbackRequests:
-    """Makes the requests to callbacks.
+    """Sends the hub's requests to callbacks.
 
     Args:
         hub_url: The URL of this hub's `/websub`, for Link headers.
@@ -192,7 +193,7 @@ class CallbackRequests:
             except BaseException:
                 sock.close()
                 raise
-        except (OSError, RuntimeError, ValueError) as error:  # from uvloop, too
+        except (OSError, RuntimeError, ValueError) as error:  # including those from uvloop
             raise Unreachable from error
         return connection
 
@@ -260,7 +261,7 @@ def _no_reply(error: Exception) -> Answer:
 
 
 def _not_reached(error: Exception, *, connected: bool) -> Answer:
-    # A forbidden address will still be forbidden at the next attempt, so none is worthwhile.
+    # A forbidden address will still be forbidden at the next attempt, so another one is pointless.
     refused = isinstance(error.__cause__, PermissionError)
     return Answer(None, f"cannot be reached: {reason_of(error)}", reached=connected or refused)
 
@@ -302,7 +303,7 @@ def _split(rest: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=256)
 def notification_head(topic: str, hub_url: str, content_type: str, size: int) -> bytes:
-    """Return the headers that the requests to all subscribers of a topic share (WebSub §7)."""
+    """Return the headers shared by the requests to all subscribers of a topic (WebSub §7)."""
     headers = {
         "Content-Type": content_type,
         "Link": format_links([(Rel.SELF, topic), (Rel.HUB, hub_url)]),

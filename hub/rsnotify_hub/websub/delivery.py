@@ -27,7 +27,7 @@ from rsnotify_hub.urls import authority_of, host_of
 from rsnotify_hub.websub.callback_requests import Answer, CallbackTarget, redacted
 from rsnotify_hub.websub.scheduler import DeliverySlot
 
-#: Numbers of failed and of successful attempts kept in memory for each subscription.
+#: Number of failed and of successful attempts kept in memory for each subscription.
 KEPT_FAILED, KEPT_DELIVERED = 10, 5
 #: Minimum time between two successful attempts that are kept. As a result, most deliveries cost
 #: nothing extra, and the kept attempts cover more than the last moment.
@@ -79,12 +79,12 @@ class Delivery:
         failed: The last failed attempts.
         delivered: Some of the last successful attempts.
         kept_after: A successful attempt is kept only if it began at or after this instant.
-        given_up_since: When the delivery became a dead letter; None unless it is one.
+        given_up_since: When the delivery became a dead letter; None if it is not one.
         target: The target of the attempts; None before the first one.
         slot: The attempt that is running or waiting for capacity.
         lock: Held while the subscription is changed in the store.
-        is_stopped: Whether attempts have ended because another node has the subscription, or will
-            have it.
+        is_stopped: Whether attempts have ended because another node has, or will have, the
+            subscription.
     """
 
     __slots__ = (

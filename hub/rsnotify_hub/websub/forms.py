@@ -1,4 +1,4 @@
-"""Parsing of the forms of `POST /websub`, and the URLs of the hub's requests to callbacks.
+"""Parse the forms of `POST /websub`, and build the URLs of the hub's requests to callbacks.
 
 This module does no I/O. Parameters that WebSub does not define are ignored (WebSub §5.1).
 """
@@ -88,7 +88,7 @@ def _secret(text: str) -> str | None:
 
 
 def check_secret(secret: str) -> str:
-    """Return a secret unchanged, or raise `Refusal` (WebSub §5.1)."""
+    """Return a secret unchanged, or raise `Refusal` if it is invalid (WebSub §5.1)."""
     if not 0 < len(secret.encode()) <= MAX_SECRET_BYTES:
         raise _bad("hub.secret is empty, or not less than 200 bytes")
     return secret

@@ -41,8 +41,8 @@ from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.interface import LogEntry
 from rsnotify_hub.urls import host_of
 
-#: Maximum number of concurrent fetches, in total and per host. Each fetched topic may be held in
-#: memory.
+#: Maximum number of concurrent fetches, in total and per host. They are limited because each topic
+#: may be held in memory.
 _CONCURRENT, _CONCURRENT_PER_HOST = 16, 4
 #: Maximum number of topics that are being fetched or waiting to be fetched.
 _MAX_TOPICS = 1000

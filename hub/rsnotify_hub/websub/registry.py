@@ -120,7 +120,7 @@ class SubscriptionUpdates:
             return True
 
     async def end(self, delivery: Delivery, *, lease: Instant | None = None) -> bool:
-        """End a subscription; return False if `lease` is given and was renewed."""
+        """End a subscription; return False if `lease` is given and has been renewed."""
         async with delivery.lock:
             if not self._has(delivery):
                 return True
@@ -180,7 +180,7 @@ class QuotaQuestion(Struct, frozen=True):
 
 
 class QuotaCounts(Struct, frozen=True):
-    """The number of subscriptions at a node, including those being verified."""
+    """The subscription counts of a node, including subscriptions being verified."""
 
     in_all: int = 0
     of_host: int = 0
@@ -188,7 +188,7 @@ class QuotaCounts(Struct, frozen=True):
 
 
 NO_COUNTS = QuotaCounts()
-#: Asks each node for its number of subscriptions that count against the quota of a request.
+#: Asks each node for the subscription counts that matter to a request's quota.
 QUOTA_COUNTS: NodeCall[QuotaQuestion, QuotaCounts] = NodeCall(
     "websub.quota", QuotaQuestion, QuotaCounts
 )
@@ -220,7 +220,7 @@ class SubscriptionQuota:
         Args:
             request: The request.
             client: The client whose quota the request counts against.
-            elsewhere: The numbers of subscriptions at the other nodes.
+            elsewhere: The subscription counts of the other nodes.
         """
         host = host_of(request.callback)
         hosts, clients = self._pending["host", host], self._pending["client", client]
@@ -240,7 +240,7 @@ class SubscriptionQuota:
         return None
 
     def counts(self, question: QuotaQuestion) -> QuotaCounts:
-        """Return the numbers of subscriptions at this node."""
+        """Return the subscription counts of this node."""
         host, client = question.host, question.client
         return QuotaCounts(
             len(self._registry) + self._pending["new", ""],

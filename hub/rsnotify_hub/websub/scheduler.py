@@ -73,7 +73,7 @@ class DeliveryScheduler:
         slow: Capacity = SLOW,
         quick_seconds: float = QUICK_SECONDS,
     ) -> None:
-        self._loop = asyncio.get_running_loop()  # looking it up costs a system call
+        self._loop = asyncio.get_running_loop()  # each lookup is a system call
         self.seconds = seconds
         self._quick_seconds = quick_seconds
         self._quick: FairQueue[DeliverySlot] = FairQueue(quick)
@@ -359,7 +359,7 @@ class FairQueue(Generic[T]):
                 del self._waiting[item.host]
 
     def blocking(self, before: float) -> Iterator[T]:
-        """Yield items running since `before` or earlier whose capacity another item waits for."""
+        """Yield items that have run since `before` or earlier and are blocking waiting ones."""
         full = len(self._running) >= self._count
         for item, started in list(self._running.items()):
             if started > before:

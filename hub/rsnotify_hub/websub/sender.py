@@ -1,12 +1,13 @@
-"""Deliver undelivered log entries to each WebSub subscription, and retry failed deliveries.
+"""Deliver pending log entries to WebSub subscriptions, and retry failed deliveries.
 
-Theory of operation. A subscription that is up to date costs nothing but its entry. When something
-is appended to its topic, the subscription gets a slot of the `scheduler`. In that slot the sender
-reads the next entries of the log, POSTs them, and moves the cursor. The subscription then gets
-another slot, until it reaches the end of the log. Contiguous entries that have accumulated are
-merged, so a slow callback gets a few large fragments instead of many small ones (`Notifications`).
-The sender repeats a failed attempt with exponential backoff, until it gives the delivery up
-(`FailureHandling`). The log is the queue, so a waiting delivery uses no memory except its timer.
+Theory of operation. A subscription that is up to date costs only its entry in the registry. When
+something is appended to its topic, the subscription gets a slot of the `scheduler`. In that slot
+the sender reads the next entries of the log, POSTs them, and moves the cursor. The subscription
+then gets another slot, until it reaches the end of the log. Contiguous entries that have
+accumulated are merged, so a slow callback gets a few large fragments instead of many small ones
+(`Notifications`). The sender repeats a failed attempt with exponential backoff, until it gives up
+on the delivery (`FailureHandling`). The log is the queue, so a waiting delivery uses no memory
+except its timer.
 
 Most deliveries send the newest fragment to a subscription that is up to date and whose connection
 is open. The sender does this without a task, in the same iteration of the event loop in which the
@@ -425,7 +426,7 @@ class Notifications:
         return self._remember(state, after, await _merged(entries[: _chained(entries)]))
 
     async def again(self, topic: str, attempt: DeliveryAttempt) -> bytes | None:
-        """Rebuild the body that an attempt sent; None if the log no longer has all of it."""
+        """Rebuild the body that an attempt sent; return None if the log no longer has all of it."""
         read = await self._topics.read(topic, after=attempt.after)
         entries = _latest([each for each in read if each.position <= attempt.through])
         if not entries or entries[-1].position != attempt.through:
@@ -571,7 +572,7 @@ class WebSubChannel(DeliveryChannel):
         deliveries = [Delivery(each.subscription) for each in stored]
         for delivery, each in zip(deliveries, stored, strict=True):
             self.registry.add(delivery)
-            # The store may have the cursor of a success, but still the trouble that preceded it.
+            # The store may have recorded a success, but not yet cleared the trouble before it.
             if each.trouble is not None and self._sender.is_behind(delivery):
                 delivery.restore(msgspec.msgpack.decode(each.trouble, type=Trouble))
             self._sender.wake(delivery)
