@@ -53,7 +53,7 @@ class XmppTransport:
                 else:
                     listener.fragment(newest)
                 await connection.lost()
-        except ConfigurationError as error:  # possibly temporary: a certificate may be replaced
+        except ConfigurationError as error:  # temporary if a certificate is being replaced
             raise Unavailable(self.service.url, str(error)) from None
 
     def _ignore(self) -> None:
