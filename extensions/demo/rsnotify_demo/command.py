@@ -26,7 +26,7 @@ def demo(
         rsnotify demo
         rsnotify demo --seconds 20 --rate 100
     """
-    from rsnotify_demo.demo import run_demo  # imports what `rsnotify --help` does not need
+    from rsnotify_demo.demo import run_demo  # not needed by `rsnotify --help`
 
     with tempfile.TemporaryDirectory(prefix="rsnotify-demo-") as folder:
         raise typer.Exit(run(lambda stop: run_demo(stop, Path(folder), seconds, rate, port)))

@@ -1,4 +1,4 @@
-"""The course of the demo: start all processes, change the Source, stop, and audit the copy."""
+"""Run the demo: start all processes, change the Source, stop, and audit the copy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Next, with files of your own, in three terminals:
   {0} hub
   {0} source FOLDER --hub http://127.0.0.1:8080/
   {0} follow http://127.0.0.1:8000/ copy"""
-#: Seconds that the Destination has at the end to catch up.
+#: Seconds that the Destination has to catch up at the end.
 _CATCH_UP_SECONDS = 60
 
 
@@ -70,10 +70,10 @@ async def run_demo(
 
 
 def _own_command() -> str:
-    """Return the command by which the user can start rsnotify in this folder."""
+    """Return the command with which the user can start rsnotify in this folder."""
     if shutil.which("rsnotify"):
         return "rsnotify"
-    # After `make demo` in a checkout, it is not on the PATH.
+    # After `make demo` in a checkout, rsnotify is not on the PATH.
     return f"{sys.executable} -m rsnotify" if sys.argv[0].endswith(".py") else sys.argv[0]
 
 
@@ -90,7 +90,7 @@ async def _serving(*arguments: str, log: Path) -> AsyncIterator[str]:
 async def _running(
     destination: DemoDestination, monitor: DemoMonitor, flush_timer: FlushTimer
 ) -> AsyncIterator[None]:
-    """Run the Destination and its observers; if one fails, the body of the context is cancelled."""
+    """Run the Destination and its observers. If one fails, cancel the body of the context."""
     try:
         async with asyncio.TaskGroup() as tasks:
             runners = (destination, monitor, flush_timer)
@@ -121,7 +121,7 @@ async def _keep_changing(observations: Observations, rate: float) -> None:
         await asyncio.sleep(max(0.0, due - loop.time()))
 
 
-#: What a copy that polls would have: a change waits for the next poll.
+#: The lag of a copy that only polls every 10 s: each change waits for the next poll.
 _POLLING = "half within 5,000 ms, 99 % within 9,900 ms"
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _MEANINGS = """\
@@ -135,11 +135,11 @@ polling    the lag of a copy that only polls, every 10 s
 
 
 class _DemoReport(StatusReport[DestinationStatus]):
-    """Shows each status until the report is closed: in a terminal live, else as lines."""
+    """Shows each status until the report is closed: live in a terminal, otherwise as lines."""
 
     def __init__(self) -> None:
         super().__init__("The Destination starts")
-        #: Is set before the first status.
+        #: Set before the first status.
         self.monitor: DemoMonitor | None = None
         self._started = asyncio.get_running_loop().time()
         self._closed = False
@@ -179,7 +179,7 @@ class _DemoReport(StatusReport[DestinationStatus]):
         return Text("\n".join(f"{name:9}  {row}" for name, row in rows.items()))
 
     def outcome(self) -> str | None:
-        """Return the lag of the run, if any change was measured."""
+        """Return a summary of the run's lag, if any change was measured."""
         typical = None if self.monitor is None else self.monitor.lags.typical()
         if typical is None:
             return None
@@ -189,7 +189,7 @@ class _DemoReport(StatusReport[DestinationStatus]):
     def _facts(self, status: DestinationStatus) -> dict[str, str]:
         assert self.monitor is not None
         frame, flush_ms = self.monitor.frame, self.monitor.flush_ms
-        # Both figures are of one comparison of the files, so that they do not contradict.
+        # Take both figures from the same comparison of the files, so that they are consistent.
         changes, behind = (0, 0) if frame is None else (frame.changes, frame.copy.behind)
         return {
             "changes": f"{changes:,}",
@@ -210,11 +210,11 @@ def _lag(half: float | None, most: float | None) -> str:
 
 
 async def _catch_up(monitor: DemoMonitor) -> None:
-    """Undo what the user broke, and wait until the copy is level, up to a limit; then audit."""
+    """Undo what the user broke, and wait for the copy to catch up, up to a time limit."""
     monitor.end()
     with suppress(TimeoutError):
         async with asyncio.timeout(_CATCH_UP_SECONDS):
-            # The comparison that is under way may have read a file before its last change.
+            # The current comparison may have read a file before its last change.
             await monitor.next_frame()
             while (await monitor.next_frame())[0].copy.behind:
                 pass

@@ -1,6 +1,6 @@
-"""The Destination of the demo, a process that can be stopped, and the link that the user can cut.
+"""The demo's Destination, a process that the user can stop, and the link that the user can cut.
 
-The Destination is `rsnotify follow`. The link between hub and Destination is a TCP proxy.
+The Destination is `rsnotify follow`. The link between the hub and the Destination is a TCP proxy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ProcessState(StrEnum):
 
 
 class DestinationStatus(msgspec.Struct):
-    """The status that `rsnotify follow --json` prints about each second."""
+    """The status that `rsnotify follow --json` prints about once a second."""
 
     resources: int = 0
     applied: int = 0
@@ -45,7 +45,7 @@ class DestinationStatus(msgspec.Struct):
 
 
 class DemoDestination:
-    """Follows a Source, between `start` and `stop`; `on_status` is called with each status."""
+    """Follows a Source between `start` and `stop`, and calls `on_status` with each status."""
 
     def __init__(
         self, source: str, folder: Path, on_status: Callable[[DestinationStatus], None]
@@ -74,7 +74,11 @@ class DemoDestination:
         self._stopped.set()
 
     async def run(self) -> None:
-        """Start and stop the process as requested; ProcessError if it ended by itself."""
+        """Start and stop the process as requested.
+
+        Raises:
+            ProcessError: The process ended by itself.
+        """
         while True:
             await self._started.wait()
             self.state = ProcessState.STARTING
@@ -105,7 +109,7 @@ class DemoDestination:
             self._on_status(self.status)
 
     def new_messages(self) -> list[str]:
-        """Return the messages in its log since the last call."""
+        """Return the messages logged since the last call."""
         try:
             with self._log.open("rb") as log:
                 log.seek(self._log_position)
@@ -122,13 +126,13 @@ _CHUNK = 65536
 
 
 class PushLink:
-    """Forwards bytes to the hub and back, unless it is cut. `open_link` makes one.
+    """Forwards bytes to the hub and back unless it is cut. `open_link` creates a link.
 
     A client that connects while the link is cut waits, as if the network were down, until the
     link is restored or the client gives up.
 
     Attributes:
-        carried: How many bytes the hub has sent to the Destination.
+        carried: The number of bytes that the hub has sent to the Destination.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -159,7 +163,10 @@ class PushLink:
         writer.transport.abort()
 
     async def _wait(self, reader: asyncio.StreamReader) -> bytes | None:
-        """Wait until the link is restored; return what was received, or None if the client left."""
+        """Wait until the link is restored, and return the bytes received from the client so far.
+
+        Return None if the client disconnects.
+        """
         early = b""
         while not self.connected:
             async with first_completed(reader.read(_CHUNK), self._connected.wait()) as (more, _):
@@ -181,7 +188,7 @@ class PushLink:
             to_hub = self._copy(reader, hub_writer)
             from_hub = self._copy(hub_reader, writer, counted=True)
             async with first_completed(to_hub, from_hub):
-                pass  # one side has closed the connection, or it was cut
+                pass  # one side has closed the connection, or the link was cut
         finally:
             self._writers -= writers
             hub_writer.transport.abort()
@@ -197,7 +204,7 @@ class PushLink:
 
 @asynccontextmanager
 async def open_link(hub: str) -> AsyncIterator[tuple[PushLink, str]]:
-    """Open a link to a hub, within a context with the link and its URL."""
+    """Open a link to a hub for the duration of a context, and yield the link and its URL."""
     parts = urlsplit(hub)
     link = PushLink(parts.hostname or "127.0.0.1", parts.port or 80)
     server = await asyncio.start_server(link.handle, "127.0.0.1", 0)

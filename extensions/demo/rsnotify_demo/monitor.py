@@ -1,8 +1,9 @@
-"""What the demo shows, frame by frame: its resources, the differences of the copy, and its events.
+"""Monitor the demo, frame by frame: its resources, the differences of the copy, and its events.
 
-The resources are a folder of observations that change fast. The copy is compared by reading the
-files of both. Events are sentences: for example, when a gap opened, and what closed it. The
-duration of one flush to the disk is measured, since each change waits for at least two of them.
+The resources are a folder of observations that change fast. The monitor compares the copy with the
+Source by reading the files of the copy. Events are sentences, for example about when a gap opened
+and what closed it. The monitor also measures the duration of a flush to the disk, because each
+change waits for at least two flushes.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.state_folders import flush_milliseconds
 from rsnotify_demo.demo_processes import DemoDestination, DestinationStatus, ProcessState, PushLink
 
-#: How many sensors report all the time.
+#: Number of sensors that report all the time.
 SENSORS = 60
-#: How many stations report at once, in a flood.
+#: Number of stations that report simultaneously in a flood.
 STATIONS = 440
 
 _OBSERVATION = """\
@@ -45,7 +46,7 @@ _OBSERVATION = """\
 """
 #: Seconds over which the rate is averaged.
 _WINDOW = 5.0
-#: How many files of a flood are written before other tasks may run.
+#: Number of files written in a flood before other tasks may run.
 _AT_ONCE = 20
 
 
@@ -60,7 +61,7 @@ class ObservedResource(Struct):
 class Observations:
     """A folder of linked data that changes fast: one small Turtle file per sensor.
 
-    `resources` also has those that the first flood will create.
+    `resources` includes the stations that the first flood will create.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -80,7 +81,7 @@ class Observations:
         self.changes = 0
 
     def change(self) -> None:
-        """Update a file; now and then delete one, or create it again."""
+        """Update a file, or occasionally delete one or create it again."""
         sensor = self._random.choice(self._sensors)
         if sensor.content is not None and self._random.random() < 0.05:
             self._remove(sensor)
@@ -88,7 +89,7 @@ class Observations:
             self._observe(sensor)
 
     async def flood(self) -> None:
-        """Change the files of all stations together; during a flood this does nothing."""
+        """Change the files of all stations at once. Do nothing during another flood."""
         if self.flooding:
             return
         self.flooding = True
@@ -101,7 +102,7 @@ class Observations:
             self.flooding = False
 
     def per_second(self, now: float) -> float:
-        """Return the recent rate of changes; `now` is always of the same clock."""
+        """Return the recent rate of changes. `now` must always come from the same clock."""
         self._recent.append((now, self.changes))
         while now - self._recent[0][0] > _WINDOW:
             self._recent.popleft()
@@ -134,27 +135,27 @@ _VERSION = re.compile(rb'owl:versionInfo "(\d+)"')
 
 
 class CopyState(StrEnum):
-    """The state of one resource in the copy: one letter, since each frame has hundreds of them."""
+    """The state of a resource in the copy: one letter, because each frame has hundreds of them."""
 
     SAME = "s"
     #: The copy has another version.
     OLD = "o"
-    #: The copy lacks it.
+    #: The resource is missing from the copy.
     MISSING = "m"
-    #: The copy has it, but the Source has deleted it.
+    #: The copy still has a resource that the Source has deleted.
     LEFT = "l"
-    #: Neither has it.
+    #: Neither the Source nor the copy has the resource.
     NONE = "n"
 
 
 class CopyDifference(Struct, frozen=True):
-    """How the copy differs from the Source, at one moment.
+    """The differences between the copy and the Source at one moment.
 
     Args:
         states: The state of each resource.
-        changes: The changes of the Source since its start.
-        behind: How many of them the copy lacks.
-        differing: How many resources differ.
+        changes: The number of changes in the Source since its start.
+        behind: The number of these changes that the copy lacks.
+        differing: The number of resources that differ.
     """
 
     states: str
@@ -167,11 +168,11 @@ class Comparison:
     def __init__(self, resources: Sequence[ObservedResource], folder: Path) -> None:
         self._resources = resources
         self._folder = folder
-        #: The last version of each resource that was seen in the copy.
+        #: The last version of each resource that the copy was seen to have.
         self._held = [0] * len(resources)
 
     def compare(self) -> CopyDifference:
-        states, changes, behind = [], -SENSORS, 0  # which the Source has from the start
+        states, changes, behind = [], -SENSORS, 0  # the Source starts with one version per sensor
         for number, resource in enumerate(self._resources):
             version, content = resource.version, resource.content
             changes += version
@@ -198,15 +199,15 @@ class Comparison:
 
 
 _PULLED = re.compile(r"^([\d,]+) changes? from the (.+) \S+$")
-#: Messages of the Destination that have an event of their own, or that are harmless: a resource
-#: has changed again while it was fetched.
+#: Messages of the Destination that have a separate event, or that are harmless because a resource
+#: has changed again while it was being fetched.
 _IGNORED = ("push is away", "could not apply")
-#: How many events are kept.
+#: Number of events kept.
 _KEPT = 60
-#: A gap opens when the copy lacks the changes of this many seconds, and this many changes.
+#: A gap opens when the copy lacks both the changes of this many seconds and this many changes.
 _OPEN_SECONDS = 1.0
 _OPEN_CHANGES = 8
-#: It closes when in this many frames the copy lacks only changes that are still in transit.
+#: The gap closes after this many frames in a row in which the copy lacks only changes in transit.
 _FRAMES_TO_CLOSE = 4
 _IN_TRANSIT_SECONDS = 0.12
 _IN_TRANSIT_CHANGES = 3
@@ -215,7 +216,7 @@ _PULLS_INTERVAL = timedelta(seconds=5)
 
 
 class LoggedEvent(Struct, frozen=True):
-    """An event: `user`, `push`, `pull`, `gap`, `level` or `note`; numbers begin at 1."""
+    """An event of kind `user`, `push`, `pull`, `gap`, `level` or `note`. Numbers begin at 1."""
 
     number: int
     at: Instant
@@ -242,7 +243,7 @@ class EventLog:
 
     @property
     def open(self) -> bool:
-        """Whether a gap is open: the copy lacks more than the changes in transit."""
+        """Whether a gap is open, that is, the copy lacks more than the changes in transit."""
         return self._opened is not None
 
     def add(self, at: Instant, kind: str, text: str) -> None:
@@ -260,7 +261,7 @@ class EventLog:
             self.add(at, "note", f"Destination: {text}")
 
     def push(self, at: Instant, state: str | None) -> None:
-        """Process the state of push at the Destination; None while it does not run."""
+        """Process the state of push at the Destination; None if the Destination is not running."""
         if state == "up" and self._push != "up":
             self.add(at, "push", "Push is up: the hub first sends the changes after T")
         elif self._push == "up" and state not in ("up", None):
@@ -305,13 +306,13 @@ class EventLog:
 
 
 _INTERVAL = 5.0
-#: The seconds, and the decades from 1 ms, of a sparkline.
+#: The range of a sparkline: seconds across, and decades upward from 1 ms.
 _SHOWN_SECONDS = 40
 _DECADES = 4
 
 
 class FlushTimer:
-    """Measures flushes to the disk of a folder; `flush_ms` is None until the first one."""
+    """Measures flushes to the disk of a folder. `flush_ms` is None until the first measurement."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -324,9 +325,9 @@ class FlushTimer:
 
 
 class LagHistory:
-    """The lags of each second: half of the changes, and 99 of 100, are in the copy after these.
+    """The median and the 99th percentile of the lag in each second.
 
-    The first second is left out, as its changes waited for the Destination to start.
+    The first second is left out because its changes waited for the Destination to start.
     """
 
     def __init__(self) -> None:
@@ -340,14 +341,14 @@ class LagHistory:
             self._has_started = True
 
     def typical(self) -> tuple[float, float] | None:
-        """Return the median and the 99th percentile of a typical second, in milliseconds."""
+        """Return the median and 99th-percentile lag of a typical second, in milliseconds."""
         if not self._seconds:
             return None
         halves, most = zip(*self._seconds, strict=True)
         return median(halves), median(most)
 
     def sparkline(self, blocks: str) -> str:
-        """Return a bar for the median of each of the last seconds: 1 ms is low, 10 s is high."""
+        """Return a bar for the median lag of each recent second, from 1 ms (low) to 10 s (high)."""
         bars = ""
         for half, _ in self._seconds[-_SHOWN_SECONDS:]:
             height = log10(max(1.0, half)) / _DECADES
@@ -357,15 +358,15 @@ class LagHistory:
 
 #: Seconds between two frames.
 FRAME_INTERVAL = 0.2
-#: Frames between two requests to the hub.
+#: Number of frames per request to the hub.
 _FRAMES_PER_HUB_REQUEST = 5
-#: How many earlier frames a new page shows: those of a minute.
+#: Number of earlier frames that a new page shows: one minute's worth.
 _PAST = 300
 _HUB_SECONDS = 2
 
 
 class HubFacts(Struct, frozen=True):
-    """The shown part of the hub's status (its admin API); None where it is unknown."""
+    """The displayed part of the hub's status, from its admin API; None for unknown values."""
 
     accepted: int | None = None
     websockets: int | None = None
@@ -454,7 +455,7 @@ class DemoMonitor:
             self._log_action("You start the Destination: it continues from T")
 
     def end(self) -> None:
-        """Undo what the user broke, and ignore what the page still sends."""
+        """Undo what the user broke, and ignore any further actions from the page."""
         self.actions = dict.fromkeys(self.actions, lambda: None)
         self.restore()
         self.start()

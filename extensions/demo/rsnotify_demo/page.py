@@ -1,4 +1,4 @@
-"""The page of the demo over HTTP: its files, its events, and its buttons."""
+"""Serve the demo's page over HTTP: its files, its events, and its buttons."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """The addresses of all parts, and the rate, which do not change."""
+    """Facts that do not change: the addresses of all parts, and the rate."""
 
     source: str
     hub: str
@@ -31,7 +31,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 class PageMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A message to a page: the first has everything, the others only what is new."""
+    """A message to a page. The first message has everything, later ones only new data."""
 
     frame: Frame
     events: list[LoggedEvent] = msgspec.field(name="told", default_factory=list)
@@ -41,7 +41,7 @@ class PageMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @asynccontextmanager
 async def serve_page(monitor: DemoMonitor, facts: Facts, port: int) -> AsyncIterator[str]:
-    """Serve the page, within a context with its URL."""
+    """Serve the page for the duration of a context, and yield its URL."""
     with listen("127.0.0.1", port) as listener:
         ended = asyncio.Event()
         app = web.Application(middlewares=[_only_this_machine])
@@ -57,7 +57,7 @@ async def serve_page(monitor: DemoMonitor, facts: Facts, port: int) -> AsyncIter
 
 @web.middleware
 async def _only_this_machine(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Refuse requests that another site makes a browser send here (CSRF, DNS rebinding)."""
+    """Refuse requests that another site causes a browser to send (CSRF, DNS rebinding)."""
     host, own = request.host.rpartition(":")[0], f"http://{request.host}"
     if host not in _LOCAL or request.headers.get("Origin", own) != own:
         raise web.HTTPForbidden(text="the demo is for pages of its own\n")
@@ -76,7 +76,7 @@ def _action(monitor: DemoMonitor) -> _Handler:
 
 
 def _events(monitor: DemoMonitor, facts: Facts, ended: asyncio.Event) -> _Handler:
-    """Send frames as Server-Sent Events; a slow page gets fewer of them."""
+    """Return a handler that sends frames as Server-Sent Events. A slow page gets fewer frames."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={**PAGE_HEADERS, "Content-Type": "text/event-stream"})

@@ -1,1 +1,1 @@
-"""Patches of JSON and XML (core §14.4), each offered to a Destination by its media type."""
+"""JSON and XML patch formats (core §14.4), which a Destination looks up by media type."""

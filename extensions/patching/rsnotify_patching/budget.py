@@ -1,4 +1,4 @@
-"""The limit of the cost of one patch."""
+"""The limit on the cost of one patch."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from time import thread_time
 
 from rsnotify.errors import PatchError
 
-#: The most nodes that all operations of one patch together may visit or copy, which bounds memory,
-#: and the most seconds of CPU time. A patch is to save time: one that takes longer than a GET would
-#: is not worth it.
+#: Maximum number of nodes that all operations of a patch together may visit or copy, which bounds
+#: memory, and maximum seconds of CPU time. A patch should save time: one that takes longer than a
+#: GET is not worth it.
 WORK = 2_000_000
 SECONDS = 2.0
-#: The nodes between two checks of the time.
+#: Number of nodes between two checks of the time.
 _STRETCH = 1_000
 
 
 class PatchBudget:
-    """The cost that a patch may have: visited nodes, and CPU seconds of the thread.
+    """The maximum cost of a patch: visited nodes, and CPU seconds of the thread.
 
-    Its methods raise PatchError when it is exceeded.
+    Its methods raise `PatchError` when the budget is exceeded.
     """
 
     def __init__(self, work: int = WORK, seconds: float = SECONDS) -> None:
@@ -27,7 +27,7 @@ class PatchBudget:
         self._checked = work
 
     def begin(self) -> None:
-        """Account for an operation, however few nodes it visits."""
+        """Charge the budget for an operation, regardless of how few nodes it visits."""
         self.spend()
         self._check_time()
 

@@ -16,29 +16,34 @@ _INDENT = re.compile(r"[\[{]\n([ \t]*)")
 
 
 def json_patch(before: bytes, patch: bytes) -> bytes:
-    """Apply a JSON Patch, and keep a usual format of `before`.
+    """Apply a JSON Patch, and keep the formatting of `before` if it is a common one.
 
     Raises:
-        PatchError: It costs too much.
-        ValueError: One of the two is no JSON.
+        PatchError: The patch costs too much.
+        ValueError: `before` or `patch` is not JSON.
         jsonpatch.JsonPatchException: The patch is invalid, or one of its tests fails.
     """
     value, layout = _load(before), _Layout(before)
     budget = PatchBudget()
     for operation in _load(patch):
-        # One operation at a time, since copies of copies double with each operation.
+        # Charge and apply one operation at a time, because copies of copies can double the size
+        # with each operation.
         _charge(budget, value, operation)
         value = JsonPatch([operation]).apply(value, in_place=True)
     return layout.write(value)
 
 
 def json_merge_patch(before: bytes, patch: bytes) -> bytes:
-    """Apply a JSON Merge Patch, and keep a usual format; ValueError if one of them is no JSON."""
+    """Apply a JSON Merge Patch, and keep the formatting of `before` if it is a common one.
+
+    Raises:
+        ValueError: `before` or `patch` is not JSON.
+    """
     return _Layout(before).write(merged(_load(before), _load(patch)))
 
 
 def merged(target: Any, patch: Any) -> Any:
-    """Return a JSON value after merging a patch into it (RFC 7396 §2)."""
+    """Return the result of merging a patch into a JSON value (RFC 7396 §2)."""
     if not isinstance(patch, dict):
         return patch
     result = dict(target) if isinstance(target, dict) else {}
@@ -79,9 +84,9 @@ def _refuse(constant: str) -> None:
 
 
 class _Layout:
-    """The formatting of a JSON text, so that the patched one has the same bytes as the Source's.
+    """The formatting of a JSON text, used to write the patched text with the Source's exact bytes.
 
-    It is a guess: the hash of the result shows whether it was right.
+    The formatting is a guess. The hash of the result shows whether it was right.
     """
 
     def __init__(self, text: bytes) -> None:

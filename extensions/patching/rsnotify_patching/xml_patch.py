@@ -1,11 +1,11 @@
 """XML patches: the operations of RFC 5261, in a document of RFC 7351.
 
-Selectors are the part of XPath that RFC 5261 §4.1 allows, and no more. They are evaluated here
-rather than by an XPath engine: names without a prefix are in the default namespace of the patch,
-which XPath 1.0 does not support, and no selector can run forever.
+Selectors are limited to the part of XPath that RFC 5261 §4.1 allows. This module evaluates them
+itself instead of using an XPath engine: names without a prefix are in the default namespace of the
+patch, which XPath 1.0 does not support, and no selector can run forever.
 
-lxml has no nodes for text: it stands at the beginning of an element or behind a node, in a
-`TextSlot`. An operation adds nodes to a slot, and may divide its text.
+lxml has no text nodes. It stores text at the beginning of an element or after a node, and a
+`TextSlot` stands for such a position. An operation adds nodes to a slot, and may split its text.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from lxml import etree
 from rsnotify.errors import PatchError
 from rsnotify_patching.budget import PatchBudget
 
-#: An element, comment or processing instruction of lxml, whose types know no common base.
+#: An element, comment or processing instruction of lxml, whose types have no common base class.
 Node = Any
-#: The namespaces by prefix.
+#: Maps prefixes to namespaces.
 Namespaces = Mapping[str | None, str]
 
 _NAME = r"[^\W\d][\w.\-]*"
@@ -39,7 +39,7 @@ _XML_ID = "{http://www.w3.org/XML/1998/namespace}id"
 
 
 class TextSlot(NamedTuple):
-    """A position for text: at the beginning of an element, or behind a node."""
+    """A position for text: at the beginning of an element, or after a node."""
 
     node: Node
     behind: bool
@@ -56,7 +56,7 @@ class TextSlot(NamedTuple):
 
 
 class AttributeNode(NamedTuple):
-    """An attribute, by its Clark name."""
+    """An attribute, identified by its Clark name."""
 
     element: Node
     name: str
@@ -71,22 +71,22 @@ SelectedNode = Node | TextSlot | AttributeNode | NamespaceNode
 
 
 def is_element(node: Node) -> bool:
-    """Return whether a node is an element, and not a comment or processing instruction."""
+    """Return whether a node is an element rather than a comment or processing instruction."""
     return isinstance(node.tag, str)
 
 
 def element_name(name: str, namespaces: Namespaces) -> str:
-    """Return the Clark name of an element; without a prefix it is in the default namespace."""
+    """Return the Clark name of an element. Without a prefix, it is in the default namespace."""
     return _clark(name, namespaces, namespaces.get(None) or None)
 
 
 def attribute_name(name: str, namespaces: Namespaces) -> str:
-    """Return the Clark name of an attribute; without a prefix it is in no namespace."""
+    """Return the Clark name of an attribute. Without a prefix, it is in no namespace."""
     return _clark(name, namespaces, None)
 
 
 def _clark(name: str, namespaces: Namespaces, default: str | None) -> str:
-    """Return the Clark name for a qualified name of a selector (RFC 5261 §4.2.1)."""
+    """Return the Clark name for a qualified name in a selector (RFC 5261 §4.2.1)."""
     prefix, colon, local = name.rpartition(":")
     namespace = default
     if colon:
@@ -102,7 +102,11 @@ class NodeSelection:
         self._budget = budget
 
     def find(self, selector: str, namespaces: Namespaces) -> SelectedNode:
-        """Return the only node that a selector leads to; PatchError if there is none or several."""
+        """Return the only node that a selector matches.
+
+        Raises:
+            PatchError: The selector is invalid, or does not match exactly one node.
+        """
         found: list[SelectedNode] = [None]  # the document, which is the parent of the root
         position = 1 if selector.startswith("/") else 0
         while True:
@@ -122,7 +126,7 @@ class NodeSelection:
         self, parent: SelectedNode, step: re.Match[str], names: Namespaces
     ) -> list[SelectedNode]:
         if isinstance(parent, tuple) or (parent is not None and not is_element(parent)):
-            return []  # text, attributes and the like have nothing below them
+            return []  # text, attributes and the like have no children
         found = list(self._axis(parent, step["test"], names))
         for index, name, quoted in _PREDICATE.findall(step["predicates"]):
             if index:
@@ -186,7 +190,7 @@ class NodeSelection:
         return any(fits(one) and self._string(one) == value for one in self._children(node))
 
     def _string(self, element: Node) -> str:
-        """Return the string value of an element, as XPath 1.0 §5.2 has it."""
+        """Return the string value of an element, as defined in XPath 1.0 §5.2."""
         parts = [element.text or ""]
         for node in element.iterdescendants():
             self._budget.spend()
@@ -218,7 +222,12 @@ _SPACE = " \t\r\n"
 
 
 def parse(text: str | bytes, condition: str) -> Node:
-    """Parse a document without DOCTYPE, and return its root; `condition` is that of the error."""
+    """Parse a document without a DOCTYPE, and return its root.
+
+    Raises:
+        PatchError: The document is not well-formed, with `condition` as the error condition, or it
+            has a DOCTYPE.
+    """
     parser = etree.XMLParser(
         resolve_entities=False, no_network=True, load_dtd=False, strip_cdata=False
     )
@@ -236,7 +245,7 @@ def is_space(text: str | None) -> bool:
 
 
 def slot_before(node: Node) -> TextSlot:
-    """Return where the text in front of a node stands; it may not be the root."""
+    """Return the slot of the text before a node, which must not be the root."""
     previous = node.getprevious()
     return TextSlot(node.getparent(), False) if previous is None else TextSlot(previous, True)
 
@@ -246,7 +255,7 @@ def slot_at_end(element: Node) -> TextSlot:
 
 
 def insert(slot: TextSlot, at: int, text: str, nodes: Sequence[Node]) -> None:
-    """Put text, and nodes with the text behind them, after `at` characters of a slot."""
+    """Insert text, and nodes with their trailing text, after `at` characters of a slot."""
     head, rest = slot.text[:at], slot.text[at:]
     if not nodes:
         slot.put(head + text + rest)
@@ -262,7 +271,7 @@ def insert(slot: TextSlot, at: int, text: str, nodes: Sequence[Node]) -> None:
 
 
 def remove(node: Node) -> None:
-    """Remove a node, and leave the text behind it."""
+    """Remove a node, but keep the text after it."""
     slot = slot_before(node)
     slot.put(slot.text + (node.tail or ""))
     node.tail = None
@@ -270,16 +279,16 @@ def remove(node: Node) -> None:
 
 
 class XmlTree:
-    """A document, and how it was written."""
+    """A document, and the details needed to write it in its original form."""
 
     def __init__(self, text: bytes) -> None:
         self.root = parse(text, "invalid-patch-directive")
         self._encoding = self.root.getroottree().docinfo.encoding or "UTF-8"
-        self._head = _BEFORE_ROOT.match(text)[0]  # type: ignore[index]  # it matches nothing, too
+        self._head = _BEFORE_ROOT.match(text)[0]  # type: ignore[index]  # it always matches
         self._end = text[len(text.rstrip()) :]
 
     def write(self) -> bytes:
-        """Return the document, with its XML declaration and the white space around it."""
+        """Return the document, with its original XML declaration and surrounding white space."""
         return self._head + self._shown(self._encoding) + self._end
 
     def _shown(self, encoding: str) -> bytes:
@@ -291,7 +300,7 @@ class XmlTree:
         )
 
     def replace_root(self, new: Node) -> None:
-        """Replace the root, between the same comments."""
+        """Replace the root, and keep the comments before and after it."""
         before = list(self.root.itersiblings(preceding=True))[::-1]
         after = list(self.root.itersiblings())
         new.getparent().remove(new)
@@ -303,10 +312,10 @@ class XmlTree:
         self.root = new
 
     def declare(self, element: Node, prefix: str, namespace: str | None) -> None:
-        """Declare a prefix for another namespace, or for none, at an element.
+        """Change an element's declaration of a prefix, or remove it if `namespace` is None.
 
-        lxml cannot change a declaration. So the text is changed and parsed again: if a prefix that
-        is in use has lost its declaration, the text is no longer well-formed.
+        lxml cannot change a declaration, so this method changes the text and parses it again. If
+        the removed declaration was in use, the text is no longer well-formed.
 
         Raises:
             PatchError: The prefix is in use.
@@ -315,7 +324,7 @@ class XmlTree:
         element.set(mark, "")
         text = self._shown("UTF-8").decode()
         head, rest = text.split(f' {mark}=""', 1)
-        begin = head.rindex("<")  # attributes have it escaped
+        begin = head.rindex("<")  # `<` is escaped in attribute values
         tag = re.sub(rf"\sxmlns:{re.escape(prefix)}=(\"[^\"]*\"|'[^']*')", "", head[begin:])
         if namespace is not None:
             tag += f" xmlns:{prefix}={quoteattr(namespace)}"
@@ -323,10 +332,12 @@ class XmlTree:
 
 
 def xml_patch(before: bytes, patch: bytes) -> bytes:
-    """Apply an XML patch to a document without DOCTYPE; keep its declaration and outer white space.
+    """Apply an XML patch to a document without a DOCTYPE.
+
+    The result keeps the document's XML declaration and surrounding white space.
 
     Raises:
-        PatchError: It cannot be applied; `condition` is the name of the error in RFC 5261 §5.
+        PatchError: The patch cannot be applied. `condition` is the error's name in RFC 5261 §5.
     """
     tree, budget = XmlTree(before), PatchBudget()
     for element in parse(patch, "invalid-diff-format"):
@@ -337,7 +348,7 @@ def xml_patch(before: bytes, patch: bytes) -> bytes:
 
 
 class _Operation:
-    """One operation, which changes a tree, and moves the content of its element there."""
+    """An operation that changes a tree, and moves the content of the patch element into it."""
 
     def __init__(self, tree: XmlTree, element: Node, budget: PatchBudget) -> None:
         self._tree = tree
@@ -367,7 +378,11 @@ class _Operation:
         return self._element.text or ""
 
     def _only_node(self, kind: object) -> Node:
-        """Return the only node in it beside white space, if the node is of this kind."""
+        """Return the operation's only node, which must be of this kind.
+
+        Raises:
+            PatchError: The content is not one such node, apart from white space.
+        """
         nodes = list(self._element)
         texts = [self._element.text, *(node.tail for node in nodes)]
         if len(nodes) != 1 or not all(map(is_space, texts)) or _kind(nodes[0]) is not kind:
@@ -504,7 +519,7 @@ def _add_beside_root(target: Node, text: str, nodes: Sequence[Node], *, after: b
 
 
 def _remove_beside_root(node: Node) -> None:
-    # lxml removes only from a parent, and here is none: so the node gets another parent.
+    # lxml can only remove a node from a parent. This node has none, so append it to a new element.
     etree.Element("removed").append(node)
 
 

@@ -1,4 +1,4 @@
-"""An aggregator: follows one Source, and publishes its copy as a Source of its own."""
+"""An aggregator that follows a Source, and publishes its copy as another Source."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`rsnotify relay`: follow a Source, and publish the copy as a Source of its own."""
+"""`rsnotify relay`: follow a Source, and publish the copy as another Source."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ROLE = "distribute"
 
-#: The group of the options of `PublishingArguments` in the help.
+#: The heading of the group of `PublishingArguments` options in the help.
 _COPY = "Publishing"
 
 
@@ -101,7 +101,7 @@ def relay(
 
 
 def _serving_both(relaying: Relay, status: StatusServer) -> AbstractAsyncContextManager[None]:
-    """Serve the status, and the metrics of both roles, within the context."""
+    """Serve the status and the metrics of both roles within a context."""
     if not status.is_listening:
         return nullcontext()
     from rsnotify_publisher.metrics import SourceMetrics

@@ -1,4 +1,4 @@
-"""The library: a Source to follow and a base URL in, a Source of its own out."""
+"""The relay as a library: follow a Source, and publish the copy below another base URL."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from rsnotify_subscriber.options import DEFAULT_OPTIONS
 from rsnotify_subscriber.storage.destination_state import DestinationState
 
 _log = logging.getLogger("rsnotify.relay")
-#: Seconds to wait for the first documents before `stop` is checked.
+#: Seconds to wait for the first documents between checks for `stop`.
 _WAIT = 0.2
 _UNKNOWN = "application/octet-stream"
 
@@ -48,15 +48,16 @@ class Relay:
     """Follows one set of resources of a Source and publishes its copy as another Source.
 
     Args:
-        url: The Source, as for `Subscriber`.
-        folder: The mirror, which holds the copy and nothing else.
+        url: The URL of the Source. See `Subscriber`.
+        folder: The folder of the mirror, which holds the copy and nothing else.
         base_url: The URL below which the copy and its documents are served.
-        state: The folder of the state; by default the one that `rsnotify follow` uses.
-        follow: How the Source is followed. Only what is selected is published, in the preferred
-            representation. With `Via.WEBSUB` and no `callbacks`, hubs reach the relay below its
-            base URL, with `terms`; the caller serves other `callbacks`.
-        hubs: The hubs to which the copy's changes are pushed: URLs, or `Hub`s with a token.
-        options: Tuning of the publishing half.
+        state: The folder for the state. The default is the same as for `rsnotify follow`.
+        follow: Options for following the Source. The relay publishes only the selected resources,
+            in the preferred representation. With `Via.WEBSUB` and no `callbacks`, the relay serves
+            callbacks below its base URL, with `terms`. If `callbacks` are given, the caller serves
+            them.
+        hubs: The hubs to push the copy's changes to: URLs, or `Hub`s with a token.
+        options: Options for publishing the copy.
         described_by: The URL of a document about the copy.
 
     Raises:
@@ -97,14 +98,14 @@ class Relay:
         )
 
     def application(self) -> web.Application:
-        """Make the application that serves the copy and its documents, while `run` runs."""
+        """Return the application that serves the copy and its documents while `run` is running."""
         base_url = self.publisher.source.base_url
         prefix = urlsplit(base_url).path
         threads = SharedThreads()
         headers = LIVE | {hdrs.LINK: link_header(self.publisher)}
 
         async def content(request: web.Request) -> web.StreamResponse:
-            # The raw path with its query: decoded, it might be that of another resource.
+            # Use the raw path with its query: a decoded path might belong to another resource.
             uri = base_url + request.raw_path[len(prefix) :]
             found = await asyncio.to_thread(self._republisher.find, uri)
             if found is None:
@@ -130,7 +131,7 @@ class Relay:
             on_published: Called when all documents can be served, before the Source is followed.
 
         Raises:
-            RsnotifyError: The relay cannot begin, or cannot continue.
+            RsnotifyError: The relay cannot start, or cannot continue.
         """
         await asyncio.to_thread(self._begin)
         async with self.publisher:
@@ -142,19 +143,19 @@ class Relay:
             await self.subscriber.run()
 
     def stop(self) -> None:
-        """End `run` in order."""
+        """Make `run` finish its work and return."""
         self._stopping = True
         self.subscriber.stop()
 
     def _begin(self) -> None:
-        """Make the copy ready to be served, before the Source is reached."""
+        """Prepare the copy so that it can be served before the Source is contacted."""
         with closing(DestinationState(self._state)) as state:
             self._mirror.check(self._state)
             identity = state.identity()
             if identity is not None:
                 self._republisher.prepare(identity.base, self._state)
-                if state.is_restored:  # the journal may have later changes, as the mirror may
+                if state.is_restored:  # the journal, like the mirror, may be ahead of the state
                     state.forget(self._republisher.differing(state))
             if self.publisher.is_empty():
-                # Otherwise a mirror that was only followed so far would never be published.
+                # Otherwise a mirror made by `rsnotify follow` would never be published.
                 state.invalidate()

@@ -1,15 +1,15 @@
-"""The handler of a relay, which publishes the changes it has applied, with their provenance.
+"""The handler of a relay, which publishes the changes that it has applied, with their provenance.
 
-A resource below the base of the Source is below that of the relay, in the same spelling:
+A resource below the base of the Source has the same relative URI below the base of the relay:
 
     http://a.example/data/maps/1.ttl     maps/1.ttl
     http://b.example/x?y                 @@http/b.example/x?y       not below the base
     http://a.example/data/channel.xml    @@http/a.example/data/...  the name of a document
     http://a.example/data/a/../b         @@/<escaped URI>           clients resolve the dots
 
-The link `via` names the resource at the original Source, with its hash, length and time there
-(core §14.8). In a chain of relays it is kept as it is. Time attributes are those of the publishing
-Source, so `lastmod` is not copied. Other links are inherited only where they remain appropriate.
+The `via` link names the resource at the original Source, with its hash, length and time there (core
+§14.8). In a chain of relays the link is passed on unchanged. Time attributes belong to the Source
+that publishes them, so `lastmod` is not copied. Other links are inherited only if they still apply.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from rsnotify_subscriber.storage.destination_state import DestinationState
 _MARK = "@@"
 _ELSEWHERE = re.compile(r"@@(https?)/([^/].*)", re.DOTALL)
 _WEB = re.compile(r"(https?)://([^/?#]+/.*)", re.DOTALL)
-#: Clients do not send fragments, and resolve dots.
+#: Relative URIs that clients would alter: they drop the part after `#`, and resolve dot segments.
 _ALTERED = re.compile(r"#|(?:^|/)(?:\.|%2[eE]){1,2}(?:[/?]|$)")
-#: Names below any base that are documents, not resources.
+#: Names below any base that belong to documents, not to resources.
 _DOCUMENTS = RESERVED | {".well-known", "robots.txt"}
 
 
 class RelayNaming(Struct, frozen=True):
-    """A mapping of URIs, one to one.
+    """A one-to-one mapping between URIs at the Source and at the relay.
 
     Args:
-        base: The URI below which the Source describes its resources; ends in a slash.
-        base_url: The URI below which the relay does; ends in a slash.
+        base: The URI below which the Source has its resources; ends with a slash.
+        base_url: The URI below which the relay has its resources; ends with a slash.
     """
 
     base: str
@@ -88,8 +88,8 @@ def _is_uri(text: str) -> bool:
     return True
 
 
-#: Relations of the original at its own URI: its sets and collections, its canonical URI, its
-#: other versions, and other places of its current content.
+#: Relations that apply only to the original at its own URI: its sets and collections, its canonical
+#: URI, its other versions, and other locations of its current content.
 _NOT_INHERITED = frozenset(
     {
         Rel.CANONICAL,
@@ -108,14 +108,15 @@ _NOT_INHERITED = frozenset(
         Rel.VIA,
     }
 )
-#: Characters that may occur in a URI; others are escaped, since Sources make mistakes.
+#: Characters that are valid in a URI, in addition to unreserved ones. Others are escaped, because
+#: Sources make mistakes.
 _URI = "%/:?#[]@!$&'()*+,;="
 
 
 def republished(change: Received, uri: str, known: Resource | None) -> Resource:
-    """Return the entry that the relay publishes under a URI for a change that it has applied.
+    """Return the entry that the relay publishes under `uri` for a change that it has applied.
 
-    `known` is the last published entry of the resource, if the relay has it.
+    `known` is the last published entry for the resource, if there is one.
     """
     if change.change is ChangeType.DELETED:
         via = _usable(uri, _origin_of_deletion(change.resource, known))
@@ -153,13 +154,16 @@ def _origin(change: Received) -> list[Link]:
 
 
 def _origin_of_deletion(entry: Resource, known: Resource | None) -> list[Link]:
-    """Return links to the original; if a Resource List just lacks it, only its URI is known."""
+    """Return links to the original of a deleted resource.
+
+    If the resource is merely missing from a Resource List, the links contain only a URI.
+    """
     named = [Link(Rel.VIA, link.href) for link in _vias(known)]
     return _vias(entry) or named or [Link(Rel.VIA, quote(entry.uri, safe=_URI))]
 
 
 def _usable(uri: str, links: Iterable[Link]) -> tuple[Link, ...]:
-    """Return the links that are valid in a document of the relay."""
+    """Return the links that are valid in the relay's documents."""
     return tuple(link for link in links if _is_usable(Resource(uri, links=(link,))))
 
 
@@ -177,12 +181,13 @@ _log = logging.getLogger("rsnotify.relay")
 class Republisher:
     """Mirrors a set of resources and publishes the copy; a `Handler`.
 
-    First the mirror is durable, then the journal, and then, when `apply` has returned, T. After a
-    crash in between the changes come again: none is lost, and some are published twice.
+    The mirror becomes durable first, then the journal, and finally, after `apply` has returned, T.
+    If a crash happens in between, the changes arrive again: none is lost, but some may be published
+    twice.
 
     Args:
-        mirror: Holds the copy.
-        publisher: Publishes the copy, and nothing else; the caller starts it.
+        mirror: The mirror that holds the copy.
+        publisher: The publisher of the copy, which must publish nothing else. The caller starts it.
     """
 
     def __init__(self, mirror: FolderMirror, publisher: Publisher) -> None:
@@ -191,11 +196,10 @@ class Republisher:
         self._naming: RelayNaming | None = None
 
     def prepare(self, base: str, temporary: Path) -> None:
-        """Prepare the mirror for a set of resources; called before the first `apply`.
+        """Prepare the mirror for a set of resources. Called before the first `apply`.
 
         Raises:
-            ConfigurationError: The set is that of the relay itself, or as for
-                `FolderMirror.prepare`.
+            ConfigurationError: The relay would follow itself. See also `FolderMirror.prepare`.
         """
         base_url = self._publisher.source.base_url
         if base == base_url:
@@ -206,12 +210,12 @@ class Republisher:
         self._naming = RelayNaming(base, base_url)
 
     async def apply(self, changes: Sequence[Received]) -> None:
-        """Put changes into the mirror, then record them, both durably."""
+        """Apply changes to the mirror, then record them in the journal; both are durable."""
         records = await asyncio.to_thread(self._mirrored, changes)
         await self._publisher.arecord(records)
 
     def _mirrored(self, changes: Sequence[Received]) -> list[Resource]:
-        """Put changes into the mirror, and return what is to be recorded."""
+        """Apply changes to the mirror, and return the entries to record."""
         self._mirror.apply(changes)
         assert self._naming is not None, "prepare is called first"
         records = []
@@ -223,13 +227,13 @@ class Republisher:
                     continue
                 known = journal.resource(uri)
                 if known is not None and change.hash and agree(known[0].hash, change.hash):
-                    continue  # its file was damaged, and is written again as it was published
+                    continue  # the file was damaged, and was restored to its published content
                 if known is not None or change.change is not ChangeType.DELETED:
                     records.append(republished(change, uri, known[0] if known else None))
         return records
 
     def differing(self, state: DestinationState) -> list[str]:
-        """Return the resources whose state differs from the published one."""
+        """Return the URIs of resources whose stored state differs from the published entry."""
         assert self._naming is not None, "prepare is called first"
         with self._publisher.source.open_journal() as journal:
             hashes = {self._naming.at_source(one.uri): one.hash for one in journal.resources()}
@@ -245,13 +249,13 @@ class Republisher:
     def content(self, uri: str) -> Path | None:
         """Return the file of the resource that is published under a URI, if there is one.
 
-        This blocks on the disk, and may be called in any thread.
+        This method blocks on disk I/O, and may be called in any thread.
         """
         found = self.find(uri)
         return None if found is None else found[1]
 
     def find(self, uri: str) -> tuple[Resource, Path] | None:
-        """Return the last published entry of a URI, and its file."""
+        """Return the last published entry for a URI and its file; None if either is missing."""
         if self._naming is None:
             return None
         with self._publisher.source.open_journal() as journal:
@@ -271,9 +275,9 @@ class Republisher:
         return self._mirror.held_content(uri)
 
     def find_files(self, uris: Sequence[str]) -> Iterator[tuple[str, os.stat_result | None]]:
-        """Yield the path of each resource of the Source, and the status of its file."""
+        """Yield the path of each resource of the Source, and the `stat` result of its file."""
         return self._mirror.find_files(uris)
 
     def paths(self) -> Iterator[str]:
-        """Yield the paths of all files of the mirror."""
+        """Yield the paths of all files in the mirror."""
         return self._mirror.paths()

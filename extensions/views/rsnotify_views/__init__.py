@@ -1,1 +1,1 @@
-"""Views of closed Change Lists: IIIF Change Discovery, and Linked Data Event Streams."""
+"""Views of a Source's changes: IIIF Change Discovery, and Linked Data Event Streams."""

@@ -1,11 +1,11 @@
-"""The view as IIIF Change Discovery 1.0: an ActivityStreams collection of activities, in pages.
+"""The view as IIIF Change Discovery 1.0: a paged ActivityStreams collection of activities.
 
-Consumers begin at the last page and follow `prev` (§3.5). The last page, with the changes of the
-open Change List, keeps its URI, so a consumer that has just read the collection finds the newest
-changes there, even if the older ones have moved to a page of their own meanwhile.
+Consumers begin at the last page and follow `prev` (§3.5). The last page, which has the changes of
+the open Change List, keeps its URI. A consumer that has just read the collection therefore finds
+the newest changes there, even if older ones have since moved to a separate page.
 
-`next` leads only to pages of closed Change Lists: a consumer that goes forward from one of them to
-the last page could miss what moves in between.
+`next` leads only to pages of closed Change Lists. A consumer that went forward from one of them to
+the last page could miss changes that move to a separate page at that moment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rsnotify.format.model import ChangeType, Rel, Resource
 from rsnotify_publisher import FinishedDocument, View
 
 _CONTEXT = "http://iiif.io/api/discovery/1/context.json"
-#: The classes of this namespace have their local names in the context (§3.3).
+#: The context defines the classes of this namespace by their local names (§3.3).
 _PRESENTATION = "http://iiif.io/api/presentation/3#"
 _COLLECTION = "resourcesync/iiif.json"
 _LAST = "resourcesync/iiif-last.json"
@@ -74,7 +74,7 @@ class IIIFView(View):
     def documents(
         self, closed: Sequence[FinishedDocument], begin: int, entries: Sequence[bytes]
     ) -> dict[str, list[bytes]]:
-        # A collection has a last page, and a page has an activity (§3.1, §3.2).
+        # A collection must have a last page, and a page must have an activity (§3.1, §3.2).
         pages = [self.name(each) for each in (*closed[:1], *closed[-1:])]
         documents = {}
         if entries:

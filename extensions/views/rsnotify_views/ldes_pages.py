@@ -1,12 +1,13 @@
 """The view as a Linked Data Event Stream, in Turtle.
 
-The root node has the members of the open Change List, and relations to the pages of the closed
-ones. So one response shows the whole search tree: a consumer never meets a member before it can
-know of an older one.
+The root node has the members of the open Change List, and relations to the pages of closed Change
+Lists. One response therefore shows the whole search tree, and a consumer never reaches a member
+before it can know about older ones.
 
-Consumers order members by milliseconds, as JavaScript does, but a resource can change several times
-within one. Such a member is dated a millisecond after the one before, so the date in a member may
-be up to a second later than that in its IRI, which is the datetime in the Change List.
+Consumers order members with a precision of milliseconds, like JavaScript, but a resource can change
+several times within a millisecond. In that case, a member is dated one millisecond after the
+previous one. The date in a member may therefore be up to a second later than the date in its IRI,
+which is the datetime in the Change List.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ _ACTIVITIES = {
 
 _MILLISECOND, _SECOND = 1_000, 1_000_000
 _DATED = re.compile(rb'as:object <([^>]*)> ; as:published "([^"]*)"')
-#: How many dates are kept at least, before those that no longer matter are dropped.
+#: Minimum number of dates to keep before the view drops those that no longer matter.
 _FEW = 1_000
 
-# What `changes.check_uri` accepts and RFC 3986 does not, after the authority or the scheme.
+# Characters that `changes.check_uri` accepts after the scheme and authority, but RFC 3986 does not.
 _ODD = re.compile(r"[\[\]]|%(?![0-9A-Fa-f]{2})")
 _AUTHORITY = re.compile(r"[^:]*:(?://[^/?#]*)?")
 
@@ -52,10 +53,10 @@ class LDESView(View):
 
     def __init__(self, uri: Callable[[str], str], age: int | None) -> None:
         super().__init__(uri, age)
-        # They change only when a Change List is closed or dropped.
+        # The relations change only when a Change List is closed or dropped.
         self._related: Sequence[FinishedDocument] = ()
         self._relations = ""
-        #: By IRI, the date of the last member (µs), while it can matter to the next.
+        #: The date (µs) of the last member of each IRI, while it can affect the date of the next.
         self._dates: dict[str, int] = {}
         self._most_dates = _FEW
 
@@ -82,7 +83,7 @@ class LDESView(View):
         ).encode()
 
     def _date(self, iri: str, changed_at: int) -> int:
-        """Return the date of the next member of a resource (µs), by which consumers order."""
+        """Return the date (µs) by which consumers order the next member of a resource."""
         begun = changed_at - changed_at % _MILLISECOND
         before, date = self._dates.get(iri, 0), changed_at
         if before >= begun:
@@ -123,7 +124,7 @@ class LDESView(View):
         return {_ROOT: self.page(head, entries)}
 
     def _relation(self, closed: FinishedDocument) -> str:
-        """Return the relations to the page of a closed Change List: its interval, and a second."""
+        """Return the relations to a closed Change List's page: its interval plus a second."""
         to = f"tree:node <{self.name(closed).rpartition('/')[2]}> ; tree:path as:published"
         later, until = _instant(closed.begin), _instant(closed.end + _SECOND)
         return (
@@ -133,7 +134,7 @@ class LDESView(View):
 
 
 def _iri(uri: str) -> str:
-    """Return a URI, percent-encoded where strict parsers would refuse the whole document."""
+    """Percent-encode the characters of a URI that would make strict parsers reject the document."""
     if _ODD.search(uri) is None and uri.count("#") <= 1:
         return uri
     start = _AUTHORITY.match(uri)
@@ -144,9 +145,10 @@ def _iri(uri: str) -> str:
 
 
 def _dates_in(lines: Sequence[bytes], end: int) -> dict[str, int]:
-    """Return, by IRI, the last dates (µs) that can matter to members of changes after an instant.
+    """Return the last dates (µs) by IRI that can affect the members for changes after an instant.
 
-    A page has them in its members and, for resources that changed before, in remarks at its end.
+    A page has these dates in its members and, for resources that changed earlier, in remarks at its
+    end.
     """
     found: dict[str, int] = {}
     for line in reversed(lines):

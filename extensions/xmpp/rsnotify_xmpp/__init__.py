@@ -1,4 +1,4 @@
-"""XMPP: publishing and receiving fragments at the nodes of PubSub services (docs/xmpp.md)."""
+"""XMPP: publish and receive fragments through the nodes of PubSub services (docs/xmpp.md)."""
 
 from rsnotify_xmpp.xmpp_service import XmppLogin
 

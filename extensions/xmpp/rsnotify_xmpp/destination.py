@@ -1,8 +1,8 @@
-"""Fragments from the node of an XMPP PubSub service (docs/xmpp.md).
+"""Receive fragments from the node of an XMPP PubSub service (docs/xmpp.md).
 
-A service has no log that could be read from a given instant. It keeps the newest fragment of a
-node: as a fragment says where it begins, that shows whether anything is missing. Where nothing is
-kept, nothing is shown, and the lists are read.
+A service has no log that could be read from a given instant, but it keeps the newest fragment of a
+node. A fragment states where it begins, so the newest one shows whether anything is missing. If the
+service keeps none, the transport reports a gap, and the Destination reads the lists.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ logger = logging.getLogger("rsnotify.subscriber")
 
 @dataclass
 class XmppTransport:
-    """A subscription of an account to one node; a `Transport`.
+    """An account's subscription to one node; a `Transport`.
 
-    The connection goes to the server of the account, whatever service a Source names. The
-    subscription stays when it ends: other connections of the account may need it.
+    The connection goes to the account's server, whatever service the Source names. The subscription
+    remains when the connection ends, because other connections of the account may need it.
 
     Attributes:
-        ignored: How many messages were about something else.
+        ignored: The number of messages that were not fragments of the topic.
     """
 
     service: PubSubService
@@ -53,7 +53,7 @@ class XmppTransport:
                 else:
                     listener.fragment(newest)
                 await connection.lost()
-        except ConfigurationError as error:  # a certificate may be about to be replaced
+        except ConfigurationError as error:  # temporary if a certificate is being replaced
             raise Unavailable(self.service.url, str(error)) from None
 
     def _ignore(self) -> None:

@@ -1,4 +1,4 @@
-"""The bridge to an XMPP PubSub service: each fragment is an item of its topic's node."""
+"""The bridge to an XMPP PubSub service. Each fragment is an item of its topic's node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from rsnotify_xmpp.xmpp_connection import XmppConnection, connect
 from rsnotify_xmpp.xmpp_service import SCHEME, parse_service
 from rsnotify_xmpp.xmpp_transport import XmppSettings
 
-#: The code that counts messages to the hub's account as refused: nobody publishes through it.
+#: The code under which messages to the hub's account count as refused. Nobody can publish through
+#: this account.
 FOREIGN = "xmpp-message"
 
 

@@ -1,13 +1,12 @@
-"""One connection to an XMPP server: slixmpp, which implements the protocol, on the event loop.
+"""A connection to an XMPP server, and the stanzas of PubSub (XEP-0060), based on slixmpp.
 
-Theory of operation. slixmpp does DNS, TLS, SASL and the XML stream. Stanzas are written by
-`stanzas`: slixmpp drops the attributes of namespaces that it does not know, and fragments have
-such. What a server sends is checked by `ReceivedStream` first: slixmpp would build elements from it
-without a limit. An `XmppConnection` never reconnects: its user has a log or a list to continue
-from, and makes a new connection. The server is pinged regularly, and a connection on which an
-answer is overdue is lost.
+Theory of operation. slixmpp handles DNS, TLS, SASL and the XML stream. The functions of this module
+write the stanzas, because slixmpp drops attributes in namespaces that it does not know, and
+fragments have such attributes. `ReceivedStream` checks everything that a server sends, because
+slixmpp would build elements from it without a limit.
 
-What is sent to a PubSub service, and what it sends (XEP-0060).
+An `XmppConnection` never reconnects: its user has a log or a list to continue from, and opens a new
+connection. The connection pings the server regularly, and counts as lost if any answer is overdue.
 
 A fragment is the payload of an item, so it is sent as a part of the XML stream, which has no
 declarations, comments, processing instructions or DOCTYPE (RFC 6120 §11.1).
@@ -41,21 +40,22 @@ PUBSUB = "http://jabber.org/protocol/pubsub"
 EVENT = PUBSUB + "#event"
 STANZAS = "urn:ietf:params:xml:ns:xmpp-stanzas"
 
-#: The most that a server may send before it accepts the login, in bytes.
+#: Maximum number of bytes that a server may send before it accepts the login.
 MAX_LOGIN = 65_536
-#: The most bytes of a stanza after that: a fragment of the largest size that a hub usually accepts.
+#: Maximum size of a stanza after the login, in bytes. It has room for the largest fragment that a
+#: hub accepts by default.
 MAX_STANZA = 4_194_304 + 65_536
-#: Levels of elements: those around a fragment, and those that its reader ignores.
+#: Maximum nesting depth: the elements around a fragment, and those that its reader ignores.
 _MAX_LEVELS = 120
 
-#: The most that a request adds to a payload, in bytes.
+#: Maximum number of bytes that a request adds to a payload.
 _OVERHEAD = 8_192
-#: What a node is: it keeps the newest fragment, and everybody may subscribe.
+#: The configuration of a node: it keeps the newest fragment, and anybody may subscribe.
 _NODE = {"persist_items": "1", "max_items": "1", "access_model": "open", "notify_retract": "0"}
 
 
 class PubSubItem(Struct, frozen=True):
-    """The payload of an item of a node, as a document."""
+    """An item of a node, with its payload as a document."""
 
     sender: str
     node: str
@@ -63,7 +63,7 @@ class PubSubItem(Struct, frozen=True):
 
 
 class ReceivedStream:
-    """Checks an XML stream before anything is kept of it."""
+    """Checks an XML stream before any part of it is kept."""
 
     def __init__(self) -> None:
         self._logged_in = False
@@ -76,7 +76,11 @@ class ReceivedStream:
         parser.StartDoctypeDeclHandler = self._refuse_doctype
 
     def feed(self, data: bytes, *, logged_in: bool) -> None:
-        """Check the next bytes; raise ValueError if the stream must not continue."""
+        """Check the next bytes of the stream.
+
+        Raises:
+            ValueError: The stream must not continue.
+        """
         self._logged_in = logged_in
         try:
             self._parser.Parse(data, False)
@@ -107,7 +111,11 @@ class ReceivedStream:
 
 
 def payload_of(body: bytes, max_stanza: int) -> str:
-    """Return a fragment as a part of an XML stream; ValueError if it cannot be one."""
+    """Return a fragment as a part of an XML stream.
+
+    Raises:
+        ValueError: The fragment cannot be part of a stream, or is too large.
+    """
     parser = etree.XMLParser(
         resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True
     )
@@ -153,7 +161,7 @@ def request(kind: str, to: str, id: str, child: str) -> str:
 
 
 def items_in(stanza: ElementTree.Element, sender: str) -> Iterator[PubSubItem]:
-    """Yield the items with a payload in a message of a service, or in an answer of it."""
+    """Yield the items with a payload in a message or an answer from a service."""
     for namespace in (PUBSUB, EVENT):
         for items in stanza.iterfind(f"{{{namespace}}}*/{{{namespace}}}items"):
             for payload in items.iterfind(f"{{{namespace}}}item/*"):
@@ -163,7 +171,7 @@ def items_in(stanza: ElementTree.Element, sender: str) -> Iterator[PubSubItem]:
 
 
 def error_in(stanza: ElementTree.Element) -> tuple[str, str]:
-    """Return the condition of an error, and its text or more specific condition, if any."""
+    """Return the condition of an error, and its text or a more specific condition, if any."""
     condition, detail = "undefined-condition", ""
     for part in stanza.iterfind("{jabber:client}error/*"):
         namespace, _, name = part.tag.removeprefix("{").partition("}")
@@ -184,22 +192,23 @@ def _text(value: str) -> str:
     return value.replace("&", "&amp;").replace("<", "&lt;")
 
 
-#: How long a server may take to answer, and the time between two pings, in seconds.
+#: Seconds that a server may take to answer, and seconds between two pings.
 TIMEOUT = 10.0
 PING_SECONDS = 10.0
-#: How many fragments may be unacknowledged.
+#: Maximum number of unacknowledged fragments.
 IN_FLIGHT = 32
-#: The longest stanza of servers that do not state a limit (XEP-0478): most allow 256 KiB.
+#: Maximum size of a stanza, in bytes, for servers that do not state a limit (XEP-0478). Most allow
+#: 256 KiB.
 MAX_BYTES = 262_144
 
 _PING = '<ping xmlns="urn:xmpp:ping"/>'
 _NOT_ALLOWED = frozenset({"forbidden", "not-allowed", "not-authorized", "registration-required"})
-#: A service refuses such an item whenever it is sent again.
+#: Error conditions that are final: the service refuses the item however often it is sent.
 _FINAL = frozenset({"not-acceptable", "bad-request", "policy-violation"})
 
 
 class StanzaError(RsnotifyError):
-    """A request was answered with an error; its name is `condition`."""
+    """The server answered a request with an error, whose name is `condition`."""
 
     def __init__(self, condition: str, detail: str) -> None:
         self.condition = condition
@@ -207,7 +216,7 @@ class StanzaError(RsnotifyError):
 
 
 class XmppConnection:
-    """A connection to the server of an account; made by `connect`."""
+    """A connection to the server of an account, opened by `connect`."""
 
     def __init__(
         self,
@@ -222,23 +231,24 @@ class XmppConnection:
         self.jid = login.jid or ""
         self.url = f"{SCHEME}:{self.jid.partition('@')[2]}"
         self._ids = count()
-        #: By the identifier of the request and the JID that was asked.
+        #: The pending answers, by the identifier of the request and the JID of its recipient.
         self._answers: dict[tuple[str, str], asyncio.Future[ElementTree.Element]] = {}
         self._nodes: set[str] = set()
         self._slots = asyncio.Semaphore(IN_FLIGHT)
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lost.add_done_callback(_retrieve_exception)
 
-    # For users of the connection
+    # Public methods
 
     async def publish(
         self, service: PubSubService, channel: str, body: bytes
     ) -> asyncio.Future[None]:
-        """Send a fragment as an item of a channel's node, which is created if it is missing.
+        """Send a fragment as an item of a channel's node, and create the node if necessary.
 
         Returns:
-            A task that ends when the service has acknowledged the item. It fails with
-            `ConnectionRefused`, or with Unavailable when the connection is lost.
+            A task that finishes when the service has acknowledged the item. It fails with
+            `ConnectionRefused` if the service refuses the item, or with `Unavailable` if the
+            connection is lost.
 
         Raises:
             ConnectionRefused: The fragment cannot be sent over XMPP.
@@ -251,7 +261,7 @@ class XmppConnection:
         except ValueError as error:
             raise ConnectionRefused(service.url, str(error), is_final=True) from None
         if node not in self._nodes:
-            with suppress(StanzaError):  # it exists, or publishing shows what is wrong
+            with suppress(StanzaError):  # the node exists, or publishing reveals the problem
                 await self.request("set", service.jid, create(node, channel))
             self._nodes.add(node)
         await self._slots.acquire()
@@ -281,7 +291,7 @@ class XmppConnection:
         """Subscribe the account to a node, and return the newest fragment that it keeps.
 
         Raises:
-            Unavailable: The service refuses, or the connection is lost.
+            Unavailable: The service refuses the subscription, or the connection is lost.
         """
         node = service.node(channel)
         try:
@@ -297,15 +307,20 @@ class XmppConnection:
         return items[-1].payload if items else None
 
     async def request(self, kind: str, to: str, child: str) -> ElementTree.Element:
-        """Send a request, and return its answer; raises `StanzaError` or Unavailable."""
+        """Send a request, and return the answer.
+
+        Raises:
+            StanzaError: The answer is an error.
+            Unavailable: The connection is lost.
+        """
         return await self._answered(self._send(kind, to, child))
 
     async def lost(self) -> None:
-        """Watch the connection until it is lost; always raises Unavailable."""
+        """Ping the server until the connection is lost, then raise `Unavailable`."""
         async with running(self._ping_forever()):
             await asyncio.shield(self._lost)
 
-    # Inside
+    # Internal methods
 
     async def _ping_forever(self) -> None:
         while True:
@@ -343,13 +358,14 @@ class XmppConnection:
         return found
 
     def lose(self, error: Exception) -> None:
-        """Note that the connection is lost."""
+        """Record that the connection is lost, and fail all pending requests."""
         settle(self._lost, error)
         for answer in list(self._answers.values()):
             settle(answer, error)
 
     def receive_answer(self, stanza: Any) -> None:
-        # Others may guess the identifier. No sender is the account itself (RFC 6120 §8.1.2.1).
+        # Others may guess the identifier, so check the sender as well. Without a sender, the stanza
+        # is from the account itself (RFC 6120 §8.1.2.1).
         sender = stanza["from"].full or self.jid
         answer = self._answers.get((stanza["id"], sender.lower()))
         if answer is not None and stanza["type"] in ("result", "error") and not answer.done():
@@ -372,11 +388,11 @@ async def connect(
     on_item: Callable[[PubSubItem], None] = lambda _: None,
     on_foreign: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[XmppConnection]:
-    """Connect to the server of an account, within a context.
+    """Open a connection to the server of an account, and close it at the end of the context.
 
     Args:
         login: The account.
-        on_item: Called with each item that arrives, of whatever node.
+        on_item: Called with each item that arrives, from any node.
         on_foreign: Called for each message that is not an item of a node.
 
     Raises:
@@ -404,7 +420,7 @@ async def connect(
             with suppress(Exception):
                 client.send_raw(client.stream_footer)
         client.abort()
-        # Nothing else ends it before the client is collected.
+        # Nothing else ends this task before the client is garbage-collected.
         if client._run_out_filters is not None:
             client._run_out_filters.cancel()
 
@@ -414,7 +430,7 @@ def _client(login: XmppLogin) -> ClientXMPP:
     from slixmpp import ClientXMPP
 
     class CheckedClient(ClientXMPP):
-        """Checks what it receives first; `connection_failed` is the event of what is refused."""
+        """Checks received data before processing it; a refusal triggers `connection_failed`."""
 
         def init_parser(self) -> None:
             super().init_parser()
@@ -430,12 +446,12 @@ def _client(login: XmppLogin) -> ClientXMPP:
                 super().data_received(data)
 
         async def start_tls(self) -> bool:
-            # A handshake on a closed transport does not end.
+            # A handshake on a closed transport would never end.
             if self.transport is None or self.transport.is_closing():
                 return False
             return await super().start_tls()
 
-    # Its lines may contain what is secret; its errors are raised here.
+    # slixmpp's log lines may contain secrets, and its errors are raised here.
     logging.getLogger("slixmpp").setLevel(logging.CRITICAL)
     client = CheckedClient(
         login.jid or "", login.password or "", ssl_context=trusted_context(login.ca)
@@ -443,7 +459,7 @@ def _client(login: XmppLogin) -> ClientXMPP:
     client.enable_direct_tls = login.server is None
     client.auto_authorize = client.auto_subscribe = False
     client.whitespace_keepalive = False
-    # They would keep an entry for each sender.
+    # These handlers would keep an entry for each sender.
     for handler in ("Presence", "Roster Update"):
         client.remove_handler(handler)
     return client
@@ -452,7 +468,7 @@ def _client(login: XmppLogin) -> ClientXMPP:
 def _handle_events(
     client: ClientXMPP, connection: XmppConnection, login: XmppLogin
 ) -> asyncio.Future[None]:
-    """Return a future that is done when the session begins; it fails if that cannot be."""
+    """Return a future that is done when the session begins, or fails if it cannot begin."""
     from slixmpp.xmlstream.handler import Callback
     from slixmpp.xmlstream.matcher import MatchXPath
 
@@ -485,7 +501,7 @@ def _handle_events(
         attempt = client._current_connection_attempt
         if attempt is None:
             fail(lost)
-        else:  # it may be a handshake that fails, for a reason that `mistrusted` says first
+        else:  # a TLS handshake may have failed, and `mistrusted` reports the reason first
             loop = asyncio.get_running_loop()
             attempt.add_done_callback(lambda _: loop.call_soon(fail, lost))
 

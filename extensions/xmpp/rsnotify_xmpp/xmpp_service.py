@@ -1,12 +1,12 @@
-"""The URIs of PubSub services, and the nodes of channels.
+"""PubSub services, the nodes of channels, and the login to an XMPP server.
+
+The URI of a service determines the nodes of channels:
 
     xmpp:pubsub.example.org                       rsnotify/<digest of the channel>
     xmpp:pubsub.example.org?;node=deep/down/      deep/down/<digest of the channel>
     xmpp:pubsub.example.org?;node=any/name        any/name, for every channel
 
-The digest is that of MQTT topics.
-
-How a client logs in to its XMPP server, and how it verifies the server.
+The digest is computed as for MQTT topics.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _MAX_NODE = 1023
 
 
 class PubSubService(Struct, frozen=True):
-    """A PubSub service, and the nodes of fragments at it.
+    """A PubSub service, and the nodes at which it publishes fragments.
 
     Args:
-        jid: Its JID.
-        node_or_prefix: The node of every channel, or a prefix of nodes, ending in `/`.
+        jid: The JID of the service.
+        node_or_prefix: The node for all channels, or a prefix of nodes that ends in `/`.
     """
 
     jid: str
@@ -58,12 +58,16 @@ class PubSubService(Struct, frozen=True):
 
 
 def is_account(jid: str) -> bool:
-    """Return whether a text is the bare JID of an account, as `user@example.org`."""
+    """Return whether a string is the bare JID of an account, such as `user@example.org`."""
     return _ACCOUNT.fullmatch(jid) is not None
 
 
 def parse_service(url: str) -> PubSubService:
-    """Read the URI of a PubSub service or node (RFC 5122), or raise ConfigurationError."""
+    """Parse the URI of a PubSub service or node (RFC 5122).
+
+    Raises:
+        ConfigurationError: The URI is invalid.
+    """
     found = _URI.fullmatch(url)
     if found is None or not _JID.fullmatch(jid := unquote(found[1])):
         raise ConfigurationError(
@@ -78,13 +82,13 @@ def parse_service(url: str) -> PubSubService:
 
 
 class XmppLogin(Struct, frozen=True, kw_only=True):
-    """An account at an XMPP server, and the certificates that are trusted.
+    """An account at an XMPP server, and the trusted certificates.
 
     Args:
-        jid: The account, as `user@example.org`; None for none.
-        password: Its password, a secret.
-        server: Where the server of the account is, as `host:port`, if DNS does not say so.
-        ca: A file with the trusted root certificates in PEM format; None for those of the system.
+        jid: The account, such as `user@example.org`; None for no account.
+        password: The password of the account, a secret.
+        server: The address of the account's server as `host:port`, if DNS does not provide it.
+        ca: A file with the trusted root certificates in PEM format; None for the system's.
     """
 
     jid: str | None = None
@@ -98,19 +102,23 @@ class XmppLogin(Struct, frozen=True, kw_only=True):
 
     @property
     def is_given(self) -> bool:
-        """Whether there is an account."""
+        """Whether an account is given."""
         return self.jid is not None
 
     @property
     def address(self) -> tuple[str | None, int | None]:
-        """The host and port of the server; both None if DNS has to say."""
+        """The host and port of the server; both None if DNS provides them."""
         if self.server is None:
             return None, None
         host, _, port = self.server.rpartition(":")
         return host.removeprefix("[").removesuffix("]"), int(port)
 
     def check(self) -> None:
-        """Check all without a connection, or raise ConfigurationError."""
+        """Check everything that can be checked without a connection.
+
+        Raises:
+            ConfigurationError: A value is missing or invalid, or slixmpp is not installed.
+        """
         if self.jid is None:
             for name in ("password", "server", "ca"):
                 if getattr(self, name) is not None:
@@ -130,7 +138,7 @@ class XmppLogin(Struct, frozen=True, kw_only=True):
 
 
 def check_installed() -> None:
-    """Raise ConfigurationError if slixmpp is missing."""
+    """Raise `ConfigurationError` if slixmpp is not installed."""
     try:
         import slixmpp  # noqa: F401
     except ImportError:

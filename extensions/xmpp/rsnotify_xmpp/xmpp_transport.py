@@ -1,6 +1,6 @@
-"""The entry point `xmpp` of the group `rsnotify.transports`: publishing and receiving over PubSub.
+"""The entry point `xmpp` of the group `rsnotify.transports`: publish and receive over PubSub.
 
-slixmpp is imported only where a connection is made.
+slixmpp is imported only when a connection is opened.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class XmppSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The settings of a hub: its account, and the service at which it publishes.
 
     Args:
-        url: The PubSub service.
-        jid: The hub's account, which has to be allowed to create nodes there.
-        password: Its password, a secret.
-        server: Where the server of the account is, as `host:port`, if DNS does not say so.
-        ca: A file with the certificates that the server's has to descend from.
+        url: The URI of the PubSub service.
+        jid: The hub's account, which must be allowed to create nodes at the service.
+        password: The password of the account, a secret.
+        server: The address of the account's server as `host:port`, if DNS does not provide it.
+        ca: A file with the root certificates that are trusted to verify the server.
     """
 
     url: str | None = None
@@ -46,13 +46,13 @@ class XmppSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def login(self) -> XmppLogin:
-        """The login of the hub."""
+        """The hub's login."""
         given = asdict(self)
         del given["url"]
         return XmppLogin(**given)
 
     def check(self) -> None:
-        """Raise WrongSetting if the settings do not belong together."""
+        """Raise `WrongSetting` if a setting is missing or invalid."""
         if self.url is None:
             reason = f"this needs {SCHEME}_url, which names the PubSub service"
             raise WrongSetting(("jid",), reason)
@@ -72,7 +72,7 @@ class XmppSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class XmppPubSub:
-    """The transport of URLs that begin with `xmpp:`."""
+    """The transport for URLs that begin with `xmpp:`."""
 
     name = "XMPP"
     needs = "name an account, as user@example.org"
@@ -80,11 +80,16 @@ class XmppPubSub:
     settings = XmppSettings
 
     def place(self, url: str) -> PubSubService:
-        """Read the URI of a PubSub service, or raise ConfigurationError."""
+        """Parse the URI of a PubSub service; raise `ConfigurationError` if it is invalid."""
         return parse_service(url)
 
     async def feed(self, hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> None:
-        """Feed a PubSub service until that fails, always with Unavailable."""
+        """Publish a topic's fragments at a PubSub service until that fails.
+
+        Raises:
+            Unavailable: The server cannot be reached, or refuses the connection.
+            ExceptionGroup: Publishing failed, or the connection was lost.
+        """
         from rsnotify_publisher.push.mqtt import feed_broker
         from rsnotify_xmpp.xmpp_connection import connect
 
@@ -94,13 +99,13 @@ class XmppPubSub:
             await feed_broker(connection.lost(), publish, feed)
 
     def bridge(self, settings: XmppSettings, parts: BridgeParts) -> Bridge:
-        """Return the bridge of a hub to its PubSub service."""
+        """Return a hub's bridge to its PubSub service."""
         from rsnotify_xmpp.hub_bridge import XmppBridge
 
         return XmppBridge(settings, parts)
 
     def receive_from(self, url: str, topic: str, login: XmppLogin) -> Transport:
-        """Return a subscription of an account to the node of a topic."""
+        """Return an account's subscription to the node of a topic."""
         from rsnotify_xmpp.destination import XmppTransport
 
         return XmppTransport(parse_service(url), topic, login)

@@ -1,1 +1,1 @@
-"""Connections that stay open and receive a topic: the log first, then every fragment at once."""
+"""Long-lived connections that receive a topic: first the log, then each fragment immediately."""

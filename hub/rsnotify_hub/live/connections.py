@@ -1,14 +1,15 @@
-"""The open WebSockets and event streams: which clients may open one, and what they have in common.
+"""The open WebSockets and event streams: admission of clients, and shared connection handling.
 
-aiohttp reads the request; then `LiveConnections.accept` takes the transport over from it, and a
-`LiveConnection` answers. A connection that only receives has no task and no timer: one timer checks
-all connections in turn (`KeepAlive`). While a client reads too slowly, what it is sent waits in a
-`SendQueue`.
+aiohttp reads the request. `LiveConnections.accept` then takes over the transport from aiohttp, and
+a `LiveConnection` answers. A connection that only receives has no task and no timer: one timer
+checks all connections in turn (`KeepAlive`). While a client reads too slowly, the data for it waits
+in a `SendQueue`.
 
-A browser lets a page open a WebSocket to any host, this machine included, and sends the page's
-origin in `Origin` (RFC 6455 §10.2). It also lets any page open an event stream, but hides the
-content from a page of another origin unless the answer names that origin. So both are refused to
-pages of unknown origins (`Origins`). Other clients send no `Origin`, or may make one up.
+A browser allows a page to open a WebSocket to any host, including this machine, and sends the
+page's origin in `Origin` (RFC 6455 §10.2). It also allows any page to open an event stream, but
+hides the content from a page of another origin unless the response names that origin. The hub
+therefore refuses both to pages of unknown origins (`Origins`). Other clients send no `Origin`, or
+may forge one.
 """
 
 from __future__ import annotations
@@ -37,77 +38,77 @@ from rsnotify_hub.http.connection_guard import ConnectionLimit, take_over
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import DeliveryTransport, Statistics
 
-#: How long a client has to answer a close, or to read what was sent before it, in seconds.
+#: Seconds that a client has to answer a close, or to read the data sent before it.
 CLOSE_SECONDS = 3.0
-#: A client for which data has waited for longer is slow, in seconds.
+#: A client is slow if data has waited for it for at least this many seconds.
 SLOW_SECONDS = 5.0
-#: How much of a `User-Agent` is kept.
+#: Maximum number of characters kept of a `User-Agent`.
 _AGENT_LENGTH = 120
-#: A round of checks is divided into this many parts, so that pings are not all sent at once.
+#: Number of parts that a round of checks is divided into, so that not all pings are sent at once.
 _PARTS = 30
 
 _PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
 
 
 class ConnectionRole(ABC):
-    """What a connection does for its client. A WebSocket gets its role from its first frame."""
+    """A connection's role towards its client. A WebSocket's first frame determines its role."""
 
     __slots__ = ()
 
     def receives(self) -> bool:
-        """Return whether its client receives at least one topic."""
+        """Return whether the client receives at least one topic."""
         return False
 
     def publishes(self) -> bool:
-        """Return whether its client publishes on at least one topic."""
+        """Return whether the client publishes on at least one topic."""
         return False
 
     def replays(self) -> bool:
-        """Return whether its client does not have all of a log yet."""
+        """Return whether a log is still being replayed to the client."""
         return False
 
     def topic_roles(self) -> Collection[TopicRole]:
-        """Return what it does for each topic."""
+        """Return the connection's role for each topic."""
         return ()
 
     def paused(self) -> None:  # noqa: B027  (most roles do nothing)
-        """The client does not read as fast as the hub sends."""
+        """Called when the client does not read as fast as the hub sends."""
 
     def resumed(self) -> None:  # noqa: B027
-        """Everything that was sent has left the transport."""
+        """Called when everything that was sent has left the transport."""
 
     @abstractmethod
     def lost(self) -> None:
-        """The connection has ended."""
+        """Called when the connection has ended."""
 
 
 class TopicRole(Protocol):
-    """What a connection does for one topic."""
+    """A connection's role for one topic."""
 
     topic: str
 
     def publishes(self) -> bool:
-        """Return whether the client publishes on the topic; otherwise it receives it."""
+        """Return True if the client publishes on the topic, False if it receives the topic."""
 
     @property
     def passed(self) -> int:
-        """The number of fragments that were sent to a subscriber, or came from a Source."""
+        """The number of fragments sent to a subscriber, or received from a Source."""
 
     def replays(self) -> bool:
-        """Return whether its client does not have all of the log yet."""
+        """Return whether the log is still being replayed to the client."""
 
     def remaining(self, end: int) -> int:
-        """Return how much of a log that ends at a position is still to be replayed."""
+        """Return the number of log positions up to `end` that the replay has not reached yet."""
 
 
 class ConnectionClient(Struct, frozen=True, gc=False):
     """The client of a connection.
 
     Args:
-        number: The number by which an admin names the connection.
-        address: Its address.
-        agent: The beginning of its `User-Agent`.
-        since: When it connected.
+        number: The number that identifies the connection to an administrator.
+        address: The client's IP address.
+        agent: The beginning of the client's `User-Agent`.
+        since: When the client connected.
     """
 
     number: int
@@ -122,14 +123,15 @@ class ConnectionClient(Struct, frozen=True, gc=False):
 
 @dataclass(slots=True, eq=False, repr=False)
 class LiveConnection(asyncio.Protocol):
-    """A connection after its request was answered. The caller calls `set_protocol`.
+    """A connection whose request was answered. The caller calls `set_protocol`.
 
     Attributes:
-        is_paused: Whether something that was sent still waits in the transport.
-        has_ended: Whether either side has begun to close it.
-        paused_at: The time of the event loop since when something has waited; None if nothing does.
-        client: Its client; set when it is accepted.
-        replay_lock: Held during the replay of one of its topics; None if it is for one topic.
+        is_paused: Whether sent data is still waiting in the transport.
+        has_ended: Whether either side has begun to close the connection.
+        paused_at: The event-loop time at which data began to wait; None if no data is waiting.
+        client: The client; set when the connection is accepted.
+        replay_lock: Held during the replay of one of many topics; None on a connection for one
+            topic.
     """
 
     kind: ClassVar[DeliveryTransport]
@@ -148,10 +150,10 @@ class LiveConnection(asyncio.Protocol):
     _end_timer: asyncio.TimerHandle | None = None
 
     def __post_init__(self) -> None:
-        # So that `pause_writing` is called as soon as the kernel does not accept everything.
+        # Makes asyncio call `pause_writing` as soon as the kernel does not accept all data.
         self.transport.set_write_buffer_limits(high=0)
 
-    # Calls of the transport.
+    # Callbacks from the transport.
 
     def pause_writing(self) -> None:
         self.is_paused = True
@@ -182,15 +184,15 @@ class LiveConnection(asyncio.Protocol):
     # Output.
 
     def send(self, data: bytes) -> None:
-        """Send whole frames or events; nothing once the connection has ended."""
+        """Send whole frames or events. Do nothing if the connection has ended."""
         if not self.has_ended and not self.transport.is_closing():
             self.transport.write(data)
 
     def _send_late(self) -> None:
-        """Send what had to wait until the transport accepts more."""
+        """Send data that had to wait until the transport accepts more."""
 
     def send_queue(self, *, everything: bool = False) -> None:
-        """Send as much of what waits as the transport accepts, or all."""
+        """Send as much of the queue as the transport accepts, or all of it."""
         while self.queue and (everything or not self.is_paused):
             self.send(self.queue.take())
         if not self.queue:
@@ -212,11 +214,11 @@ class LiveConnection(asyncio.Protocol):
 
     @abstractmethod
     def cut_off(self, *, seconds: float) -> None:
-        """Close because the client does not keep up, at the latest after some seconds."""
+        """Close within `seconds`, because the client does not keep up."""
 
     @abstractmethod
     def go_away(self, reason: str = "the hub stops") -> None:
-        """Close for a reason of the hub, so that the client connects to another node or later."""
+        """Close on the hub's initiative; the client should reconnect later or to another node."""
 
     def _end(self, seconds: float) -> None:
         if self.has_ended:
@@ -235,12 +237,12 @@ class LiveConnection(asyncio.Protocol):
 
     @property
     def unsent(self) -> int:
-        """The bytes that wait in its transport and its queue."""
+        """The number of bytes waiting in the transport and the queue."""
         waiting = self.transport.get_write_buffer_size()
         return waiting + self.queue.size if self.queue else waiting
 
     def stalled(self, now: float) -> float:
-        """Return for how many seconds something has waited, by the time of the event loop."""
+        """Return the seconds for which data has been waiting at `now`, an event-loop time."""
         return 0.0 if self.paused_at is None else max(0.0, now - self.paused_at)
 
     def is_slow(self, now: float) -> bool:
@@ -250,10 +252,10 @@ class LiveConnection(asyncio.Protocol):
 
     @abstractmethod
     def check(self) -> None:
-        """Send a sign of life, and abort if the client did not read or answer since the last."""
+        """Abort if the client has neither read nor answered since the last check; else ping it."""
 
     def _has_stalled(self) -> bool:
-        """Return whether data waits, and the client has read none of it since the last check."""
+        """Return whether data is waiting and the client has read none since the last check."""
         unsent = self.transport.get_write_buffer_size() if self.is_paused else -1
         before, self._last_unsent = self._last_unsent, unsent
         return self.is_paused and unsent == before
@@ -261,7 +263,7 @@ class LiveConnection(asyncio.Protocol):
 
 @dataclass(slots=True, eq=False, repr=False)
 class SendQueue:
-    """The frames that wait for a slow client. The bytes in its transport count as well."""
+    """The frames waiting for a slow client. The bytes in its transport count as well."""
 
     max_bytes: int
     max_frames: int
@@ -273,7 +275,10 @@ class SendQueue:
         return len(self._waiting)
 
     def put(self, data: bytes, count: int, *, ahead: int) -> bool:
-        """Add frames behind the bytes in the transport; return False if that is too much."""
+        """Append frames, or return False if that would exceed a limit.
+
+        `ahead` is the number of bytes that are still in the transport.
+        """
         if ahead + self.size + len(data) > self.max_bytes:
             return False
         if self.frames + count > self.max_frames:
@@ -284,7 +289,7 @@ class SendQueue:
         return True
 
     def take(self) -> bytes:
-        """Remove the first frames, and return them."""
+        """Remove and return the first frames."""
         data, count = self._waiting.popleft()
         self.size -= len(data)
         self.frames -= count
@@ -292,16 +297,16 @@ class SendQueue:
 
 
 class ConnectionCounts(Struct, frozen=True):
-    """The numbers of open connections of clients; those of the dashboard are left out.
+    """The numbers of open client connections, excluding the dashboard's.
 
     Args:
         websockets: All WebSockets.
-        event_streams: All event streams, each of which receives a topic.
+        event_streams: All event streams; each receives one topic.
         websocket_subscribers: The WebSockets that receive at least one topic.
         publishers: The WebSockets on which a Source publishes at least one topic.
-        slow: The connections for which something has waited for `SLOW_SECONDS`.
-        slow_seconds: For how long it has, at most.
-        queued: The bytes that wait, also for the dashboard.
+        slow: The connections for which data has waited for at least `SLOW_SECONDS`.
+        slow_seconds: The longest time that data has waited for a slow connection.
+        queued: The waiting bytes, including those for the dashboard.
     """
 
     websockets: int
@@ -313,12 +318,15 @@ class ConnectionCounts(Struct, frozen=True):
     queued: int
 
 
-#: Makes a connection from its transport and the function that it calls when it is lost.
+#: Makes a connection from its transport and a function for it to call when it is lost.
 Connect = Callable[[asyncio.Transport, Callable[[LiveConnection], None]], LiveConnection]
 
 
 class LiveConnections:
-    """All connections, within the limits. Pages of the public URL may connect."""
+    """Accepts connections within the limits, and keeps track of them.
+
+    Pages of the hub's public URL may connect.
+    """
 
     def __init__(
         self,
@@ -339,7 +347,7 @@ class LiveConnections:
         self._keep_alive = KeepAlive(configuration.websocket_ping_seconds)
 
     def all(self) -> list[LiveConnection]:
-        """Return the open connections, except those of the dashboard."""
+        """Return the open connections, except the dashboard's."""
         dashboard = DeliveryTransport.DASHBOARD
         return [
             each
@@ -369,7 +377,7 @@ class LiveConnections:
         )
 
     def end(self, id: str, reason: str) -> bool:
-        """Close a connection; return False if there is none."""
+        """Close a connection; return False if it does not exist."""
         found = next((each for each in self.all() if each.client.id == id), None)
         if found is not None:
             found.go_away(reason)
@@ -379,11 +387,12 @@ class LiveConnections:
         """Check whether the client of a request may connect.
 
         Raises:
-            HTTPForbidden: It is a page of an origin that may not.
-            Refusal: It, or all clients together, have connected too often.
+            HTTPForbidden: The request comes from a page whose origin may not connect.
+            Refusal: The client connects too often, or it or all clients together have too many
+                open connections.
         """
         if not self._origins.allows(request.headers.get("Origin"), request.host):
-            # Not a Refusal, whose answer would request a token: none would help.
+            # Not a Refusal: its response would request a token, and no token would help.
             self._statistics.refused[Code.FORBIDDEN] += 1
             raise web.HTTPForbidden(text="pages of this origin may not connect here\n")
         self._check_limits(request.remote)
@@ -396,17 +405,21 @@ class LiveConnections:
             )
 
     def add_topic(self, address: str | None) -> Callable[[], None]:
-        """Count another topic of a connection as one more connection, until the result is called.
+        """Count another topic of a connection as one more connection.
+
+        Returns:
+            A function that stops counting the topic.
 
         Raises:
-            Refusal: The client, or all clients together, have too many.
+            Refusal: The client connects too often, or it or all clients together have too many
+                open connections.
         """
         self._check_limits(address)
         self._limit.acquire(address or "")
         return partial(self._limit.release, address or "")
 
     def accept(self, request: web.Request, answer: bytes, connect: Connect) -> HandedOver:
-        """Answer a request that was checked, and hand its transport over to a connection."""
+        """Answer a checked request, and hand its transport over to a connection."""
         address = request.remote or ""
         agent = intern(request.headers.get("User-Agent", "")[:_AGENT_LENGTH])
         client = ConnectionClient(getrandbits(128), address, agent, self._clock())
@@ -426,14 +439,14 @@ class LiveConnections:
         return hand_over(request, answer, take)
 
     async def close(self) -> None:
-        """Close every connection; those whose client does not answer in time are aborted."""
+        """Close all connections, and abort those whose clients do not answer in time."""
         for connection in self._keep_alive.connections():
             connection.go_away()
         await self._keep_alive.wait_until_empty()
 
 
 class HandedOver(web.StreamResponse):
-    """The response of a handler whose connection is no longer aiohttp's: it sends nothing."""
+    """A response that sends nothing, because aiohttp no longer owns the connection."""
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         return None
@@ -443,7 +456,7 @@ class HandedOver(web.StreamResponse):
 
 
 class _TailParser:
-    """Collects what followed the request, in place of a parser of aiohttp."""
+    """Collects the bytes that follow the request, in place of aiohttp's parser."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -461,17 +474,17 @@ def hand_over(
     answer: bytes,
     connect: Callable[[asyncio.Transport, Callable[[], None]], asyncio.Protocol],
 ) -> HandedOver:
-    """Answer a request, and give its transport to a connection.
+    """Answer a request, and hand its transport over to a connection.
 
     `connect` makes the connection from the transport and a function to call when it is lost.
     """
     transport, protocol = request.transport, request.protocol
     if transport is None or transport.is_closing():
-        return HandedOver()  # the client has left
+        return HandedOver()  # the client has disconnected
     tail = _TailParser()
     protocol.set_parser(tail)  # type: ignore[arg-type]
     protocol.keep_alive(False)
-    # So that aiohttp releases the connection without closing it.
+    # Makes aiohttp release the connection without closing it.
     protocol.transport = None
     protocol.connection_lost(None)
     connection = connect(transport, take_over(transport))
@@ -487,7 +500,7 @@ class KeepAlive:
         self._interval = seconds / _PARTS
         self._parts: list[dict[LiveConnection, None]] = [{} for _ in range(_PARTS)]
         self._part_of: dict[LiveConnection, dict[LiveConnection, None]] = {}
-        # New connections are spread over the parts; the parts are checked in the same order.
+        # Distributes new connections over the parts, and checks the parts in the same order.
         self._next_to_join, self._next_to_check = cycle(self._parts), cycle(self._parts)
         self._timer: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
@@ -527,16 +540,16 @@ class KeepAlive:
 
 
 class Origins:
-    """The allowed origins: the hub's own, by its public URL, and others."""
+    """The allowed origins: the origin of the hub's public URL, and others."""
 
     def __init__(self, public_url: str, others: Iterable[str]) -> None:
         self._allowed = {_origin(each) for each in (public_url, *others)} - {None}
 
     def allows(self, origin: str | None, host: str) -> bool:
-        """Return whether a page may connect, by the headers of its request.
+        """Return whether a page may connect, given the `Origin` and host of its request.
 
-        A page from the same host is allowed too, if the host is an address or localhost: any other
-        name may have been pointed here (DNS rebinding).
+        A page from the same host may connect too, if the host is an IP address or `localhost`. An
+        attacker may have pointed any other name to this machine (DNS rebinding).
         """
         if origin is None:
             return True
@@ -547,7 +560,7 @@ class Origins:
 
 
 def _origin(text: str, scheme: str = "") -> tuple[str, str, int] | None:
-    """Return scheme, host and port; None if they are missing."""
+    """Return the scheme, host and port of an origin; None if it is not a valid HTTP origin."""
     try:
         parts = urlsplit(f"{scheme}://{text}" if scheme else text.strip())
         port = parts.port

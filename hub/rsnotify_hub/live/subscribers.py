@@ -1,30 +1,32 @@
 """The live subscribers of each topic, over WebSocket and as event streams.
 
-Theory of operation. A subscriber first *replays* the log (`Replays`), then goes *live* in the
-iteration of the event loop in which its position is the end of the log, so that nothing is missed
-in between. All live subscribers of a topic with the same encoding are one `Audience`, and share the
-bytes of one commit.
+Theory of operation. A subscriber first *replays* the log (`Replays`). It goes *live* in the same
+iteration of the event loop in which its position reaches the end of the log, so that it misses
+nothing in between. All live subscribers of a topic that use the same encoding form an `Audience`,
+and share the encoded bytes of each commit.
 
-Most are *quick*: everything sent to them has left their transport, and new data is written to their
-sockets at once. A *slow* subscriber has data waiting in its transport, and until that is gone, new
-data waits in a queue of its own, of shared bytes. A subscriber whose queue grows too long is cut
-off. So a slow subscriber costs the others nothing, and a quick one costs a write. A connection that
-receives many topics has one queue for all, and is never quick: to sort it again for each topic
-whenever it becomes slow would cost as much as all its topics.
+Most subscribers are *quick*: everything sent to them has left their transport, and the hub writes
+new data to their sockets at once. A *slow* subscriber still has data waiting in its transport.
+Until that data is gone, new data waits in the subscriber's own queue, which references the shared
+bytes. The hub cuts off a subscriber whose queue grows too long. A slow subscriber therefore costs
+the others nothing, and a quick one costs a write. A connection that receives many topics has a
+single queue for all of them, and is never quick: moving it between quick and slow for each topic,
+whenever it becomes slow, would cost as much as all its topics together.
 
-A fragment is sent to live subscribers while the log writes it, because the Source has it on its
-disk, and publishes it again unless it is acknowledged. If the write fails, or the hub ends before,
-they receive it twice, and Destinations ignore the repetition. A subscriber that goes live during
-the write receives the fragment at that moment, since its replay did not have it.
+The hub sends a fragment to live subscribers while it is still writing the fragment to the log. This
+is safe because the Source has the fragment on its disk, and publishes it again unless the hub
+acknowledges it. If the write fails, or the hub stops before it completes, subscribers receive the
+fragment twice, and Destinations ignore the repetition. A subscriber that goes live during the write
+receives the fragment at that moment, because its replay did not include it.
 
-An encoding that parses fragments would block the event loop with large ones. Its subscribers do not
-receive these early; once they are durable, the subscribers leave the audience and replay them,
-which encodes them in a thread.
+An encoding that parses fragments would block the event loop on large ones. Its subscribers do not
+receive large fragments early. When these are durable, the subscribers leave the audience and replay
+them, which encodes them in a thread.
 
-A replay reads the whole log, or the part that a selection admits, which is filtered once for all
-subscribers that requested it (`SelectionGroup`). A group costs the hub filtering as long as it has
-a member, so the number of groups of a topic is limited. No client can use up that number: it may
-create another group only while more are left than it has.
+A replay reads the whole log, or only the part that a selection matches. The hub filters that part
+once for all subscribers that requested it (`SelectionGroup`). Filtering costs the hub time as long
+as the group has a member, so the number of groups per topic is limited. No client can use up this
+limit: it may create another group only while more groups are left than it already owns.
 """
 
 from __future__ import annotations
@@ -57,9 +59,9 @@ from rsnotify_hub.store.interface import LogEntry
 
 log = logging.getLogger("rsnotify.hub.live")
 
-#: How long a subscriber that was cut off has to read what its transport holds, in seconds.
+#: Seconds that a subscriber has to read the data in its transport after it was cut off.
 CUT_OFF_SECONDS = 10.0
-#: How long a group waits after a failure, in seconds.
+#: Seconds that a group waits after a failure.
 _RETRY_SECONDS = 1.0
 _SOCKETS_ARE_FILES = os.name == "posix"
 
@@ -72,7 +74,7 @@ class LiveChannel(DeliveryChannel):
         self._max_frames = configuration.queue_frames
         self._statistics = statistics
         self._audiences: dict[str, dict[Encoding, Audience]] = {}
-        # The fragments of each topic that were sent early, until their write has ended.
+        # The fragments of each topic that were sent early and are still being written.
         self._early: dict[str, Sequence[Fragment]] = {}
         self._open: Counter[tuple[str, DeliveryTransport]] = Counter()
 
@@ -102,7 +104,7 @@ class LiveChannel(DeliveryChannel):
             return
         data = audience.encoding.encode(fragments)
         count = len(fragments)
-        # A subscriber that becomes slow by the write below has got the data already.
+        # Subscribers that become slow during the write below already have the data.
         slow = list(audience.slow)
         self.count(audience.encoding.transport, data, count, len(audience))
         audience.sent += count
@@ -121,11 +123,11 @@ class LiveChannel(DeliveryChannel):
         if not connection.queue.put(data, count, ahead=ahead):
             log.warning("a subscriber of %s does not keep up and is cut off", subscriber.topic)
             self._statistics.count(subscriber.encoding.transport, DeliveryOutcome.CUT_OFF)
-            # The queue is dropped with the connection.
+            # The queue is discarded with the connection.
             connection.cut_off(seconds=CUT_OFF_SECONDS)
 
     def _send_back(self, audience: Audience, position: int) -> None:
-        """Make all members replay the log after a position, and join again."""
+        """Remove all members, and make them replay the log after a position and then rejoin."""
         for subscriber in (*audience.quick, *audience.slow):
             self._remove(subscriber)
             subscriber.connection.send_queue(everything=True)
@@ -138,18 +140,18 @@ class LiveChannel(DeliveryChannel):
         self._statistics.delivered_bytes[transport] += len(data) * subscribers
 
     def subscribers(self, topic: str) -> int:
-        """Return the number of subscribers of a topic, including those that replay."""
+        """Return the number of subscribers of a topic, including those that are replaying."""
         return sum(self.subscribers_over(topic, transport) for transport in DeliveryTransport)
 
     def subscribers_over(self, topic: str, transport: DeliveryTransport) -> int:
         return self._open[topic, transport]
 
     def enter(self, subscriber: LiveSubscriber) -> None:
-        """Count a subscriber, which receives nothing yet."""
+        """Count a subscriber that receives nothing yet."""
         self._open[subscriber.topic, subscriber.encoding.transport] += 1
 
     def join(self, subscriber: LiveSubscriber) -> None:
-        """Make a subscriber live, which has received the log up to its end."""
+        """Make a subscriber live after it has received the log up to its end."""
         key, encoding = subscriber.key, subscriber.encoding
         if early := _sent_early(self._early.get(key, ()), encoding):
             data = encoding.encode(early)
@@ -176,33 +178,34 @@ class LiveChannel(DeliveryChannel):
             self._audiences.pop(subscriber.key, None)
 
     def sent_live(self, subscriber: LiveSubscriber) -> int:
-        """Return how many fragments a subscriber was sent since it was last put in its audience."""
+        """Return the number of fragments sent to a subscriber since it last joined its audience."""
         audience = self._audiences.get(subscriber.key, {}).get(subscriber.encoding)
         return audience.sent_to(subscriber) if audience is not None else 0
 
     def sort(self, subscriber: LiveSubscriber) -> None:
-        """Write to a subscriber at once or queue for it from now on, if it is live."""
+        """Reclassify a live subscriber as quick or slow. Do nothing if it is not live."""
         audience = self._audiences.get(subscriber.key, {}).get(subscriber.encoding)
         if audience is not None and (subscriber in audience.quick or subscriber in audience.slow):
             audience.put(subscriber)
 
 
 def _sent_early(fragments: Sequence[Fragment], encoding: Encoding) -> Sequence[Fragment]:
-    """Return which fragments are sent early in an encoding: all of them, or none."""
+    """Return the fragments that are sent early in an encoding: all of them, or none."""
     return () if encoding.needs_thread(fragments) else fragments
 
 
 class Audience:
-    """The live subscribers of one topic that have the same encoding.
+    """The live subscribers of one topic that use the same encoding.
 
-    The sockets of quick members are written to directly, which costs a tenth less than a write
-    through the transport. What a socket does not accept, and every error, is left to the transport.
-    A member must be removed before its socket is closed: `LiveConnection` reports its end before.
+    The audience writes directly to the sockets of quick members, which costs a tenth less than a
+    write through the transport. The transport handles the data that a socket does not accept, and
+    all errors. A member must be removed before its socket is closed; `LiveConnection` reports the
+    end of a connection before that.
 
     Attributes:
         quick: The quick members, and the file descriptors of their sockets.
-        sent: The number of fragments that all members were sent. To count those of each member
-            would cost as much for every fragment as there are members.
+        sent: The number of fragments sent to the audience. Counting them per member would take an
+            update of every member for each fragment.
     """
 
     def __init__(self, encoding: Encoding) -> None:
@@ -215,7 +218,7 @@ class Audience:
         return len(self.quick) + len(self.slow)
 
     def put(self, member: LiveSubscriber) -> None:
-        """Add a member, or sort it again as quick or slow."""
+        """Add a member, or reclassify it as quick or slow."""
         self.remove(member)
         member.joined_at = self.sent
         if member.connection.is_paused or member.connection.replay_lock is not None:
@@ -233,7 +236,7 @@ class Audience:
         self.quick.pop(member, None)
 
     def write(self, data: bytes) -> None:
-        """Write to all quick members. One that becomes slow by it has still got all of the data."""
+        """Write to all quick members. A member that this makes slow still gets all of the data."""
         size, write = len(data), os.write
         for member, descriptor in tuple(self.quick.items()):
             try:
@@ -254,12 +257,12 @@ def _write_rest(connection: LiveConnection, data: bytes, sent: int) -> None:
     try:
         connection.transport.write(memoryview(data)[sent:])
     except Exception:
-        # Its transport has ended, and reports that soon; the others must still get the data.
+        # The transport has ended and will soon report it. Other members must still get the data.
         log.debug("a subscriber could not be written to", exc_info=True)
 
 
 class Encoding(ABC):
-    """How fragments are sent over a transport."""
+    """Encodes fragments for a transport."""
 
     def __init__(self, transport: DeliveryTransport) -> None:
         self.transport = transport
@@ -273,7 +276,7 @@ class Encoding(ABC):
         return False
 
     async def encode_page(self, fragments: Sequence[Fragment]) -> bytes:
-        """Return the bytes of fragments of a log, encoded in a thread if necessary."""
+        """Encode fragments read from a log, in a thread if necessary."""
         return self.encode(fragments)
 
 
@@ -281,11 +284,11 @@ class Opening(Struct, frozen=True):
     """The state of a topic, which a subscriber receives before its replay.
 
     Args:
-        since: The instant that it requested; None for live only.
-        select: The selection that it was granted.
-        through: The end of the log, if there is one.
+        since: The instant that the subscriber requested; None for live only.
+        select: The selection that the hub granted.
+        through: The end of the log, if there is a log.
         audience: The number of subscribers of the topic.
-        begins: The start of the log if that is after `since`: what is in between is missing.
+        begins: The start of the log if it is after `since`: the changes in between are missing.
     """
 
     topic: str
@@ -301,12 +304,12 @@ class LiveSubscriber(ConnectionRole):
     """A connection that receives a topic.
 
     Attributes:
-        key: The key of its selection; the topic itself if it receives all of it.
-        cancel_replay: Cancels its replay; None once it is live.
+        key: The key of the selection, or the topic if the subscriber receives all of it.
+        cancel_replay: Cancels the replay; None when the subscriber is live.
         replay_after: Begins a replay after a position.
-        position: The position in the log up to which it was replayed.
-        sent: The number of fragments that it was sent before it was last put in its audience.
-        joined_at: The number of fragments that its audience had been sent then.
+        position: The position in the log that the replay has reached.
+        sent: The number of fragments sent to the subscriber before it last joined its audience.
+        joined_at: The value of the audience's `sent` when the subscriber last joined.
     """
 
     connection: LiveConnection
@@ -346,11 +349,11 @@ class LiveSubscriber(ConnectionRole):
 
     @abstractmethod
     def refused(self, refusal: Refusal) -> None:
-        """Close, with the reason if the transport can carry it."""
+        """Close, and send the reason if the transport supports that."""
 
     @abstractmethod
     def failed(self) -> None:
-        """Close after a fault of the hub."""
+        """Close after an internal error of the hub."""
 
     def paused(self) -> None:
         self.channel.sort(self)
@@ -368,12 +371,12 @@ _Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Replays:
-    """Sends logs to new subscribers, and makes them live."""
+    """Replays logs to new subscribers, and then makes them live."""
 
     def __init__(self, topics: TopicLogs) -> None:
         self._topics = topics
         self._tasks: set[asyncio.Task[None]] = set()
-        self._again = self._start_after  # one object for all subscribers
+        self._again = self._start_after  # one bound method shared by all subscribers
 
     def start(
         self,
@@ -383,7 +386,7 @@ class Replays:
     ) -> None:
         """Send a subscriber the state of its topic and the log since an instant; make it live.
 
-        `group` is the part of the log that it was granted; None for all of it.
+        `group` selects the part of the log that the hub granted; None selects all of it.
         """
         subscriber.channel.enter(subscriber)
         subscriber.replay_after = self._again
@@ -428,8 +431,8 @@ class Replays:
         newest = self._topics.position(topic)
         subscriber.position = position
         await connection.drain()
-        # Everything that is in the log now is sent here, even if live subscribers still wait for
-        # it: only here are entries up to `since` left out.
+        # Send everything that is in the log now, even if the group's live members have not received
+        # it yet: only a replay omits the entries up to `since`.
         while position < (end := self._end(topic, group)) or (group and group.end < newest):
             if group is not None:
                 await group.wait_beyond(position)
@@ -454,7 +457,7 @@ class Replays:
             subscriber.channel.join(subscriber)
 
     def _end(self, topic: str, group: SelectionGroup | None) -> int:
-        """Return the position up to which live subscribers have everything."""
+        """Return the position up to which live subscribers have received everything."""
         return self._topics.position(topic) if group is None else group.end
 
 
@@ -464,20 +467,20 @@ async def _guarded(subscriber: LiveSubscriber, work: _Work) -> None:
     except Refusal as refusal:
         subscriber.refused(refusal)
     except Exception:
-        # After a fault of the hub, the client reconnects, and the others are not affected.
+        # After an internal error, this client reconnects, and other clients are not affected.
         log.exception("a connection failed")
         subscriber.failed()
 
 
 @dataclass(eq=False, repr=False)
 class SelectionGroup:
-    """The subscribers of one selection, for which fragments are filtered once.
+    """The subscribers of one selection. The hub filters fragments once for all of them.
 
-    Theory of operation. The log is the group's queue: the group has a position in it. Entries after
-    that position are filtered and sent to all members at once, like those of a topic. Empty
-    fragments, which are held back for a moment, are after that position. A new subscriber joins the
-    audience only once it has everything that the log had when it came: it may know a part of that
-    already, and replays the rest by itself.
+    Theory of operation. The log is the group's queue, and the group has a position in it. The hub
+    filters the entries after that position and sends them to all members at once, like the entries
+    of a topic. Empty fragments, which the reader holds back for a moment, are after that position.
+    A new subscriber may already know a part of the log, so it replays the rest separately. It joins
+    the audience only when it has everything that the log contained when it connected.
     """
 
     selection: TopicSelection
@@ -495,7 +498,7 @@ class SelectionGroup:
 
     @property
     def owner(self) -> str | None:
-        """The client whose group it is: its oldest member; None if it is empty."""
+        """The client that owns the group: its oldest member; None if the group is empty."""
         return next(iter(self._clients), None)
 
     def enter(self, client: str) -> None:
@@ -508,16 +511,16 @@ class SelectionGroup:
 
     @property
     def end(self) -> int:
-        """The position in the log up to which the live members have everything."""
+        """The position in the log up to which the live members have received everything."""
         return self._reader.position
 
     async def wait_beyond(self, position: int) -> None:
-        """Wait until `end` is beyond a position, or has not moved."""
+        """Wait for the group's next read, unless `end` is already past a position."""
         if self.end <= position:
             await self._moved.wait()
 
     async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
-        """Read the filtered log, up to `end`."""
+        """Return the filtered entries of the log up to `end`."""
         entries = await self.topics.read(self.selection.topic, after=after, since=since)
         wanted = [entry for entry in entries if entry.position <= self.end]
         return join_empty(await self.filter_cache.filtered(self.selection, wanted, old=True))
@@ -540,7 +543,7 @@ class SelectionGroup:
             while self._reader.has_more:
                 if filtered := await self._reader.next():
                     self.live.deliver(self.selection.key, filtered)
-                # Wake those that wait now, and nobody later.
+                # Wake only the tasks that are waiting now.
                 self._moved.set()
                 self._moved.clear()
             if self._reader.holds:
@@ -549,7 +552,7 @@ class SelectionGroup:
             log.error("a part of %s cannot be sent: %s", self.selection.topic, error)
             self._wake_in(_RETRY_SECONDS)
         except Exception:
-            # A fault of the hub must not end the subscriptions of the group.
+            # An internal error must not end the subscriptions of the group.
             log.exception("a part of %s could not be sent", self.selection.topic)
             self._wake_in(_RETRY_SECONDS)
         finally:
@@ -561,7 +564,7 @@ class SelectionGroup:
 
 @dataclass(eq=False, repr=False)
 class SelectionGroups(DeliveryChannel):
-    """The groups of every topic, at most `limit` of each."""
+    """The selection groups of all topics, at most `limit` per topic."""
 
     topics: TopicLogs
     live: LiveChannel
@@ -579,8 +582,8 @@ class SelectionGroups(DeliveryChannel):
         """Add a subscriber to the group of a selection.
 
         Returns:
-            The group; None if the topic or the client has too many, so that the subscriber gets all
-            of the topic.
+            The group; None if the topic or the client has too many groups, in which case the
+            subscriber receives the whole topic.
         """
         groups = self._groups.get(selection.topic, {})
         group = groups.get(selection)
@@ -594,7 +597,7 @@ class SelectionGroups(DeliveryChannel):
 
     def _may_create(self, groups: Iterable[SelectionGroup], address: str) -> bool:
         owners = [group.owner for group in groups]
-        # A loopback address may be that of a proxy for many clients.
+        # A loopback address may belong to a proxy for many clients.
         owned = 0 if is_loopback(address) else owners.count(client_network(address))
         return owned < self.limit - len(owners)
 

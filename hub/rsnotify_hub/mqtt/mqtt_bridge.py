@@ -1,14 +1,16 @@
-"""The bridge to an MQTT broker, which also accepts what Sources publish there.
+"""The bridge to an MQTT broker. It also accepts the messages that Sources publish at the broker.
 
-The broker decides who may publish what: each channel has an MQTT topic of its own below the inbox,
-named by the digest of the channel's URI, and the broker's ACL names its writers. A property of a
-message names its channel, and the hub accepts it only on that channel's MQTT topic. A message is
-acknowledged once it is durable; until then the broker keeps it (`MqttInbox`).
+The broker decides who may publish what: each channel has its own MQTT topic below the inbox, named
+by the digest of the channel's URI, and the broker's ACL lists the writers of that topic. A property
+of each message names its channel, and the hub accepts the message only on that channel's MQTT
+topic. The hub acknowledges a message when it is durable; until then the broker keeps it
+(`MqttInbox`).
 
-Destinations may request parts of topics, which the hub then publishes to the broker as well.
-Anybody who may write to the topic for requests may request a part, and MQTT names no sender. So the
-number of parts is bounded, and each has a lease. The parts survive a restart as cursors of the
-broker in the store; their leases start again with each start of the hub (`RequestedSelections`).
+Destinations may request parts of topics, which the hub then publishes to the broker as well. Any
+client with write access to the MQTT topic for requests may request a part, and MQTT does not
+identify senders. The number of parts is therefore limited, and each part has a lease. The parts
+survive a restart as the broker's cursors in the store; their leases start anew whenever the hub
+starts (`RequestedSelections`).
 """
 
 from __future__ import annotations
@@ -50,19 +52,19 @@ from rsnotify_hub.urls import check_url
 
 log = logging.getLogger("rsnotify.hub.mqtt")
 
-#: How long the broker keeps what Sources publish while the hub is down, in seconds.
+#: Seconds for which the broker keeps the messages of Sources while the hub is down.
 SESSION_SECONDS = 7 * 86_400
-#: How often expired parts of topics are deleted, in seconds.
+#: Seconds between two deletions of expired parts of topics.
 _CLEAN_UP_SECONDS = 60.0
 
-#: The code that counts messages lost by an internal error as refused.
+#: The code under which messages lost to an internal error count as refused.
 FAULT = "fault"
 
 #: The waits between retries after an internal error, in seconds.
 RETRY_SECONDS = (0.1, 0.5, 2.0)
 
-#: The part of the lease that remains when a selection may be replaced: a Destination that still
-#: wants it would have renewed it at half of the lease.
+#: Remaining fraction of the lease at which a selection may be replaced. A Destination that still
+#: wants the selection would have renewed it at half of the lease.
 _REPLACEABLE = 0.375
 _EXPIRED = float("-inf")
 
@@ -89,7 +91,8 @@ class MqttBridge(Bridge):
         self._requested.start()
 
     async def _connect(self) -> None:
-        self._cursors.check_owner()  # it would end the session of the owner, of the same client ID
+        # Connecting would end the owner's session, which has the same client ID.
+        self._cursors.check_owner()
         config = self._config
         arrived: asyncio.Queue[MqttMessage] = asyncio.Queue()
         async with connect(
@@ -161,8 +164,8 @@ class MqttBridge(Bridge):
                 await connection.subscribe(pattern)
                 log.info("parts of topics can be requested over MQTT as %s", pattern)
             except Unavailable as error:
-                # The ACL of a broker from before this version does not allow the name. Then all
-                # Destinations receive whole topics.
+                # A broker's ACL from before this version does not allow the name. All Destinations
+                # then receive whole topics.
                 log.info("no part of a topic can be requested over MQTT: %s", error)
 
     async def _clean_up(self, sender: BacklogSender) -> None:
@@ -179,11 +182,11 @@ class MqttBridge(Bridge):
             log.info("a part of %s cannot be deleted yet: %s", selection.topic, error)
             self._requested.restore(selection)
         except BaseException:
-            # The connection is lost: the next one deletes the retained message.
+            # The connection is lost. The next connection deletes the retained message.
             self._requested.restore(selection)
             raise
         if selection in self._requested.of_topic(selection.topic):
-            sender.wake(selection.topic)  # it stays, or was requested meanwhile
+            sender.wake(selection.topic)  # the part was restored, or requested again
             return
         await self._cursors.delete(selection)
         log.info("a part of %s is no longer published over MQTT", selection.topic)
@@ -199,14 +202,14 @@ async def _run_until_first_ends(*works: Coroutine[Any, Any, None]) -> None:
 class MqttInbox:
     """Handles the messages below a prefix of MQTT topics, and requests for parts of topics.
 
-    After an internal error the hub retries a few times, since the cause may pass (no memory, no
-    thread). If the error remains, the message is lost, and the loss is logged: an unacknowledged
-    message would come again first with each connection, and block all others. Destinations detect
-    the gap.
+    After an internal error the hub retries a few times, because the cause may be temporary (no
+    memory, no thread). If the error persists, the hub logs it and discards the message: the broker
+    would resend an unacknowledged message first on each connection, and it would block all others.
+    Destinations detect the gap.
 
     Args:
-        channels: Topics, or prefixes of topics, that may be published on through the broker.
-        prefix: The beginning of the MQTT topics.
+        channels: The topics, or prefixes of topics, that Sources may publish on through the broker.
+        prefix: The prefix of the MQTT topics.
         wake: Called with a topic that has something to send.
         check: Raises `NotOwner` if another node handles the messages.
     """
@@ -222,7 +225,7 @@ class MqttInbox:
 
     def __post_init__(self) -> None:
         self._warned: set[Code] = set()
-        # With MQTT 3.1.1 a message cannot name its channel.
+        # In MQTT 3.1.1 a message cannot name its channel.
         self._known = {channel_topic(channel, self.prefix): channel for channel in self.channels}
 
     @property
@@ -233,10 +236,11 @@ class MqttInbox:
     async def run(
         self, arrived: asyncio.Queue[MqttMessage], acknowledge: Callable[[MqttMessage], None]
     ) -> None:
-        """Handle messages as they arrive, many at a time, and acknowledge them in order.
+        """Handle messages in batches as they arrive, and acknowledge them in order.
 
         Raises:
-            StorageError: A message could not be stored; it and later ones are not acknowledged.
+            StorageError: A message could not be stored. Neither it nor any later message is
+                acknowledged.
         """
         while True:
             messages = [await arrived.get()]
@@ -248,7 +252,10 @@ class MqttInbox:
                 acknowledge(message)
 
     async def _begin(self, message: MqttMessage) -> asyncio.Future[None] | None:
-        """Publish the content of a message; the result is done once it is durable."""
+        """Handle a message, and return a future that is done when its content is durable.
+
+        Return None if there is nothing to wait for.
+        """
         for pause in (*RETRY_SECONDS, None):
             try:
                 return await self._handle(message)
@@ -285,7 +292,7 @@ class MqttInbox:
         if self.requested.is_request(message):
             self.wake(self.requested.add(message))
             return None
-        # A content that arrives late must not replace what another node has published since.
+        # Content that arrives late must not replace content that another node has published since.
         self.check()
         if message.packet_id is None:
             raise Refusal(Code.BAD_REQUEST, "it was sent with QoS 0: send it with QoS 1")
@@ -303,7 +310,7 @@ class MqttInbox:
         log.log(level, "refused a message over MQTT as %r: %s", message.topic, error)
 
     def _level(self, message: MqttMessage, code: Code) -> int:
-        """Return WARNING for what a Source sent, and for the first request with each code."""
+        """Return WARNING for a Source's message or the first request with a code, else DEBUG."""
         if not self.requested.is_request(message):
             return logging.WARNING
         level = logging.DEBUG if code in self._warned else logging.WARNING
@@ -323,7 +330,7 @@ class MqttInbox:
 
 
 class RequestedSelections:
-    """The leases of the parts that are published to a broker, at most `limit` of each topic."""
+    """The leases of the parts that are published to a broker, at most `limit` per topic."""
 
     def __init__(self, prefix: str, topics: TopicLogs, cursors: BrokerCursors, limit: int) -> None:
         self._prefix = request_prefix(prefix)
@@ -333,7 +340,7 @@ class RequestedSelections:
         self._leases: dict[str, dict[TopicSelection, float]] = {}
 
     def start(self) -> None:
-        """Begin the leases of the parts that the broker has a cursor for."""
+        """Start new leases for the parts that the broker has a cursor for."""
         self._leases = {}
         for selection in self._cursors.parts():
             self._renew(selection)
@@ -377,13 +384,17 @@ class RequestedSelections:
         return request.topic
 
     def _check_limit(self, parts: dict[TopicSelection, float]) -> None:
-        """Expire the part with the oldest lease, if a topic has as many as it may."""
+        """Make room for one more part: if a topic is full, expire the part with the oldest lease.
+
+        Raises:
+            Refusal: The topic is full, and no part may be replaced.
+        """
         now = _now()
         live = [selection for selection, ends in parts.items() if ends >= now]
         if len(live) < self._limit:
             return
         oldest = min(live, key=parts.__getitem__, default=None)
-        # Expired parts may still be there if the broker refuses to delete them.
+        # Expired parts may still exist if the broker refuses to delete them.
         is_full = len(parts) >= 2 * self._limit
         if oldest is None or is_full or parts[oldest] > now + LEASE * _REPLACEABLE:
             raise Refusal(Code.TOO_MANY, "its topic has enough parts already")
@@ -408,7 +419,7 @@ class RequestedSelections:
             del self._leases[selection.topic]
 
     def restore(self, selection: TopicSelection) -> None:
-        """Undo `remove`; the part is expired unless it was requested meanwhile."""
+        """Undo `remove`. The part is expired unless it has been requested again."""
         self._leases.setdefault(selection.topic, {}).setdefault(selection, _EXPIRED)
 
 

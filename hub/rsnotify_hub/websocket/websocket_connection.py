@@ -1,13 +1,13 @@
 """One WebSocket of `GET /ws`: its opening handshake, its messages, and the frames of the protocol.
 
-aiohttp reads the opening request, and `websockets` decides on the answer (`accept_upgrade`). From
-then on the sans-I/O protocol of `websockets` parses the bytes, and `WebSocketConnection` reads,
-writes and keeps time. Whole messages go to the connection's *role*, which is replaced when the
-client's first frame decides it. The role is informed once that the connection has ended, which is
-when either side begins to close: from then on nothing is sent, and input is read only, for a
-moment, to find the client's own close.
+aiohttp reads the opening request, and `websockets` decides on the response (`accept_upgrade`). From
+then on, the sans-I/O protocol of `websockets` parses the bytes, and `WebSocketConnection` handles
+input, output and timeouts. It passes whole messages to the connection's *role*, which is replaced
+when the client's first frame determines the final one. The role is notified exactly once that the
+connection has ended, namely when either side begins to close it. From then on the hub sends
+nothing, and reads input only for a moment, to find the client's own close frame.
 
-The messages that are not documents are JSON (`docs/protocol.md`).
+Messages that are not documents are JSON (`docs/protocol.md`).
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import DeliveryTransport
 
 _log = logging.getLogger("rsnotify.hub.websocket.protocol")
-# Below this level it logs each connection and every byte.
+# At lower levels, `websockets` logs each connection and every byte.
 _log.setLevel(logging.WARNING)
 
-#: How much is parsed at once: a flood of tiny frames must not block the event loop for long.
+#: Number of bytes parsed at once. A flood of tiny frames must not block the event loop for long.
 _SLICE = 8 * 1024
 
-#: The largest message of a client that has no role or does not publish.
+#: Maximum message size, in bytes, for a client that has no role yet or does not publish.
 _SMALL = 16 * 1024
 
-#: How many frames such a client may send between two pings of the hub; for all clients, how many
-#: control frames.
+#: Maximum number of frames that such a client may send between two pings of the hub. For other
+#: clients, the limit applies to control frames only.
 _FRAMES = 100
 
-#: The same for a connection for many topics: ten frames for each of 500.
+#: The same limit for a connection for many topics: ten frames for each of 500 topics.
 _FRAMES_OF_TOPICS = 5_000
 
 _PING = b"\x89\x00"
@@ -67,18 +67,23 @@ TRY_AGAIN_LATER = 1013
 #: The subprotocol of connections with many topics (docs/protocol.md).
 TOPICS = Subprotocol("rsnotify.topics")
 
-#: The headers that aiohttp adds to a refusal itself.
+#: The headers that aiohttp itself adds to a refusal.
 _ADDED_BY_AIOHTTP = frozenset(("connection", "content-length", "content-type", "date"))
 
 
-# One for all connections: each is in a cycle of objects, which would stay in memory for some time.
+# Shared by all connections. Each instance is part of a reference cycle, so separate ones would stay
+# in memory for some time.
 _HANDSHAKES = ServerProtocol(
     select_subprotocol=lambda _, offered: TOPICS if TOPICS in offered else None
 )
 
 
 def accept_upgrade(request: web.Request) -> tuple[bytes, bool]:
-    """Return the answer to an upgrade request (RFC 6455 §4.2), and if it is for many topics."""
+    """Return the response to an upgrade request (RFC 6455 §4.2), and whether it is for many topics.
+
+    Raises:
+        HTTPException: The request is not a valid opening handshake.
+    """
     headers = Headers([(name, value) for name, value in request.headers.items()])
     answer = _HANDSHAKES.accept(Request(path=request.raw_path, headers=headers))
     if answer.status_code != 101:
@@ -129,10 +134,10 @@ class WebSocketConnection(LiveConnection):
         LiveConnection.__post_init__(self)
 
     def allow_large(self) -> None:
-        """Accept messages up to `max_bytes`, and any number of them."""
+        """Accept messages of up to `max_bytes`, without limiting the number of frames."""
         self._small = False
 
-    # Calls of the transport.
+    # Callbacks from the transport.
 
     def data_received(self, data: bytes) -> None:
         self._has_received = True
@@ -166,7 +171,7 @@ class WebSocketConnection(LiveConnection):
             return  # the protocol answers it
         if frame.opcode is not Opcode.CONT:
             self._is_text = frame.opcode is Opcode.TEXT
-        if frame.data:  # else the number of empty parts would be unbounded
+        if frame.data:  # otherwise the number of empty parts would be unbounded
             self._parts.append(bytes(frame.data))
         if frame.fin and not self.has_ended:
             self._process_message(
@@ -209,7 +214,7 @@ class WebSocketConnection(LiveConnection):
             self.send(late)
 
     def _reply(self, replies: list[bytes]) -> None:
-        """Send the replies of the protocol: pongs, a close, and an empty one for the end."""
+        """Send the protocol's replies: pongs, a close frame, and an empty reply for EOF."""
         for reply in replies:
             if self.transport.is_closing():
                 return
@@ -223,9 +228,9 @@ class WebSocketConnection(LiveConnection):
     # The end.
 
     def close(self, code: int, reason: str, *, seconds: float = CLOSE_SECONDS) -> None:
-        """Close after everything that was sent; abort if the client does not answer in time.
+        """Send a close frame after all other data; abort if the client does not answer in time.
 
-        The reason is for the client, at most 123 bytes (RFC 6455 §7.4).
+        The reason is sent to the client, and may have at most 123 bytes (RFC 6455 §7.4).
         """
         if self.has_ended or self._protocol.state is not State.OPEN:
             return
@@ -234,14 +239,14 @@ class WebSocketConnection(LiveConnection):
         self._end(seconds)
 
     def _fail(self, code: int, reason: str) -> None:
-        """Close because of a violation, and process no more input (RFC 6455 §7.1.7)."""
+        """Close because of a protocol violation, and process no more input (RFC 6455 §7.1.7)."""
         if not self.has_ended:
             self._protocol.fail(code, reason)
             self._reply(self._protocol.data_to_send())
             self._end(CLOSE_SECONDS)
 
     def cut_off(self, *, seconds: float) -> None:
-        # The close follows the frame that is being sent.
+        # The close frame follows the frame that is currently being sent.
         self.close(TRY_AGAIN_LATER, "queue overflow", seconds=seconds)
 
     def go_away(self, reason: str = "the hub stops") -> None:
@@ -256,12 +261,12 @@ class WebSocketConnection(LiveConnection):
     # Liveness.
 
     def check(self) -> None:
-        """Ping, and abort if the client did not answer the last ping.
+        """Send a ping, or abort the connection if the client did not answer the last one.
 
-        A client for which data waits must have read some of it instead.
+        If data is waiting for the client, the client must have read some of it instead.
         """
         if self._is_held:
-            return  # it may have answered, unread
+            return  # the answer may have arrived unread
         if self._has_stalled() or not (self.is_paused or self._has_received):
             self.transport.abort()
             return
@@ -271,7 +276,7 @@ class WebSocketConnection(LiveConnection):
 
 
 class DashboardConnection(WebSocketConnection):
-    """A WebSocket of a page of the dashboard, which is not counted as a subscriber."""
+    """A WebSocket of a dashboard page, which does not count as a subscriber."""
 
     __slots__ = ()
 
@@ -279,7 +284,7 @@ class DashboardConnection(WebSocketConnection):
 
 
 class SubscribeFrame(Struct, frozen=True, tag="subscribe"):
-    """A Destination subscribes to a topic or a selection from it, since an instant or live only."""
+    """A Destination subscribes to a topic or a part of it, from a given instant or live only."""
 
     topic: str
     since: str | None = None
@@ -293,19 +298,22 @@ class PublishFrame(Struct, frozen=True, tag="publish"):
 
 
 class EndFrame(Struct, frozen=True, tag="end"):
-    """A client ends one of many topics."""
+    """A client ends its role for one of many topics."""
 
     topic: str
 
 
 class DocumentsFrame(Struct, frozen=True, tag="documents"):
-    """The documents after it are of this one of many topics."""
+    """The documents that follow belong to this topic, on a connection for many topics."""
 
     topic: str
 
 
 class SubscribedFrame(Struct, frozen=True, tag="subscribed", omit_defaults=True):
-    """The hub will send the selection; its log ends at `through`; `audience` counts subscribers."""
+    """The hub accepts a subscription, and will send the selection.
+
+    The log ends at `through`, and the topic has `audience` subscribers.
+    """
 
     topic: str
     through: str | None
@@ -314,14 +322,14 @@ class SubscribedFrame(Struct, frozen=True, tag="subscribed", omit_defaults=True)
 
 
 class GapFrame(Struct, frozen=True, tag="gap"):
-    """The log begins only at `from`."""
+    """The log begins at `from`, after the requested instant."""
 
     topic: str
     from_: str = msgspec.field(name="from")
 
 
 class PublishingFrame(Struct, frozen=True, tag="publishing"):
-    """The hub accepts fragments; its log ends at `through`."""
+    """The hub will accept fragments. Its log ends at `through`."""
 
     topic: str
     through: str | None
@@ -335,7 +343,7 @@ class AcceptedFrame(Struct, frozen=True, tag="accepted"):
 
 
 class ErrorFrame(Struct, frozen=True, tag="error", omit_defaults=True):
-    """The hub refuses a frame, and closes the connection, or ends one of its many topics."""
+    """The hub refuses a frame, and closes the connection or ends one of many topics."""
 
     code: Code
     message: str
@@ -380,7 +388,7 @@ def control_frame(message: Sent) -> bytes:
 
 
 def document_frames(fragments: Iterable[Fragment]) -> bytes:
-    """Encode one frame for each fragment; all subscribers of a topic share these bytes."""
+    """Encode one frame per fragment. All subscribers of a topic share these bytes."""
     return b"".join([_frame(each.body, _TEXT if is_text(each) else _BINARY) for each in fragments])
 
 

@@ -1,7 +1,7 @@
-"""`GET /ws`: a client sends its first frame, which makes it a Source or a Destination of a topic.
+"""`GET /ws`: the client's first frame makes it a Source or a Destination of a topic.
 
-With the subprotocol `rsnotify.topics`, a client has many topics on one connection. It may publish
-on some and subscribe to others, and each of these roles ends by itself (`ManyTopics`).
+With the subprotocol `rsnotify.topics`, a client uses many topics on one connection. It may publish
+on some and subscribe to others, and each of these roles ends independently (`ManyTopics`).
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ log = logging.getLogger("rsnotify.hub.websocket")
 
 _NO_FIRST_FRAME = Refusal(Code.BAD_REQUEST, "no subscribe or publish frame arrived")
 
-#: How many bytes of frames are answered while the client does not read the answers.
+#: Maximum number of frame bytes that the hub answers while the client does not read the answers.
 _UNREAD = 4 * 1024 * 1024
-#: The most that an answer adds to what it repeats of its frame, in bytes.
+#: Maximum number of bytes that an answer has in addition to what it repeats from its frame.
 _OVERHEAD = 256
-#: How many fragments of one connection may wait for the disk before the hub reads no more.
+#: Number of fragments from one connection that may wait for the disk before the hub stops reading.
 _IN_FLIGHT = 256
-#: How much of one connection is read ahead, in bytes.
+#: Number of bytes that the hub reads ahead on one connection.
 _AHEAD_BYTES = 512 * 1024
-#: How many fragments of one connection are read before the event loop continues.
+#: Number of fragments read from one connection before the event loop continues.
 _AT_ONCE = 16
 
 _Refuse: TypeAlias = Callable[[Refusal], None]
@@ -113,7 +113,7 @@ class WebSocketHandler:
     def publish(
         self, connection: WebSocketConnection, request: web.Request, topic: str, refuse: _Refuse
     ) -> WebSocketPublication:
-        """Begin a publication; `refuse` is called with the refusal that ends it."""
+        """Begin a publication. If a refusal ends it, `refuse` is called with the refusal."""
         permission = self.intake.authorizer.check_publisher(request, topic)
         connection.allow_large()
         publication = WebSocketPublication(
@@ -140,7 +140,7 @@ class WebSocketHandler:
     def refuse(
         self, connection: WebSocketConnection, refusal: Refusal, topic: str | None = None
     ) -> None:
-        """Send a refusal; close the connection unless it is of one of its many topics."""
+        """Send a refusal, and close the connection unless the refusal is for one of many topics."""
         if connection.has_ended:
             return
         self.statistics.refused[refusal.code] += 1
@@ -150,7 +150,7 @@ class WebSocketHandler:
             connection.close(refusal.close_code, refusal.code)
 
     async def finish(self) -> None:
-        """Acknowledge what Sources have sent, and accept no more of it."""
+        """Accept no more messages from Sources, and acknowledge those that have arrived."""
         for publication in self._publishing:
             publication.finish()
         if self._publishing:
@@ -159,7 +159,7 @@ class WebSocketHandler:
 
 
 class _FirstFrame(WebSocketRole):
-    """Waits for the first frame of a client, for a limited time, and replaces itself."""
+    """Waits for a client's first frame, for a limited time, then replaces itself as the role."""
 
     __slots__ = ("_connection", "_hub", "_is_for_many", "_request", "_timer")
 
@@ -196,7 +196,7 @@ class _FirstFrame(WebSocketRole):
     def _role(self, frame: SubscribeFrame | PublishFrame) -> WebSocketRole:
         hub, connection = self._hub, self._connection
         check_url(frame.topic, "topic")
-        # It does not keep the request, which would be most of the memory of an idle connection.
+        # Do not keep the request: it would take most of the memory of an idle connection.
         refuse = partial(hub.refuse, connection)
         if isinstance(frame, PublishFrame):
             return hub.publish(connection, self._request, frame.topic, refuse)
@@ -220,7 +220,7 @@ def select_of(frame: SubscribeFrame) -> PushSelection:
 
 
 class WebSocketFrames(Encoding):
-    """One frame for each fragment."""
+    """Encodes each fragment as one frame."""
 
     def encode(self, fragments: Sequence[Fragment]) -> bytes:
         return document_frames(fragments)
@@ -231,7 +231,10 @@ DASHBOARD_FRAMES = WebSocketFrames(DeliveryTransport.DASHBOARD)
 
 
 class NamedFrames(Encoding):
-    """A frame that names the topic, and one for each fragment. Those of a topic are equal."""
+    """Encodes fragments as a frame that names the topic, followed by one frame per fragment.
+
+    Encodings for the same topic are equal.
+    """
 
     def __init__(self, topic: str) -> None:
         super().__init__(DeliveryTransport.WEBSOCKET)
@@ -249,7 +252,7 @@ class NamedFrames(Encoding):
 
 @dataclass(slots=True, eq=False, repr=False)
 class WebSocketSubscriber(LiveSubscriber, WebSocketRole):
-    """A WebSocket that receives a topic. `refuse` sends a refusal, and closes it."""
+    """A WebSocket that receives one topic. `refuse` sends a refusal, and closes the WebSocket."""
 
     connection: WebSocketConnection
     refuse: Callable[[Refusal], None] = field(kw_only=True)
@@ -278,10 +281,13 @@ class WebSocketSubscriber(LiveSubscriber, WebSocketRole):
 
 @dataclass(slots=True, eq=False, repr=False)
 class TopicSubscriber(WebSocketSubscriber):
-    """One of many topics of a WebSocket. `refuse` sends a refusal, and ends the topic."""
+    """A subscription to one of many topics of a WebSocket.
+
+    `refuse` sends a refusal, and ends this subscription only.
+    """
 
     def opened(self, opening: Opening) -> None:
-        # What waits may be of an earlier subscription, which ends before this one begins.
+        # The queue may contain fragments of an earlier subscription, which must end first.
         self.connection.send_queue(everything=True)
         WebSocketSubscriber.opened(self, opening)
 
@@ -290,7 +296,7 @@ class TopicSubscriber(WebSocketSubscriber):
 
 
 class ManyTopics(WebSocketRole):
-    """The role of a WebSocket for many topics, each of which has a role of its own."""
+    """The role of a WebSocket for many topics. Each topic has its own role."""
 
     def __init__(
         self, hub: WebSocketHandler, connection: WebSocketConnection, request: web.Request
@@ -327,7 +333,7 @@ class ManyTopics(WebSocketRole):
                 raise Refusal(Code.BAD_REQUEST, "a document came before a documents frame")
             else:
                 role, _ = self._roles.get(self._current, (None, None))
-                # A document of a topic that was refused may have been on its way.
+                # The client may have sent a document before it received the topic's refusal.
                 if isinstance(role, WebSocketPublication):
                     role.received(payload, is_text=is_text)
         except Refusal as refusal:
@@ -381,7 +387,7 @@ class ManyTopics(WebSocketRole):
             role.lost()
             release()
             if isinstance(role, WebSocketPublication):
-                # It reads no more once it was refused, however much has arrived.
+                # It may have paused reading, and will not resume it after its end.
                 self._connection.resume_reading()
 
     def resumed(self) -> None:
@@ -399,19 +405,20 @@ class ManyTopics(WebSocketRole):
 class WebSocketPublication(WebSocketRole):
     """Appends the fragments of a Source to the log of its topic, and acknowledges them.
 
-    Theory of operation. Fragments are read and published in callbacks, without a task. Those that
-    arrive while another is read in a thread, or while many wait for the disk, are kept in a queue;
-    reading from the connection pauses while there is much in it. An acknowledgement covers all
-    fragments before it, so one is sent for all that became durable together.
+    Theory of operation. Fragments are read and published in callbacks, without a task. Fragments
+    that arrive while another is being read in a thread, or while many are waiting for the disk, go
+    into a queue. While the queue is large, the hub pauses reading from the connection. An
+    acknowledgement covers all earlier fragments, so the hub sends a single one for all fragments
+    that became durable together.
 
     Args:
         check: Raises `Refusal` if the Source may no longer publish.
-        refuse: Sends a refusal, and ends the publication; everything that arrived before was
-            appended and acknowledged then.
+        refuse: Sends a refusal, and ends the publication. By then, everything that arrived earlier
+            has been appended and acknowledged.
 
     Attributes:
-        ended: Done once everything that arrived is durable or refused, after `finish`.
-        passed: The number of fragments that were published.
+        ended: Done when, after `finish`, everything that arrived is durable or refused.
+        passed: The number of published fragments.
     """
 
     connection: WebSocketConnection
@@ -423,7 +430,7 @@ class WebSocketPublication(WebSocketRole):
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        # None is a message that is not text; it is refused after those before it.
+        # None stands for a message that is not text. It is refused after the earlier messages.
         self._messages: deque[bytes | None] = deque()
         self._size = 0
         self._has_finished = False
@@ -438,13 +445,13 @@ class WebSocketPublication(WebSocketRole):
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
     def start(self) -> None:
-        """Report the end of the log to the Source."""
+        """Send the end of the log to the Source."""
         state = self.topics.state(self.topic)
         through = instant(state.through if state else None)
         self.connection.send_message(PublishingFrame(topic=self.topic, through=through))
 
     def finish(self) -> None:
-        """Accept no more messages; those that have arrived are still appended."""
+        """Accept no more messages. Messages that have arrived are still appended."""
         self._has_finished = True
         self._schedule()
 
@@ -504,7 +511,7 @@ class WebSocketPublication(WebSocketRole):
         except StorageError:
             return Refusal(Code.UNAVAILABLE, "the hub cannot write its log; try again later")
         except Exception:
-            # A fault of the hub must not affect other connections.
+            # An internal error must not affect other connections.
             log.exception("a publication failed")
             return Refusal(Code.UNAVAILABLE, "the hub failed")
         return None
@@ -557,7 +564,7 @@ class WebSocketPublication(WebSocketRole):
     def _written(self, until: Instant, written: asyncio.Future[None]) -> None:
         self._in_flight -= 1
         refusal = self._attempt(written.result)
-        # Nothing after a lost fragment may be acknowledged.
+        # No fragment after a lost one may be acknowledged.
         if refusal is not None:
             self._failure = self._failure or refusal
         elif self._failure is None:
@@ -578,7 +585,7 @@ class WebSocketPublication(WebSocketRole):
         return self._refusal is None and (bool(self._messages) or not self._has_finished)
 
     def _end_if_done(self) -> None:
-        """End the publication after a failure, or once everything before its end is durable."""
+        """End the publication after a failure, or when everything that arrived is durable."""
         if self.ended.done():
             return
         if self._failure is not None:

@@ -1,9 +1,9 @@
-"""The requests that the hub makes to callbacks: to verify, to deny, and to deliver.
+"""The hub's requests to callbacks: verifications, denials and deliveries.
 
-Callbacks belong to strangers. So the address of each is checked when it is connected to, redirects
-are never followed, and only a bounded part of an answer is read. A POST is made over a connection
-of a pool, with a head that is mostly the same for all subscribers of a topic. Time limits and the
-number of requests are up to the caller (`scheduler`): a request that is cancelled leaves nothing
+Callbacks belong to strangers. The hub therefore checks the address of each callback when it
+connects, never follows redirects, and reads only a limited part of an answer. It POSTs over pooled
+connections, with a request head that is mostly the same for all subscribers of a topic. The caller
+(`scheduler`) limits the time and the number of requests. Cancelling a request leaves nothing
 behind.
 """
 
@@ -42,15 +42,15 @@ from rsnotify_hub.store.interface import NotOwner
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.urls import SHORTEST_SECRET
 
-#: How much of a failed answer's body is kept, so that an operator can find the cause.
+#: Number of bytes to keep of a failed answer's body, so that an operator can find the cause.
 EXCERPT_BYTES = 512
 
 _REDACTED = b"[...]"
 
 _PORTS = {"http": 80, "https": 443}
-# What could end the request line or the Host header early, or is not a character of a URI.
+# Characters that could end the request line or the Host header early, or that a URI cannot contain.
 _UNSAFE_IN_URL = re.compile(r"[^\x21-\x7e]")
-# What would end a header early (RFC 9110 §5.5).
+# Characters that would end a header early (RFC 9110 §5.5).
 _UNSAFE_IN_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
@@ -59,11 +59,12 @@ class Answer(Struct, frozen=True, gc=False):
     """The outcome of one request to a callback.
 
     Args:
-        status: The HTTP status; None without a response.
-        reason: The outcome, worded to follow "the callback": `answers 500`.
-        excerpt: The first bytes of the body, as far as they were wanted.
-        retry_after: The seconds until the next request, if the response states them.
-        reached: False if no connection could be opened, so that nothing was sent.
+        status: The HTTP status; None if there was no response.
+        reason: The outcome, worded to follow "the callback", for example `answers 500`.
+        excerpt: The first bytes of the body, if requested.
+        retry_after: The seconds to wait before the next request, if the response states them.
+        reached: False if no connection could be opened, in which case nothing was sent. A forbidden
+            address counts as reached, because another attempt would be pointless.
     """
 
     status: int | None
@@ -74,7 +75,7 @@ class Answer(Struct, frozen=True, gc=False):
 
     @property
     def succeeded(self) -> bool:
-        """Whether the callback accepted (WebSub §7).
+        """Whether the callback accepted the request (WebSub §7).
 
         A redirect is a failure: the subscriber verified this callback and no other.
         """
@@ -82,15 +83,15 @@ class Answer(Struct, frozen=True, gc=False):
 
     @property
     def is_gone(self) -> bool:
-        """Whether the callback ends its subscription."""
+        """Whether the callback ended its subscription."""
         return self.status == 410
 
 
 class CallbackRequests:
-    """Makes the requests to callbacks.
+    """Sends the hub's requests to callbacks.
 
     Args:
-        hub_url: This hub's `/websub`, for Link headers.
+        hub_url: The URL of this hub's `/websub`, for Link headers.
         method: The signature method of deliveries: `sha1`, `sha256`, `sha384` or `sha512` (WebSub
             §7.1.1).
     """
@@ -117,13 +118,14 @@ class CallbackRequests:
     def begin(
         self, target: CallbackTarget, topic: str, body: bytes, content_type: str, done: Done
     ) -> HttpConnection | None:
-        """POST a notification without a task, if a connection is kept for it.
+        """POST a notification without a task, if the pool has an open connection for it.
 
-        `done` is called once, later, with the outcome, of which `answer` makes an answer.
+        `done` is called exactly once, later, with the outcome. `answer` converts the outcome into
+        an `Answer`.
 
         Returns:
-            The connection, with which the request can be cancelled; None if nothing was sent, and
-            `deliver` must be used.
+            The connection, which can cancel the request; None if nothing was sent, in which case
+            the caller must use `deliver`.
         """
         request = self._request(target, topic, body, content_type)
         connection = self.pool.acquire(target.origin)
@@ -134,7 +136,7 @@ class CallbackRequests:
     def answer(self, outcome: HttpReply | Exception) -> Answer | None:
         """Return the answer to a request that `begin` has sent.
 
-        It is None if the connection had already ended, so that `deliver` must make the request.
+        Return None if the connection had already ended. The caller must then use `deliver`.
         """
         if isinstance(outcome, HttpReply):
             return self._answer(outcome)
@@ -148,10 +150,10 @@ class CallbackRequests:
         *,
         is_allowed: Callable[[], bool] = lambda: True,
     ) -> Answer:
-        """POST a notification (WebSub §7), over a new connection if none is kept.
+        """POST a notification (WebSub §7), over a new connection if the pool has none.
 
         Raises:
-            NotOwner: `is_allowed` returned False when it would have been sent.
+            NotOwner: `is_allowed` returned False just before sending.
         """
         try:
             target = self.target(subscription)
@@ -169,10 +171,10 @@ class CallbackRequests:
             try:
                 return await connection.request(request)
             except StaleConnection:
-                # Repeat it once (RFC 9110 §9.2.2): a subscriber must accept a notification twice.
+                # Repeat it once (RFC 9110 §9.2.2): a subscriber must cope with a duplicate.
                 pass
         connection = await self._connect(origin)
-        if not is_allowed():  # this process may have been suspended meanwhile
+        if not is_allowed():  # this process may have been suspended while it connected
             connection.abort()
             raise NotOwner("another node delivers to this callback")
         return await connection.request(request)
@@ -185,18 +187,22 @@ class CallbackRequests:
                     partial(HttpConnection, origin, self.pool),
                     sock=sock,
                     ssl=self._tls if origin.secure else None,
-                    # No certificate has the dot of the DNS root.
+                    # No certificate has the trailing dot of the DNS root.
                     server_hostname=origin.host.rstrip(".") if origin.secure else None,
                 )
             except BaseException:
                 sock.close()
                 raise
-        except (OSError, RuntimeError, ValueError) as error:  # from uvloop, too
+        except (OSError, RuntimeError, ValueError) as error:  # including those from uvloop
             raise Unreachable from error
         return connection
 
     def target(self, subscription: Subscription) -> CallbackTarget:
-        """Return what all deliveries to a subscription share; ValueError if it has no URL."""
+        """Return the data shared by all deliveries to a subscription.
+
+        Raises:
+            ValueError: The callback's URL cannot be requested.
+        """
         secret = subscription.secret
         key = None if secret is None else SigningKey(secret, self._method)
         return CallbackTarget(*endpoint_of(subscription.callback), secret, key)
@@ -210,7 +216,10 @@ class CallbackRequests:
         return b"".join((target.opening, common, signature, body))
 
     async def get(self, url: str, *, limit: int) -> Answer:
-        """GET a callback with a query (WebSub §5.2, §5.3); keep one byte more than the limit."""
+        """GET a callback with a query (WebSub §5.2, §5.3).
+
+        Read at most one byte more than `limit` of the answer, or nothing if `limit` is 0.
+        """
         try:
             async with self._client.get(exact_url(url), allow_redirects=False) as response:
                 body = await _beginning(response, limit + 1) if limit else b""
@@ -252,13 +261,13 @@ def _no_reply(error: Exception) -> Answer:
 
 
 def _not_reached(error: Exception, *, connected: bool) -> Answer:
-    # An address that is refused now is refused at the next attempt, too: not worth one.
+    # A forbidden address will still be forbidden at the next attempt, so another one is pointless.
     refused = isinstance(error.__cause__, PermissionError)
     return Answer(None, f"cannot be reached: {reason_of(error)}", reached=connected or refused)
 
 
 class CallbackEndpoint(NamedTuple):
-    """Where a request goes, with its request line and Host header."""
+    """The origin that a request goes to, with its request line and Host header."""
 
     origin: HttpOrigin
     opening: bytes
@@ -274,7 +283,7 @@ class CallbackTarget(NamedTuple):
 
 
 def endpoint_of(url: str) -> CallbackEndpoint:
-    """Return where a POST to a URL goes, with the target exactly as it is written."""
+    """Return the endpoint for a POST to a URL, with the request target exactly as written."""
     parts = urlsplit(url)
     if _UNSAFE_IN_URL.search(url) or parts.scheme not in _PORTS or not parts.hostname:
         raise ValueError("this is not an absolute http or https URL")
@@ -294,7 +303,7 @@ def _split(rest: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=256)
 def notification_head(topic: str, hub_url: str, content_type: str, size: int) -> bytes:
-    """Return the headers that the requests to all subscribers of a topic share (WebSub §7)."""
+    """Return the headers shared by the requests to all subscribers of a topic (WebSub §7)."""
     headers = {
         "Content-Type": content_type,
         "Link": format_links([(Rel.SELF, topic), (Rel.HUB, hub_url)]),
@@ -313,17 +322,20 @@ def _header(name: str, value: str) -> bytes:
 
 
 def redacted(excerpt: bytes, subscription: Subscription) -> bytes:
-    """Return the part of an answer that may be shown: an error page may repeat the request."""
+    """Return an excerpt of an answer without the subscription's secrets.
+
+    An error page may repeat the request, which contains them.
+    """
     for secret in _secrets(subscription):
         excerpt = excerpt.replace(secret.encode(), _REDACTED)
     return excerpt[:EXCERPT_BYTES]
 
 
 def _secrets(subscription: Subscription) -> list[str]:
-    # The callback is a capability URL: any part of it but the host may be secret (WebSub §8.2).
+    # The callback is a capability URL: any part of it except the host may be secret (WebSub §8.2).
     parts = urlsplit(subscription.callback)
     found = [subscription.secret or "", parts.query, *parts.path.split("/")]
-    found += [unquote(part) for part in found[1:]]  # as servers read them
+    found += [unquote(part) for part in found[1:]]  # as servers decode them
     found += [value or name for name, value in parse_qsl(parts.query, keep_blank_values=True)]
     long_enough = {part for part in found if len(part) >= SHORTEST_SECRET}
     return sorted(long_enough, key=len, reverse=True)

@@ -1,11 +1,11 @@
 """The delivery state of one subscription: values and decisions without I/O.
 
-Theory of operation. A subscription is *active* while deliveries succeed, however far behind it
-is. A failed attempt makes it *retrying*, with growing waits. After attempts have failed for too
-long it is *given up*, a dead letter: nothing is sent until the topic is updated, and then it is
-retried for as long again (WebSub §7). Its position in the log stays, so that it then receives what
-it missed. A renewal shows that the subscriber is alive, so its next attempt does not wait. A
-*suspended* subscription waits for an administrator.
+Theory of operation. A subscription is *active* while deliveries succeed, however far behind it is.
+A failed attempt makes it *retrying*, with growing waits. If attempts keep failing for too long, the
+subscription is *given up* and becomes a dead letter: the hub sends nothing until the topic is
+updated, and then retries for the same period again (WebSub §7). The position in the log is kept, so
+the subscriber then receives everything that it missed. A renewal shows that the subscriber is
+alive, so the next attempt does not wait. A *suspended* subscription waits for an administrator.
 
     state       failed          failed for too long   delivered   updated     renewed
     active      retrying        -                     active      active      active
@@ -27,23 +27,23 @@ from rsnotify_hub.urls import authority_of, host_of
 from rsnotify_hub.websub.callback_requests import Answer, CallbackTarget, redacted
 from rsnotify_hub.websub.scheduler import DeliverySlot
 
-#: How many failed and how many successful attempts are kept in memory for each subscription.
+#: Number of failed and of successful attempts kept in memory for each subscription.
 KEPT_FAILED, KEPT_DELIVERED = 10, 5
-#: The time between two successful attempts that are kept. So most deliveries cost nothing more, and
-#: those that are kept show more than the last moment.
+#: Minimum time between two successful attempts that are kept. As a result, most deliveries cost
+#: nothing extra, and the kept attempts cover more than the last moment.
 _APART = timedelta(seconds=10)
 
 
 class DeliveryAttempt(Struct, frozen=True, gc=False):
-    """An attempt to deliver; the reason is worded to follow "the callback".
+    """A delivery attempt. The reason is worded to follow "the callback".
 
     Args:
-        at: When it failed, or when one that succeeded began.
-        excerpt: The first bytes of the answer to an attempt that failed.
-        seconds: How long it took.
-        after: The position in the log that the subscription had.
+        at: When the attempt failed, or when a successful attempt began.
+        excerpt: The first bytes of the answer, if the attempt failed.
+        seconds: The duration of the attempt.
+        after: The position of the subscription in the log before the attempt.
         through: The position of the last fragment that was sent.
-        size: The bytes that were sent.
+        size: The number of bytes that were sent.
     """
 
     at: Instant
@@ -57,9 +57,9 @@ class DeliveryAttempt(Struct, frozen=True, gc=False):
 
 
 class Trouble(Struct, frozen=True):
-    """How deliveries to a subscription fail, stored so that it survives a restart of the hub.
+    """The failures of deliveries to a subscription, stored to survive a restart of the hub.
 
-    The attempts have failed since `trying_since`, or the topic was updated then.
+    `trying_since` is when attempts began to fail, or when the hub last resumed them.
     """
 
     failures: int
@@ -73,17 +73,18 @@ class Delivery:
     """The delivery state of one subscription.
 
     Attributes:
-        behind_since: When it fell behind; None while it is up to date.
-        backoff_until: When the next attempt is due by the backoff, even if one was made earlier.
-        is_extra: Whether the next attempt is one besides those of the backoff.
-        failed: Its last failed attempts.
-        delivered: Some of its last successful attempts.
-        kept_after: Successful attempts are kept from this instant on.
-        given_up_since: When it became a dead letter; None unless it is one.
-        target: Where its attempts go; None until the first.
-        slot: The attempt that runs or waits for capacity.
-        lock: Held while its value is changed in the store.
-        is_stopped: Whether no further attempts are made: another node has it, or will have it.
+        behind_since: When the subscription fell behind; None while it is up to date.
+        backoff_until: When the backoff schedules the next attempt, even if one was made earlier.
+        is_extra: Whether the next attempt is made in addition to those of the backoff.
+        failed: The last failed attempts.
+        delivered: Some of the last successful attempts.
+        kept_after: A successful attempt is kept only if it began at or after this instant.
+        given_up_since: When the delivery became a dead letter; None if it is not one.
+        target: The target of the attempts; None before the first one.
+        slot: The attempt that is running or waiting for capacity.
+        lock: Held while the subscription is changed in the store.
+        is_stopped: Whether attempts have ended because another node has, or will have, the
+            subscription.
     """
 
     __slots__ = (
@@ -145,7 +146,7 @@ class Delivery:
 
     @property
     def trouble(self) -> Trouble | None:
-        """What must survive a restart; None while deliveries succeed."""
+        """The state that must survive a restart; None while deliveries succeed."""
         if not self.failures and not (self.subscription.suspended and self.behind_since):
             return None
         return Trouble(
@@ -184,7 +185,7 @@ class Delivery:
         self.given_up_since = self.retry_at = self.backoff_until = self._trying_since = None
 
     def record_failure(self, attempt: DeliveryAttempt) -> None:
-        """Count a failed attempt; an extra one only if none had failed before."""
+        """Count a failed attempt, but an extra one only if no attempt has failed before it."""
         self.failures += not (self.is_extra and self.failures)
         self._trying_since = self._trying_since or attempt.at
         self.failed.append(attempt)
@@ -192,16 +193,19 @@ class Delivery:
         self.kept_after = EARLIEST
 
     def has_failed_for(self, seconds: float, now: Instant) -> bool:
-        """Return whether attempts have failed for this long since the first, or since an update."""
+        """Return whether attempts have failed for `seconds`.
+
+        The time counts from the first failure, or from when the hub last resumed attempts.
+        """
         since = self._trying_since
         return since is not None and now - since >= timedelta(seconds=seconds)
 
     def give_up(self, now: Instant) -> None:
-        """Make it a dead letter: no more attempts until the topic is updated."""
+        """Make the delivery a dead letter: no more attempts until the topic is updated."""
         self.given_up_since = now
         self.retry_at = None
 
     def resume_trying(self, now: Instant) -> None:
-        """Allow attempts again, for as long as before it was given up."""
+        """Allow attempts again, and restart the period after which the delivery is given up."""
         self.given_up_since = None
         self._trying_since = now if self.failures else None

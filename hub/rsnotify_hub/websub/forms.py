@@ -1,6 +1,6 @@
-"""The forms of `POST /websub`, and the queries of the hub's requests to callbacks, without I/O.
+"""Parse the forms of `POST /websub`, and build the URLs of the hub's requests to callbacks.
 
-Parameters that WebSub does not define are ignored (WebSub §5.1).
+This module does no I/O. Parameters that WebSub does not define are ignored (WebSub §5.1).
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from msgspec import Struct
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.urls import check_url
 
-#: WebSub §5.1: a secret is less than 200 bytes.
+#: A secret must be shorter than 200 bytes (WebSub §5.1).
 MAX_SECRET_BYTES = 199
 _MAX_FIELDS = 100
-#: Longer numbers are not parsed, since all of them become the longest lease.
+#: Longer numbers are not parsed, because all of them result in the longest lease.
 _LEASE_DIGITS = 18
 _LONGEST_LEASE = 10**_LEASE_DIGITS
 
 
 class SubscriptionRequest(Struct, frozen=True):
-    """A request to subscribe or unsubscribe, not yet verified. The callback is as written."""
+    """An unverified request to subscribe or unsubscribe. The callback is kept as written."""
 
     mode: str
     topic: str
@@ -30,7 +30,7 @@ class SubscriptionRequest(Struct, frozen=True):
     secret: str | None = None
 
     def __repr__(self) -> str:
-        """Return what may be logged: neither the secret nor the callback."""
+        """Leave out the secret and the callback, which must not be logged."""
         return f"SubscriptionRequest(mode={self.mode!r}, topic={self.topic!r})"
 
 
@@ -88,7 +88,7 @@ def _secret(text: str) -> str | None:
 
 
 def check_secret(secret: str) -> str:
-    """Return a secret unchanged, or raise `Refusal` (WebSub §5.1)."""
+    """Return a secret unchanged, or raise `Refusal` if it is invalid (WebSub §5.1)."""
     if not 0 < len(secret.encode()) <= MAX_SECRET_BYTES:
         raise _bad("hub.secret is empty, or not less than 200 bytes")
     return secret

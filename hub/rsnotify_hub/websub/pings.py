@@ -1,10 +1,11 @@
 """Plain WebSub pings (`hub.mode=publish`): the hub fetches the topic itself.
 
-Theory of operation. Each topic has at most one fetch at a time. Pings that arrive meanwhile share
-the next one, which begins after all of them, so that it sees the change that each announces.
-Between two fetches of a topic that anybody may ping there is a pause, for which pings wait.
+Theory of operation. The hub runs at most one fetch per topic at a time. Pings that arrive during a
+fetch share the next one. It starts after all of these pings, so it sees the changes that they
+announce. After each fetch of an open topic, which anybody may ping, pings wait until a pause is
+over.
 
-Of a Change List, only the part that its log does not have is appended (`part_after`).
+Of a Change List, the hub appends only the part that the topic's log does not have (`part_after`).
 """
 
 from __future__ import annotations
@@ -40,19 +41,20 @@ from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.interface import LogEntry
 from rsnotify_hub.urls import host_of
 
-#: How many topics are fetched at once, since each may be held in memory; in all and of one host.
+#: Maximum number of concurrent fetches, in total and per host. They are limited because each topic
+#: may be held in memory.
 _CONCURRENT, _CONCURRENT_PER_HOST = 16, 4
-#: How many topics may be fetched or wait for it.
+#: Maximum number of topics that are being fetched or waiting to be fetched.
 _MAX_TOPICS = 1000
-#: For how many topics the fetched version is remembered.
+#: Maximum number of topics for which the hub remembers the fetched version.
 _MAX_VERSIONS = 10_000
 
-#: What distinguishes two changes of one instant: the URI and the kind of change.
+#: The URI and the kind of a change, which distinguish it from others of the same instant.
 ChangeKey = tuple[str, str | None]
 
 
 class TopicFetcher:
-    """Fetches topics that were pinged, and appends what is new."""
+    """Fetches pinged topics, and appends new content to their logs."""
 
     def __init__(
         self,
@@ -85,11 +87,11 @@ class TopicFetcher:
         self._versions: dict[str, tuple[int, Mapping[str, str]]] = {}
 
     async def fetch(self, topic: str) -> None:
-        """GET a topic, and append what is new; return once that is durable.
+        """GET a topic, append new content to its log, and return when that is durable.
 
         Raises:
             Refusal: Too many topics are being fetched, or there are too many open topics.
-            Unavailable: The topic did not answer with content that can be passed on.
+            Unavailable: The topic's server did not answer with content that the hub can distribute.
         """
         if topic not in self._working:
             self._check_capacity(topic)
@@ -121,7 +123,7 @@ class TopicFetcher:
     async def _settle(self, topic: str, future: asyncio.Future[None]) -> None:
         host = self._hosts.setdefault(host_of(topic), asyncio.Semaphore(_CONCURRENT_PER_HOST))
         try:
-            # The host comes first: a wait for a slow host must not use up the shared capacity.
+            # Acquire the host first: waiting for a slow host must not use up the shared capacity.
             async with host, self._capacity:
                 await self._fetch(topic)
         except asyncio.CancelledError:
@@ -155,7 +157,7 @@ class TopicFetcher:
         self._remember(topic, fetched)
 
     def _version(self, topic: str) -> Mapping[str, str]:
-        """Return the conditions of the newest log entry, if it came from a fetch."""
+        """Return the conditional headers from the last fetch, or none if the log has changed."""
         position, conditions = self._versions.get(topic, (0, {}))
         return conditions if position == self._topics.position(topic) else {}
 
@@ -166,7 +168,7 @@ class TopicFetcher:
             del self._versions[next(iter(self._versions))]
 
     async def _end_of_log(self, topic: str) -> tuple[Instant | None, list[LogEntry]]:
-        """Return the instant up to which the log has changes, and the entries that reach it."""
+        """Return the instant at which the log ends, and the entries that reach that instant."""
         state = self._topics.state(topic)
         if state is None or state.whole:
             return None, []
@@ -174,7 +176,7 @@ class TopicFetcher:
         return state.through, await self._topics.read(topic, after=0, since=before)
 
     async def close(self) -> None:
-        """Cancel all fetches; the pings get no answer."""
+        """Cancel all fetches. Pending pings get no answer."""
         for future in self._waiting.values():
             future.cancel()
         await cancel(self._working.values())
@@ -195,12 +197,12 @@ def news_of(
     received: Instant,
     max_bytes: int,
 ) -> Fragment | None:
-    """Return what is to be appended to the log; None if a Change List has nothing new.
+    """Return the fragment to append to the log; None if a Change List has nothing new.
 
-    `last` are the entries that reach `through`, the instant up to which the log has changes.
+    `last` contains the entries that reach `through`, the instant at which the log ends.
     """
     body, content_type = fetched.body, fetched.content_type
-    if not content_type:  # it is guessed, as RFC 9110 §8.3 allows
+    if not content_type:  # guess it, as RFC 9110 §8.3 allows
         is_document = body.startswith(b"<?xml")
         content_type = MERGED_CONTENT_TYPE if is_document else "application/octet-stream"
     if not (is_xml(content_type) and is_sitemap(body)):
@@ -232,12 +234,12 @@ def part_after(
 ) -> Document | None:
     """Return the part of a Change List that the log does not have.
 
-    `through` is the end of the log, and `known` the changes of that instant that it has: a Source
-    of second granularity may add another change within that same second.
+    `through` is the end of the log, and `known` contains the changes of that instant that the log
+    already has: a Source with a granularity of seconds may add another change in the same second.
 
     Returns:
-        A Change Notification from the last change before the new ones; the document itself if the
-        new part cannot be determined; None if nothing is new.
+        A Change Notification that begins at the last change before the new ones; the document
+        itself if the new part cannot be determined; None if nothing is new.
     """
     dates = [entry.changed_at for entry in document.resources]
     ordered = [at for at in dates if at is not None]
@@ -254,7 +256,8 @@ def part_after(
         return None
     news = document.resources[cut:]
     if late and ordered[-1] == through:
-        # It begins where the log ends, so that it is replayed to Destinations that know all before.
+        # Begin where the log ends, so that the fragment also reaches Destinations that know
+        # everything before it.
         missing = tuple(entry for entry in news if (entry.uri, entry.change) in late)
         return _tail(document, missing, through, through)
     before = ordered[cut - 1] if cut else document.from_
@@ -274,9 +277,10 @@ def _tail(
 
 
 def announce(document: Document) -> Document:
-    """Return a heartbeat that replaces changes that are too many to push.
+    """Return a heartbeat to push in place of a document that is too large.
 
-    Its `from` is the last change, so that every Destination sees a gap and pulls the Change List.
+    Its `from` is the instant of the last change, so every Destination sees a gap and reads the
+    Change List.
     """
     last = document.resources[-1].changed_at
     if last is None:

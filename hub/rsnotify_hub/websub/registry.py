@@ -1,8 +1,8 @@
-"""The WebSub subscriptions of this hub, and how many there may be.
+"""The WebSub subscriptions of this hub, and the limits on their number.
 
-`SubscriptionRegistry` finds them in memory. `SubscriptionUpdates` changes them in the store and
-then in memory, so that neither is ahead for long. `SubscriptionQuota` limits the number of
-subscriptions and of pending requests, in all, per host and per client.
+`SubscriptionRegistry` finds subscriptions in memory. `SubscriptionUpdates` changes them first in
+the store and then in memory, so neither is ahead of the other for long. `SubscriptionQuota` limits
+the number of subscriptions and of pending requests, in total, per host and per client.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rsnotify_hub.urls import authority_of, host_of
 from rsnotify_hub.websub.delivery import Delivery
 from rsnotify_hub.websub.forms import SubscriptionRequest
 
-#: How many requests may be pending: in all, and of one callback host or one client.
+#: Maximum number of pending requests: in total, and per callback host or client.
 MAX_PENDING = 2000
 PENDING_SHARE = 200
 
@@ -80,10 +80,10 @@ class SubscriptionRegistry:
 
 
 class SubscriptionUpdates:
-    """Changes subscriptions. Whatever the store refuses with a `StorageError` has not happened.
+    """Changes subscriptions. A change that fails with a `StorageError` has no effect.
 
-    Theory of operation. Changes of one subscription wait for each other, and a change that has
-    waited checks the subscription again: it may have ended or been renewed meanwhile.
+    Theory of operation. Changes to the same subscription are serialized. A change that has waited
+    checks the subscription again, because it may have ended or been renewed in the meantime.
     """
 
     def __init__(self, store: SubscriptionStore, registry: SubscriptionRegistry) -> None:
@@ -91,13 +91,14 @@ class SubscriptionUpdates:
         self._registry = registry
 
     async def put(self, subscription: Subscription) -> Delivery | None:
-        """Store a subscription, or renew it; return None if it has moved to another node."""
+        """Store or renew a subscription; return None if it has moved to another node."""
         known = self._registry.find(subscription.topic, subscription.callback)
         renewed = {"secret": subscription.secret, "expires": subscription.expires}
         if known is not None and await self.change(known, **renewed):
             return known
         await self._store.save(subscription)
-        # Its shard may have moved to another node meanwhile, and even back, as it was stored.
+        # During the save, the shard may have moved to another node, and may even have come back
+        # with the stored subscription.
         if not self._store.owns(authority_of(subscription.callback)):
             return None
         acquired = self._registry.find(subscription.topic, subscription.callback)
@@ -109,17 +110,17 @@ class SubscriptionUpdates:
         return new
 
     async def change(self, delivery: Delivery, **fields: Any) -> bool:
-        """Change fields of a subscription; return False if it has ended meanwhile."""
+        """Change fields of a subscription; return False if it has ended."""
         async with delivery.lock:
             if not self._has(delivery):
                 return False
             await self._store.save(replace(delivery.subscription, **fields))
-            # The cursor may have moved while it was saved.
+            # The cursor may have moved during the save.
             delivery.subscription = replace(delivery.subscription, **fields)
             return True
 
     async def end(self, delivery: Delivery, *, lease: Instant | None = None) -> bool:
-        """End a subscription; return False if the lease that it is ended for was renewed."""
+        """End a subscription; return False if `lease` is given and has been renewed."""
         async with delivery.lock:
             if not self._has(delivery):
                 return True
@@ -143,7 +144,7 @@ class SubscriptionUpdates:
         return self._registry.get(delivery.id) is delivery
 
     def store_trouble(self, delivery: Delivery) -> None:
-        """Store how deliveries fail, if that has changed."""
+        """Store the delivery's trouble if it has changed."""
         trouble = delivery.trouble
         if trouble != delivery.stored_trouble:
             delivery.stored_trouble = trouble
@@ -152,19 +153,22 @@ class SubscriptionUpdates:
             self._store.note_trouble(subscription.topic, subscription.callback, state)
 
     def move_cursor(self, delivery: Delivery, position: int) -> None:
-        # A renewal may have replaced the value meanwhile; the position is the sender's alone.
+        # A renewal may have replaced the subscription, but only the sender changes the position.
         delivery.subscription = replace(delivery.subscription, position=position)
         subscription = delivery.subscription
         self._store.move_cursor(subscription.topic, subscription.callback, position)
 
 
 def client_of(address: str | None) -> str:
-    """Return the client whose quota a request counts for; empty for this machine, without one."""
+    """Return the client whose quota a request counts against.
+
+    The result is empty for this machine, which has no quota.
+    """
     return "" if address is None or is_loopback(address) else client_network(address)
 
 
-#: The counters that a pending request has incremented: in all, of its host and of its client, and
-#: the same for requests that will become subscriptions.
+#: The counters that a pending request has incremented: in total, per host and per client, and the
+#: same counters for requests that will become subscriptions.
 Reservation = tuple[tuple[str, str], ...]
 
 
@@ -176,7 +180,7 @@ class QuotaQuestion(Struct, frozen=True):
 
 
 class QuotaCounts(Struct, frozen=True):
-    """The subscriptions of a node, those included that are being verified."""
+    """The subscription counts of a node, including subscriptions being verified."""
 
     in_all: int = 0
     of_host: int = 0
@@ -184,7 +188,7 @@ class QuotaCounts(Struct, frozen=True):
 
 
 NO_COUNTS = QuotaCounts()
-#: What each node has of the subscriptions that a request counts with.
+#: Asks each node for the subscription counts that matter to a request's quota.
 QUOTA_COUNTS: NodeCall[QuotaQuestion, QuotaCounts] = NodeCall(
     "websub.quota", QuotaQuestion, QuotaCounts
 )
@@ -199,7 +203,7 @@ def total_of(counts: Sequence[QuotaCounts]) -> QuotaCounts:
 
 
 class SubscriptionQuota:
-    """Counts pending requests, and decides whether another one is accepted."""
+    """Counts pending requests, and decides whether to accept another one."""
 
     def __init__(self, registry: SubscriptionRegistry, configuration: WebSubConfig) -> None:
         self._registry = registry
@@ -211,12 +215,12 @@ class SubscriptionQuota:
     def refusal(
         self, request: SubscriptionRequest, client: str, elsewhere: QuotaCounts = NO_COUNTS
     ) -> str | None:
-        """Return why a request cannot be accepted now; None if it can.
+        """Return the reason why a request cannot be accepted now; None if it can.
 
         Args:
             request: The request.
-            client: The client that it counts for.
-            elsewhere: What the other nodes have.
+            client: The client whose quota the request counts against.
+            elsewhere: The subscription counts of the other nodes.
         """
         host = host_of(request.callback)
         hosts, clients = self._pending["host", host], self._pending["client", client]
@@ -236,7 +240,7 @@ class SubscriptionQuota:
         return None
 
     def counts(self, question: QuotaQuestion) -> QuotaCounts:
-        """Return what this node has."""
+        """Return the subscription counts of this node."""
         host, client = question.host, question.client
         return QuotaCounts(
             len(self._registry) + self._pending["new", ""],

@@ -1,20 +1,20 @@
-"""When each request to a callback starts, so that no callback holds up the others.
+"""Schedule the requests to callbacks so that no callback delays the others.
 
-Theory of operation. There are two queues. A first attempt goes into the quick queue, a retry into
-the slow one. While something waits for the quick queue, a request that has run there for a second
-moves to the slow one; if that is full, the request ends as if its time were up. So the quick
-queue empties at least once a second, whatever callbacks do, and the number of open connections is
-bounded. Of the capacity of a queue, each host gets at most a share, and hosts that have something
-waiting are served round-robin: a host with a thousand callbacks delays the others no more than a
-host with one (`FairQueue`).
+Theory of operation. There are two queues. A first attempt goes into the quick queue, and a retry
+into the slow queue. While anything is waiting for the quick queue, a request that has run there for
+a second moves to the slow queue; if that is full, the request times out. The quick queue therefore
+empties at least once a second, whatever callbacks do, and the number of open connections is
+bounded. Each host gets a limited share of a queue's capacity, and hosts with waiting requests are
+served round-robin: a host with a thousand callbacks delays the others no more than a host with one
+(`FairQueue`).
 
-A request starts within `submit` if there is capacity. It takes a task only if its starter runs
-one (`DeliveryScheduler.run`). All requests have the same time limit, and one timer serves those
-without a task.
+If there is capacity, `submit` starts a request immediately. A request has a task only if its
+starter runs one (`DeliveryScheduler.run`). All requests have the same time limit, and one timer
+serves all requests without a task.
 
-Deliveries and the GETs that verify or deny a subscription (`IntentRequests`) have a scheduler each.
-Whatever a stranger sends to the hub, it causes one GET at most: a request is repeated only if no
-connection could be opened, so that nobody was reached.
+Deliveries have one scheduler, and the GETs that verify or deny a subscription have another
+(`IntentRequests`). Anything that a stranger sends to the hub causes at most one GET: the hub
+repeats a request only if it could not open a connection, in which case it reached nobody.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from rsnotify_hub.websub.callback_requests import Answer, CallbackRequests
 
 log = logging.getLogger("rsnotify.hub.websub")
 
-#: How long a request may run in the quick queue while others wait for it, in seconds.
+#: Seconds that a request may run in the quick queue while others are waiting for that queue.
 QUICK_SECONDS = 1.0
 
 
@@ -50,11 +50,11 @@ class Capacity(Struct, frozen=True):
 QUICK = Capacity(400, per_host=50)
 SLOW = Capacity(200, per_host=10)
 
-#: The capacity for requests that verify or deny.
+#: The capacity for requests that verify or deny a subscription.
 QUICK_INTENTS = Capacity(100, per_host=20)
 SLOW_INTENTS = Capacity(50, per_host=5)
 
-#: How many attempts at one of these are made if no connection can be opened.
+#: Maximum number of attempts at such a request if no connection can be opened.
 TRIES = 3
 
 _TIMED_OUT = Answer(None, "takes too long")
@@ -63,7 +63,7 @@ _NOT_SENT = Answer(None, "could not be requested")
 
 
 class DeliveryScheduler:
-    """Starts the requests of one kind, and ends those that take longer than `seconds`."""
+    """Starts requests of one kind, and ends those that take longer than `seconds`."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class DeliveryScheduler:
         slow: Capacity = SLOW,
         quick_seconds: float = QUICK_SECONDS,
     ) -> None:
-        self._loop = asyncio.get_running_loop()  # each look-up is a system call
+        self._loop = asyncio.get_running_loop()  # each lookup is a system call
         self.seconds = seconds
         self._quick_seconds = quick_seconds
         self._quick: FairQueue[DeliverySlot] = FairQueue(quick)
@@ -83,10 +83,10 @@ class DeliveryScheduler:
         self._closed = False
 
     def submit(self, host: str, start: Starter, *, slow: bool = False) -> DeliverySlot:
-        """Start a request as soon as there is capacity, at once if there is now.
+        """Start a request as soon as there is capacity, immediately if possible.
 
-        `start` is called with the slot. It either calls `DeliverySlot.watch`, and `release` or
-        `run` later, or calls `run`. It must not raise.
+        `start` is called with the slot. It calls either `run`, or `DeliverySlot.watch` and later
+        `release` or `run`. It must not raise.
         """
         queue = self._slow if slow else self._quick
         slot = DeliverySlot(host, start, queue, self, self._loop.time())
@@ -98,7 +98,7 @@ class DeliveryScheduler:
         return slot
 
     def run(self, slot: DeliverySlot, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work of a started request in a task, and release its slot at the end."""
+        """Run a started request in a task, and release its slot when the task ends."""
         slot.task = self._loop.create_task(work)
         slot.task.add_done_callback(partial(self._task_ended, slot))
 
@@ -112,7 +112,7 @@ class DeliveryScheduler:
         self.release(slot)
 
     def release(self, slot: DeliverySlot) -> None:
-        """Free the capacity of a request that has ended, and start what waits for it."""
+        """Free the capacity of a finished request, and start requests that are waiting for it."""
         queue = slot.queue
         queue.remove(slot)
         if slot.ended is not None and not slot.ended.done():
@@ -122,7 +122,7 @@ class DeliveryScheduler:
 
     def cancel(self, slot: DeliverySlot) -> None:
         slot.cancel()
-        if slot.task is None:  # else the end of the task releases it
+        if slot.task is None:  # otherwise the slot is released when the task ends
             self.release(slot)
 
     def waiting(self) -> int:
@@ -144,14 +144,14 @@ class DeliveryScheduler:
     def _clear_quick_queue(self, due: float) -> None:
         self._check = None
         now = self._loop.time()
-        # If this runs late, the hub itself was slow, and answers may have arrived unread.
+        # If this callback runs late, the hub itself was slow, and answers may be waiting unread.
         if now - due <= self._quick_seconds / 2:
             for slot in self._quick.blocking(now - self._quick_seconds):
                 self._demote(slot, now)
         self._start_waiting(self._quick)
 
     def _demote(self, slot: DeliverySlot, now: float) -> None:
-        """Move a request to the slow queue, or end it if that is full."""
+        """Move a request to the slow queue, or end the request if that queue is full."""
         if self._slow.start_if_possible(slot, now):
             self._quick.remove(slot)
             slot.queue = self._slow
@@ -159,7 +159,7 @@ class DeliveryScheduler:
             slot.expire()
 
     def schedule_expiry(self, began: float) -> None:
-        """Expire watched requests, the first of which has begun now, when its time is up."""
+        """Schedule the expiry of watched requests, the oldest of which started at `began`."""
         self.expiry = self._loop.call_at(began + self.seconds, self._expire)
 
     def _expire(self) -> None:
@@ -167,7 +167,7 @@ class DeliveryScheduler:
         now = self._loop.time()
         watched = [each for each in self._running() if each.is_watched]
         for slot in watched:
-            # The sum of `schedule_expiry`: a difference may be rounded to another number.
+            # Same sum as in `schedule_expiry`: a difference might be rounded differently.
             if slot.began + self.seconds <= now:
                 slot.expire()
         rest = [slot.began for slot in watched if slot.is_watched]
@@ -178,7 +178,7 @@ class DeliveryScheduler:
         return [*self._quick.running(), *self._slow.running()]
 
     async def close(self, seconds: float) -> None:
-        """Start nothing more, and cancel what still runs after some seconds."""
+        """Start no more requests, and cancel those that are still running after `seconds`."""
         self._closed = True
         self._quick.clear()
         self._slow.clear()
@@ -189,7 +189,7 @@ class DeliveryScheduler:
             self.expiry.cancel()
 
     async def finish(self, running: Sequence[DeliverySlot], seconds: float) -> None:
-        """Wait until some started requests have ended, and cancel what runs after some seconds."""
+        """Wait until started requests end, and cancel those still running after `seconds`."""
         if not running:
             return
         ends = []
@@ -209,12 +209,13 @@ class CallbackRequest(Protocol):
 
 
 class DeliverySlot:
-    """A request to a host and port that waits for capacity, or runs.
+    """A waiting or running request to a host and port.
 
     Attributes:
-        task: Does its work, if it needs a task.
-        ended: Resolved when it has ended, if `DeliveryScheduler.close` waits for that.
-        began: When its last request began or it was submitted, by the clock of the event loop.
+        task: The task that does the work, if one is needed.
+        ended: Resolved when the request has ended, if `DeliveryScheduler.finish` waits for it.
+        began: When the last request began, or else when the slot was submitted, by the clock of the
+            event loop.
     """
 
     task: asyncio.Task[None] | None = None
@@ -238,7 +239,7 @@ class DeliverySlot:
         self._scheduler = scheduler
 
     async def limit(self, request: Coroutine[Any, Any, Answer]) -> Answer:
-        """Await a request within the time limit; only from the slot's own task."""
+        """Await a request within the time limit. Call this only from the slot's own task."""
         self.began = asyncio.get_running_loop().time()
         timeout = self._timeout = asyncio.timeout(self._scheduler.seconds)
         try:
@@ -252,9 +253,9 @@ class DeliverySlot:
             self._timeout = None
 
     def watch(self, request: CallbackRequest, done: Done) -> None:
-        """Wait within the time limit for a request without a task, which will call `complete`.
+        """Apply the time limit to a request without a task, which will call `complete`.
 
-        `done` receives what `complete` receives, or an error that says that the time was up.
+        `done` receives the outcome passed to `complete`, or an error if the request timed out.
         """
         self._request, self._done = request, done
         if self._scheduler.expiry is None:
@@ -275,7 +276,7 @@ class DeliverySlot:
             self._request = self._done = None
 
     def expire(self) -> None:
-        """End the request that runs, if one does, with the answer that its time was up."""
+        """End the running request, if any, as timed out."""
         if self._request is not None:
             self._request.cancel()
             self.complete(_TIME_IS_UP)
@@ -284,12 +285,12 @@ class DeliverySlot:
 
     @property
     def seconds(self) -> float:
-        """How long its last request has taken until now."""
+        """The seconds that the last request has taken so far."""
         return asyncio.get_running_loop().time() - self.began
 
     @property
     def is_watched(self) -> bool:
-        """Whether a request without a task runs."""
+        """Whether a request without a task is running."""
         return self._request is not None
 
     @property
@@ -320,7 +321,7 @@ class FairQueue(Generic[T]):
         self._waiting.setdefault(item.host, deque()).append(item)
 
     def pop(self) -> T | None:
-        """Remove and return the waiting item that may run next; None if none may."""
+        """Remove and return the next waiting item; None if none may run now."""
         if not self._waiting or len(self._running) >= self._count:
             return None
         host = next((host for host in self._waiting if self._has_share(host)), None)
@@ -343,7 +344,7 @@ class FairQueue(Generic[T]):
         return True
 
     def start(self, item: T, now: float) -> None:
-        """Count an item as running since `now`, in seconds of any monotonic clock."""
+        """Count an item as running since `now`, a time in seconds of any monotonic clock."""
         self._running[item] = now
         self._running_hosts[item.host] = self._running_hosts.get(item.host, 0) + 1
 
@@ -358,7 +359,7 @@ class FairQueue(Generic[T]):
                 del self._waiting[item.host]
 
     def blocking(self, before: float) -> Iterator[T]:
-        """Yield what runs since `before` or earlier while another waits for its capacity."""
+        """Yield items that have run since `before` or earlier and are blocking waiting ones."""
         full = len(self._running) >= self._count
         for item, started in list(self._running.items()):
             if started > before:
@@ -399,7 +400,7 @@ class IntentRequests:
         return answer
 
     def notify(self, url: str) -> None:
-        """GET a callback in the background, whatever it answers."""
+        """GET a callback in the background, and ignore the answer."""
         task = asyncio.create_task(self.get(url, limit=0))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -411,7 +412,7 @@ class IntentRequests:
             answer = _NOT_SENT
             try:
                 answer = await slot.limit(self._requests.get(url, limit=limit))
-            finally:  # whatever happens, the future must resolve
+            finally:  # the future must resolve in any case
                 settle(answered, answer)
 
         def start(slot: DeliverySlot) -> None:

@@ -1,17 +1,18 @@
-"""Delivers to each subscription what it has not received, and retries what failed.
+"""Deliver pending log entries to WebSub subscriptions, and retry failed deliveries.
 
-Theory of operation. A subscription that is up to date costs nothing but its entry. When something
-is appended to its topic, it gets a slot of the `scheduler`, in which the sender reads on in the
-log, POSTs, and moves the cursor; then it gets another slot, until it reaches the end of the log.
-Entries that were appended meanwhile are merged if they chain, so that a slow callback gets few
-large fragments instead of many small ones (`Notifications`). A failed attempt is repeated after a
-growing wait, until the delivery is given up (`FailureHandling`). The log is the queue, so a wait
-costs no memory but a timer.
+Theory of operation. A subscription that is up to date costs only its entry in the registry. When
+something is appended to its topic, the subscription gets a slot of the `scheduler`. In that slot
+the sender reads the next entries of the log, POSTs them, and moves the cursor. The subscription
+then gets another slot, until it reaches the end of the log. Contiguous entries that have
+accumulated are merged, so a slow callback gets a few large fragments instead of many small ones
+(`Notifications`). The sender repeats a failed attempt with exponential backoff, until it gives up
+on the delivery (`FailureHandling`). The log is the queue, so a waiting delivery uses no memory
+except its timer.
 
-Most deliveries are the newest fragment for a subscription that is up to date, and whose connection
-is open: it is sent within the iteration of the event loop in which it was appended, without a task
-(`_send_now`). A task does everything else: reading, merging, dialling, and handling failures
-(`_attempt`).
+Most deliveries send the newest fragment to a subscription that is up to date and whose connection
+is open. The sender does this without a task, in the same iteration of the event loop in which the
+fragment was appended (`_send_now`). A task does everything else: reading, merging, dialling, and
+handling failures (`_attempt`).
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ from rsnotify_hub.websub.scheduler import DeliveryScheduler, DeliverySlot, Inten
 
 log = logging.getLogger("rsnotify.hub.websub")
 
-#: How many failures are kept in memory.
+#: Number of recent failures kept in memory.
 RECENT_FAILURES = 200
-#: How large a merged fragment may be.
+#: Maximum size of a merged fragment, in bytes.
 MERGED_BYTES = 256 * 1024
-#: How long running deliveries may take when the hub stops, in seconds.
+#: Seconds that running deliveries have to finish when the hub stops.
 CLOSE_SECONDS = 3.0
 
 _DELIVERED = (DeliveryTransport.WEBSUB, DeliveryOutcome.DELIVERED)
@@ -64,11 +65,11 @@ _DELIVERED = (DeliveryTransport.WEBSUB, DeliveryOutcome.DELIVERED)
 
 @dataclass(eq=False, repr=False)
 class DeliverySender:
-    """Makes the deliveries of all subscriptions.
+    """Delivers notifications to all subscriptions.
 
     Attributes:
-        failures: Decides when a failed delivery is repeated.
-        notifications: What each subscription receives next.
+        failures: Decides when to repeat a failed delivery.
+        notifications: Builds the next notification for each subscription.
     """
 
     requests: CallbackRequests
@@ -88,7 +89,7 @@ class DeliverySender:
         self._closed = False
 
     def deliver_appended(self, deliveries: Iterable[Delivery]) -> None:
-        """Deliver what was appended to a topic, also to dead letters."""
+        """Deliver newly appended entries, and retry dead letters."""
         now = self.clock()
         for delivery in deliveries:
             if delivery.given_up_since is not None:
@@ -97,17 +98,20 @@ class DeliverySender:
             self.wake(delivery, now=now)
 
     def retry_now(self, delivery: Delivery) -> None:
-        """Make an attempt now; if it fails, the backoff stays as it is."""
+        """Make an attempt now. If it fails, the backoff schedule does not change."""
         self._cancel_wait(delivery)
         delivery.resume_trying(self.clock())
-        delivery.is_extra = delivery.slot is None  # else the attempt is one of the backoff
+        delivery.is_extra = delivery.slot is None  # otherwise a regular attempt is pending
         self.wake(delivery, at_once=True)
         self.updates.store_trouble(delivery)
 
     def wake(
         self, delivery: Delivery, *, at_once: bool = False, now: Instant | None = None
     ) -> None:
-        """Deliver what is missing, unless an attempt runs or waits; `at_once` skips a wait."""
+        """Schedule a delivery if one is due and no attempt is running or waiting.
+
+        `at_once` skips the backoff.
+        """
         if delivery.slot is not None or delivery.timer is not None:
             return
         if self._closed or delivery.is_stopped:
@@ -157,12 +161,12 @@ class DeliverySender:
         self._cancel_wait(delivery)
 
     def stop(self, delivery: Delivery) -> None:
-        """Make no further attempts, and cancel the one that runs."""
+        """Make no further attempts, and cancel the current one."""
         delivery.is_stopped = True
         self.interrupt(delivery)
 
     async def finish(self, deliveries: Iterable[Delivery]) -> None:
-        """Make no further attempts, and give those that run a few seconds to end."""
+        """Make no further attempts, and give running ones a few seconds to finish."""
         running: list[DeliverySlot] = []
         for delivery in deliveries:
             if delivery.slot is None or not delivery.slot.is_started:
@@ -184,10 +188,10 @@ class DeliverySender:
 
     def _start(self, delivery: Delivery, slot: DeliverySlot) -> None:
         try:
-            # A retry has mostly fragments to merge.
+            # A retry usually has several fragments to merge.
             if not delivery.failures and self._send_now(delivery, slot):
                 return
-        except ValueError:  # it has no URL that can be requested
+        except ValueError:  # the hub cannot request the callback's URL
             pass
         except Exception:
             log.exception("a delivery to the callback at %s needs a task", slot.host)
@@ -196,7 +200,8 @@ class DeliverySender:
     def _send_now(self, delivery: Delivery, slot: DeliverySlot) -> bool:
         """Send the next notification without a task, if it is in memory and a connection is open.
 
-        Nearly all deliveries take this path; `_attempt` can do everything.
+        Return False if that is not possible. Nearly all deliveries use this path; `_attempt`
+        handles every case.
         """
         subscription = delivery.subscription
         notification = self.notifications.cached(subscription)
@@ -232,7 +237,8 @@ class DeliverySender:
         if answer is None:
             self.scheduler.run(slot, self._attempt(delivery, slot))
         elif not answer.succeeded:
-            # A coroutine made here would never be awaited if the task is cancelled before it runs.
+            # A coroutine created here would never be awaited if the task were cancelled before it
+            # runs.
             failed = partial(self._record_failure, delivery, slot, notification, answer)
             self.scheduler.run(slot, self._attempt(delivery, slot, failed))
         else:
@@ -254,13 +260,14 @@ class DeliverySender:
         slot: DeliverySlot,
         record: Callable[[], Awaitable[float | None]] | None = None,
     ) -> None:
-        """Deliver one notification, or record the outcome of a delivery, and go on."""
+        """Deliver one notification, or record the outcome of a delivery, then schedule the next."""
         wait: float | None = None
         try:
             wait = await (record() if record else self._deliver_next(delivery, slot))
         except NotOwner:
-            # Another node will acquire it from its cursor, and this one stops it when it knows. But
-            # if the lease is renewed in time, nothing else triggers the attempt.
+            # Another node will acquire the subscription and continue from its cursor; this node
+            # stops the delivery as soon as it learns that. But if this node renews its lease in
+            # time, nothing else triggers the attempt.
             wait = self._retry.first
         except Exception:
             wait = self._log_fault(delivery)
@@ -271,12 +278,15 @@ class DeliverySender:
             self._continue(delivery, wait)
 
     def _log_fault(self, delivery: Delivery) -> float:
-        """Log a fault, which must not end a subscription; return the next attempt's wait."""
+        """Log an internal error, and return the seconds until the next attempt.
+
+        An internal error must not end a subscription.
+        """
         log.exception("a delivery of %s failed with an internal error", delivery.subscription.topic)
         return self._retry.most
 
     def _continue(self, delivery: Delivery, wait: float | None) -> None:
-        """Make the next attempt after some seconds; None if it needs another trigger."""
+        """Make the next attempt after `wait` seconds, or none if `wait` is None."""
         if wait is None or self._closed or delivery.is_stopped:
             return
         if wait:
@@ -288,7 +298,7 @@ class DeliverySender:
         """Deliver one notification, and return the seconds until the next attempt (`_continue`).
 
         Raises:
-            NotOwner: Another node may deliver it.
+            NotOwner: Another node may own the subscription.
         """
         if not self.updates.may_deliver(delivery):
             raise NotOwner("another node delivers to this callback")
@@ -358,18 +368,22 @@ class DeliverySender:
         try:
             return await self.end(delivery, lease=subscription.expires)
         except StorageError as error:
-            # The next attempt ends it: its lease stays over, or the callback answers 410 again.
+            # The next attempt will end it: the lease is still expired, or the callback answers 410
+            # again.
             log.warning("a subscription of %s could not be ended: %s", subscription.topic, error)
             return False
 
     async def close(self) -> None:
-        """Stop. Running deliveries have a few seconds to end."""
+        """Stop delivering. Running deliveries have a few seconds to finish."""
         self._closed = True
         await self.scheduler.close(CLOSE_SECONDS)
 
 
 class Notification(Struct, frozen=True):
-    """What a subscription receives next, or None, and the position in the log that it reaches."""
+    """The next request body for a subscription, and the log position that it reaches.
+
+    The body is None if there is nothing to send.
+    """
 
     body: bytes | None
     content_type: str
@@ -377,16 +391,16 @@ class Notification(Struct, frozen=True):
 
 
 class Notifications:
-    """Builds notifications. Subscriptions at one position of one log share the same one."""
+    """Builds notifications. Subscriptions at the same position of a log share one notification."""
 
     def __init__(self, topics: TopicLogs) -> None:
         self._topics = topics
         self._last: tuple[LogState, int, Notification] | None = None
 
     def cached(self, subscription: Subscription) -> Notification | None:
-        """Return the next notification if that takes neither reading nor merging; else None."""
+        """Return the next notification, or None if building it requires reading or merging."""
         topic, after = subscription.topic, subscription.position
-        state = self._topics.state(topic)  # another value whenever anything in the log changes
+        state = self._topics.state(topic)  # replaced by a new object whenever the log changes
         if (found := self._known(state, after)) is not None:
             return found
         entries = _latest(self._topics.recent(topic, after=after) or [])
@@ -395,7 +409,11 @@ class Notifications:
         return self._remember(state, after, _alone(entries[0]))
 
     async def next(self, subscription: Subscription) -> Notification:
-        """Read on. Fragments that chain are merged; of whole contents only the newest matters."""
+        """Return the next notification.
+
+        Contiguous fragments are merged. Of several entries with whole content, only the newest is
+        used.
+        """
         topic, after = subscription.topic, subscription.position
         state = self._topics.state(topic)
         if (found := self._known(state, after)) is not None:
@@ -408,7 +426,7 @@ class Notifications:
         return self._remember(state, after, await _merged(entries[: _chained(entries)]))
 
     async def again(self, topic: str, attempt: DeliveryAttempt) -> bytes | None:
-        """Return what an attempt has sent; None if the log no longer has all of it."""
+        """Rebuild the body that an attempt sent; return None if the log no longer has all of it."""
         read = await self._topics.read(topic, after=attempt.after)
         entries = _latest([each for each in read if each.position <= attempt.through])
         if not entries or entries[-1].position != attempt.through:
@@ -437,13 +455,13 @@ def _alone(entry: LogEntry) -> Notification:
 async def _merged(entries: Sequence[LogEntry]) -> Notification:
     if len(entries) == 1:
         return _alone(entries[0])
-    # In a thread, so that other deliveries do not wait for it.
+    # Merge in a thread, so that other deliveries do not have to wait.
     body = await asyncio.to_thread(merge_fragments, [entry.fragment for entry in entries])
     return Notification(body, MERGED_CONTENT_TYPE, entries[-1].position)
 
 
 def _latest(entries: Sequence[LogEntry]) -> Sequence[LogEntry]:
-    """Drop the entries before the newest whole content, which it replaces."""
+    """Drop the entries that the newest whole content replaces."""
     wholes = (number for number, entry in enumerate(entries) if entry.fragment.whole)
     return entries[max(wholes, default=0) :]
 
@@ -465,13 +483,17 @@ class FailureHandling:
     def record(
         self, delivery: Delivery, attempt: DeliveryAttempt, retry_after: float | None
     ) -> float | None:
-        """Return the seconds until the next attempt; None if the delivery is now a dead letter."""
+        """Record a failed attempt.
+
+        Returns:
+            The seconds until the next attempt; None if the delivery is now a dead letter.
+        """
         now = attempt.at
         delivery.record_failure(attempt)
         self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.FAILED)
         self.recent.append((delivery, attempt))
         facts = _facts(delivery, attempt)
-        # Warn once for each callback that fails; its further failures are details.
+        # Warn only about the first of consecutive failures; the others are details.
         level = logging.WARNING if delivery.failures == 1 else logging.INFO
         log.log(level, "the callback at %(host)s %(reason)s", facts, extra=facts)
         if delivery.has_failed_for(self._give_up_seconds, now):
@@ -494,9 +516,9 @@ class FailureHandling:
         self.recent.extend(sorted(found, key=lambda failure: failure[1].at))
 
     def remaining_wait(self, delivery: Delivery, now: Instant) -> float:
-        """Return how long a delivery that has failed must still wait.
+        """Return the seconds that a failed delivery must still wait.
 
-        So a dead callback of a busy topic is not requested at each update.
+        Without this wait, the hub would request a dead callback at every update of a busy topic.
         """
         if not delivery.failures or delivery.last_failure is None:
             return 0.0
@@ -518,8 +540,8 @@ def _facts(delivery: Delivery, attempt: DeliveryAttempt) -> dict[str, object]:
 class WebSubChannel(DeliveryChannel):
     """All WebSub subscriptions, and their deliveries.
 
-    Methods that change a subscription raise `StorageError` if that cannot be stored; then nothing
-    has changed. Those that find it by its id return whether there is one.
+    Methods that change a subscription raise `StorageError` if the store fails, and then change
+    nothing. Methods that look up a subscription by its ID return whether it exists.
     """
 
     def __init__(
@@ -546,11 +568,11 @@ class WebSubChannel(DeliveryChannel):
         self.notifications = self._sender.notifications
 
     def acquired(self, stored: Sequence[StoredSubscription]) -> None:
-        """Continue with stored subscriptions: deliver what they miss, retry what failed."""
+        """Resume stored subscriptions: deliver missed entries, and retry failed deliveries."""
         deliveries = [Delivery(each.subscription) for each in stored]
         for delivery, each in zip(deliveries, stored, strict=True):
             self.registry.add(delivery)
-            # A success may have been stored without the end of the trouble before it.
+            # The store may have recorded a success, but not yet cleared the trouble before it.
             if each.trouble is not None and self._sender.is_behind(delivery):
                 delivery.restore(msgspec.msgpack.decode(each.trouble, type=Trouble))
             self._sender.wake(delivery)
@@ -564,7 +586,7 @@ class WebSubChannel(DeliveryChannel):
             self._sender.stop(delivery)
 
     def _removed(self, ids: Collection[str]) -> list[Delivery]:
-        """Remove subscriptions from the registry, so that nothing triggers a delivery to them."""
+        """Remove subscriptions from the registry, so nothing can trigger their deliveries."""
         found = [delivery for id in ids if (delivery := self.registry.get(id)) is not None]
         for delivery in found:
             self.registry.remove(delivery)
@@ -590,7 +612,11 @@ class WebSubChannel(DeliveryChannel):
             self._sender.retry_now(delivery)
 
     async def remove(self, topic: str, callback: str) -> None:
-        """End a subscription, if there is one; raise `NotOwner` if another node may have it."""
+        """End a subscription if it exists.
+
+        Raises:
+            NotOwner: Another node may have the subscription.
+        """
         delivery = self.registry.find(topic, callback)
         if delivery is not None:
             await self._sender.end(delivery)
@@ -607,9 +633,10 @@ class WebSubChannel(DeliveryChannel):
                 await self._sender.end(delivery, lease=subscription.expires)
 
     async def redeliver(self, id: str, since: Instant | None = None) -> bool:
-        """Make an attempt now, whatever failed before; a suspended subscription stays suspended.
+        """Make an attempt now, regardless of earlier failures.
 
-        It delivers again everything after `since` that the log still has.
+        With `since`, deliver again everything after that instant that the log still has. A
+        suspended subscription stays suspended.
         """
         delivery = self.registry.get(id)
         if delivery is None:
@@ -646,7 +673,7 @@ class WebSubChannel(DeliveryChannel):
         return True
 
     async def drop(self, id: str, reason: str) -> bool:
-        """End a subscription, and inform its callback that it is denied (WebSub §5.2)."""
+        """End a subscription, and notify its callback of the denial (WebSub §5.2)."""
         delivery = self.registry.get(id)
         if delivery is None:
             return False
@@ -656,5 +683,5 @@ class WebSubChannel(DeliveryChannel):
         return True
 
     async def close(self) -> None:
-        """Stop delivering; what is not delivered yet will be after the next start."""
+        """Stop delivering. The hub delivers the rest after its next start."""
         await self._sender.close()

@@ -1,9 +1,10 @@
 """Intent verification (WebSub §5.3): nobody can subscribe a callback that is not theirs.
 
 Theory of operation. Each request gets its own random challenge, which exists only in the task that
-checks it: it is used once, and forgotten by a restart. Of several requests for one topic and
-callback, one is verified at a time and the newest waits for it; those between are dropped. So the
-last request wins, and a stranger's, which is never confirmed, cannot block the subscriber's own.
+checks it. The challenge is used once, and does not survive a restart. If there are several requests
+for a topic and callback, the hub verifies one at a time, keeps only the newest waiting request, and
+drops the others. The last request therefore wins, and a stranger's request, which is never
+confirmed, cannot block the subscriber's own.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ ACCEPT: NodeCall[ForwardedRequest, None] = NodeCall("websub.accept", ForwardedRe
 
 
 class _Accepted(Struct, frozen=True):
-    """A request that was accepted for verification; or, with a reason, for denial."""
+    """A request that was accepted for verification, or for denial if `denial` gives a reason."""
 
     request: SubscriptionRequest
     client: str
@@ -63,7 +64,7 @@ class _Accepted(Struct, frozen=True):
 
 
 class _Pending:
-    """The request of one topic and callback that is verified now, and the next one."""
+    """The request for a topic and callback that is being verified, and the next one."""
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self.task = task
@@ -72,7 +73,7 @@ class _Pending:
 
 @dataclass(eq=False, repr=False)
 class IntentVerification:
-    """Verifies requests, and then subscribes or unsubscribes; on the node that owns them."""
+    """Verifies requests on the node that owns them, and then subscribes or unsubscribes."""
 
     channel: WebSubChannel
     topics: TopicLogs
@@ -90,10 +91,10 @@ class IntentVerification:
         return self.quota.counts(question)
 
     async def check_quota(self, request: SubscriptionRequest, client: str) -> None:
-        """Check that one more request can be accepted, with what the other nodes have.
+        """Check that one more request can be accepted, counting those at the other nodes.
 
         Raises:
-            Refusal: There are too many.
+            Refusal: There are too many requests or subscriptions.
         """
         refusal = self.quota.refusal(request, client)
         if refusal is None and self.quota.is_new(request):
@@ -106,7 +107,7 @@ class IntentVerification:
     def verify(
         self, request: SubscriptionRequest, client: str, *, denial: str | None = None
     ) -> None:
-        """Verify a request in the background, or inform its callback of a denial (WebSub §5.2)."""
+        """Verify a request in the background, or notify its callback of a denial (WebSub §5.2)."""
         accepted = _Accepted(request, client, denial, self.quota.reserve(request, client))
         key = (request.topic, request.callback)
         pending = self._pending.get(key)
@@ -137,10 +138,11 @@ class IntentVerification:
             self._begin(key, pending.next)
 
     async def forward(self, request: SubscriptionRequest, client: str) -> None:
-        """Have a request accepted by its owner.
+        """Forward a request to the node that owns it.
 
         Raises:
-            Refusal: There are too many, or there is no owner at the moment.
+            Refusal: There are too many requests or subscriptions, or no node owns the request at
+                the moment.
         """
         authority = authority_of(request.callback)
         await self.nodes.ask_owner(authority, ACCEPT, ForwardedRequest(request, client))
@@ -156,7 +158,7 @@ class IntentVerification:
             elif await self._is_confirmed(request, lease=0):
                 await self.channel.remove(request.topic, request.callback)
         except NotOwner:
-            # Its owner has changed while it was verified.
+            # The request's owner changed during the verification.
             await self.forward(request, accepted.client)
 
     async def _subscribe(self, request: SubscriptionRequest, client: str) -> None:
@@ -198,5 +200,5 @@ class IntentVerification:
         return False
 
     async def close(self) -> None:
-        """Cancel pending verifications; the subscribers will repeat their requests."""
+        """Cancel pending verifications. The subscribers will repeat their requests."""
         await cancel(pending.task for pending in self._pending.values())

@@ -1,4 +1,4 @@
-"""`POST /websub`: fragments and pings of Sources, subscription requests of Destinations."""
+"""`POST /websub`: fragments and pings from Sources, subscription requests from Destinations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class WebSubHandler:
         self.verification.nodes.serve(ACCEPT, self._accept)
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Answer 202 once content is durable, or a subscription request is about to be verified."""
+        """Answer 202 when content is durable or a subscription request awaits verification."""
         if request.content_type == _FORM:
             await self._form(request)
         else:
@@ -60,13 +60,13 @@ class WebSubHandler:
         body = await self._body(request, self.intake.max_bytes)
         try:
             content = await self.intake.read_content(body, content_type)
-            permission.check()  # grants may have changed meanwhile
+            permission.check()  # grants may have changed since the first check
             async with asyncio.timeout(self.topics.store.answer_seconds):
                 await self.topics.publish(topic, content)
         except DocumentError as error:
             raise Refusal(Code.INVALID_FRAGMENT, str(error)) from None
         except TimeoutError:
-            # It may become durable nevertheless; a repetition is not stored twice.
+            # The content may still become durable. Publishing it again does not store it twice.
             raise StorageError(f"what was published on {topic} was not stored in time") from None
 
     async def _form(self, request: web.Request) -> None:
@@ -80,12 +80,12 @@ class WebSubHandler:
     async def _ping(self, request: web.Request, ping: Ping) -> None:
         for topic in ping.topics:
             self.intake.authorizer.check_ping(request, topic)
-            if self.pings.is_open(topic):  # a small request that causes a large one
+            if self.pings.is_open(topic):  # a small request from anybody causes a large one
                 self.limits.pings.check(request.remote)
         await asyncio.gather(*(self.pings.fetch(topic) for topic in ping.topics))
 
     async def _accept(self, forwarded: ForwardedRequest) -> None:
-        """Accept a subscription request, which another node may have received."""
+        """Accept a subscription request that this or another node has received."""
         wanted, client = forwarded.request, forwarded.client
         await self.verification.check_quota(wanted, client)
         unknown = self.topics.state(wanted.topic) is None
@@ -117,19 +117,19 @@ def _check_size(size: int, most: int) -> None:
 
 
 async def defer_continue(request: web.Request) -> None:
-    """Send no `100 Continue` yet (an `expect_handler` of aiohttp; RFC 9110 §10.1.1).
+    """Send no `100 Continue` yet (an aiohttp `expect_handler`; RFC 9110 §10.1.1).
 
-    A client that waits with its body gets the answer that its head deserves, and `send_continue`
-    requests the body only when it will be read.
+    A client that waits before it sends its body can be refused on the basis of its headers alone.
+    `send_continue` requests the body only when the hub will read it.
     """
 
 
 async def send_continue(request: web.Request) -> None:
     if request.version < HttpVersion11:
-        return  # an HTTP/1.0 client knows no interim response, and its Expect must be ignored
+        return  # HTTP/1.0 has no interim responses, and Expect must be ignored
     expected = request.headers.get("Expect", "").lower()
     if expected not in ("", _CONTINUE):
         raise web.HTTPExpectationFailed(text="the hub supports no such expectation\n")
     if expected:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # the answer itself has not begun
+        request.writer.output_size = 0  # the final response has not begun
