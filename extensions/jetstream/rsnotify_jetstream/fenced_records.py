@@ -372,7 +372,7 @@ class FencedRecord:
         """Write the value now, if it has changed.
 
         Raises:
-            NotOwner: Another node has written it, or this node is not the owner.
+            NotOwner: Another node has written the value, or this node is not the owner.
             StorageError: The write failed.
         """
         async with self._lock:
@@ -395,8 +395,8 @@ class FencedRecord:
         """Write all changes now.
 
         Raises:
-            NotOwner: Another node has written it, or this node is not the owner.
-            StorageError: The write failed.
+            NotOwner: Another node has written the value, or this node is not the owner.
+            StorageError: A write failed.
         """
         if self._timer is not None:
             self._timer.cancel()

@@ -50,8 +50,7 @@ _BOOT = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def lease_clock() -> float:
-    """Return the time in seconds. If the system has such a clock, it runs while the machine sleeps.
-    """
+    """Return the seconds of a clock that, if available, also runs while the machine sleeps."""
     return time.monotonic() if _BOOT is None else time.clock_gettime(_BOOT)
 
 
@@ -138,7 +137,7 @@ class ClusterNode:
         """Read the cluster's records, or create the cluster. This node does not join it yet.
 
         Raises:
-            StorageError: The records cannot be read, or a newer hub has written them.
+            StorageError: The records cannot be read, or a newer hub has created the cluster.
         """
         await self._records.prepare()
         found: dict[str, tuple[bytes | None, int]] = {}
