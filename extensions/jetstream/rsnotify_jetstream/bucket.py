@@ -25,12 +25,15 @@ _ID = "Nats-Msg-Id"
 _OPERATION = "KV-Operation"
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 _WRONG_LAST = (10071, 10164)
-#: Error code: the server is just storing the same message.
+#: Error code: the server is already storing the same message.
 _IN_FLIGHT = 10158
 
 
 class BucketRecord(Struct, frozen=True):
-    """A key with its value and revision. If it was deleted, None and the deletion's revision."""
+    """A key with its value and revision.
+
+    If the key was deleted, `value` is None and `revision` is the revision of the deletion.
+    """
 
     key: str
     value: bytes | None
@@ -113,7 +116,7 @@ class Bucket(JetStreamStream):
                 raise refused
 
     async def latest(self, key: str) -> tuple[bytes | None, int]:
-        """Return the value and revision of a key like `get`, or None and 0 if there is none."""
+        """Return a key's value and revision, or None and 0 if it was never stored. See `get`."""
         found = await self.get(key)
         return (None, 0) if found is None else (found.value, found.revision)
 

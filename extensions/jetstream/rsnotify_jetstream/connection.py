@@ -28,10 +28,10 @@ log = logging.getLogger("rsnotify.hub.store")
 #: A NATS cluster needs up to 10 seconds to elect a new leader.
 CONNECT_SECONDS = 10.0
 PATIENCE = 20.0
-#: Seconds until a request is retried.
+#: Seconds after which an unanswered request is retried.
 REQUEST_SECONDS = 2.0
 #: Seconds between pings to the server, and the number of unanswered pings after which the client
-#: gives up the connection.
+#: considers the connection broken.
 _PING_SECONDS, _PINGS = 1, 2
 _RECONNECT_SECONDS = 0.25
 _RETRY_SECONDS = 0.1
@@ -46,8 +46,8 @@ _UNAVAILABLE = 10008
 #: Maximum number of batches that a connection sends at the same time. A stream accepts at most 50
 #: at a time, from all nodes together.
 _BATCHES = 8
-#: Error code: messages of a batch are missing, because too many batches were sent at the same time
-#: or the stream's leader has changed.
+#: The error in an answer if messages of a batch are missing, because too many batches were sent at
+#: the same time or the stream's leader has changed.
 _INCOMPLETE = b'"err_code":10176,'
 _BATCH_ATTEMPTS = 3
 
@@ -56,7 +56,10 @@ _SEED = re.compile(r"-BEGIN USER NKEY SEED-++\s++(\w++)\s++-++END USER NKEY SEED
 
 
 class ApiError(StorageError):
-    """Raised when JetStream refuses a request, `what`. `error` is the error in the answer."""
+    """Raised when JetStream refuses a request.
+
+    `what` describes the request, and `error` is the error in the answer.
+    """
 
     def __init__(self, what: str, error: Mapping[str, Any]) -> None:
         self.code = int(error.get("err_code", 0))
@@ -66,7 +69,7 @@ class ApiError(StorageError):
 
 
 def parse_headers(raw: bytes) -> dict[str, str]:
-    """Parse the headers of a message, given without the version line above them."""
+    """Parse the headers of a message, without the version line that precedes them."""
     headers = {}
     for line in raw.decode("utf-8", "replace").split("\r\n"):
         name, separator, value = line.partition(":")
@@ -76,10 +79,10 @@ def parse_headers(raw: bytes) -> dict[str, str]:
 
 
 class _Client(Client):
-    """The library's client with faster headers, because each record of the log has about 20.
+    """The library's client, with faster handling of headers.
 
-    The library examines each character of a header's name, and sends each header with several
-    calls.
+    Each record of the log has about 20 headers. The library examines each character of their names,
+    and sends each header with several calls.
     """
 
     _parse_header_lines = staticmethod(parse_headers)
@@ -168,7 +171,7 @@ class NatsConnection:
 
     @property
     def version(self) -> str:
-        """The version of the server of the current or last connection."""
+        """The version of the server that the client is or was last connected to."""
         return str(self.client._server_info.get("version", ""))
 
     def outdated(self) -> str | None:
@@ -356,7 +359,7 @@ class NatsConnection:
 
 
 def login_options(settings: NatsSettings) -> dict[str, Any]:
-    """Return the options with which the client logs in.
+    """Return the client options for logging in.
 
     Raises:
         ConfigurationError: A file cannot be read, or has the wrong content.

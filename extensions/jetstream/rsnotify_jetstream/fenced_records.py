@@ -3,10 +3,10 @@
 Every write is a compare-and-set. A new owner begins with a write, so that the store refuses
 everything that the previous owner sends later: the previous owner is *fenced*.
 
-The cursors are divided among as many records as their size requires. The hash of its key assigns
-each cursor to a record, so that only records with moved cursors have to be written. The first
-record, the *head*, states the number of records. When a record becomes too large, the number is
-doubled, repeatedly if necessary: first the new records are written, with the cursors that now
+The cursors are divided among as many records as their size requires. Each cursor is assigned to a
+record by the hash of its key, so that only records with moved cursors have to be written. The first
+record, the *head*, states the number of records. When a record becomes too large, the owner doubles
+the number, repeatedly if necessary: it first writes the new records, with the cursors that now
 belong to them, and then the head with the new number. Before the head is written, no reader uses
 the new records. Afterwards, no reader uses the old copies of the cursors that have moved. A crash
 in between therefore loses nothing. A new owner writes the head first, which fixes the number of
@@ -52,7 +52,7 @@ V = TypeVar("V")
 class FencedContent(Struct, Generic[K, V], frozen=True):
     """The content of one record.
 
-    `epoch` is the epoch of its owner. `parts` is the number of records, and only the head's counts.
+    `epoch` is the epoch of its owner. `parts` is the number of records, valid only in the head.
     """
 
     epoch: int
@@ -75,7 +75,10 @@ class FencedFormat(Struct, Generic[K, V], frozen=True):
 
 
 class Unconfirmed(NotOwner):
-    """Raised while this node must not write the cursors, but may again if it confirms ownership."""
+    """Raised while this node may not write the cursors.
+
+    It may write them again if it can confirm that it still owns them.
+    """
 
 
 class OwnerRights(Struct, frozen=True):
@@ -415,7 +418,7 @@ class FencedRecord:
 
 
 async def read_fenced(bucket: Bucket, key: str, format: FencedFormat[K, V]) -> dict[K, V]:
-    """Return cursors, whoever owns them."""
+    """Return the cursors, whichever node owns them."""
     while True:
         count, cursors = await _read_parts(bucket, key, format)
         _, head = await _read_part(bucket, key, format)

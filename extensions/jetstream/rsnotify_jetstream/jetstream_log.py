@@ -65,8 +65,9 @@ log = logging.getLogger("rsnotify.hub.store")
 _ENVELOPE = 256
 #: Maximum number of records in a batch, and of bytes. NATS accepts 1,000 records.
 BATCH_RECORDS, BATCH_BYTES = 250, 1024 * 1024
-#: Seconds within which the servers must store a record or batch, or answer a read that it needs.
-#: Without a majority they do neither, and a publisher may resend whatever was not acknowledged.
+#: Seconds within which the servers must store a record or batch, or answer a read that a
+#: publication waits for. Without a majority they do neither, and a publisher may resend whatever
+#: was not acknowledged.
 APPEND_SECONDS = 1.8
 #: Number of trimmed entries of a log that are deleted together.
 TRIMMED_TOGETHER = 32
@@ -148,7 +149,8 @@ class JetStreamLog:
         if self._reporter is not None:
             self._note(self._reporter, message, record, applied)
         if not applied.accepted:
-            # Every node does this, so that the record that made this one late is deleted later.
+            # Every node does this, so that it precedes a deletion of the record that made this one
+            # late.
             self._cleaner.delete(record.position)
         # A node that starts also deletes records that the appending node failed to delete.
         elif self._reporter is None or record.topic in self._appending:
@@ -211,12 +213,12 @@ class JetStreamLog:
         self._reporter.listener.appended(topic, (), state, None)
 
     def _new(self, topic: str, fragments: Sequence[Fragment], replacing: int | None) -> set[int]:
-        """Return the indexes of the fragments that the log does not have yet."""
+        """Return which fragments the log does not have yet, as indexes into `fragments`."""
         new: dict[bytes, int] = {}
         state = self._index.state(topic)
         for number, fragment in enumerate(fragments):
             digest = digest_of(fragment)
-            # Equal changes end at the same instant. A whole content's body does not state its end.
+            # Equal changes end at the same instant. A body with the whole content has no end in it.
             may_exist = state is not None and (fragment.whole or fragment.until <= state.through)
             if not may_exist or self._index.find(topic, digest) in (None, replacing):
                 new.setdefault(digest, number)
@@ -345,7 +347,7 @@ async def in_time(connection: NatsConnection) -> AsyncIterator[None]:
 def batches(fragments: Iterable[Fragment]) -> Iterator[list[Fragment]]:
     """Divide fragments into batches.
 
-    A whole content is a batch by itself, because the next one replaces it.
+    A fragment with the whole content is a batch by itself, because the next one replaces it.
     """
     batch: list[Fragment] = []
     size = 0
@@ -414,7 +416,8 @@ class Reporter:
 class Appender:
     """Appends records to the stream.
 
-    The owner calls `accepted` for each record that the index accepts, and `ended` after an append.
+    `JetStreamLog` calls `accepted` for each record that the index accepts, and `ended` after the
+    last append to a topic.
 
     Args:
         connection: The connection to NATS.
@@ -447,7 +450,7 @@ class Appender:
     async def append(
         self, records: Sequence[LogRecord], fragments: Sequence[Fragment | None]
     ) -> bool:
-        """Append either all or none of the records to a log, as the index knows it.
+        """Append all records to a log, or none of them.
 
         Args:
             records: The records, without positions. All but the first continue its batch.

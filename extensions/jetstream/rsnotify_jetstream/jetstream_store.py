@@ -1,8 +1,8 @@
 """The store of a multi-node hub: its log, its subscriptions and its cluster, all in NATS.
 
-`open_jetstream` connects to NATS and reads the cluster. From the call of `assign` on, this node
-acquires shards. It releases them in `leave`, while the channel that owns the subscriptions still
-delivers.
+`open_jetstream` connects to NATS and reads the cluster. This node starts acquiring shards when
+`assign` is called. It releases them in `leave`, while the channel that owns the subscriptions is
+still delivering.
 """
 
 from __future__ import annotations

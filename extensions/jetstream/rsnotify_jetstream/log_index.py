@@ -1,10 +1,10 @@
 """An in-memory index of all logs, computed from the stream's records in order.
 
 Every node applies the same records in the same order, so all nodes have the same index. The only
-exception is a log that nobody appends to: each node trims it by age with its own clock. The rules
-are the same as in the SQLite store: a record is appended, replaces a heartbeat or a whole content,
-and trims its log by its own `received`. Of two records with the same predecessor, the first counts
-and the second is skipped.
+exception is a log that nobody appends to: each node trims it by age, using its own clock. The rules
+are the same as in the SQLite store: a record is appended, replaces a heartbeat or an entry with the
+whole content, and trims its log by its own `received`. Of two records with the same predecessor,
+the first counts and the second is skipped.
 
 Bodies stay in the stream. The other fields of an entry are in arrays (`LogColumns`), which use
 about 64 bytes per entry.
@@ -23,7 +23,7 @@ from rsnotify_hub.fragments import Interval
 from rsnotify_hub.store.interface import Backlog, LogRetention, LogState
 from rsnotify_jetstream.log_records import LogRecord, Place, RecordKind
 
-#: The bytes of an entry's digest, and the columns of an entry.
+#: Size of an entry's digest in bytes, and the indexes of an entry's columns.
 _DIGEST = 16
 _POSITION, _BEGINS, _FROM, _UNTIL, _RECEIVED, _SIZE, _WIDTH = range(7)
 #: The value that represents an absent `from`.
@@ -102,7 +102,8 @@ class LogIndex:
     def place(self, topic: str, replacing: int | None) -> Place:
         """Return the place of the next record of a topic, which may replace the last entry.
 
-        A whole content is always replaced, because a log has either one whole content or changes.
+        An entry with the whole content is always replaced, because a log has either one such entry
+        or changes.
         """
         log = self._logs.get(topic)
         if log is None:
@@ -228,7 +229,7 @@ class _TopicIndex:
         size, cut = self.entries.size, 0
         for number in range(len(self.entries)):
             too_much = size > retention.size and self.entries.position(number) != self.position
-            # A whole content, which is always the last entry, is kept at any age.
+            # An entry with the whole content, which is always the last, is kept at any age.
             is_whole = self.entries.kind(number) is RecordKind.WHOLE
             if is_whole or (self.entries.received(number) > too_old and not too_much):
                 break
@@ -372,7 +373,7 @@ class NewestTopics:
         del self._topics[bisect_left(self._topics, (received, topic))]
 
     def page(self, after: tuple[int, str] | None, limit: int) -> list[str]:
-        """Return a page of topics, the newest first, and in order within the same instant.
+        """Return a page of topics, newest first. Topics of the same instant are sorted by name.
 
         `after` is the instant and the topic at the end of the previous page.
         """

@@ -63,9 +63,9 @@ class LogRecord(Struct, frozen=True, gc=False):
         through: The latest `until` of the log up to and including this record.
         size: The size of the fragment in bytes.
         digest: A digest that identifies equal fragments in a log.
-        after: The position of the predecessor, which is the topic's last record at the time when
-            this record was created, or 0 if there was none. The record counts only if the
-            predecessor is still the last record before the batch.
+        after: The position of the predecessor, which was the topic's last record when this record
+            was created, or 0 if there was none. The record counts only if the predecessor is still
+            the last record before the batch.
         previous: The position of the previous entry in the log, or 0 if there is none.
         reset: The position of the last reset of the log before this record, or 0 if there was none.
         number: The number of records of the same batch before this one. They have the positions
@@ -163,7 +163,7 @@ def records_of(
 
 
 def headers_of(record: LogRecord, content_type: str | None = None) -> dict[str, str]:
-    """Return the headers of a record, for `read_record` and `read_stored_fragment` to parse."""
+    """Return the headers of a record, which `read_record` and `read_stored_fragment` parse."""
     headers = {"Rs-Version": str(VERSION), "Rs-RecordKind": record.kind.name.lower()}
     if record.kind is RecordKind.CHECK:
         return headers

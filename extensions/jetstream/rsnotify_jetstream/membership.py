@@ -18,12 +18,13 @@ its owner and an *epoch*, which increases with each change of ownership.
     taking, releasing, confirming: fenced                  free       Revoke
     any        the record has a later epoch                free       Revoke
 
-Safety: a node that has not renewed its record for `fence_seconds` is *fenced*. By its own clock, it
-owns nothing before the other nodes consider it dead after `death_seconds`. A node that was paused
-therefore finds itself fenced when it continues. Writes that it sent earlier but that arrive later
-fail in the store, because the next owner has changed the revision that they expect. A node that has
-not seen one of its own recent renewals has an outdated view, and decides nothing. The other nodes
-may look dead to it because their renewals are still waiting to be processed, ahead of its own.
+Safety: a node that has not renewed its record for `fence_seconds`, by its own clock, is *fenced*: it
+owns nothing. This happens before the other nodes consider it dead, after `death_seconds`. A node
+that was paused therefore finds itself fenced when it continues. Writes that it sent earlier but
+that arrive later fail in the store, because the next owner has changed the revision that they
+expect. A node that has not seen any of its own recent renewals has an outdated view, and decides
+nothing. The other nodes may look dead to it because their renewals are still waiting to be
+processed, ahead of its own.
 
 A store that has no leader for some seconds fences every node, although no node can acquire a shard
 during that time. A fenced node therefore keeps the shards that it has loaded, but does not work on
@@ -50,7 +51,7 @@ from msgspec import Struct
 
 
 def weight(node: str, shard: str) -> bytes:
-    """Return the weight of a node for a shard. It is long enough to be unique to the node."""
+    """Return the weight of a node for a shard, long enough that no two nodes have the same."""
     return blake2b(f"{node} {shard}".encode(), digest_size=16).digest()
 
 
@@ -128,15 +129,15 @@ class ClusterPace(Struct, frozen=True):
 
     Args:
         renew_seconds: The interval between renewals of a node's record.
-        fence_seconds: The time after its last renewal until a node is fenced.
-        death_seconds: The time after the last renewal that another node saw until that node
-            considers it dead.
+        fence_seconds: The time without a renewal after which a node is fenced.
+        death_seconds: The time without seeing a renewal after which other nodes consider a node
+            dead.
         settle_seconds: The time that a new node waits for its first shards. It is long enough to
             see a renewal by each living node.
         moves: The maximum number of shards that a node acquires or releases at the same time. See
-            `part` for the exception.
-        part: Instead of `moves` shards, a node may acquire, or release while it drains, one in
-            `part` of its shards at the same time, if that is more.
+            `part` for an exception.
+        part: A node may acquire, or release while it drains, up to one in `part` of its shards at
+            the same time, if that is more than `moves`.
         forget_seconds: The time until the record of a dead node is deleted.
         tick_seconds: The interval between decisions of a node.
     """
@@ -163,7 +164,7 @@ class NodeViews:
 
     While the store is unavailable, all nodes are silent. A node that did not see its own renewals
     therefore does not consider the others dead because of their silence during that time, and all
-    nodes acquire again the shards that they owned.
+    nodes get back the shards that they owned.
     """
 
     def __init__(self, node: str, pace: ClusterPace) -> None:
@@ -172,12 +173,12 @@ class NodeViews:
         self._members: dict[str, _NodeView] = {}
 
     def node_seen(self, node: str, *, is_draining: bool, now: float, bridges: bool = True) -> None:
-        """Record that the record of a node was written.
+        """Process a write to a node's record.
 
         Args:
             node: The node's id.
             is_draining: Whether the node is about to stop.
-            now: The current instant, or for this node's own record, the instant when it was sent.
+            now: The current instant or, for this node's own record, when this node sent it.
             bridges: Whether the node can run the bridge to a broker.
         """
         known = self._members.get(node)

@@ -50,7 +50,7 @@ _BOOT = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def lease_clock() -> float:
-    """Return the seconds of a clock that, if available, also runs while the machine sleeps."""
+    """Return the seconds of a clock that keeps running while the machine sleeps, if available."""
     return time.monotonic() if _BOOT is None else time.clock_gettime(_BOOT)
 
 
@@ -198,9 +198,10 @@ class ClusterNode:
         return [shard for shard in self.membership.owned() if self.owns(shard)]
 
     def owners(self) -> Counter[str | None]:
-        """Return the number of shards that each living node owns, and of free shards under None.
+        """Return the number of shards that each living node owns.
 
-        The bridge's shard counts only if a living node can run the bridge.
+        Free shards are counted under None. The bridge's shard counts only if a living node can run
+        the bridge.
         """
         living = set(self.living())
         bridges = any(self.nodes[node].bridges for node in living if node in self.nodes)

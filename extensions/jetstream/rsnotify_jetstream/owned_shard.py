@@ -167,7 +167,7 @@ class OwnedShard:
         if id == CLAIM or (known is not None and known.revision >= record.revision):
             return
         if self.is_working and record.headers.get("Rs-Node") == self._stamp["node"]:
-            return  # this node is just writing it
+            return  # this node is writing it right now
         found = None if record.value is None else decode(record.value, SubscriptionRecord)
         self._known[id] = _Known(found, record.revision)
         self._report(id)
@@ -232,12 +232,12 @@ class OwnedShard:
             await self._refresh(id)
 
     def _applied(self, id: str) -> None:
-        """Record that the caller of `save` or `delete` has continued, as it does on an owner."""
+        """Record that the caller of `save` or `delete` has continued, if this node is the owner."""
         if self._rights.may_write():
             self._unapplied.discard(id)
 
     def resume(self) -> None:
-        """Continue after the lease had expired.
+        """Resume work after the node has renewed its expired lease.
 
         Report the writes that were stored although `save` or `delete` raised `NotOwner`.
         """

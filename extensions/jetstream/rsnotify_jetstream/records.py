@@ -144,7 +144,7 @@ class CursorsRecord(BaseRecord, frozen=True, kw_only=True):
 
 
 class BridgeRecord(BaseRecord, frozen=True, kw_only=True):
-    """Cursors of a broker, by the keys of selections. See `CursorsRecord` for `parts`."""
+    """Cursors of a broker, keyed by the keys of selections. See `CursorsRecord` for `parts`."""
 
     what = "a record of subscriptions in NATS"
     epoch: int

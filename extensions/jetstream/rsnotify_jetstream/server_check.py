@@ -17,16 +17,16 @@ from rsnotify_hub.store.nodes import CopyInfo
 from rsnotify_jetstream.connection import NatsConnection
 from rsnotify_jetstream.jetstream_log import JetStreamLog
 
-#: The largest difference between clocks that is not reported.
+#: A larger difference between the clocks is reported.
 _SKEW = timedelta(seconds=2)
 #: An upper bound on the size of a record's headers, in bytes.
 _HEADERS = 16_384
-#: The fraction of the storage above which its use is reported.
+#: The used fraction of the storage above which the check warns.
 _FULL = 0.8
 
 
 class ServerFacts(Struct, frozen=True):
-    """The facts about the servers that a client can find out.
+    """Facts about the servers that a client can determine.
 
     Args:
         outdated: Why the server is too old, if it is. This happens if the hub has connected to a
@@ -37,8 +37,8 @@ class ServerFacts(Struct, frozen=True):
         stream: The settings of the stream.
         storage: The number of bytes that the account uses.
         storage_limit: The maximum number of bytes that the account may use, or None if unlimited.
-        skew: The minimum time by which the servers' clock is ahead of the local clock. Negative if
-            it is behind, and 0 if unknown.
+        skew: How far the servers' clock is at least ahead of the local clock. Negative if it is
+            behind, and 0 if unknown.
     """
 
     outdated: str | None
@@ -90,7 +90,7 @@ def _storage_limit(account: dict[str, Any], replicas: int) -> int | None:
 
 
 def _outside(instant: Instant, begin: Instant, end: Instant) -> timedelta:
-    """Return the time by which an instant is after an interval, or negative if it is before."""
+    """Return how far an instant is after an interval. Negative if before it, and 0 if inside."""
     return min(instant - begin, timedelta(0)) + max(instant - end, timedelta(0))
 
 

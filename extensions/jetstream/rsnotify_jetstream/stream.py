@@ -173,7 +173,7 @@ class JetStreamStream:
 
         A newly elected leader may lack messages that a majority has stored. A message that it does
         not find was therefore deleted only if the leader had already reached the position
-        `through`, and has been the leader all the time.
+        `through`, and has been the leader throughout.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + PATIENCE
@@ -282,7 +282,7 @@ def _from_reader(message: Msg) -> tuple[StoredMessage, int] | None:
     parts = message.reply.split(".")
     if len(parts) < 9:
         return None
-    # A subject that also has a domain and an account has two more parts there, and one at its end.
+    # A subject with the domain and the account has two more parts before these, and one at its end.
     at = 5 if len(parts) == 9 else 7
     headers = message.headers or {}
     size = int(headers.get("Nats-Msg-Size", len(message.data)))

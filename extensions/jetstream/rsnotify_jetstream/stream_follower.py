@@ -33,7 +33,7 @@ TROUBLE_SECONDS = 10.0
 _ANNOUNCED_SECONDS = 0.25
 #: Maximum number of missing messages that are read one at a time.
 _SMALL_GAP = 8
-#: Maximum number of times that a copy is read, since it may be behind.
+#: Maximum number of reads from copies that may be behind. After that, only the leader is read.
 _SCANS = 20
 _RETRY_SECONDS = 0.1
 
@@ -180,7 +180,7 @@ class StreamFollower:
     async def _read_until(self, target: int, *, bodies: bool) -> None:
         """Pass on the messages up to a position that the stream has reached.
 
-        The caller must hold the lock. Messages may have been deleted.
+        The caller must hold the lock. Deleted messages are skipped.
         """
         for _ in range(_SCANS):
             before = self.position
@@ -270,7 +270,7 @@ class StreamFollower:
         )
 
     async def _compare(self) -> None:
-        """Find messages that were not announced, until `close`."""
+        """Read messages that were never announced, until `close` is called."""
         while not self.failure:
             await wait_for_event(self._compare_now, COMPARE_SECONDS)
             self._compare_now.clear()

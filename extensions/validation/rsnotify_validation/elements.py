@@ -116,7 +116,7 @@ class ElementReader:
         self._text_line = 0
         self._text: list[str] = []
         self._text_length = 0
-        #: The depth below a child of the root, or of an entry.
+        #: The current depth inside a child element of the root or of an entry, or 0 if outside.
         self._depth = 0
         self._parser = expat_parser(_SEPARATOR)
         self._parser.buffer_text = True

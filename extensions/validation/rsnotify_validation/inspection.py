@@ -179,7 +179,7 @@ class DocumentTally:
 
 
 def granularity_of(instant: Instant) -> Granularity:
-    """Return the finest unit of an instant that is not zero in it."""
+    """Return the finest unit in which an instant is not zero."""
     if instant.microsecond % 1_000:
         return Granularity.MICROSECONDS
     if instant.microsecond:
@@ -193,7 +193,7 @@ _MOST_BYTES = 100_000
 
 
 class FollowedOrigin(Struct):
-    """The members of a gateway's document about its origin that are shown."""
+    """The members of a gateway's document about its origin that the inspection shows."""
 
     origin: str
     protocol: str

@@ -20,7 +20,7 @@ class Reference(Struct, frozen=True):
 
     Args:
         uri: The URI that the entry or link leads to.
-        line: The line of the entry or link.
+        line: The line to report in findings.
         entry: The position of the entry.
         capability: The kind of document that the entry states.
         times: The times that the entry states.
