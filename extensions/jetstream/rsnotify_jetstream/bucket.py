@@ -44,7 +44,7 @@ class BucketRecord(Struct, frozen=True):
 def _record_of(message: StoredMessage) -> BucketRecord | None:
     key = message.headers.get(_KEY)
     if key is None:
-        return None  # no hub has written it
+        return None  # no hub wrote this message
     value = None if _OPERATION in message.headers else message.body
     return BucketRecord(key, value, message.position, message.headers)
 

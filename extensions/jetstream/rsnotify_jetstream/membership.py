@@ -18,13 +18,13 @@ its owner and an *epoch*, which increases with each change of ownership.
     taking, releasing, confirming: fenced                  free       Revoke
     any        the record has a later epoch                free       Revoke
 
-Safety: a node that has not renewed its record for `fence_seconds`, by its own clock, is *fenced*: it
-owns nothing. This happens before the other nodes consider it dead, after `death_seconds`. A node
-that was paused therefore finds itself fenced when it continues. Writes that it sent earlier but
-that arrive later fail in the store, because the next owner has changed the revision that they
-expect. A node that has not seen any of its own recent renewals has an outdated view, and decides
-nothing. The other nodes may look dead to it because their renewals are still waiting to be
-processed, ahead of its own.
+Safety: a node that has not renewed its record for `fence_seconds`, by its own clock, is *fenced*,
+which means that it owns nothing. This happens before the other nodes consider it dead, after
+`death_seconds`. A node that was paused therefore finds itself fenced when it continues. Writes that
+it sent earlier but that arrive later fail in the store, because the next owner has changed the
+revision that they expect. A node that has not seen any of its own recent renewals has an outdated
+view, and decides nothing. The other nodes may look dead to it because their renewals are still
+waiting to be processed, ahead of its own.
 
 A store that has no leader for some seconds fences every node, although no node can acquire a shard
 during that time. A fenced node therefore keeps the shards that it has loaded, but does not work on
@@ -486,7 +486,7 @@ class Membership(NodeViews):
         owner = self._views[shard].owner
         return owner is not None and owner != self.node and self.is_alive(owner, now)
 
-    # The view.
+    # Queries.
 
     def is_fenced(self, now: float) -> bool:
         """Return whether this node owns nothing because it could not renew its record in time."""

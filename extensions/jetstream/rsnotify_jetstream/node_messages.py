@@ -142,7 +142,7 @@ class NodeMessages:
         answers: list[R] = []
         for reply in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(reply, CallReply):
-                with suppress(msgspec.DecodeError):  # a node of another version
+                with suppress(msgspec.DecodeError):  # from a node with another version
                     answers.append(msgspec.msgpack.decode(reply.answer or b"", type=call.answer))
         return answers
 
@@ -186,7 +186,7 @@ class NodeMessages:
             reply = await self._answer(decode(message.data, CallRequest))
         except StorageError as error:
             reply = CallReply(reason=str(error))
-        with suppress(errors.Error, OSError):  # the caller notices
+        with suppress(errors.Error, OSError):  # the caller times out
             await message.respond(msgspec.msgpack.encode(reply))
 
     async def _answer(self, request: CallRequest) -> CallReply:

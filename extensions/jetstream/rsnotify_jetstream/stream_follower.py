@@ -270,7 +270,7 @@ class StreamFollower:
         )
 
     async def _compare(self) -> None:
-        """Read messages that were never announced, until `close` is called."""
+        """Periodically read messages that were never announced, until `close` is called."""
         while not self.failure:
             await wait_for_event(self._compare_now, COMPARE_SECONDS)
             self._compare_now.clear()

@@ -130,7 +130,7 @@ class CheckedDocument(Struct):
     more: dict[str, int] = {}
 
     def add(self, findings: Iterable[Finding]) -> None:
-        """Add findings, in bounded memory."""
+        """Add findings, keeping a limited number of them for each rule."""
         for finding in findings:
             if finding in self.findings[-_MOST_PLACES:]:
                 continue  # two documents lead to this one and result in the same finding

@@ -258,7 +258,7 @@ _DOCUMENT_PARTS = {
     "up": ("an rs:ln with rel up", "the URI of the document above it"),
     "describedby": ("an rs:ln with rel describedby", "a document that describes what this is"),
 }
-#: The same for an entry.
+#: The parts of an entry that a kind may require, and what to add if a part is missing.
 _ENTRY_PARTS = {
     "at": ("at in its rs:md", "when the snapshot began"),
     "capability": ("capability in its rs:md", "which kind of document loc leads to"),

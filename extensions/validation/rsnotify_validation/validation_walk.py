@@ -117,7 +117,7 @@ async def _root(checker: DocumentChecker, fetcher: Fetcher, uri: str) -> TreePos
         except SeveralSets:
             raise
         except RsnotifyError:
-            return await checker.fetch(uri)  # for the findings
+            return await checker.fetch(uri)  # to report its findings
     except FetchError as error:
         if not (path == "" or path.endswith("/")) or not was_answered(error):
             raise

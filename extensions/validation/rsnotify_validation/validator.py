@@ -1,4 +1,4 @@
-"""Validates a single document: bytes in, findings out, in constant memory.
+"""Validates a single document: bytes in, findings out, in bounded memory.
 
 The validator does no I/O. Call `feed` with each chunk as it arrives, and `close` once at the end.
 Both return their findings, nearly in document order. Validation stops early only if the document
