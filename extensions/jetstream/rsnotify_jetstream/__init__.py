@@ -1,12 +1,13 @@
 """The store and the cluster of a hub on NATS JetStream (docs/scaling.md).
 
 - `jetstream_store`: the store, which connects, reads the cluster and describes it;
-- `jetstream_log`, `log_index`, `log_records`: the logs, as one stream and an index of it in memory;
-- `shared_subscriptions`, `owned_shard`, `fenced_records`: subscriptions in shards, each with an
-  owner, and cursors that only the owner can write;
-- `membership`, `node`, `node_messages`, `records`: which node owns which shard, this node, calls
-  between nodes, and the records of nodes;
-- `stream`, `stream_follower`, `bucket`, `connection`: JetStream, with each message once and in
-  order, compare-and-set, and the connection;
-- `provider`, `settings`, `server_check`: settings, and checks of the servers.
+- `jetstream_log`, `log_index`, `log_records`: the logs, stored in one stream with an in-memory
+  index;
+- `shared_subscriptions`, `owned_shard`, `fenced_records`: the subscriptions, divided into shards
+  with one owner each, and cursors that only the owner can write;
+- `membership`, `node`, `node_messages`, `records`: the assignment of shards to nodes, this node,
+  the calls between nodes, and the records of nodes;
+- `stream`, `stream_follower`, `bucket`, `connection`: JetStream streams, reading each message once
+  and in order, compare-and-set, and the connection;
+- `provider`, `settings`, `server_check`: the settings, and checks of the servers.
 """

@@ -1,7 +1,7 @@
-"""Key-value buckets of JetStream: the last value of each key, replaced by compare-and-set.
+"""JetStream key-value buckets: the last value of each key, replaced by compare-and-set.
 
-The *revision* of a value is its sequence number in the stream of the bucket. Each message has its
-key in a header, since a reader does not receive the subject.
+The *revision* of a value is its sequence number in the bucket's stream. Each message carries its
+key in a header, because a reader does not receive the subject.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ _ID = "Nats-Msg-Id"
 _OPERATION = "KV-Operation"
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 _WRONG_LAST = (10071, 10164)
-#: The same message is just being stored.
+#: Error code: the server is already storing the same message.
 _IN_FLIGHT = 10158
 
 
 class BucketRecord(Struct, frozen=True):
-    """A key with its value, or None and the revision of its deletion."""
+    """A key with its value and revision.
+
+    If the key was deleted, `value` is None and `revision` is the revision of the deletion.
+    """
 
     key: str
     value: bytes | None
@@ -41,19 +44,19 @@ class BucketRecord(Struct, frozen=True):
 def _record_of(message: StoredMessage) -> BucketRecord | None:
     key = message.headers.get(_KEY)
     if key is None:
-        return None  # no hub has written it
+        return None  # no hub wrote this message
     value = None if _OPERATION in message.headers else message.body
     return BucketRecord(key, value, message.position, message.headers)
 
 
 class Bucket(JetStreamStream):
-    """A bucket.
+    """A key-value bucket.
 
-    A write that was not acknowledged is repeated, and stored once. Every method raises
-    `StorageError` if NATS does not answer, or refuses.
+    Unacknowledged writes are retried, and stored only once. Every method raises `StorageError` if
+    NATS does not answer, or refuses the request.
 
     Args:
-        connection: The connection.
+        connection: The connection to NATS.
         name: The name of the bucket, without the prefix.
     """
 
@@ -69,21 +72,21 @@ class Bucket(JetStreamStream):
         return super()._settings(replicas) | {"max_msgs_per_subject": 1, "deny_delete": True}
 
     async def put(self, key: str, value: bytes) -> int:
-        """Store a value, whatever the key has, and return its revision."""
+        """Store a value unconditionally, and return its revision."""
         revision = await self._store(key, value, {})
         assert revision is not None
         return revision
 
     async def replace(self, key: str, value: bytes, revision: int, **headers: str) -> int | None:
-        """Store a value if the key has a revision, 0 if it has none.
+        """Store a value if the key has the given revision, which is 0 for an absent key.
 
         Returns:
-            The new revision; None if the key has another one, and nothing was stored.
+            The new revision, or None if the key has a different revision and nothing was stored.
         """
         return await self._store(key, value, {_EXPECTED: str(revision), **_named(headers)})
 
     async def delete(self, key: str, revision: int, **headers: str) -> bool:
-        """Delete a key if it has a revision; return whether it was deleted."""
+        """Delete a key if it has the given revision. Return whether it was deleted."""
         conditions = {_EXPECTED: str(revision), _OPERATION: "DEL", **_named(headers)}
         deleted = await self._store(key, b"", conditions)
         if deleted is None:
@@ -105,7 +108,7 @@ class Bucket(JetStreamStream):
                 return int(answer["seq"])
             refused = ApiError(f"to store {key}", error)
             if refused.code in _WRONG_LAST:
-                # An earlier attempt without an answer may have succeeded.
+                # An earlier, unanswered attempt may have succeeded.
                 found = await self.get(key)
                 is_own = found is not None and found.headers.get(_ID) == identifier
                 return found.revision if found is not None and is_own else None
@@ -113,19 +116,19 @@ class Bucket(JetStreamStream):
                 raise refused
 
     async def latest(self, key: str) -> tuple[bytes | None, int]:
-        """Return the value and the revision of a key as `get` does; None and 0 without one."""
+        """Return a key's value and revision, or None and 0 if it was never stored. See `get`."""
         found = await self.get(key)
         return (None, 0) if found is None else (found.value, found.revision)
 
     async def get(self, key: str) -> BucketRecord | None:
-        """Return a key, as the leader of the bucket knows it; None if it was never stored."""
+        """Return a key's record from the bucket's leader, or None if the key was never stored."""
         message = await self._get({"last_by_subj": self._base + key})
         return None if message is None else _record_of(message)
 
     async def read(self, group: str) -> AsyncGenerator[BucketRecord, None]:
-        """Yield the keys that begin with `group.`, in the order of their revisions.
+        """Yield the records of the keys that begin with `group.`, in the order of their revisions.
 
-        The server that is read may lack the latest ones.
+        The server that answers may lack the latest ones.
         """
         scan = self.scan(1, bodies=True, subjects=f"{self._base}{group}.>")
         async with aclosing(scan) as messages:
@@ -134,9 +137,9 @@ class Bucket(JetStreamStream):
                     yield record
 
     async def watch(self, group: str, receive: Callable[[BucketRecord], None]) -> NatsSubscription:
-        """Call `receive` for what is stored below `group.` from now on.
+        """Call `receive` for each record that is stored below `group.` from now on.
 
-        Some may be missed while the connection is broken.
+        Records may be missed while the connection is broken.
         """
 
         async def received(message: Msg) -> None:
@@ -151,9 +154,10 @@ class Bucket(JetStreamStream):
         return subscription
 
     async def follow(self, receive: Callable[[str, bytes | None, int], None]) -> None:
-        """Call `receive` with each key, value and revision, and from now on with each change.
+        """Call `receive` with each stored key, value and revision, and later with each change.
 
-        It returns after the keys that are stored. Changes come in their order, and none is missed.
+        This method returns after it has passed on all stored keys. Changes arrive in order, and
+        none is missed.
         """
 
         def received(message: StoredMessage) -> None:

@@ -1,4 +1,4 @@
-"""The connection of a hub to NATS: it reconnects for ever, and its errors say what to do."""
+"""A hub's connection to NATS. It reconnects forever, and its error messages say what to do."""
 
 from __future__ import annotations
 
@@ -24,27 +24,30 @@ from rsnotify_jetstream.settings import NatsSettings
 
 log = logging.getLogger("rsnotify.hub.store")
 
-#: Seconds to connect at the start, and that a request may take with its retries: a cluster of NATS
-#: elects a new leader in up to 10 seconds.
+#: Seconds that the first connection may take, and that a request may take including its retries.
+#: A NATS cluster needs up to 10 seconds to elect a new leader.
 CONNECT_SECONDS = 10.0
 PATIENCE = 20.0
-#: Seconds until a request is retried.
+#: Seconds after which an unanswered request is retried.
 REQUEST_SECONDS = 2.0
-#: The server is pinged at this interval (s), and given up when this many pings are not answered.
+#: Seconds between pings to the server, and the number of unanswered pings after which the client
+#: considers the connection broken.
 _PING_SECONDS, _PINGS = 1, 2
 _RECONNECT_SECONDS = 0.25
 _RETRY_SECONDS = 0.1
-#: Errors that the next attempt to connect would meet, too.
+#: Errors that would also make the next connection attempt fail.
 _HOPELESS = (errors.AuthorizationError, ssl.SSLCertVerificationError)
-#: Errors of a connection that breaks, or cannot be opened.
+#: Errors that occur when a connection breaks or cannot be opened.
 _BROKEN = (OSError, errors.StaleConnectionError, errors.NoServersError)
-#: The oldest version of NATS with which the hub works.
+#: The oldest version of NATS that the hub supports.
 REQUIRED = (2, 12)
-#: JetStream has no leader at the moment.
+#: Error code: JetStream has no leader at the moment.
 _UNAVAILABLE = 10008
-#: The batches that a connection sends at once: a stream receives at most 50, from all nodes.
+#: Maximum number of batches that a connection sends at the same time. A stream accepts at most 50
+#: at a time, from all nodes together.
 _BATCHES = 8
-#: A stream lacks messages of a batch: too many were sent at once, or its leader has changed.
+#: The error in an answer if messages of a batch are missing, because too many batches were sent at
+#: the same time or the stream's leader has changed.
 _INCOMPLETE = b'"err_code":10176,'
 _BATCH_ATTEMPTS = 3
 
@@ -53,7 +56,10 @@ _SEED = re.compile(r"-BEGIN USER NKEY SEED-++\s++(\w++)\s++-++END USER NKEY SEED
 
 
 class ApiError(StorageError):
-    """JetStream refused a request: `what`, with the error of its answer."""
+    """Raised when JetStream refuses a request.
+
+    `what` describes the request, and `error` is the error in the answer.
+    """
 
     def __init__(self, what: str, error: Mapping[str, Any]) -> None:
         self.code = int(error.get("err_code", 0))
@@ -63,7 +69,7 @@ class ApiError(StorageError):
 
 
 def parse_headers(raw: bytes) -> dict[str, str]:
-    """Read the headers of a message, without the line before them."""
+    """Parse the headers of a message, without the version line that precedes them."""
     headers = {}
     for line in raw.decode("utf-8", "replace").split("\r\n"):
         name, separator, value = line.partition(":")
@@ -73,9 +79,10 @@ def parse_headers(raw: bytes) -> dict[str, str]:
 
 
 class _Client(Client):
-    """The client of the library, with faster headers: there are 20 in each record of the log.
+    """The library's client, with faster handling of headers.
 
-    The library examines each character of their names, and sends each with several calls.
+    Each record of the log has about 20 headers. The library examines each character of their names,
+    and sends each header with several calls.
     """
 
     _parse_header_lines = staticmethod(parse_headers)
@@ -88,7 +95,7 @@ class _Client(Client):
         payload_size: int,
         headers: dict[str, Any] | None,
     ) -> None:
-        # A value with a line break is left to the library, which replaces it.
+        # Values with a line break are left to the library, which replaces the line break.
         lines = "".join([f"{name}: {value}\r\n" for name, value in (headers or {}).items()])
         if headers is None or lines.count("\n") != len(headers):
             await super()._send_publish(subject, reply, payload, payload_size, headers)
@@ -101,12 +108,12 @@ class _Client(Client):
 
 
 class NatsConnection:
-    """A connection to one of the servers.
+    """A connection to one of the NATS servers.
 
     Attributes:
-        client: The client of the library.
-        reconnected: Called after each reconnection, and after messages were dropped since this
-            process was too slow.
+        client: The library's client.
+        reconnected: Functions that are called after each reconnection, and after the client has
+            dropped messages because this process was too slow.
     """
 
     def __init__(self, settings: NatsSettings) -> None:
@@ -121,11 +128,14 @@ class NatsConnection:
         self._refused = asyncio.Event()
 
     async def open(self, name: str) -> None:
-        """Connect, with a name that NATS shows.
+        """Connect to a server.
+
+        Args:
+            name: The name of this client, which NATS shows.
 
         Raises:
-            ConfigurationError: No server could be reached, all refused the login, or the server is
-                too old.
+            ConfigurationError: No server could be reached, a server refused the login, or the
+                server is too old.
         """
         options = login_options(self.settings)
         connecting = asyncio.create_task(
@@ -161,11 +171,11 @@ class NatsConnection:
 
     @property
     def version(self) -> str:
-        """The version of the server that this is or was connected to."""
+        """The version of the server that the client is or was last connected to."""
         return str(self.client._server_info.get("version", ""))
 
     def outdated(self) -> str | None:
-        """Return why the server is too old for a hub, and what to do; None if it is not."""
+        """Return why the server is too old for a hub and what to do, or None if it is not."""
         found = self.client.connected_server_version
         if (found.major, found.minor) >= REQUIRED:
             return None
@@ -190,7 +200,7 @@ class NatsConnection:
         if self._refused.is_set():
             return f"NATS at {place} refuses the login: check user and password, or the files"
         shown = reason_of(error, str(error)) if isinstance(error, Exception) else "no answer"
-        shown = shown.partition(";")[0]  # what to do follows
+        shown = shown.partition(";")[0]  # the advice follows below
         return f"cannot connect to NATS at {place}: {shown}; start the servers, or correct the URL"
 
     async def _on_error(self, error: Exception) -> None:
@@ -200,7 +210,7 @@ class NatsConnection:
             self._refused.set()
         if isinstance(error, errors.SlowConsumerError):
             self._notify()
-        # If the connection breaks, or none can be opened, `_on_disconnected` has logged that.
+        # For the `_BROKEN` errors, `_on_disconnected` logs a warning instead.
         elif self._connected.is_set() and not isinstance(error, _BROKEN):
             self.warn(log, f"NATS: {error or type(error).__name__}")
 
@@ -208,7 +218,7 @@ class NatsConnection:
         if self._connected.is_set() and not self.client.is_closed:
             self.warn(log, "the connection to NATS broke; the hub connects again")
         self._connected.clear()
-        for limit in self._limits:  # what was sent will not be answered
+        for limit in self._limits:  # pending requests will not be answered
             if not limit.expired():
                 limit.reschedule(asyncio.get_running_loop().time())
 
@@ -219,7 +229,7 @@ class NatsConnection:
 
     @property
     def server(self) -> str | None:
-        """The name of the server that this is connected to; None while it is not connected."""
+        """The name of the connected server, or None while there is no connection."""
         if not self._connected.is_set():
             return None
         return str(self.client._server_info.get("server_name", ""))
@@ -227,7 +237,8 @@ class NatsConnection:
     def warn(self, logger: logging.Logger, text: str) -> None:
         """Log a warning, unless the same one was logged within the last minute.
 
-        One fault of NATS concerns many shards and records at once, and each of their retries.
+        A single failure of NATS affects many shards and records at the same time, and all of their
+        retries.
         """
         if self._warnings.is_new(text):
             logger.warning("%s", text)
@@ -243,10 +254,10 @@ class NatsConnection:
         *,
         headers: dict[str, str] | None = None,
     ) -> Msg:
-        """Send a request until it is answered; the receiver must accept it twice.
+        """Send a request, retrying until it is answered. The receiver must tolerate duplicates.
 
         Raises:
-            StorageError: There was no answer in time.
+            StorageError: No answer arrived in time.
         """
         return await self._answered(
             lambda: self.client.request(subject, payload, PATIENCE, headers=headers)
@@ -255,9 +266,9 @@ class NatsConnection:
     async def request_batch(
         self, subject: str, messages: Sequence[tuple[bytes, Mapping[str, str]]]
     ) -> Msg:
-        """Send messages that a stream stores all together, or none of them; as `request`.
+        """Send messages that a stream stores either all or not at all. See `request`.
 
-        Each attempt is a batch of its own, so one that was cut off cannot be completed by the next.
+        Each attempt is a separate batch, so a later attempt cannot complete one that was cut off.
         """
 
         async def send() -> Msg:
@@ -283,7 +294,7 @@ class NatsConnection:
         return await self.client.request(subject, payload, PATIENCE, headers=headers)
 
     async def _answered(self, send: Callable[[], Awaitable[Msg]]) -> Msg:
-        """Return the answer of the first of some attempts that is answered."""
+        """Call `send` until an attempt is answered, and return the answer."""
         loop = asyncio.get_running_loop()
         end = loop.time() + PATIENCE
         while (left := end - loop.time()) > 0:
@@ -304,7 +315,7 @@ class NatsConnection:
 
     @asynccontextmanager
     async def _until_disconnected(self, seconds: float) -> AsyncIterator[None]:
-        """Raise TimeoutError after some seconds, or as soon as the connection breaks."""
+        """Raise TimeoutError after `seconds`, or as soon as the connection breaks."""
         async with asyncio.timeout(seconds) as limit:
             self._limits.add(limit)
             try:
@@ -315,16 +326,16 @@ class NatsConnection:
     async def api(
         self, subject: str, payload: Mapping[str, Any] | None = None, *, what: str
     ) -> dict[str, Any]:
-        """Send a request to the API of JetStream, and return the answer.
+        """Send a request to the JetStream API, and return the answer.
 
         Args:
-            subject: Its subject, without `$JS.API.`.
-            payload: The request.
-            what: What is requested, for messages.
+            subject: The subject of the request, without `$JS.API.`.
+            payload: The body of the request.
+            what: A description of the request for error messages.
 
         Raises:
-            ApiError: It was refused.
-            StorageError: There was no answer.
+            ApiError: JetStream refused the request.
+            StorageError: No answer arrived in time.
         """
         body = msgspec.json.encode(payload) if payload is not None else b""
         loop = asyncio.get_running_loop()
@@ -348,10 +359,10 @@ class NatsConnection:
 
 
 def login_options(settings: NatsSettings) -> dict[str, Any]:
-    """Return the options of the client that log in.
+    """Return the client options for logging in.
 
     Raises:
-        ConfigurationError: A file cannot be read, or has something else.
+        ConfigurationError: A file cannot be read, or has the wrong content.
     """
     files = settings.files
     for path in (files.ca, files.certificate, files.key):
@@ -373,7 +384,7 @@ def login_options(settings: NatsSettings) -> dict[str, Any]:
 
 
 def refuses_certificate(error: object) -> bool:
-    """Return whether a server has refused the certificate of this hub, or that it has none."""
+    """Return whether a server has refused this hub's certificate, or requires one."""
     reason = getattr(error, "reason", None) if isinstance(error, ssl.SSLError) else None
     return reason is not None and "ALERT" in reason and ("CERT" in reason or "_CA" in reason)
 
@@ -387,7 +398,7 @@ def _read(path: Path) -> str:
 
 def _check_credentials(path: Path) -> None:
     text = _read(path)
-    if not _JWT.search(text):  # the library would look for it for ever
+    if not _JWT.search(text):  # the library would search for it forever
         raise ConfigurationError(f"{path} has no JWT of a user: name a .creds file of NATS")
     found = _SEED.search(text)
     _check_seed(path, found[1] if found else "")
@@ -398,7 +409,7 @@ def _check_seed(path: Path, seed: str) -> None:
 
     try:
         nkeys.from_seed(seed.encode())
-    except Exception:  # the library raises many
+    except Exception:  # the library raises many types of exceptions
         raise ConfigurationError(
             f"{path} has no NKey: name a file with the seed of a user, which begins with SU, or a "
             ".creds file of NATS"

@@ -1,14 +1,16 @@
-"""Cursors that one owner at a time writes: each record is replaced whole, by compare-and-set.
+"""Stores cursors that have one writer at a time. Each record is replaced as a whole.
 
-A new owner writes first, so that whatever the one before sends later is refused: it is *fenced*.
+Every write is a compare-and-set. A new owner begins with a write, so that the store refuses
+everything that the previous owner sends later: the previous owner is *fenced*.
 
-The cursors are divided among as many records as their size requires. The hash of its key assigns
-each cursor to a record, so that only the records in which a cursor has moved are written. The first
-record, the *head*, states the number of records. When one becomes too large, the number is doubled,
-or doubled again: the new records are written with the cursors that are assigned to them then, and
-after them the head with the new number. Before that write nobody reads the new records, and after
-it nobody reads those cursors in the old ones, so a crash in between loses nothing. A new owner
-writes the head first, after which the number of records cannot change, and then the others.
+The cursors are divided among as many records as their size requires. Each cursor is assigned to a
+record by the hash of its key, so that only records with moved cursors have to be written. The first
+record, the *head*, states the number of records. When a record becomes too large, the owner doubles
+the number, repeatedly if necessary: it first writes the new records, with the cursors that now
+belong to them, and then the head with the new number. Before the head is written, no reader uses
+the new records. Afterwards, no reader uses the old copies of the cursors that have moved. A crash
+in between therefore loses nothing. A new owner writes the head first, which fixes the number of
+records, and then the other records.
 """
 
 from __future__ import annotations
@@ -30,15 +32,15 @@ from rsnotify_jetstream.records import decode, encode
 
 log = logging.getLogger("rsnotify.hub.store")
 
-#: The bytes of a record beyond which the number of records increases. NATS accepts 1 MB.
+#: Size of a record, in bytes, above which the number of records increases. NATS accepts 1 MB.
 PART_BYTES = 131_072
-#: The part of these that records have at most when their number has increased.
+#: Maximum average fill of the records, as a fraction of `PART_BYTES`, after an increase.
 FILLED = 0.75
-#: The epoch of records that no node has written; that of the first owner is later.
+#: The epoch of records that were written without an owner. The epochs of owners are later.
 NO_EPOCH = 0
-#: How long a change waits for others to be written with it, in seconds.
+#: Seconds that a change waits, so that later changes can be written with it.
 DELAY = 0.5
-#: The wait before a write that failed is repeated, in seconds.
+#: Seconds before a failed write is retried.
 RETRY_DELAY = 1.0
 
 _encoder = msgspec.msgpack.Encoder()
@@ -48,7 +50,10 @@ V = TypeVar("V")
 
 
 class FencedContent(Struct, Generic[K, V], frozen=True):
-    """What one record has; `epoch` is that of its owner, and `parts` counts in the head."""
+    """The content of one record.
+
+    `epoch` is the epoch of its owner. `parts` is the number of records, valid only in the head.
+    """
 
     epoch: int
     parts: int
@@ -56,7 +61,7 @@ class FencedContent(Struct, Generic[K, V], frozen=True):
 
 
 class FencedFormat(Struct, Generic[K, V], frozen=True):
-    """How a record is written and read: its type, and its fields besides those of the content."""
+    """The format of a record: its type, and its fields other than those of the content."""
 
     kind: type[Any]  # CursorsRecord or BridgeRecord
     fields: dict[str, Any] = {}
@@ -70,14 +75,17 @@ class FencedFormat(Struct, Generic[K, V], frozen=True):
 
 
 class Unconfirmed(NotOwner):
-    """This node may write the cursors again if it can confirm that they are still its own."""
+    """Raised while this node may not write the cursors.
+
+    It may write them again if it can confirm that it still owns them.
+    """
 
 
 class OwnerRights(Struct, frozen=True):
-    """What an owner knows of its right to write.
+    """An owner's right to write.
 
     Args:
-        epoch: The epoch at which it took the cursors.
+        epoch: The epoch at which the owner acquired the cursors.
         may_write: Returns whether it is the owner right now.
         lost: Called when another owner has written.
     """
@@ -88,13 +96,13 @@ class OwnerRights(Struct, frozen=True):
 
 
 class FencedMap(Generic[K, V]):
-    """Cursors by their keys.
+    """A map of keys to cursors, stored in one or more records.
 
     Args:
-        bucket: The bucket.
-        key: The key of the head; the other records have a number after it.
+        bucket: The bucket that stores the records.
+        key: The key of the head. The keys of the other records are this key with a number appended.
         format: The format of the records.
-        rights: The rights of this node.
+        rights: This node's right to write.
     """
 
     def __init__(
@@ -118,11 +126,11 @@ class FencedMap(Generic[K, V]):
         return part
 
     async def load(self) -> None:
-        """Acquire the cursors, which another node may have owned.
+        """Acquire the cursors, which another node may have owned before.
 
         Raises:
-            NotOwner: A later owner has written already.
-            StorageError: It failed.
+            NotOwner: A later owner has already written.
+            StorageError: A read or write failed.
         """
         head = self._parts[0]
         found = await self._read(head)
@@ -153,18 +161,18 @@ class FencedMap(Generic[K, V]):
         return self._of(key).cursors.get(key)
 
     def set(self, key: K, value: V) -> None:
-        """Store a cursor; durable soon."""
+        """Store a cursor. The change becomes durable soon."""
         part = self._of(key)
         part.set(key, value)
         if part.size > PART_BYTES and self._growing is None:
             self._growing = asyncio.create_task(self._grow())
 
     def remove(self, key: K) -> None:
-        """Delete a cursor; durable soon."""
+        """Delete a cursor. The change becomes durable soon."""
         self._of(key).remove(key)
 
     def keep(self, keys: Collection[K]) -> None:
-        """Drop all other cursors; they are deleted when their records are written next."""
+        """Remove all other cursors. The next write of their records deletes them from the store."""
         for part in self._parts:
             part.fill({key: value for key, value in part.cursors.items() if key in keys})
 
@@ -191,7 +199,7 @@ class FencedMap(Generic[K, V]):
         added = [self._part(number) for number in range(count, total)]
         self._copy_to(added)
         await _all(map(self._claim, added))
-        self._copy_to(added)  # with what has moved meanwhile
+        self._copy_to(added)  # again, because cursors may have moved during the writes
         self._parts += added
         self._drop_copied(0)
         for part in (self._parts[0], *added):
@@ -202,14 +210,14 @@ class FencedMap(Generic[K, V]):
 
     async def _claim(self, part: _Part[K, V]) -> None:
         try:
-            await self._read(part)  # an earlier attempt may have left one
+            await self._read(part)  # an earlier attempt may have left a record
         except NotOwner:
             self._rights.lost()
             raise
         await part.stored.claim()
 
     def _copy_to(self, added: list[_Part[K, V]]) -> None:
-        """Copy the cursors to the new records that they will be assigned to."""
+        """Copy to each new record the cursors that it will hold."""
         count = len(self._parts)
         total = count + len(added)
         parts: list[dict[K, V]] = [{} for _ in range(total)]
@@ -224,20 +232,20 @@ class FencedMap(Generic[K, V]):
         part.fill(assigned(part.cursors, number, len(self._parts)))
 
     async def write(self) -> None:
-        """Write what has changed.
+        """Write all changed records.
 
         Raises:
-            NotOwner: Another node has written, or this one is not the owner.
-            StorageError: It failed.
+            NotOwner: Another node has written, or this node is not the owner.
+            StorageError: A write failed.
         """
         if self._growing is not None:
             await asyncio.shield(self._growing)
-        # The head first: it may state a new number of records.
+        # Write the head first because it may state a new number of records.
         await self._parts[0].stored.flush()
         await _all(part.stored.flush() for part in self._parts[1:])
 
     async def flush(self) -> None:
-        """Write what has changed for the last time (`write`)."""
+        """Write all changed records for the last time. See `write`."""
         if self._growing is not None:
             await cancel([self._growing])
             self._growing = None
@@ -280,13 +288,13 @@ class _Part(Generic[K, V]):
 
 
 class FencedRecord:
-    """A value in a bucket, which is written some time after it has changed.
+    """A value in a bucket, written shortly after each change.
 
     Args:
-        bucket: The bucket.
+        bucket: The bucket that stores the value.
         key: The key of the value.
-        encode: Returns the value as it is now.
-        rights: The rights of this node.
+        encode: Returns the current value.
+        rights: This node's right to write.
     """
 
     def __init__(
@@ -309,15 +317,15 @@ class FencedRecord:
         self._is_closed = False
 
     async def read(self) -> bytes | None:
-        """Return the value that another owner has written last; `claim` then replaces that."""
+        """Return the value that the previous owner wrote last, for `claim` to replace."""
         value, self._revision = await self._bucket.latest(self._key)
         return value
 
     async def claim(self) -> None:
-        """Write as the new owner.
+        """Write the value as the new owner.
 
         Raises:
-            StorageError: It failed, or another owner has written since `read`.
+            StorageError: The write failed, or another owner has written since `read`.
         """
         revision = await self._bucket.replace(self._key, self._encode(), self._revision)
         if revision is None:
@@ -325,7 +333,7 @@ class FencedRecord:
         self._revision = revision
 
     def changed(self) -> None:
-        """Note that the value has changed; it is written soon."""
+        """Schedule a write, because the value has changed."""
         self._changes += 1
         self._write_in(DELAY)
 
@@ -367,8 +375,8 @@ class FencedRecord:
         """Write the value now, if it has changed.
 
         Raises:
-            NotOwner: Another node has, or this one is not the owner.
-            StorageError: It failed.
+            NotOwner: Another node has written the value, or this node is not the owner.
+            StorageError: The write failed.
         """
         async with self._lock:
             if self._is_closed:
@@ -376,7 +384,7 @@ class FencedRecord:
             if not self._rights.may_write():
                 raise Unconfirmed("this node may not write these cursors at the moment")
             if self._changes == self._written:
-                return  # it was written while this call waited
+                return  # another call wrote it while this one waited
             changes = self._changes
             revision = await self._bucket.replace(self._key, self._encode(), self._revision)
             if revision is None:
@@ -387,7 +395,12 @@ class FencedRecord:
             self._written = changes
 
     async def flush(self) -> None:
-        """Write what has changed, if this is still possible."""
+        """Write all changes now.
+
+        Raises:
+            NotOwner: Another node has written the value, or this node is not the owner.
+            StorageError: A write failed.
+        """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -405,11 +418,11 @@ class FencedRecord:
 
 
 async def read_fenced(bucket: Bucket, key: str, format: FencedFormat[K, V]) -> dict[K, V]:
-    """Return cursors, also of another owner."""
+    """Return the cursors, whichever node owns them."""
     while True:
         count, cursors = await _read_parts(bucket, key, format)
         _, head = await _read_part(bucket, key, format)
-        if head is None or head.parts == count:  # otherwise some have moved to new records
+        if head is None or head.parts == count:  # otherwise, some cursors moved to new records
             return cursors
 
 
@@ -437,14 +450,14 @@ async def _read_part(
 async def store_fenced(
     bucket: Bucket, key: str, format: FencedFormat[K, V], cursors: dict[K, V]
 ) -> None:
-    """Store cursors that no node owns; nothing if there are some, or a node is writing them."""
+    """Store cursors that no node owns. Do nothing if some exist or a node is writing them."""
     if (await _read_part(bucket, key, format))[1] is not None:
         return
     total = sum(map(size_of, cursors, cursors.values()))
     count = 1
     while total > count * PART_BYTES * FILLED:
         count *= 2
-    for number in reversed(range(count)):  # the head makes the others count
+    for number in reversed(range(count)):  # the head last, because it makes the others count
         revision, found = await _read_part(bucket, part_key(key, number), format)
         if found is not None and (number == 0 or found.epoch != NO_EPOCH):
             return
@@ -471,7 +484,7 @@ def assigned(cursors: dict[K, V], number: int, count: int) -> dict[K, V]:
 
 
 async def _all(works: Iterable[Awaitable[None]]) -> None:
-    """Do works at the same time, and raise the error of the first that fails."""
+    """Await all of `works` concurrently, and raise the first error."""
     try:
         async with asyncio.TaskGroup() as group:
             for work in works:
@@ -485,7 +498,7 @@ async def _awaited(work: Awaitable[None]) -> None:
 
 
 async def _retried(work: Callable[[], Awaitable[None]]) -> None:
-    """Do a work until it succeeds, or this node is no longer the owner."""
+    """Repeat `work` until it succeeds. Raise `NotOwner` if this node is no longer the owner."""
     while True:
         try:
             return await work()

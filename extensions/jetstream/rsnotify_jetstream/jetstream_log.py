@@ -1,23 +1,24 @@
-"""The log of a hub of many nodes: a replicated stream of NATS JetStream.
+"""The log of a multi-node hub: a replicated stream in NATS JetStream.
 
 All records of all logs are in one stream, and the position of a record is its sequence number. Each
-node follows the whole stream (`StreamFollower`), and keeps an index of it in memory (`LogIndex`),
+node follows the whole stream (`StreamFollower`) and keeps an index of it in memory (`LogIndex`),
 which is the same on every node.
 
-The servers only order the records. Each names the last record of its topic from which it was
-planned, and every index skips a record that came too late. So a record that is sent again after a
-lost acknowledgement counts once, records of one append keep their order even if the leader of the
-stream changes in between, and of two nodes that append at once one has to plan again. An append
-returns once the index of this node has its record. No clock decides anything.
+The servers only order the records. Each record names its predecessor: the last record of its topic
+when it was created. Every index skips a record whose predecessor is no longer the topic's last
+record. Therefore a record that is resent after a lost acknowledgement counts only once, and the
+records of one append keep their order even if the stream's leader changes in between. If two nodes
+append at the same time, one of them has to start over. An append returns as soon as this node's
+index contains the record. Nothing depends on a clock.
 
-Fragments that wait together are a *batch*, which the servers store at contiguous positions, or not
-at all: with one acknowledgement, and only if the first record is planned from the last one of its
-topic. An index counts a whole batch or none of it, too.
+Fragments that wait together form a *batch*. The servers store a batch at contiguous positions or
+not at all, with a single acknowledgement, and only if the predecessor of its first record is still
+the topic's last record. Likewise, an index accepts either a whole batch or none of it.
 
-What no index has is deleted from the stream in the background. That may fail, or happen
-twice. The last entry of a topic always stays: it states the log. Single records are deleted in
-order: a record that came too late is only known as such while the stream has the one that came
-before it, which a later record may replace.
+Records that no index contains are deleted from the stream in the background. A deletion may fail or
+happen twice. The last entry of a topic is never deleted, because it holds the state of the log.
+Single records are deleted in order: a late record can be recognized as late only while the stream
+still has the record that came before it, which a later record may replace.
 """
 
 from __future__ import annotations
@@ -60,18 +61,19 @@ from rsnotify_jetstream.stream_follower import StreamFollower
 
 log = logging.getLogger("rsnotify.hub.store")
 
-#: The bytes of the lines that enclose headers, and of the headers that are added when it is sent.
+#: Bytes reserved in a message for the lines around the headers and for headers added on sending.
 _ENVELOPE = 256
-#: The records of a batch, and their bytes; NATS accepts 1,000 records.
+#: Maximum number of records in a batch, and of bytes. NATS accepts 1,000 records.
 BATCH_RECORDS, BATCH_BYTES = 250, 1024 * 1024
-#: Seconds until the servers must have stored a record or a batch, or answered what is read for it.
-#: Without a majority they do not, and a publisher may repeat what was not acknowledged.
+#: Seconds within which the servers must store a record or batch, or answer a read that a
+#: publication waits for. Without a majority they do neither, and a publisher may resend whatever
+#: was not acknowledged.
 APPEND_SECONDS = 1.8
-#: How many entries of a log are trimmed before they are deleted together.
+#: Number of trimmed entries of a log that are deleted together.
 TRIMMED_TOGETHER = 32
-#: Seconds that deletions wait for others.
+#: Seconds that a deletion waits, so that later ones can join it.
 _DELAY = 0.5
-#: The bytes of all bodies in memory.
+#: Maximum number of bytes of all cached bodies.
 CACHE_BYTES = 16 * 1024 * 1024
 
 
@@ -79,11 +81,11 @@ class JetStreamLog:
     """A `LogStore` in NATS JetStream, for any number of nodes.
 
     Args:
-        connection: An open connection; the caller closes it after the log.
+        connection: An open connection. The caller closes it after the log.
         retention: How much of each log is kept.
         clock: Returns the current instant.
-        cleans: Returns whether this node deletes what is trimmed of a topic that nobody appends
-            to; one node of the cluster should.
+        cleans: Returns whether this node deletes the trimmed records of a topic that nobody appends
+            to. Exactly one node of the cluster should.
     """
 
     def __init__(
@@ -108,16 +110,16 @@ class JetStreamLog:
 
     @property
     def behind(self) -> int:
-        """How many records of the stream this node does not have yet, at least."""
+        """A lower bound on the number of records in the stream that this node does not have yet."""
         return self._follower.behind
 
     @property
     def info(self) -> dict[str, Any]:
-        """What the leader of the stream last returned about it."""
+        """The latest information on the stream from its leader."""
         return self._follower.info
 
     def trouble(self) -> str | None:
-        """Return why this node cannot use the log at the moment; None if it can."""
+        """Return the reason why this node cannot use the log at the moment, or None if it can."""
         if self.connection.server is None:
             return "this node has lost its connection to NATS, and connects again"
         return self._follower.trouble()
@@ -134,7 +136,7 @@ class JetStreamLog:
         return states
 
     def _apply(self, message: StoredMessage) -> None:
-        """Apply a message of the stream to the index, and report it to the listener."""
+        """Apply a message from the stream to the index, and report it to the listener."""
         record = read_record(message.position, message.headers, message.size)
         if record is None:
             self.connection.warn(log, "the log in NATS has messages that are not of a hub")
@@ -147,9 +149,10 @@ class JetStreamLog:
         if self._reporter is not None:
             self._note(self._reporter, message, record, applied)
         if not applied.accepted:
-            # On every node, so that it precedes a deletion of the record that made this one late.
+            # Every node does this, so that it precedes a deletion of the record that made this one
+            # late.
             self._cleaner.delete(record.position)
-        # What the node that appended it did not delete is deleted when another one starts.
+        # A node that starts also deletes records that the appending node failed to delete.
         elif self._reporter is None or record.topic in self._appending:
             self._clean(record, applied)
 
@@ -165,7 +168,7 @@ class JetStreamLog:
             reporter.add(record.topic, entry, applied.replaced)
 
     def _report_now(self) -> None:
-        """Report what the index has, before a caller continues."""
+        """Report all pending entries before a caller continues."""
         if self._reporter is not None:
             self._reporter.report()
 
@@ -192,7 +195,7 @@ class JetStreamLog:
             for batch in batches([fragments[number] for number in sorted(new)]):
                 if len(batch) == 1 or not await self._append(topic, batch, replacing):
                     for fragment in batch:
-                        # An attempt that had no answer may store the whole batch even now.
+                        # An unanswered attempt may still store the whole batch, even now.
                         if self._new(topic, [fragment], replacing):
                             await self._append(topic, [fragment], replacing)
                         replacing = None
@@ -202,7 +205,7 @@ class JetStreamLog:
         return len(new)
 
     def _trim(self, topic: str) -> None:
-        """Trim a log to which nothing is appended, since it has everything."""
+        """Trim a log when it already has all the fragments and there is nothing to append."""
         self._index.trim(topic, self._clock())
         state = self._index.state(topic)
         assert state is not None
@@ -210,12 +213,12 @@ class JetStreamLog:
         self._reporter.listener.appended(topic, (), state, None)
 
     def _new(self, topic: str, fragments: Sequence[Fragment], replacing: int | None) -> set[int]:
-        """Return the numbers of the fragments that the log does not have yet."""
+        """Return which fragments the log does not have yet, as indexes into `fragments`."""
         new: dict[bytes, int] = {}
         state = self._index.state(topic)
         for number, fragment in enumerate(fragments):
             digest = digest_of(fragment)
-            # Equal changes end at the same instant. The end of a whole content is not in its body.
+            # Equal changes end at the same instant. A body with the whole content has no end in it.
             may_exist = state is not None and (fragment.whole or fragment.until <= state.through)
             if not may_exist or self._index.find(topic, digest) in (None, replacing):
                 new.setdefault(digest, number)
@@ -224,7 +227,7 @@ class JetStreamLog:
     async def _append(
         self, topic: str, fragments: Sequence[Fragment], replacing: int | None
     ) -> bool:
-        """Append fragments together; return False if the servers only store one at a time."""
+        """Append fragments together. Return False if the servers only store them one at a time."""
         state = self._index.state(topic)
         records = records_of(
             topic,
@@ -264,7 +267,7 @@ class JetStreamLog:
     async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
         self._follower.check()
         while positions := self._index.read(topic, after=after, since=since):
-            # A publication may wait for the newest record alone.
+            # A publication may be waiting for the newest record, which is read alone.
             async with in_time(self.connection) if len(positions) == 1 else nullcontext():
                 entries = await self._reader.read(self._expected(topic, positions))
             if entries:
@@ -275,7 +278,7 @@ class JetStreamLog:
     async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
         self._follower.check()
         positions = self._index.changes(topic, since=since)
-        async with in_time(self.connection):  # a publication may wait for it
+        async with in_time(self.connection):  # a publication may be waiting for it
             return await self._reader.read(self._expected(topic, positions))
 
     def _expected(self, topic: str, positions: Sequence[int]) -> dict[int, bytes]:
@@ -294,17 +297,19 @@ class JetStreamLog:
         return self._index.backlogs(topic, positions)
 
     async def reached(self, position: int) -> int:
-        """Return how far the stream has come: at least to a position, unless that is past its end.
+        """Return the position that this node has reached in the stream.
+
+        It is at least `position`, unless the stream ends before that.
 
         Raises:
-            StorageError: It is unknown.
+            StorageError: The end of the stream cannot be determined.
         """
         if position > self._follower.position:
             await self.catch_up()
         return self._follower.position
 
     async def catch_up(self) -> None:
-        """Wait until this node has applied all that is in the stream by now."""
+        """Wait until this node has applied every record that is in the stream now."""
         await self._follower.catch_up()
         self._report_now()
 
@@ -315,12 +320,12 @@ class JetStreamLog:
         await self.write_check()
 
     async def write_check(self) -> int:
-        """Check that the log can be written and followed; return the position of the record."""
+        """Check that the log can be written and followed. Return the test record's position."""
         self._follower.check()
         return await self._appender.check()
 
     async def close(self) -> None:
-        """Stop to follow the stream, and finish deletions."""
+        """Stop following the stream and deleting records."""
         await self._cleaner.close()
         await self._follower.close()
         self._report_now()
@@ -328,7 +333,7 @@ class JetStreamLog:
 
 @asynccontextmanager
 async def in_time(connection: NatsConnection) -> AsyncIterator[None]:
-    """Do what a publication waits for; raise `StorageError` if it takes too long."""
+    """Run a step that a publication waits for. Raise `StorageError` if it takes too long."""
     try:
         async with asyncio.timeout(APPEND_SECONDS):
             yield
@@ -340,7 +345,10 @@ async def in_time(connection: NatsConnection) -> AsyncIterator[None]:
 
 
 def batches(fragments: Iterable[Fragment]) -> Iterator[list[Fragment]]:
-    """Divide fragments into batches; a whole content, which the next one replaces, is one alone."""
+    """Divide fragments into batches.
+
+    A fragment with the whole content is a batch by itself, because the next one replaces it.
+    """
     batch: list[Fragment] = []
     size = 0
     for fragment in fragments:
@@ -355,15 +363,15 @@ def batches(fragments: Iterable[Fragment]) -> Iterator[list[Fragment]]:
 
 
 def _first(state: LogState) -> int:
-    """Return the position before which records are deleted; the last one always stays."""
+    """Return the position before which records are deleted, keeping at least the last record."""
     return min(state.first, state.position)
 
 
 class Reporter:
-    """Reports to a listener what was applied to the index, the entries of a batch together.
+    """Reports changes of the index to a listener, with all entries of a batch in one call.
 
-    `report` is called before the next record is applied that is not of the same batch, before a
-    caller of the log continues, and otherwise in the same iteration of the event loop.
+    `report` is called before a record that is not part of the same batch is applied, and before a
+    caller of the log continues. Otherwise it runs in the next iteration of the event loop.
     """
 
     def __init__(self, listener: LogListener, index: LogIndex) -> None:
@@ -374,11 +382,11 @@ class Reporter:
         self._replaced: int | None = None
 
     def continues(self, record: LogRecord) -> bool:
-        """Return whether the next record may be reported together with those before it."""
+        """Return whether the next record may be reported together with the previous ones."""
         return record.number > 0 and record.topic == self._topic
 
     def add(self, topic: str, entry: LogEntry, replaced: int | None) -> None:
-        """Add an entry, of a batch if there are some already."""
+        """Add an entry to the next report. It continues a batch if there are pending entries."""
         if not self._entries:
             self._topic, self._replaced = topic, replaced
             asyncio.get_running_loop().call_soon(self.report)
@@ -388,7 +396,7 @@ class Reporter:
         self._call(topic, lambda: self.listener.forgotten(topic))
 
     def report(self) -> None:
-        """Report the entries that were added."""
+        """Report the pending entries."""
         if not self._entries:
             return
         topic, replaced = self._topic, self._replaced
@@ -401,18 +409,21 @@ class Reporter:
         try:
             call()
         except Exception:
-            # A bug there must not stop the log.
+            # A bug in the listener must not stop the log.
             log.exception("the log of %s could not be passed on", topic)
 
 
 class Appender:
-    """Appends records; `accepted` and `ended` inform it of what the index does.
+    """Appends records to the stream.
+
+    `JetStreamLog` calls `accepted` for each record that the index accepts, and `ended` after the
+    last append to a topic.
 
     Args:
-        connection: The connection.
-        stream: The stream with the log.
-        follower: Applies what is stored to the index.
-        last: Returns the position of the last record of a topic in the index.
+        connection: The connection to NATS.
+        stream: The stream that contains the log.
+        follower: Applies stored records to the index.
+        last: Returns the position of a topic's last record in the index.
     """
 
     def __init__(
@@ -429,7 +440,7 @@ class Appender:
         self._accepted: dict[str, set[tuple[int, bytes]]] = {}
 
     def accepted(self, record: LogRecord) -> None:
-        """Note that the index has accepted a record of a topic to which this node appends."""
+        """Record that the index has accepted a record of a topic that this node is appending to."""
         self._accepted.setdefault(record.topic, set()).add((record.after, record.digest))
 
     def ended(self, topic: str) -> None:
@@ -439,15 +450,15 @@ class Appender:
     async def append(
         self, records: Sequence[LogRecord], fragments: Sequence[Fragment | None]
     ) -> bool:
-        """Append records to the log that the index knows, all or none.
+        """Append all records to a log, or none of them.
 
         Args:
-            records: The records, without positions; those after the first continue its batch.
-            fragments: Their fragments; None for a reset.
+            records: The records, without positions. All but the first continue its batch.
+            fragments: The fragment of each record, or None for a reset.
 
         Returns:
-            Whether they were stored. If not, the servers do not store them together; they may be
-            appended one at a time.
+            Whether the records were stored. If not, the servers cannot store them together, and
+            the caller may append them one at a time.
 
         Raises:
             LogMoved: Another node has appended to the log, or deleted it.
@@ -469,15 +480,15 @@ class Appender:
             body, headers = messages[0]
             await self._follow(await self._connection.request(subject, body, headers=headers))
         else:
-            # The servers refuse the batch as a whole unless the first record is planned from the
-            # last one of the topic.
+            # The servers refuse the whole batch unless the predecessor of its first record is
+            # still the topic's last record.
             messages[0][1]["Nats-Expected-Last-Subject-Sequence"] = str(records[0].after)
             answer = await self._connection.request_batch(subject, messages)
             try:
                 await self._follow(answer)
             except ApiError as error:
                 log.debug("a batch was not stored: %s", error)
-                await self._follower.catch_up()  # an attempt without an answer may have succeeded
+                await self._follower.catch_up()  # an unanswered attempt may have succeeded
                 if not self._has(records) and self._last(records[0].topic) == records[0].after:
                     return False
         # If a record was sent twice, the first one counts.
@@ -486,18 +497,18 @@ class Appender:
         return True
 
     def _has(self, records: Sequence[LogRecord]) -> bool:
-        """Return whether the index has accepted all of some records."""
+        """Return whether the index has accepted all of these records."""
         accepted = self._accepted.get(records[0].topic, set())
         return all((record.after, record.digest) in accepted for record in records)
 
     async def check(self) -> int:
-        """Store an empty record in place of the one before, and return its position."""
+        """Store an empty record in place of the previous one, and return its position."""
         headers = headers_of(LogRecord(0, RecordKind.CHECK)) | {"Nats-Rollup": "sub"}
         subject = self._stream.check_subject
         return await self._follow(await self._connection.request(subject, b"", headers=headers))
 
     async def _follow(self, message: Msg) -> int:
-        """Wait until the index has applied what is acknowledged; return its position."""
+        """Wait until the index has applied an acknowledged record, and return its position."""
         answer: dict[str, Any] = msgspec.json.decode(message.data)
         if (error := answer.get("error")) is not None:
             raise ApiError("to store a record", error)
@@ -508,7 +519,7 @@ class Appender:
     def _message(
         self, record: LogRecord, fragment: Fragment | None
     ) -> tuple[bytes, dict[str, str]]:
-        """Return the payload and the headers of a record."""
+        """Return the payload and the headers of a record, after checking their size."""
         headers = headers_of(record, None if fragment is None else fragment.content_type)
         body = b"" if fragment is None else fragment.body
         self._check_size(headers, body)
@@ -525,7 +536,7 @@ class Appender:
 
 
 class EntryReader:
-    """Reads entries by their positions; some that were read, or have just come, are in memory."""
+    """Reads entries by position, and caches recently read and recently added ones."""
 
     def __init__(self, stream: LogStream) -> None:
         self._stream = stream
@@ -533,7 +544,7 @@ class EntryReader:
         self._size = 0
 
     def keep(self, entry: LogEntry) -> None:
-        """Keep an entry in memory, in place of the one that was used longest ago."""
+        """Cache an entry, evicting the least recently used ones if necessary."""
         size = len(entry.fragment.body)
         if size > CACHE_BYTES // 8 or entry.position in self._cache:
             return
@@ -543,9 +554,12 @@ class EntryReader:
             self._size -= len(self._cache.popitem(last=False)[1].fragment.body)
 
     async def read(self, expected: Mapping[int, bytes]) -> list[LogEntry]:
-        """Return the entries at some positions, given with their digests, in their order.
+        """Return the entries at some positions, in the given order.
 
-        An entry that another node has trimmed already is left out.
+        An entry that another node has already trimmed is left out.
+
+        Args:
+            expected: The digest of the entry at each position.
         """
         reads = (self._entry(position, digest) for position, digest in expected.items())
         found = await asyncio.gather(*reads, return_exceptions=True)
@@ -577,7 +591,7 @@ class EntryReader:
 
 
 def _checked(message: StoredMessage, digest: bytes) -> LogEntry | None:
-    """Return the entry in a message, if it is the expected one."""
+    """Return the entry in a message, or None if it is not the expected entry."""
     record = read_record(message.position, message.headers, message.size)
     if record is None or record.kind in (RecordKind.RESET, RecordKind.CHECK):
         return None
@@ -597,12 +611,15 @@ class Cleaner:
         self._cleaning = asyncio.create_task(self._clean())
 
     def delete(self, position: int) -> None:
-        """Delete a record that another one replaces, or that came too late."""
+        """Schedule the deletion of a record that was replaced or came too late."""
         self._deletions.append(position)
         self._wanted.set()
 
     def trimmed(self, topic: str, entries: int, first: int, *, now: bool = False) -> None:
-        """Delete the records before `first`, as soon as there are enough of them, or now."""
+        """Schedule the deletion of the records before `first`.
+
+        They stay until enough records have been trimmed, unless `now` is set.
+        """
         count = self._trimmed.pop(topic, 0) + entries
         if count >= TRIMMED_TOGETHER or (now and count):
             self._purges[topic] = first

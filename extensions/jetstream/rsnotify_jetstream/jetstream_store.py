@@ -1,7 +1,8 @@
-"""The store of a hub of many nodes: its log, its subscriptions and its cluster, all in NATS.
+"""The store of a multi-node hub: its log, its subscriptions and its cluster, all in NATS.
 
-`open_jetstream` connects to NATS and reads the cluster. This node acquires shards from `assign` on,
-and releases them in `leave`, while the channel that owns the subscriptions still delivers.
+`open_jetstream` connects to NATS and reads the cluster. This node starts acquiring shards when
+`assign` is called. It releases them in `leave`, while the channel that owns the subscriptions is
+still delivering.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ log = logging.getLogger("rsnotify.hub.store")
 
 
 class JetStreamStore(JetStreamLog, JetStreamSubscriptions):
-    """A `Store` for any number of nodes, which is its own `OpenStore`.
+    """A `Store` for any number of nodes, which is also its own `OpenStore`.
 
     Args:
-        connection: An open connection, which this closes at the end.
+        connection: An open connection. The store closes it.
         retention: How much of each log is kept.
         clock: Returns the current instant.
-        node: This node, which has read the cluster.
-        largest_fragment: The bytes of the largest fragment that the hub accepts.
+        node: This node, which has already read the cluster.
+        largest_fragment: The size of the largest fragment that the hub accepts, in bytes.
     """
 
     folder = None
@@ -61,7 +62,7 @@ class JetStreamStore(JetStreamLog, JetStreamSubscriptions):
             connection,
             retention,
             clock,
-            # Of topics, too, each has one node that cleans up.
+            # Topics are assigned to shards, too, so that exactly one node cleans up each topic.
             cleans=lambda topic: node.owns(node.sharding.shard_of(topic)),
         )
         JetStreamSubscriptions.__init__(self, connection, node)
@@ -83,7 +84,7 @@ class JetStreamStore(JetStreamLog, JetStreamSubscriptions):
         await super().assign(owner)
 
     async def stop(self) -> None:
-        """Stop without a message to the other nodes, as in a crash."""
+        """Stop as in a crash, without informing the other nodes."""
         await super().stop()
         await self._close()
 
@@ -97,7 +98,7 @@ class JetStreamStore(JetStreamLog, JetStreamSubscriptions):
         await self.connection.close()
 
     async def check_servers(self) -> None:
-        """Check the NATS servers, and log what was not wrong with them before."""
+        """Check the NATS servers, and log problems that the previous check did not find."""
         try:
             facts = await read_facts(self.connection, self, self._clock)
         except StorageError as error:
@@ -111,7 +112,10 @@ class JetStreamStore(JetStreamLog, JetStreamSubscriptions):
         self._warnings = found
 
     def _other_hubs(self) -> Iterator[str]:
-        """Yield a warning for each public URL of another node; those on loopback may differ."""
+        """Yield a warning for each public URL of other nodes that differs from this node's URL.
+
+        URLs on loopback addresses are ignored, because they may differ.
+        """
         nodes = self.node.nodes
         urls = {id: nodes[id].url for id in self.node.living() if id in nodes}
         public = {id: url for id, url in urls.items() if not is_loopback(host_of(url))}
@@ -183,19 +187,19 @@ async def open_jetstream(
     shards: int = DEFAULT_SHARDS,
     pace: ClusterPace = ClusterPace(),  # noqa: B008 - it is immutable
 ) -> JetStreamStore:
-    """Connect to NATS, and return the store there; `assign` makes this node take part.
+    """Connect to NATS, and return its store. This node joins the cluster when `assign` is called.
 
     Args:
-        settings: Where NATS is.
+        settings: The address of NATS, and how to log in.
         retention: How much of each log is kept.
         clock: Returns the current instant.
-        facts: What the other nodes should know about this one.
-        shards: The number of shards of subscriptions, if this node creates the cluster.
-        pace: How fast nodes and shards change.
+        facts: Information about this node for the other nodes.
+        shards: The number of shards of subscriptions, in case this node creates the cluster.
+        pace: The timing of changes to nodes and shards.
 
     Raises:
-        ConfigurationError: NATS cannot be reached, or cannot have the data.
-        StorageError: It does not answer, or a newer hub has written there.
+        ConfigurationError: NATS cannot be reached, or cannot provide the streams.
+        StorageError: NATS does not answer, or a newer hub has written the data there.
     """
     connection = NatsConnection(settings)
     async with AsyncExitStack() as stack:

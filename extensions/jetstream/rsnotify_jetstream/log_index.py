@@ -1,12 +1,13 @@
-"""The index of all logs in memory, computed from the records of the stream in their order.
+"""An in-memory index of all logs, computed from the stream's records in order.
 
-Every node applies the same records in the same order, so all have the same index, apart from trims
-by age of logs that nobody appends to, which follow each node's own clock. The rules are those of
-the SQLite store: a record is appended, replaces a heartbeat or a whole content, and trims its log
-by its own `received`. Of two records that were planned from the same log, the first counts, and the
-second is skipped.
+Every node applies the same records in the same order, so all nodes have the same index. The only
+exception is a log that nobody appends to: each node trims it by age, using its own clock. The rules
+are the same as in the SQLite store: a record is appended, replaces a heartbeat or an entry with the
+whole content, and trims its log by its own `received`. Of two records with the same predecessor,
+the first counts and the second is skipped.
 
-Bodies stay in the stream. The rest of an entry is in arrays (`LogColumns`), about 64 bytes each.
+Bodies stay in the stream. The other fields of an entry are in arrays (`LogColumns`), which use
+about 64 bytes per entry.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from rsnotify_hub.fragments import Interval
 from rsnotify_hub.store.interface import Backlog, LogRetention, LogState
 from rsnotify_jetstream.log_records import LogRecord, Place, RecordKind
 
-#: The digest of an entry in the log, and the columns of an entry.
+#: Size of an entry's digest in bytes, and the indexes of an entry's columns.
 _DIGEST = 16
 _POSITION, _BEGINS, _FROM, _UNTIL, _RECEIVED, _SIZE, _WIDTH = range(7)
-#: Stands for an absent `from`.
+#: The value that represents an absent `from`.
 _ABSENT = -(2**63)
 _KIND_BITS = 2
 PAGE_ENTRIES = 256
@@ -34,14 +35,14 @@ _MICROSECOND = from_microseconds(1) - from_microseconds(0)
 
 
 class Applied(Struct, frozen=True):
-    """What a record did.
+    """The effect of a record on the index.
 
     Args:
-        accepted: Whether the record counts: nothing came in between since it was planned.
-        forgotten: Whether it ended a log that existed.
-        added: Whether it added an entry.
-        replaced: The position of the entry that it replaced, if any.
-        trimmed: The number of entries that it trimmed.
+        accepted: Whether the record counts, because its predecessor was still the last record.
+        forgotten: Whether the record ended an existing log.
+        added: Whether the record added an entry.
+        replaced: The position of the entry that the record replaced, if any.
+        trimmed: The number of entries that the record trimmed.
     """
 
     accepted: bool = True
@@ -52,7 +53,7 @@ class Applied(Struct, frozen=True):
 
 
 class LogIndex:
-    """All logs; pages are lists of positions, as those of `LogStore` are of entries."""
+    """The index of all logs. Its methods return positions where `LogStore` returns entries."""
 
     def __init__(self, retention: LogRetention) -> None:
         self._retention = retention
@@ -68,7 +69,7 @@ class LogIndex:
         is_of_last_batch = log is not None and log.head == record.head
         if record.after < self.last(record.topic) and not is_of_last_batch:
             return Applied(accepted=False)
-        # The reset itself is no longer in the stream if the log was trimmed since.
+        # The reset itself is no longer in the stream if the log has been trimmed since.
         is_reset = log is not None and record.reset > log.reset
         if log is not None and existed:
             self._newest.remove(record.topic, log.received)
@@ -101,7 +102,8 @@ class LogIndex:
     def place(self, topic: str, replacing: int | None) -> Place:
         """Return the place of the next record of a topic, which may replace the last entry.
 
-        A whole content is replaced in any case: a log has one whole content or changes.
+        An entry with the whole content is always replaced, because a log has either one such entry
+        or changes.
         """
         log = self._logs.get(topic)
         if log is None:
@@ -116,11 +118,11 @@ class LogIndex:
         return Place(self.last(topic), previous, log.reset)
 
     def digest(self, topic: str, position: int) -> bytes:
-        """Return the digest of a kept entry; empty if there is none at the position."""
+        """Return the digest of a kept entry, or empty bytes if none is at the position."""
         return self._entries(topic).digest(position)
 
     def find(self, topic: str, digest: bytes) -> int | None:
-        """Return the position of the last kept entry with a digest."""
+        """Return the position of the last kept entry with this digest, or None."""
         return self._entries(topic).find(digest)
 
     def read(self, topic: str, *, after: int, since: Instant | None) -> list[int]:
@@ -153,7 +155,7 @@ class LogIndex:
         return LogColumns() if log is None else log.entries
 
     def trim(self, topic: str, now: Instant) -> int:
-        """Trim a log by age and size, and return how many entries were trimmed."""
+        """Trim a log by age and size, and return the number of trimmed entries."""
         log = self._log(topic)
         return 0 if log is None else log.trim(to_microseconds(now), self._retention)
 
@@ -163,7 +165,7 @@ class LogIndex:
 
 
 def _later(entries: LogColumns, instant: int) -> Iterable[int]:
-    """Return the numbers of the entries that are later than an instant, as `is_later`."""
+    """Yield the numbers of the entries that are later than an instant. See `is_later`."""
     for number in entries.ending_from(instant):
         is_heartbeat = entries.kind(number) is RecordKind.HEARTBEAT
         is_late = entries.from_(number) == entries.until(number) and not is_heartbeat
@@ -189,7 +191,7 @@ def _page(entries: LogColumns, numbers: Iterable[int]) -> list[int]:
 
 
 class _TopicIndex:
-    """The log of one topic; without a position, a log that was deleted."""
+    """The log of one topic. If `position` is 0, the log was deleted."""
 
     __slots__ = ("entries", "head", "position", "received", "reset", "through")
 
@@ -212,7 +214,8 @@ class _TopicIndex:
         return replaced
 
     def _replaced(self, record: LogRecord) -> int | None:
-        # One entry at most; or more that do not count, if what came before those was deleted.
+        # At most one entry. There may be more if late records, which do not count, were accepted
+        # because the record that made them late was already deleted.
         first, end = self.entries.after(record.previous), len(self.entries)
         if first == end:
             return None
@@ -221,12 +224,12 @@ class _TopicIndex:
         return replaced
 
     def trim(self, now: int, retention: LogRetention) -> int:
-        """Remove the oldest entries beyond the retention, and return how many."""
+        """Remove the oldest entries that exceed the retention, and return their number."""
         too_old = now - retention.age // _MICROSECOND
         size, cut = self.entries.size, 0
         for number in range(len(self.entries)):
             too_much = size > retention.size and self.entries.position(number) != self.position
-            # A whole content, which is always the last, is kept however old it is.
+            # An entry with the whole content, which is always the last, is kept at any age.
             is_whole = self.entries.kind(number) is RecordKind.WHOLE
             if is_whole or (self.entries.received(number) > too_old and not too_much):
                 break
@@ -261,10 +264,10 @@ class _TopicIndex:
 
 
 class LogColumns:
-    """The kept entries of one log, in its order; an entry is named by its number from 0.
+    """The kept entries of one log, in the order of the log. Entries are numbered from 0.
 
     Attributes:
-        size: The bytes of their bodies.
+        size: The total size of the entries' bodies, in bytes.
     """
 
     __slots__ = ("_digests", "_late", "_rows", "size")
@@ -272,14 +275,14 @@ class LogColumns:
     def __init__(self) -> None:
         self._rows = array("q")
         self._digests = bytearray()
-        self._late = 0  # the last position whose `until` is before that of the entry before it
+        self._late = 0  # the last position whose `until` is before the previous entry's `until`
         self.size = 0
 
     def __len__(self) -> int:
         return len(self._rows) // _WIDTH
 
     def add(self, record: LogRecord) -> None:
-        """Add the entry of a record at the end."""
+        """Append the entry of a record."""
         if self._rows and record.until < self.until(len(self) - 1):
             self._late = record.position
         from_ = _ABSENT if record.from_ is None else record.from_
@@ -319,7 +322,7 @@ class LogColumns:
         return RecordKind(self._rows[number * _WIDTH + _SIZE] & (1 << _KIND_BITS) - 1)
 
     def digest(self, position: int) -> bytes:
-        """Return the digest of the entry at a position; empty if it is not kept."""
+        """Return the digest of the entry at a position, or empty bytes if it is not kept."""
         number = self.after(position - 1)
         if number == len(self) or self.position(number) != position:
             return b""
@@ -335,7 +338,7 @@ class LogColumns:
         return None if at == -1 else self.position(at // _DIGEST)
 
     def ending_from(self, until: int) -> Iterable[int]:
-        """Return the numbers of the entries that end at an instant or later, in their order."""
+        """Return the numbers of the entries that end at `until` or later, in the log's order."""
         if self._in_order:
             return range(bisect_left(range(len(self)), until, key=self.until), len(self))
         return self._selected(until)
@@ -345,7 +348,7 @@ class LogColumns:
 
     @property
     def _in_order(self) -> bool:
-        """Whether the ends are in the order of the log, as they nearly always are."""
+        """Whether the entries' ends are in the order of the log, which is nearly always true."""
         return not self._rows or self._late <= self.position(0)
 
     def _selected(self, until: int) -> Iterator[int]:
@@ -354,10 +357,10 @@ class LogColumns:
 
 
 class NewestTopics:
-    """The topics in the order in which they last received something.
+    """The topics in the order in which they last received a record.
 
-    The newest is at the end of the list, where nearly all changes are. A page costs the same
-    however many topics there are.
+    The newest is at the end of the list, where nearly all changes occur. The cost of a page does
+    not depend on the number of topics.
     """
 
     def __init__(self) -> None:
@@ -370,7 +373,10 @@ class NewestTopics:
         del self._topics[bisect_left(self._topics, (received, topic))]
 
     def page(self, after: tuple[int, str] | None, limit: int) -> list[str]:
-        """Return a page after an instant and a topic: the newest first, of one instant in order."""
+        """Return a page of topics, newest first. Topics of the same instant are sorted by name.
+
+        `after` is the instant and the topic at the end of the previous page.
+        """
         topics = self._topics
         end = len(topics)
         found: list[tuple[int, str]] = []

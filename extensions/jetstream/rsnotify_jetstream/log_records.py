@@ -1,6 +1,6 @@
-"""A record of the stream: a fragment with what the index needs to know, as headers and payload.
+"""The format of a record in the stream: a fragment and its metadata, as a payload and headers.
 
-The payload is the fragment's bytes, unchanged. Everything else is in headers, so that an index is
+The payload is the fragment's bytes, unchanged. All metadata is in headers, so that an index can be
 loaded without the payloads. Unknown headers are ignored, so a later version may add some.
 """
 
@@ -18,16 +18,17 @@ from rsnotify.format.datetimes import Instant, from_microseconds, to_microsecond
 from rsnotify_hub.fragments import Fragment, heartbeat_interval, stored_fragment
 from rsnotify_jetstream.records import newer
 
-#: The version of the format of records. A hub reads records of this version and older ones.
+#: The version of the record format. A hub reads records of this version and older ones.
 VERSION = 1
-#: A position after all others, which the later records of a batch name in place of the one before
-#: them. So a hub that does not know batches appends them, too: NATS has checked the first one.
+#: A position after all others. All but the first record of a batch name it in place of their
+#: predecessor, so that a hub that does not know batches accepts them, too. NATS has checked the
+#: predecessor of the first one.
 _LATEST = 2**62
 
-#: Printable ASCII without the percent sign, which escapes all else.
+#: Printable ASCII without the percent sign, which escapes all other characters.
 _SAFE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 _DIGEST_BYTES = 16
-#: Fields of a record that are always there, with their headers.
+#: The fields that every record of a fragment has, with their headers.
 _NUMBERS = {
     "begins": "Rs-Begins",
     "until": "Rs-Until",
@@ -37,7 +38,7 @@ _NUMBERS = {
 
 
 class RecordKind(IntEnum):
-    """What a record is about."""
+    """The kind of a record."""
 
     CHANGES = 0
     HEARTBEAT = 1
@@ -49,25 +50,26 @@ class RecordKind(IntEnum):
 
 
 class LogRecord(Struct, frozen=True, gc=False):
-    """What the index needs to know of a record. Instants are microseconds since 1970.
+    """The metadata of a record that the index needs. Instants are microseconds since 1970.
 
     Args:
-        position: Its sequence number in the stream.
-        kind: What it is about.
-        topic: The topic; empty for a check.
-        begins: As of the fragment.
-        from_: As of the fragment.
-        until: As of the fragment.
-        received: When it arrived, by the clock of the node that appended it.
+        position: The sequence number of the record in the stream.
+        kind: The kind of the record.
+        topic: The topic, or empty for a check.
+        begins: The `begins` of the fragment.
+        from_: The `from_` of the fragment.
+        until: The `until` of the fragment.
+        received: When the fragment arrived, by the clock of the node that appended the record.
         through: The latest `until` of the log up to and including this record.
-        size: The bytes of the fragment.
-        digest: Identifies equal fragments in a log.
-        after: The position of the last record of the topic when this one was planned; 0 if
-            there was none. The record counts only if that is still the last one before its batch.
-        previous: The position of the entry before it in the log; 0 if there is none.
-        reset: The position of the last reset of the log before it; 0 if there was none.
-        number: The number of records of its batch before it, which have the positions directly
-            before it.
+        size: The size of the fragment in bytes.
+        digest: A digest that identifies equal fragments in a log.
+        after: The position of the predecessor, which was the topic's last record when this record
+            was created, or 0 if there was none. The record counts only if the predecessor is still
+            the last record before the batch.
+        previous: The position of the previous entry in the log, or 0 if there is none.
+        reset: The position of the last reset of the log before this record, or 0 if there was none.
+        number: The number of records of the same batch before this one. They have the positions
+            directly before it.
     """
 
     position: int
@@ -87,12 +89,12 @@ class LogRecord(Struct, frozen=True, gc=False):
 
     @property
     def head(self) -> int:
-        """The position of the first record of its batch."""
+        """The position of the first record of the batch."""
         return self.position - self.number
 
 
 class Place(Struct, frozen=True):
-    """Where a new record belongs in a log, as `LogRecord` has it."""
+    """The place of a new record in a log. See `LogRecord` for the fields."""
 
     after: int = 0
     previous: int = 0
@@ -100,7 +102,7 @@ class Place(Struct, frozen=True):
 
 
 def topic_token(topic: str) -> str:
-    """Return the last token of the subject of a topic."""
+    """Return the last token of a topic's subject."""
     return hashlib.sha256(topic.encode()).hexdigest()
 
 
@@ -124,14 +126,14 @@ def records_of(
     through: Instant | None,
     place: Place,
 ) -> list[LogRecord]:
-    """Return the records of a batch of fragments, which have no positions yet.
+    """Return the records of a batch of fragments. They have no positions yet.
 
     Args:
-        topic: The topic.
-        fragments: The fragments.
-        received: When they arrived.
-        through: The latest `until` of the log so far; None if there is no log.
-        place: The place of the first record.
+        topic: The topic of the log.
+        fragments: The fragments of the batch.
+        received: When the fragments arrived.
+        through: The latest `until` of the log so far, or None if there is no log.
+        place: The place of the first record in the log.
     """
     arrived = to_microseconds(received)
     latest = None if through is None else to_microseconds(through)
@@ -161,7 +163,7 @@ def records_of(
 
 
 def headers_of(record: LogRecord, content_type: str | None = None) -> dict[str, str]:
-    """Return the headers of a record, as `read_record` and `read_stored_fragment` read them."""
+    """Return the headers of a record, which `read_record` and `read_stored_fragment` parse."""
     headers = {"Rs-Version": str(VERSION), "Rs-RecordKind": record.kind.name.lower()}
     if record.kind is RecordKind.CHECK:
         return headers
@@ -182,10 +184,10 @@ def headers_of(record: LogRecord, content_type: str | None = None) -> dict[str, 
 
 
 def read_record(position: int, headers: Mapping[str, str], size: int) -> LogRecord | None:
-    """Read a record with a payload of `size` bytes; None if no hub has written the message.
+    """Parse a record with a payload of `size` bytes. Return None if no hub wrote the message.
 
     Raises:
-        StorageError: It was written by a newer hub, or is damaged.
+        StorageError: A newer hub wrote the record, or it is damaged.
     """
     version = headers.get("Rs-Version")
     if version is None:
@@ -235,6 +237,6 @@ def read_stored_fragment(record: LogRecord, headers: Mapping[str, str], body: by
 
 
 def _escape(text: str) -> str:
-    """Escape what a header cannot carry: all but printable ASCII, and spaces at the ends."""
+    """Escape everything but printable ASCII, and spaces at the ends, for use in a header."""
     escaped = quote(text, safe=_SAFE)
     return escaped if escaped == escaped.strip() else escaped.replace(" ", "%20")

@@ -1,10 +1,10 @@
-"""Which node owns which shard: events and instants in, actions out.
+"""Decides which node owns which shard: events and instants in, actions out.
 
-Each node renews its record in the store, and observes the records of the others. A node is *alive*
-while its record changes; each observer measures that with its own clock, so clocks are never
-compared. Shards are assigned to living nodes by rendezvous hashing (`Assignment`), so nodes that
-see the same members agree without talking to each other. A shard has a record with its owner and an
-*epoch*, which every compare-and-set increases.
+Each node renews its record in the store, and observes the records of the other nodes. A node is
+*alive* while its record keeps changing. Each observer measures this with its own clock, so clocks
+are never compared. Shards are assigned to living nodes by rendezvous hashing (`Assignment`), so
+nodes that see the same members agree without talking to each other. Each shard has a record with
+its owner and an *epoch*, which increases with each change of ownership.
 
     state      event                                       next       action
     free       assigned to this node, no living owner      taking     Take
@@ -18,23 +18,26 @@ see the same members agree without talking to each other. A shard has a record w
     taking, releasing, confirming: fenced                  free       Revoke
     any        the record has a later epoch                free       Revoke
 
-Safety: a node that could not renew its record for `fence_seconds` is *fenced*: it owns nothing, by
-its own clock, before the others consider it dead after `death_seconds`. So a node that was paused
-finds itself fenced when it continues. What it sent before, and arrives later, fails in the store,
-since the next owner has changed the revision that it expects. A node that has not seen a renewal of
-its own that it sent lately has an outdated view, and decides nothing: to it the others may look
-dead, since their renewals wait to be processed before its own.
+Safety: a node that has not renewed its record for `fence_seconds`, by its own clock, is *fenced*,
+which means that it owns nothing. This happens before the other nodes consider it dead, after
+`death_seconds`. A node that was paused therefore finds itself fenced when it continues. Writes that
+it sent earlier but that arrive later fail in the store, because the next owner has changed the
+revision that they expect. A node that has not seen any of its own recent renewals has an outdated
+view, and decides nothing. The other nodes may look dead to it because their renewals are still
+waiting to be processed, ahead of its own.
 
-A store without a leader for some seconds fences every node, although no other node can take a shard
-meanwhile. So a fenced node keeps what it has loaded, and does nothing with it. When it has renewed
-its record, it writes those of its shards again, at the revisions that it knows: where that
-succeeds, no other node has taken the shard, and it continues as if nothing had happened.
+A store that has no leader for some seconds fences every node, although no node can acquire a shard
+during that time. A fenced node therefore keeps the shards that it has loaded, but does not work on
+them. After it has renewed its record, it writes the records of its shards again, at the revisions
+that it knows. If such a write succeeds, no other node has acquired the shard, and this node
+continues as if nothing had happened.
 
 A node that joins is assigned shards only after `settle_seconds`, and an owner releases only some
-shards at a time, so that neither a restart nor a new node moves everything at once. The others are
-delivered meanwhile. What nobody delivers is taken in a few steps, however many shards there are.
+shards at a time. A restart or a new node therefore never moves everything at once, and deliveries
+continue on all other shards. Shards without an owner are acquired in a few steps, however many
+there are.
 
-Cost: `decide` looks at each node and at the shards of this node, not at all shards.
+Cost: `decide` examines each node and the shards of this node, but not all shards.
 """
 
 from __future__ import annotations
@@ -48,17 +51,18 @@ from msgspec import Struct
 
 
 def weight(node: str, shard: str) -> bytes:
-    """Return the weight of a node for a shard, so long that no two nodes have the same."""
+    """Return the weight of a node for a shard, long enough that no two nodes have the same."""
     return blake2b(f"{node} {shard}".encode(), digest_size=16).digest()
 
 
 class Assignment:
-    """The shards that belong to one node: of all nodes, it has the highest weight for them.
+    """The shards that belong to one node, because it has the highest weight of all nodes for them.
 
-    For each shard that does not, a *rival* is known: any other node with a higher weight. So a node
-    that joins is compared only for the shards that belong to this one, and a node that leaves costs
-    a search for the shards whose rival it was. A search tries about log(nodes) nodes: one shard for
-    all nodes, or all shards for one node, but never each for each.
+    For each other shard, one *rival* is known: any other node with a higher weight. A node that
+    joins is therefore compared only for the shards that belong to this node. When a node leaves, a
+    search is needed only for the shards whose rival it was. Such a search tries about log(nodes)
+    nodes. An update checks one shard against all nodes, or all shards against one node, but never
+    all shards against all nodes.
     """
 
     def __init__(self, node: str, shards: Iterable[str]) -> None:
@@ -69,7 +73,7 @@ class Assignment:
         self._rivals: dict[str, str] = {}
 
     def set_nodes(self, nodes: set[str]) -> None:
-        """Replace the nodes; shards belong to this node only if it is one of them."""
+        """Replace the set of nodes. Shards belong to this node only if it is in the set."""
         self._is_candidate = self._node in nodes
         others = nodes - {self._node}
         joined, left = others - self._others, self._others - others
@@ -102,10 +106,10 @@ DEFAULT_SHARDS = 64
 
 
 class Sharding:
-    """The shards of a cluster: `count` of subscriptions, which never changes, and the bridge.
+    """The shards of a cluster: `count` shards of subscriptions, and the shard of the bridge.
 
-    All callbacks of one host and port are in one shard, so what the hub limits for each host, and
-    the connections that it keeps, are in one place.
+    The count never changes. All callbacks with the same host and port are in one shard, so that one
+    node applies the limits of each host and keeps the connections to it.
     """
 
     def __init__(self, count: int) -> None:
@@ -121,19 +125,21 @@ class Sharding:
 
 
 class ClusterPace(Struct, frozen=True):
-    """How fast nodes and shards change, in seconds of the observer's clock.
+    """The timing of changes to nodes and shards, in seconds of the observer's clock.
 
     Args:
-        renew_seconds: How often a node renews its record.
-        fence_seconds: How long after its last renewal a node owns nothing.
-        death_seconds: How long after the last renewal that it saw another node considers it dead.
-        settle_seconds: How long a new node waits for its first shards; long enough for it to see a
-            renewal of each living node.
-        moves: How many shards one node takes, or releases, at the same time.
-        part: One of how many of its shards a node takes, or releases while it drains, at the same
-            time, if these are more than `moves`.
-        forget_seconds: How long a dead node keeps its record.
-        tick_seconds: How often a node decides.
+        renew_seconds: The interval between renewals of a node's record.
+        fence_seconds: The time without a renewal after which a node is fenced.
+        death_seconds: The time without seeing a renewal after which other nodes consider a node
+            dead.
+        settle_seconds: The time that a new node waits for its first shards. It is long enough to
+            see a renewal by each living node.
+        moves: The maximum number of shards that a node acquires or releases at the same time. See
+            `part` for an exception.
+        part: A node may acquire, or release while it drains, up to one in `part` of its shards at
+            the same time, if that is more than `moves`.
+        forget_seconds: The time until the record of a dead node is deleted.
+        tick_seconds: The interval between decisions of a node.
     """
 
     renew_seconds: float = 2.0
@@ -156,9 +162,9 @@ class _NodeView(Struct):
 class NodeViews:
     """The records of all nodes, as last seen by one of them.
 
-    If the store was away, all nodes were silent. So a node that did not see its own renewals does
-    not take the silence of the others in that time for a sign of death, and all take again what
-    they owned.
+    While the store is unavailable, all nodes are silent. A node that did not see its own renewals
+    therefore does not consider the others dead because of their silence during that time, and all
+    nodes get back the shards that they owned.
     """
 
     def __init__(self, node: str, pace: ClusterPace) -> None:
@@ -167,13 +173,13 @@ class NodeViews:
         self._members: dict[str, _NodeView] = {}
 
     def node_seen(self, node: str, *, is_draining: bool, now: float, bridges: bool = True) -> None:
-        """Note that the record of a node was written.
+        """Process a write to a node's record.
 
         Args:
-            node: The node.
-            is_draining: Whether it is about to stop.
-            now: The current instant; for this node's own record, when it sent that.
-            bridges: Whether it can run the bridge to a broker.
+            node: The node's id.
+            is_draining: Whether the node is about to stop.
+            now: The current instant or, for this node's own record, when this node sent it.
+            bridges: Whether the node can run the bridge to a broker.
         """
         known = self._members.get(node)
         if known is None:
@@ -185,7 +191,7 @@ class NodeViews:
         known.is_draining = is_draining
 
     def _excuse_silence(self, since: float, now: float) -> None:
-        """Count the nodes that were alive before this one was suspended as alive now."""
+        """Treat the nodes that were alive before this one was suspended as alive now."""
         for view in self._members.values():
             if since - view.last_seen < self._pace.death_seconds:
                 view.last_seen = max(view.last_seen, now)
@@ -194,7 +200,7 @@ class NodeViews:
         self._members.pop(node, None)
 
     def is_current(self, now: float) -> bool:
-        """Return whether this node sees its own renewals, and has seen who else is there."""
+        """Return whether this node sees its own renewals and has had time to see the others."""
         own = self._members.get(self.node)
         return (
             own is not None
@@ -205,8 +211,8 @@ class NodeViews:
     def candidates(self, now: float) -> set[str]:
         """Return the nodes that shards are assigned to.
 
-        A record that was never renewed since this node saw it may be that of a dead node. All that
-        this node saw while it settled itself have started before it, or with it.
+        A record that has not been renewed since this node first saw it may belong to a dead node.
+        All nodes that this node saw while it was settling started before it or at the same time.
         """
         settle = self._pace.settle_seconds
         settled = max(now - settle, self._members[self.node].first_seen + settle)
@@ -220,11 +226,11 @@ class NodeViews:
         }
 
     def bridging(self, nodes: set[str]) -> set[str]:
-        """Return those of some nodes that can run the bridge to the MQTT broker."""
+        """Return the subset of `nodes` that can run the bridge to the MQTT broker."""
         return {node for node in nodes if self._members[node].bridges}
 
     def is_alive(self, node: str, now: float) -> bool:
-        """Return whether a node has renewed its record lately."""
+        """Return whether a node has renewed its record within `death_seconds`."""
         view = self._members.get(node)
         return view is not None and now - view.last_seen < self._pace.death_seconds
 
@@ -244,7 +250,8 @@ class NodeViews:
 class Take(Struct, frozen=True):
     """Become the owner of a shard by compare-and-set, then load it and call `taken`.
 
-    `revision` is that of its record to replace, 0 if it has none; `epoch` is the new one.
+    `revision` is the revision of the shard's record to replace, or 0 if there is no record. `epoch`
+    is the new epoch.
     """
 
     shard: str
@@ -253,7 +260,7 @@ class Take(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """Stop the work of a shard, write its state, free it by compare-and-set; call `released`."""
+    """Stop work on a shard, write its state, free it by compare-and-set, and call `released`."""
 
     shard: str
     epoch: int
@@ -269,7 +276,7 @@ class Confirm(Struct, frozen=True):
 
 
 class Revoke(Struct, frozen=True):
-    """Stop the work of shards that this node no longer owns, without writing anything."""
+    """Stop work on shards that this node no longer owns, without writing anything."""
 
     shards: tuple[str, ...]
 
@@ -278,7 +285,7 @@ Action = Take | Release | Confirm | Revoke
 
 
 class ShardView(Struct, frozen=True):
-    """The record of a shard, with its revision, as last seen; it has no owner if it is free."""
+    """The record of a shard and its revision, as last seen. A free shard has no owner."""
 
     owner: str | None = None
     epoch: int = 0
@@ -299,7 +306,7 @@ class _Holding(Enum):
 
 
 class _Hold(Struct):
-    """What this node has of a shard, and at which epoch."""
+    """This node's hold on a shard, and the epoch of the hold."""
 
     state: _Holding
     epoch: int
@@ -309,12 +316,12 @@ _NOTHING = _Hold(_Holding.FREE, 0)
 
 
 class Membership(NodeViews):
-    """The view of one node on the cluster.
+    """One node's view of the cluster.
 
     Args:
-        node: The id of this node; a node that restarts has another id.
+        node: The id of this node. A node gets a new id when it restarts.
         shards: The names of all shards.
-        pace: How fast nodes and shards change.
+        pace: The timing of changes to nodes and shards.
     """
 
     def __init__(self, node: str, shards: tuple[str, ...], pace: ClusterPace) -> None:
@@ -330,13 +337,13 @@ class Membership(NodeViews):
     # Events.
 
     def renewed(self, sent_at: float) -> None:
-        """Note that this node's record was renewed by a request that was sent at an instant."""
+        """Record that a request sent at `sent_at` has renewed this node's record."""
         if sent_at - self._renewed >= self._pace.fence_seconds:
-            self._unconfirm_all()  # it was fenced meanwhile, perhaps without noticing
+            self._unconfirm_all()  # this node was fenced in between, perhaps without noticing
         self._renewed = max(self._renewed, sent_at)
 
     def shard_seen(self, shard: str, view: ShardView) -> None:
-        """Note the record of a shard, unless a later one is known."""
+        """Store the record of a shard, unless a later one is known."""
         if shard not in self._views or view.revision <= self._views[shard].revision:
             return
         self.shard_read(shard, view)
@@ -346,13 +353,14 @@ class Membership(NodeViews):
         if hold.state is _Holding.RELEASING and view == ShardView(
             None, hold.epoch + 1, view.revision
         ):
-            # Its answer has not arrived yet, and another node may take the shard before.
+            # The answer to the release has not arrived yet, and another node may acquire the shard
+            # before it does.
             del self._holds[shard]
         elif hold.state.is_loaded and view.epoch > hold.epoch:
             self._depose(shard)
 
     def shard_read(self, shard: str, view: ShardView) -> None:
-        """Note the record of a shard as it is stored, whatever was seen of it before."""
+        """Store the record of a shard, even if its revision is not later than the known one."""
         self._views[shard] = view
         if view.owner == self.node:
             self._recorded[shard] = None
@@ -360,7 +368,7 @@ class Membership(NodeViews):
             self._recorded.pop(shard, None)
 
     def taken(self, take: Take, revision: int) -> bool:
-        """Note that a shard was taken and loaded, and return whether this node owns it now."""
+        """Record that a shard was acquired and loaded. Return whether this node owns it now."""
         self.shard_seen(take.shard, ShardView(self.node, take.epoch, revision))
         if self._holds.get(take.shard) != _Hold(_Holding.TAKING, take.epoch):
             return False
@@ -371,14 +379,15 @@ class Membership(NodeViews):
         return True
 
     def take_failed(self, take: Take) -> None:
-        """Note that a shard could not be taken; `decide` may try again."""
+        """Record that a shard could not be acquired. `decide` may try again."""
         if self._holds.get(take.shard) == _Hold(_Holding.TAKING, take.epoch):
             del self._holds[take.shard]
 
     def released(self, release: Release, revision: int | None = None) -> None:
         """Record that work on a shard has ended.
 
-        `revision` is that of its record, None if that was not written, or may not have been.
+        `revision` is the new revision of the shard's record, or None if the record was not written
+        or the outcome is unknown.
         """
         if revision is not None:
             self.shard_seen(release.shard, ShardView(None, release.epoch, revision))
@@ -386,16 +395,16 @@ class Membership(NodeViews):
             del self._holds[release.shard]
 
     def lost(self, shard: str, epoch: int) -> None:
-        """Note that a write for a shard was refused, since another node has written for it."""
+        """Record that a write for a shard was refused because another node has written for it."""
         hold = self._holds.get(shard)
         if hold is not None and hold.epoch == epoch and hold.state.is_loaded:
             self._depose(shard)
 
     def confirmed(self, confirm: Confirm, revision: int | None = None) -> bool:
-        """Note that the record of a shard was written again; return whether this node owns it.
+        """Record that the confirmation of a shard has ended. Return whether this node owns it.
 
-        `revision` is the new one; None if it was not written, or may not have been. In the first
-        case, `shard_read` was called before.
+        `revision` is the new revision of the shard's record, or None if the record was not written
+        or the outcome is unknown. If it was certainly not written, `shard_read` was called before.
         """
         if revision is not None:
             self.shard_seen(confirm.shard, ShardView(self.node, confirm.epoch, revision))
@@ -416,7 +425,7 @@ class Membership(NodeViews):
     # Decisions.
 
     def decide(self, now: float) -> list[Action]:
-        """Return what to do now."""
+        """Return the actions that this node has to perform now."""
         if self.is_fenced(now):
             self._unconfirm_all()
         deposed, self._deposed = self._deposed, []
@@ -444,7 +453,7 @@ class Membership(NodeViews):
 
     def _releases(self, own: Collection[str]) -> Iterator[Release]:
         leaving = [
-            # The answer to a take or a release was lost, so nobody works on these.
+            # The answer to a `Take` or `Release` was lost, so no node works on these.
             *(shard for shard in self._recorded if shard not in self._holds and shard not in own),
             *(
                 shard
@@ -477,10 +486,10 @@ class Membership(NodeViews):
         owner = self._views[shard].owner
         return owner is not None and owner != self.node and self.is_alive(owner, now)
 
-    # The view.
+    # Queries.
 
     def is_fenced(self, now: float) -> bool:
-        """Return whether this node owns nothing, since it could not renew its record in time."""
+        """Return whether this node owns nothing because it could not renew its record in time."""
         return now - self._renewed >= self._pace.fence_seconds
 
     def owns(self, shard: str, now: float) -> bool:
@@ -489,7 +498,7 @@ class Membership(NodeViews):
         return hold.state is _Holding.OWNED and not self.is_fenced(now)
 
     def may_finish(self, shard: str, now: float) -> bool:
-        """Return whether this node may still write the state of a shard, which it may release."""
+        """Return whether this node may write the state of a shard, perhaps while releasing it."""
         state = self._holds.get(shard, _NOTHING).state
         return state in (_Holding.OWNED, _Holding.RELEASING) and not self.is_fenced(now)
 
@@ -498,7 +507,7 @@ class Membership(NodeViews):
         return [shard for shard, hold in self._holds.items() if hold.state is _Holding.OWNED]
 
     def unconfirmed(self) -> list[str]:
-        """Return the shards that this node works on again once it has confirmed them."""
+        """Return the shards that this node can work on again after confirming its ownership."""
         waiting = (_Holding.UNCONFIRMED, _Holding.CONFIRMING)
         return [shard for shard, hold in self._holds.items() if hold.state in waiting]
 
@@ -507,5 +516,5 @@ class Membership(NodeViews):
         return not self._holds
 
     def owner(self, shard: str) -> str | None:
-        """Return the node that the record of a shard names."""
+        """Return the owner that the record of a shard names."""
         return self._views[shard].owner

@@ -1,9 +1,10 @@
-"""One node of the cluster: renews its record, follows those of the others, and does what
-`membership` decides.
+"""One node of the cluster.
 
-A tick every half second asks the membership for actions. Each `Take`, `Confirm` and `Release` runs
-in a task of its own, at most one for a shard; a `Revoke` happens at once. Failures of the store are
-reported to the membership, whose next decision tries again.
+It renews its own record, follows the records of the other nodes, and performs the actions that
+`membership` decides on. A tick every half second asks the membership for actions. Each `Take`,
+`Confirm` and `Release` runs in a separate task, at most one per shard. A `Revoke` is performed
+immediately. Failures of the store are reported to the membership, which tries again in its next
+decision.
 """
 
 from __future__ import annotations
@@ -49,54 +50,58 @@ _BOOT = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def lease_clock() -> float:
-    """Return the seconds of a clock that, where there is one, counts while the machine sleeps."""
+    """Return the seconds of a clock that keeps running while the machine sleeps, if available."""
     return time.monotonic() if _BOOT is None else time.clock_gettime(_BOOT)
 
 
 class ShardWork(Protocol):
-    """What a node does for the shards that it owns."""
+    """The work of a node on the shards that it owns."""
 
     async def load(self, shard: str, epoch: int) -> None:
-        """Prepare the work on a shard, without beginning it. Raises `StorageError`."""
+        """Prepare work on a shard, without beginning it.
+
+        Raises:
+            StorageError: The shard cannot be loaded.
+        """
 
     def begin(self, shard: str) -> None:
-        """Begin the work on a shard that was loaded."""
+        """Begin work on a loaded shard."""
 
     def resume(self, shard: str) -> None:
-        """Continue the work on a shard that this node could not work on for a while."""
+        """Continue work on a shard that this node could not work on for a while."""
 
     async def finish(self, shard: str) -> None:
-        """End the work on a shard within bounds, and write its state."""
+        """End work on a shard within a bounded time, and write its state."""
 
     def abandon(self, shard: str) -> None:
-        """End the work on a shard, or its loading, at once; write nothing."""
+        """End work on a shard, or stop loading it, immediately. Write nothing."""
 
 
 log = logging.getLogger("rsnotify.hub.cluster")
 
-#: How long a node may take to release its shards when it stops, in seconds.
+#: Seconds that a node may take to release its shards when it stops.
 CLOSE_SECONDS = 10.0
 _RETRY_SECONDS = 0.2
 
 
 class ClusterNode:
-    """This node.
+    """This node as a member of the cluster.
 
     Args:
-        records: The records that all nodes share.
-        describe: What the others should know about this node; `renewals`, `draining` and `shards`
+        records: The bucket with the records that all nodes share.
+        describe: The initial record of this node. The fields `renewals`, `draining` and `shards`
             are replaced.
-        shards: The number of shards if this node creates the cluster.
-        pace: How fast nodes and shards change.
-        clock: The clock of the leases.
+        shards: The number of shards, in case this node creates the cluster.
+        pace: The timing of changes to nodes and shards.
+        clock: The clock for the leases.
 
     Attributes:
-        id: The id of this node, another one after each start.
+        id: The id of this node, a new one after each start.
         nodes: The records of all nodes by id.
-        sharding: Which shard a callback belongs to.
-        membership: The view of this node.
+        sharding: The mapping of callbacks to shards.
+        membership: This node's view of the cluster.
         report: Completes the record of this node before it is renewed.
-        moved: How many shards this node has taken, released and lost.
+        moved: The numbers of shards that this node has acquired, released and lost.
     """
 
     sharding: Sharding
@@ -129,10 +134,10 @@ class ClusterNode:
         self._unconfirmed = 0
 
     async def open(self) -> None:
-        """Read the cluster, or create it; this node does not take part yet.
+        """Read the cluster's records, or create the cluster. This node does not join it yet.
 
         Raises:
-            StorageError: It cannot be read, or a newer hub has created it.
+            StorageError: The records cannot be read, or a newer hub has created the cluster.
         """
         await self._records.prepare()
         found: dict[str, tuple[bytes | None, int]] = {}
@@ -165,7 +170,7 @@ class ClusterNode:
             self._seen(key, value, revision)
 
     def join(self, work: ShardWork) -> None:
-        """Take part: do `work` for the shards that this node owns."""
+        """Join the cluster, and do `work` for the shards that this node owns."""
         self._work = work
         self._loops = [
             asyncio.create_task(self._renew_all()),
@@ -181,7 +186,7 @@ class ClusterNode:
         return self.membership.may_finish(shard, self._clock())
 
     def lost(self, shard: str, epoch: int) -> None:
-        """Note that another node has written for a shard that this one worked on."""
+        """Record that another node has written for a shard that this node worked on."""
         self.membership.lost(shard, epoch)
         self._wanted.set()
 
@@ -193,9 +198,10 @@ class ClusterNode:
         return [shard for shard in self.membership.owned() if self.owns(shard)]
 
     def owners(self) -> Counter[str | None]:
-        """Return how many shards each living node owns; those of None are free.
+        """Return the number of shards that each living node owns.
 
-        The shard of the bridge counts only if a living node can run the bridge.
+        Free shards are counted under None. The bridge's shard counts only if a living node can run
+        the bridge.
         """
         living = set(self.living())
         bridges = any(self.nodes[node].bridges for node in living if node in self.nodes)
@@ -203,7 +209,7 @@ class ClusterNode:
         owners = map(self.membership.owner, shards)
         return Counter(owner if owner in living else None for owner in owners)
 
-    # What is seen.
+    # Records that this node sees.
 
     def _seen(self, key: str, value: bytes | None, revision: int) -> None:
         try:
@@ -228,7 +234,7 @@ class ClusterNode:
         now = self._clock()
         if node == self.id:
             now = self._sent.get(record.renewals, float("-inf"))
-            self.membership.renewed(now)  # also if the answer was lost
+            self.membership.renewed(now)  # even if the answer to the request was lost
         self.membership.node_seen(
             node, is_draining=record.draining, now=now, bridges=record.bridges
         )
@@ -240,7 +246,7 @@ class ClusterNode:
             sent_at = self._clock()
             pause = _RETRY_SECONDS
             with suppress(StorageError, TimeoutError):
-                # Half of the time, so that one lost message does not end the lease.
+                # Half of the interval, so that one lost message does not end the lease.
                 await self._renew(self._pace.renew_seconds / 2)
                 pause = max(0.0, self._pace.renew_seconds - (self._clock() - sent_at))
             await asyncio.sleep(pause)
@@ -285,7 +291,7 @@ class ClusterNode:
         if not self.membership.is_fenced(now):
             for node in self.membership.forgettable(now):
                 with suppress(StorageError):
-                    # It fails if the node has renewed its record meanwhile.
+                    # This fails if the node has renewed its record in the meantime.
                     await self._records.delete(NODES + node, self._revisions[node])
 
     def _report_unconfirmed(self) -> None:
@@ -321,10 +327,10 @@ class ClusterNode:
             log.error("the shard %s could not be moved", shard, exc_info=error)
 
     def _is_wanted(self, shard: str) -> bool:
-        """Return whether the move that calls this was not given up.
+        """Return whether the calling move has not been given up.
 
-        Its cancellation may have been lost: Python 3.11 does not cancel `wait_for` when the answer
-        has just arrived. Another move of the shard may run by now.
+        Its cancellation may have been lost, because Python 3.11 does not cancel `wait_for` when the
+        answer has just arrived. Another move of the shard may already be running.
         """
         return self._moves.get(shard) is asyncio.current_task()
 
@@ -357,7 +363,7 @@ class ClusterNode:
                 self.lost(take.shard, take.epoch)
                 raise
             self.moved["taken"] += 1
-            self._wanted.set()  # another one may be taken now
+            self._wanted.set()  # this node may acquire another shard now
         else:
             self._work.abandon(take.shard)
 
@@ -373,7 +379,7 @@ class ClusterNode:
         if is_owned:
             assert self._work is not None
             self._work.resume(confirm.shard)
-        self._wanted.set()  # another node may have taken it
+        self._wanted.set()  # another node may have acquired the shard
 
     def _warn(self, text: str) -> None:
         self._records.connection.warn(log, text)
@@ -396,7 +402,8 @@ class ClusterNode:
     async def _write(self, shard: str, record: ShardRecord, expected: int) -> int | None:
         """Replace the record of a shard, and return its new revision.
 
-        None if another node has changed it meanwhile; it was then read, as the leader has it.
+        If another node has changed the record in the meantime, read the leader's version for the
+        membership, and return None.
         """
         revision = await self._records.replace(SHARDS + shard, encode(record), expected)
         if revision is not None:
@@ -409,13 +416,13 @@ class ClusterNode:
         self.membership.shard_read(shard, view)
         return None
 
-    # The end.
+    # Shutdown.
 
     async def drain(self) -> None:
-        """Release everything, and acquire nothing more; return when all is released."""
+        """Release all shards and acquire no more. Return when all are released."""
         self._record = replace(self._record, draining=True)
         while True:
-            with suppress(StorageError, TimeoutError):  # NATS may just elect a leader
+            with suppress(StorageError, TimeoutError):  # NATS may be electing a leader
                 await self._renew(self._pace.renew_seconds)
                 break
             await asyncio.sleep(_RETRY_SECONDS)
@@ -424,7 +431,7 @@ class ClusterNode:
             await asyncio.sleep(0.05)
 
     async def close(self) -> None:
-        """Release everything within some seconds, and leave the cluster."""
+        """Release all shards within `CLOSE_SECONDS`, and leave the cluster."""
         if self._loops:
             try:
                 async with asyncio.timeout(CLOSE_SECONDS):
@@ -442,7 +449,7 @@ class ClusterNode:
         await self.stop()
 
     async def stop(self) -> None:
-        """Stop as in a crash: the others are not informed."""
+        """Stop as in a crash, without informing the other nodes."""
         tasks = [*self._loops, *self._moves.values()]
         self._loops = []
         await cancel(tasks)

@@ -1,7 +1,8 @@
-"""Calls between nodes as requests and replies over NATS.
+"""Calls between nodes, as requests and replies over NATS.
 
-Each node subscribes to a subject of its own. A request about subscriptions names their shard. A
-node that does not own it replies so, and the caller tries again by its view of the cluster then.
+Each node subscribes to its own subject. A request about subscriptions names their shard. If the
+node does not own that shard, it says so in its reply, and the caller tries again with its updated
+view of the cluster.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from rsnotify_jetstream.records import BaseRecord, decode
 
 log = logging.getLogger("rsnotify.hub.cluster")
 
-#: How long an owner, or answers about all subscriptions, are waited for, in seconds.
+#: Seconds to wait until a shard has an owner, or until the answers cover all subscriptions.
 OWNER_SECONDS = 6.0
-#: How long a node may take to answer, and if the others' answers are enough.
+#: Seconds that a node may take to answer, normally and in `ask_others`.
 ANSWER_SECONDS = 5.0
 SOON_SECONDS = 1.0
 _RETRY_SECONDS = 0.1
 
 
 class CallRequest(BaseRecord, frozen=True, kw_only=True):
-    """A request: the name of the call, the shard that it is about, if any, and the argument."""
+    """A request: the name of the call, the shard that it concerns, if any, and the argument."""
 
     what = "a request to another node of this hub"
     name: str
@@ -46,9 +47,9 @@ class CallRequest(BaseRecord, frozen=True, kw_only=True):
 
 
 class CallReply(BaseRecord, frozen=True, kw_only=True):
-    """A reply: an answer; or the code and the reason of a refusal, or an error of the store.
+    """A reply: an answer, the code and reason of a refusal, or the reason of a store failure.
 
-    `shards` are those that the node owned all the time while it made the answer.
+    `shards` are the shards that the node owned both before and after it computed the answer.
     """
 
     what = "the reply of another node of this hub"
@@ -60,7 +61,7 @@ class CallReply(BaseRecord, frozen=True, kw_only=True):
 
 
 class NodeMessages:
-    """The `HubNodes` of a cluster; subjects begin with `prefix`."""
+    """The `HubNodes` of a cluster. Its subjects begin with `prefix`."""
 
     def __init__(self, client: Client, prefix: str, node: ClusterNode) -> None:
         self._client = client
@@ -85,7 +86,7 @@ class NodeMessages:
     def serve(self, call: NodeCall[A, R], handler: Callable[[A], Awaitable[R]]) -> None:
         self._calls[call.name] = call, handler
 
-    # The node that asks.
+    # The calling node.
 
     async def ask_owner(self, authority: str, call: NodeCall[A, R], argument: A) -> R:
         shard = self._node.sharding.shard_of(authority)
@@ -112,7 +113,7 @@ class NodeMessages:
     async def _ask_all(
         self, call: NodeCall[A, R], argument: A, is_enough: Callable[[R], bool]
     ) -> list[R]:
-        """Ask every node until their answers are complete, or one of them is enough."""
+        """Ask every node until the answers are complete or one of them is enough."""
         request = CallRequest(name=call.name, shard=None, argument=_encoded(argument))
         end = asyncio.get_running_loop().time() + OWNER_SECONDS
         while True:
@@ -141,7 +142,7 @@ class NodeMessages:
         answers: list[R] = []
         for reply in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(reply, CallReply):
-                with suppress(msgspec.DecodeError):  # a node of another version
+                with suppress(msgspec.DecodeError):  # from a node with another version
                     answers.append(msgspec.msgpack.decode(reply.answer or b"", type=call.answer))
         return answers
 
@@ -153,12 +154,12 @@ class NodeMessages:
     async def _ask(
         self, node: str, request: CallRequest, seconds: float = ANSWER_SECONDS
     ) -> CallReply:
-        """Ask a node.
+        """Send a request to a node, and return its reply.
 
         Raises:
-            NotOwner: It has gone, or does not own the shard.
-            Refusal: It refuses.
-            StorageError: It does not answer, or its store fails.
+            NotOwner: The node has gone, or does not own the shard.
+            Refusal: The node refuses the request.
+            StorageError: The node does not answer, or its store fails.
         """
         if node == self._node.id:
             return _read_reply(await self._answer(request))
@@ -173,7 +174,7 @@ class NodeMessages:
             raise StorageError(f"the node {name or node} of this hub does not answer") from None
         return _read_reply(decode(message.data, CallReply))
 
-    # The node that answers.
+    # The answering node.
 
     async def _requested(self, message: Msg) -> None:
         task = asyncio.create_task(self._reply(message))  # a slow call must not delay the others
@@ -185,7 +186,7 @@ class NodeMessages:
             reply = await self._answer(decode(message.data, CallRequest))
         except StorageError as error:
             reply = CallReply(reason=str(error))
-        with suppress(errors.Error, OSError):  # the caller notices
+        with suppress(errors.Error, OSError):  # the caller times out
             await message.respond(msgspec.msgpack.encode(reply))
 
     async def _answer(self, request: CallRequest) -> CallReply:
@@ -212,7 +213,7 @@ class NodeMessages:
         return CallReply(answer=answer, shards=shards)
 
     async def close(self) -> None:
-        """Answer no more."""
+        """Stop answering requests."""
         if self._subscription is not None:
             with suppress(Exception):  # the connection may be closed
                 await self._subscription.unsubscribe()

@@ -1,9 +1,10 @@
-"""One shard on the node that owns it: its subscriptions, or the bridge to a broker.
+"""A shard on the node that owns it: the shard's subscriptions, or the bridge to a broker.
 
-Taking a shard of subscriptions has three steps. The records of its cursors are written with the new
-epoch, so that the owner before can move them no more. Then the node watches the keys of the
-subscriptions, and writes one of its own, the *claim*. What it reads from any server is complete if
-it has the claim. What the owner before had sent, and is stored later, comes through the watch.
+A node acquires a shard of subscriptions in three steps. First, it writes the records of the shard's
+cursors with the new epoch, so that the previous owner can no longer move them. Second, it watches
+the keys of the subscriptions. Third, it writes a special key, the *claim*, and reads the
+subscriptions. Data that it reads from any server is complete if it contains the claim. Writes that
+the previous owner sent and that are stored later arrive through the watch.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ from rsnotify_jetstream.records import (
 
 log = logging.getLogger("rsnotify.hub.store")
 
-#: The last part of the key that a new owner writes.
+#: The last part of the claim's key, which a new owner writes.
 CLAIM = "claim"
-#: How often a server is read that does not have the claim yet.
+#: Maximum number of reads from a server that does not have the claim yet, and seconds between them.
 _READS, _READ_SECONDS = 40, 0.1
 
 
@@ -62,14 +63,14 @@ class _Known(Struct):
 
 
 class OwnedShard:
-    """A shard of subscriptions.
+    """A shard of subscriptions that this node owns.
 
     Args:
-        buckets: Where it is stored.
+        buckets: The buckets that store the shard.
         shard: The name of the shard.
-        rights: The rights of this node.
-        changed: Called with what the owner before wrote late: the id, and a subscription that is
-            new or has changed, or None if it was deleted.
+        rights: This node's right to write.
+        changed: Called for each late write of the previous owner, with the id of the subscription
+            and either its new state, or None if it was deleted.
     """
 
     def __init__(
@@ -93,16 +94,16 @@ class OwnedShard:
         self.is_working = False
 
     async def load(self) -> None:
-        """Take the shard over from the owner before."""
+        """Take over the shard from the previous owner."""
         await self._cursors.load()
         self._watch = await self._bucket.watch(self._shard, self._received)
         await self._read_all()
         self._cursors.keep({bytes.fromhex(id) for id, known in self._known.items() if known.record})
 
     async def check_cursors(self, reached: Callable[[int], Awaitable[int]]) -> None:
-        """Find the cursors beyond the end of the log, which `begin` sets to its beginning.
+        """Find the cursors beyond the end of the log, for `begin` to reset to its beginning.
 
-        The positions of a log that was deleted, or restored from a backup, begin again.
+        After a log was deleted or restored from a backup, its positions start again.
         """
         positions = {
             subscription_id(each.topic, each.callback): each.position
@@ -112,7 +113,7 @@ class OwnedShard:
         self._beyond = [id for id, position in positions.items() if position > end]
 
     def begin(self) -> list[StoredSubscription]:
-        """Begin the work, and return all subscriptions."""
+        """Begin work on the shard, and return all its subscriptions."""
         self.is_working = True
         for id in self._beyond:
             self.move(id, 0)
@@ -126,7 +127,7 @@ class OwnedShard:
         return self.stored()
 
     async def _read_all(self) -> None:
-        """Read all subscriptions, at least as far as they are stored by now."""
+        """Read all subscriptions that are stored by now, and perhaps later ones."""
         key = f"{self._shard}.{CLAIM}"
         claim = await self._bucket.put(key, self._stamp["epoch"].encode())
         for _ in range(_READS):
@@ -140,14 +141,14 @@ class OwnedShard:
             if latest >= claim:
                 for id, known in self._known.items():
                     if known.record and known.revision < claim and self._key(id) not in found:
-                        known.record = None  # its deletion was not seen
+                        known.record = None  # this node did not see the deletion
                         self._report(id)
                 return
             await asyncio.sleep(_READ_SECONDS)
         raise StorageError(f"the subscriptions of the shard {self._shard} cannot be read")
 
     def reload(self) -> None:
-        """Read again what the watch may have missed, in the background."""
+        """Read all subscriptions again in the background, in case the watch has missed changes."""
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._reload())
 
@@ -160,13 +161,13 @@ class OwnedShard:
             self._apply(record)
 
     def _apply(self, record: BucketRecord) -> None:
-        """Apply what is stored, unless it is known; report it if the work has begun."""
+        """Apply a stored record, unless it is known already. Report it if work has begun."""
         id = record.key.rpartition(".")[2]
         known = self._known.get(id)
         if id == CLAIM or (known is not None and known.revision >= record.revision):
             return
         if self.is_working and record.headers.get("Rs-Node") == self._stamp["node"]:
-            return  # it is being written
+            return  # this node is writing it right now
         found = None if record.value is None else decode(record.value, SubscriptionRecord)
         self._known[id] = _Known(found, record.revision)
         self._report(id)
@@ -231,18 +232,21 @@ class OwnedShard:
             await self._refresh(id)
 
     def _applied(self, id: str) -> None:
-        """Note that the caller of `save` or `delete` has continued, as it does for an owner."""
+        """Record that the caller of `save` or `delete` has continued, if this node is the owner."""
         if self._rights.may_write():
             self._unapplied.discard(id)
 
     def resume(self) -> None:
-        """Continue after the lease was over: report what was stored and refused nevertheless."""
+        """Resume work after the node has renewed its expired lease.
+
+        Report the writes that were stored although `save` or `delete` raised `NotOwner`.
+        """
         unapplied, self._unapplied = self._unapplied, set()
         for id in unapplied:
             self._report(id)
 
     async def _refresh(self, id: str) -> None:
-        """Learn what the owner before has stored; stop if it was a later one."""
+        """Read what another owner has stored. Raise `NotOwner` if that was a later owner."""
         found = await self._bucket.get(self._key(id))
         if found is None:
             self._known[id] = _Known(None, 0)
@@ -288,12 +292,12 @@ class OwnedShard:
                 await watch.unsubscribe()
 
 
-#: How the cursors of a shard are stored.
+#: The format of a shard's cursors.
 CURSORS_FORMAT: FencedFormat[bytes, StoredCursor] = FencedFormat(CursorsRecord)
 
 
 def bridge_key(broker: str) -> str:
-    """Return the key of the cursors of a broker."""
+    """Return the key of a broker's cursors."""
     return f"bridge.{hashlib.sha256(broker.encode()).hexdigest()}"
 
 
@@ -302,7 +306,7 @@ def bridge_format(broker: str) -> FencedFormat[str, int]:
 
 
 class OwnedBridge:
-    """The cursors of brokers while this node owns the shard of the bridge."""
+    """The cursors of brokers, while this node owns the bridge's shard."""
 
     def __init__(self, bucket: Bucket, rights: OwnerRights) -> None:
         self._bucket = bucket
@@ -358,9 +362,9 @@ class OwnedBridge:
 
 
 class BridgeSwitch:
-    """Starts a bridge each time that this node becomes its owner, and stops it when it is not.
+    """Starts a bridge whenever this node becomes its owner, and stops it when it no longer is.
 
-    So the bridge reads the cursors again, which another node may have moved meanwhile.
+    The bridge then reads the cursors again, which another node may have moved in the meantime.
     """
 
     def __init__(self, bridge: BridgeOwner) -> None:
@@ -373,7 +377,7 @@ class BridgeSwitch:
         self._task = asyncio.create_task(self._run())
 
     def set(self, wanted: OwnedBridge | None) -> None:
-        """Run the bridge with these cursors; None stops it."""
+        """Run the bridge with these cursors, or stop it if they are None."""
         self._wanted = wanted
         self._changed.set()
 

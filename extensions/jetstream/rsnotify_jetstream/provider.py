@@ -1,7 +1,7 @@
-"""The entry point of the extension: the settings of a hub that name NATS, and the store there.
+"""The entry point of the extension: a hub's settings for NATS, and opening the store there.
 
-The hub imports this module for its settings, whether it uses NATS or not, so nats-py is imported
-only by `open`.
+The hub imports this module for the settings even if it does not use NATS, so only `open` imports
+nats-py.
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ from rsnotify_jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
 
 
 class NatsProvider(StoreProvider, frozen=True, kw_only=True):
-    """The settings of a hub that name NATS.
+    """A hub's settings for NATS.
 
     Args:
+        password: The password. It takes precedence over a password in the URL.
+        password_file: A file with the password.
         credentials: A file with a JWT and an NKey (`.creds`).
         nkey: A file with the seed of an NKey.
-        ca: A file with the certificates that the servers' have to descend from; by default those
-            of the system.
+        ca: A file with the certificates of the authorities that the hub trusts to sign the servers'
+            certificates. By default, it trusts the system's authorities.
+        certificate: A file with the hub's certificate.
+        key: A file with the private key of the hub's certificate.
     """
 
     password: str | None = None
@@ -57,10 +61,10 @@ class NatsProvider(StoreProvider, frozen=True, kw_only=True):
         return found
 
     def nats(self) -> NatsSettings:
-        """Return where NATS is, and how to log in.
+        """Return the address of NATS, and how to log in.
 
         Raises:
-            ConfigurationError: The URL is wrong.
+            ConfigurationError: The URL is malformed.
         """
         assert self.url is not None
         named = (self.credentials, self.nkey, self.ca, self.certificate, self.key)

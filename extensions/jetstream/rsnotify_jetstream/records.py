@@ -1,8 +1,8 @@
-"""What the nodes of a cluster store and send in msgpack, and its version.
+"""The records that the nodes of a cluster store and send, encoded as msgpack, and their version.
 
-Nodes of several versions run side by side. The version of a record increases when a hub of the
-version before could not read it. Additional fields do not increase it: a hub ignores those that it
-does not know.
+Nodes with different versions of the hub may run side by side. The version of the records increases
+when a hub of the previous version could not read them. Additional fields do not increase it,
+because a hub ignores fields that it does not know.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from rsnotify_hub.subscriptions import Subscription
 #: The version of the records. A hub reads records of this version and older ones.
 VERSION = 1
 
-#: Keys in the bucket of the cluster: the record of the cluster, and what those of nodes and of
-#: shards begin with.
+#: Keys in the bucket of the cluster: the key of the cluster's record, and the prefixes of the keys
+#: of nodes and of shards.
 META, NODES, SHARDS = "meta", "node.", "shard."
 
-#: The cursor of a subscription: where it began, where it is, and the state of `note_trouble`. The
-#: beginning tells it from the cursor of an earlier subscription of the same callback.
+#: The cursor of a subscription: its first position, its current position, and the state passed to
+#: `note_trouble`. The first position distinguishes it from the cursor of an earlier subscription of
+#: the same callback.
 StoredCursor = tuple[int, int, bytes | None]
 
 
 class BaseRecord(Struct, frozen=True, kw_only=True):
-    """A record; `what` names it in errors."""
+    """A record. `what` describes it in error messages."""
 
     what: ClassVar[str]
     version: int = VERSION
@@ -47,10 +48,10 @@ def encode(record: BaseRecord) -> bytes:
 
 
 def decode(value: bytes, kind: type[R]) -> R:
-    """Read a record.
+    """Decode a record.
 
     Raises:
-        StorageError: It is damaged, or a newer hub has written it.
+        StorageError: The record is damaged, or a newer hub has written it.
     """
     try:
         found = msgspec.msgpack.decode(value, type=_Versioned).version
@@ -62,7 +63,7 @@ def decode(value: bytes, kind: type[R]) -> R:
 
 
 def newer(what: str, found: int, version: int) -> str:
-    """Return what to do about a record of a newer version."""
+    """Return the error message for a record of a newer version."""
     return (
         f"{what} has version {found}, and this hub reads version {version}: it was written by a "
         "newer hub; upgrade this hub, too"
@@ -70,25 +71,27 @@ def newer(what: str, found: int, version: int) -> str:
 
 
 class ClusterMeta(BaseRecord, frozen=True, kw_only=True):
-    """The number of shards of subscriptions, which is decided when a cluster is created."""
+    """The number of shards of subscriptions, fixed when the cluster is created."""
 
     what = "the record of the cluster in NATS"
     shards: int
 
 
 class NodeRecord(BaseRecord, frozen=True, kw_only=True):
-    """A node as the others know it.
+    """The state of a node that it shares with the other nodes.
 
     Args:
-        name: The name of its machine or container.
-        hub: The version of its hub.
-        started: When it started, in seconds since 1970.
-        renewals: How often it has renewed this record.
-        draining: Whether it is about to stop.
-        shards: The number of shards that it works on.
-        bridges: Whether it has the settings of a bridge to a broker.
-        behind: How many records of the stream it did not have yet; None if unknown.
-        server: The server that it is connected to; empty if unknown.
+        name: The name of the node's machine or container.
+        url: The node's public URL.
+        hub: The version of the node's hub.
+        started: When the node started, in seconds since 1970.
+        renewals: The number of times that the node has renewed this record.
+        draining: Whether the node is about to stop.
+        shards: The number of shards that the node works on.
+        bridges: Whether the node has the settings of a bridge to a broker.
+        behind: The number of records of the stream that the node did not have yet, or None if
+            unknown.
+        server: The NATS server that the node is connected to, or empty if unknown.
     """
 
     what = "the record of a node in NATS"
@@ -105,7 +108,7 @@ class NodeRecord(BaseRecord, frozen=True, kw_only=True):
 
 
 class ShardRecord(BaseRecord, frozen=True, kw_only=True):
-    """The owner of a shard, None if it is free; `epoch` increases with each change."""
+    """The owner of a shard, or None if it is free. `epoch` increases with each change of owner."""
 
     what = "the record of a shard in NATS"
     epoch: int
@@ -113,7 +116,10 @@ class ShardRecord(BaseRecord, frozen=True, kw_only=True):
 
 
 class SubscriptionRecord(BaseRecord, frozen=True, kw_only=True):
-    """A subscription; `begins` is its position when it was new, `expires` microseconds."""
+    """A subscription.
+
+    `begins` is the position of its cursor when it was new. `expires` is in microseconds since 1970.
+    """
 
     what = "a record of subscriptions in NATS"
     topic: str
@@ -126,9 +132,9 @@ class SubscriptionRecord(BaseRecord, frozen=True, kw_only=True):
 
 
 class CursorsRecord(BaseRecord, frozen=True, kw_only=True):
-    """Cursors of the subscriptions of a shard, by the bytes of their ids.
+    """Cursors of the subscriptions of a shard, keyed by the bytes of their ids.
 
-    `parts` is the number of the records that have them together (`FencedMap`).
+    `parts` is the number of records that the shard's cursors are divided among. See `FencedMap`.
     """
 
     what = "a record of subscriptions in NATS"
@@ -138,7 +144,7 @@ class CursorsRecord(BaseRecord, frozen=True, kw_only=True):
 
 
 class BridgeRecord(BaseRecord, frozen=True, kw_only=True):
-    """Cursors of a broker, by the keys of selections; `parts` as of `CursorsRecord`."""
+    """Cursors of a broker, keyed by the keys of selections. See `CursorsRecord` for `parts`."""
 
     what = "a record of subscriptions in NATS"
     epoch: int
@@ -160,7 +166,7 @@ def record_of(subscription: Subscription, begins: int) -> SubscriptionRecord:
 
 
 def cursor_of(record: SubscriptionRecord, cursor: StoredCursor | None) -> StoredCursor:
-    """Return the cursor of a subscription, or where it began if that is of an earlier one."""
+    """Return the cursor of a subscription, or its first position if `cursor` is not its own."""
     if cursor is None or cursor[0] != record.begins:
         return record.begins, record.begins, None
     return cursor

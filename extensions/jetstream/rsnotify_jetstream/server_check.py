@@ -1,7 +1,7 @@
-"""Checks of the NATS servers: whether they keep what they acknowledge, and have room for it.
+"""Checks whether the NATS servers keep acknowledged data and have enough room for it.
 
-A server that is too old is refused when the hub connects (`connection`). Everything here is only a
-warning: it is logged, and shown by `rsnotify hub nodes`.
+The hub refuses to connect to a server that is too old (`connection`). All problems found here are
+only warnings: they are logged, and `rsnotify hub nodes` shows them.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ from rsnotify_hub.store.nodes import CopyInfo
 from rsnotify_jetstream.connection import NatsConnection
 from rsnotify_jetstream.jetstream_log import JetStreamLog
 
-#: A clock that differs by more is reported.
+#: A larger difference between the clocks is reported.
 _SKEW = timedelta(seconds=2)
-#: Enough for the headers of a record.
+#: An upper bound on the size of a record's headers, in bytes.
 _HEADERS = 16_384
-#: The part of the storage that may be used.
+#: The used fraction of the storage above which the check warns.
 _FULL = 0.8
 
 
 class ServerFacts(Struct, frozen=True):
-    """What a client can learn of the servers.
+    """Facts about the servers that a client can determine.
 
     Args:
-        outdated: Why the server is too old, if it is: the hub has connected to another one since
-            its start.
+        outdated: Why the server is too old, if it is. This happens if the hub has connected to a
+            different server since its start.
+        max_payload: The size of the largest message that the server accepts, in bytes.
         servers: The number of servers that have a copy of the stream.
-        offline: Those of them that do not answer.
+        offline: The names of the servers among them that do not answer.
         stream: The settings of the stream.
-        storage: The bytes that the account uses.
-        storage_limit: The most that it may use; None without a limit.
-        skew: How far the clock of the servers is ahead of the clock here, at least; negative if
-            it is behind. 0 if it is unknown.
+        storage: The number of bytes that the account uses.
+        storage_limit: The maximum number of bytes that the account may use, or None if unlimited.
+        skew: How far the servers' clock is at least ahead of the local clock. Negative if it is
+            behind, and 0 if unknown.
     """
 
     outdated: str | None
@@ -53,16 +54,18 @@ class ServerFacts(Struct, frozen=True):
 async def read_facts(
     connection: NatsConnection, log: JetStreamLog, clock: Callable[[], Instant]
 ) -> ServerFacts:
-    """Return the facts; this writes a record to the started log, to compare the clocks.
+    """Return the facts about the servers.
+
+    This writes a record to the log, which must have been started, to compare the clocks.
 
     Raises:
-        StorageError: They do not answer.
+        StorageError: The servers do not answer.
     """
     before = clock()
     position = await log.write_check()
     after = clock()
-    # It is None if another node has stored a later one meanwhile. The time of that one, which may
-    # have waited for a leader, says nothing about the clocks.
+    # This is None if another node has stored a later check in the meantime. The time of that record
+    # says nothing about the clocks, because it may have waited for a leader.
     stored = await log.stream.time_of(position)
     info = await log.stream.info()
     account = await connection.api("INFO", what="information on the account")
@@ -87,16 +90,16 @@ def _storage_limit(account: dict[str, Any], replicas: int) -> int | None:
 
 
 def _outside(instant: Instant, begin: Instant, end: Instant) -> timedelta:
-    """Return by how much an instant is before or after an interval."""
+    """Return how far an instant is after an interval. Negative if before it, and 0 if inside."""
     return min(instant - begin, timedelta(0)) + max(instant - end, timedelta(0))
 
 
 def warnings_of(facts: ServerFacts, *, largest_fragment: int) -> list[str]:
-    """Return what the administrator should know or change.
+    """Return warnings about anything that the administrator should know or change.
 
     Args:
-        facts: What is known of the servers.
-        largest_fragment: The bytes of the largest fragment that the hub accepts.
+        facts: The facts about the servers.
+        largest_fragment: The size of the largest fragment that the hub accepts, in bytes.
     """
     return [
         *_on_durability(facts),
@@ -164,8 +167,9 @@ def copies_of(info: dict[str, Any], server: str | None) -> Iterator[CopyInfo]:
     """Yield the servers that have a copy of a stream.
 
     Args:
-        info: What JetStream returned about the stream.
-        server: The server that this node is connected to; a server alone does not name itself.
+        info: The information on the stream from JetStream.
+        server: The server that this node is connected to. It is needed because a server that is not
+            part of a cluster does not name itself.
     """
     cluster = info.get("cluster") or {"leader": server}
     if leader := cluster.get("leader"):

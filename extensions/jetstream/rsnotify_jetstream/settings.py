@@ -1,4 +1,4 @@
-"""Where NATS is, and how a hub logs in there."""
+"""The settings with which a hub connects to NATS: its servers, and how to log in."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _REPLICAS = range(1, 6, 2)
 
 
 class NatsFiles(Struct, frozen=True):
-    """The files with which a hub logs in to NATS.
+    """The files that a hub uses to log in to NATS.
 
     Args:
         credentials: A credentials file (`.creds`) with a JWT and an NKey.
         nkey: A file with the seed of an NKey.
-        ca: The certificates of the authorities that are trusted; None for those of the system.
-        certificate: The certificate of the hub.
-        key: Its private key.
+        ca: The certificates of trusted authorities, or None to trust the system's authorities.
+        certificate: The hub's certificate.
+        key: The private key of the hub's certificate.
     """
 
     credentials: Path | None = None
@@ -38,14 +38,15 @@ _NO_FILES = NatsFiles()
 
 
 class NatsSettings(Struct, frozen=True):
-    """Where NATS is, and what the hub calls its data there.
+    """The address of NATS, the login, and the names of the hub's data there.
 
     Args:
         servers: The URLs of the servers, without user and password.
-        user: The user, if any.
-        password: The password.
-        prefix: What the names of streams and subjects begin with.
-        replicas: The number of copies of the data; None for three on a cluster, one otherwise.
+        user: The user name, if any.
+        password: The password, if any.
+        prefix: The prefix of the names of streams and subjects.
+        replicas: The number of copies of the data. If None, new data gets three copies on a
+            cluster, and one otherwise.
         files: The files to log in with.
     """
 
@@ -58,7 +59,7 @@ class NatsSettings(Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """The servers, for messages."""
+        """The servers' URLs, for messages."""
         return ", ".join(self.servers)
 
     @property
@@ -70,14 +71,15 @@ class NatsSettings(Struct, frozen=True):
 
 
 def parse_nats_url(url: str, files: NatsFiles = _NO_FILES) -> NatsSettings:
-    """Read `nats://[user:password@]host:port[,host:port…][?prefix=…&replicas=…]`.
+    """Parse `nats://[user:password@]host:port[,host:port…][?prefix=…&replicas=…]`.
 
     Args:
-        url: The URL; with the scheme `tls` for TLS.
+        url: The URL. Its scheme is `nats`, or `tls` for TLS.
         files: The files to log in with.
 
     Raises:
-        ConfigurationError: It is not such a URL. The message does not contain the password.
+        ConfigurationError: The URL does not have this form. The message does not contain the
+            password.
     """
     scheme, _, rest = url.partition("://")
     if scheme not in ("nats", "tls"):

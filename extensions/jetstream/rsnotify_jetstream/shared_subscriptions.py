@@ -1,14 +1,14 @@
-"""The subscriptions of a hub of many nodes, divided into shards: two buckets of NATS JetStream.
+"""The subscriptions of a multi-node hub, divided into shards and stored in two JetStream buckets.
 
-A shard has the callbacks of some hosts and ports. The node that owns it (`membership`) has its
-subscriptions in memory, and alone writes them (`OwnedShard`). It checks with the membership before
-each delivery and each write, and each write expects the revision that this node knows. So a node
-that was paused, and does not know yet that its shards have another owner, neither delivers nor
-writes.
+A shard contains the callbacks of some hosts and ports. The node that owns it (`membership`) keeps
+its subscriptions in memory, and is the only one to write them (`OwnedShard`). It checks with the
+membership before each delivery and each write, and each write expects the revision that the node
+knows. Therefore a node that was paused, and does not know yet that its shards have another owner,
+neither delivers nor writes.
 
-All subscriptions are also read and restored without owning them, for exports and imports. A
-restored record is stored only in place of the revision that was read, so nothing that a node writes
-meanwhile is overwritten. The owner watches the records of its shards, and begins to deliver.
+For exports and imports, all subscriptions can be read and restored without owning them. A restored
+record replaces only the revision that was read, so it never overwrites a concurrent write of a
+node. The owner watches the records of its shards, and begins to deliver to restored subscriptions.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ from rsnotify_jetstream.records import (
 log = logging.getLogger("rsnotify.hub.store")
 
 _EVERY_SHARD = "*"
-#: How long the last write of cursors may take before a shard is released, in seconds: as long as
+#: Seconds that the last write of cursors may take before a shard is released, which is as long as
 #: NATS usually takes to elect a leader.
 FLUSH_SECONDS = 6.0
 
 
 class JetStreamSubscriptions:
-    """A `SubscriptionStore` in NATS JetStream, and the work of a node on its shards.
+    """A `SubscriptionStore` in NATS JetStream, which also does this node's work on its shards.
 
     Args:
-        connection: An open connection; the caller closes it afterwards.
-        node: This node, opened by the caller, and closed by this.
+        connection: An open connection. The caller closes it afterwards.
+        node: This node. The caller has opened it, and this object closes it.
     """
 
     def __init__(self, connection: NatsConnection, node: ClusterNode) -> None:
@@ -84,7 +84,7 @@ class JetStreamSubscriptions:
         self._closing: set[asyncio.Task[None]] = set()
 
     async def reached(self, position: int) -> int:
-        """Return how far the log has come (`JetStreamLog.reached`)."""
+        """Return the position that this node has reached in the log. See `JetStreamLog.reached`."""
         raise NotImplementedError
 
     async def prepare(self) -> None:
@@ -105,7 +105,7 @@ class JetStreamSubscriptions:
             if shard.is_working:
                 shard.reload()
 
-    # The work on shards (`node.ShardWork`).
+    # Work on shards (`node.ShardWork`).
 
     async def load(self, shard: str, epoch: int) -> None:
         rights = OwnerRights(
@@ -118,7 +118,7 @@ class JetStreamSubscriptions:
         await loaded.load()
         await loaded.check_cursors(self.reached)
         if self._shards.get(shard) is not loaded:
-            await loaded.close()  # it was abandoned meanwhile
+            await loaded.close()  # the shard was abandoned in the meantime
             raise NotOwner("the shard was given up while it was loaded")
 
     def begin(self, shard: str) -> None:
@@ -135,7 +135,7 @@ class JetStreamSubscriptions:
             self._shards[shard].resume()
 
     def _changed(self, id: str, stored: StoredSubscription | None) -> None:
-        """Pass on what the owner before wrote late."""
+        """Pass on a late write of the previous owner."""
         assert self._owner is not None
         self._owner.revoked([id])
         if stored is not None:
@@ -224,7 +224,7 @@ class JetStreamSubscriptions:
         positions = await bridge.read(broker)
         end = await self.reached(max(positions.values(), default=0))
         for key, position in positions.items():
-            if position > end:  # the log was deleted or restored, as for `OwnedShard`
+            if position > end:  # the log was deleted or restored, see `OwnedShard.check_cursors`
                 positions[key] = 0
                 bridge.move(broker, key, 0)
         return positions
@@ -262,7 +262,7 @@ class JetStreamSubscriptions:
 
 
 async def _flush(work: OwnedShard | OwnedBridge, connection: NatsConnection) -> None:
-    """Write the last cursors; without them some fragments are delivered twice."""
+    """Write the last cursors. If this fails, some fragments are delivered twice."""
     try:
         async with asyncio.timeout(FLUSH_SECONDS):
             await work.flush()
@@ -272,7 +272,7 @@ async def _flush(work: OwnedShard | OwnedBridge, connection: NatsConnection) -> 
 
 
 async def read_records(buckets: ShardBuckets, sharding: Sharding) -> SubscriptionRecords:
-    """Return all subscriptions and cursors (`SubscriptionStore.records`)."""
+    """Return all subscriptions and cursors. See `SubscriptionStore.records`."""
     cursors: dict[bytes, StoredCursor] = {}
     for shard in sharding.names():
         if shard != BRIDGE:
@@ -295,7 +295,7 @@ async def read_records(buckets: ShardBuckets, sharding: Sharding) -> Subscriptio
 async def restore_records(
     buckets: ShardBuckets, sharding: Sharding, records: SubscriptionRecords
 ) -> int:
-    """Store what is missing (`SubscriptionStore.restore`)."""
+    """Store missing subscriptions and cursors. See `SubscriptionStore.restore`."""
     known = await _read(buckets.subscriptions, _EVERY_SHARD)
     stored = 0
     for each in records.subscriptions:
@@ -325,7 +325,7 @@ def _lease_end(found: BucketRecord) -> int:
 
 
 async def _read(bucket: Bucket, group: str) -> dict[str, BucketRecord]:
-    """Return the records of a group by the last part of their keys."""
+    """Return the records of a group, keyed by the last part of their keys."""
     async with aclosing(bucket.read(group)) as records:
         found = {record.key.rpartition(".")[2]: record async for record in records}
     found.pop(CLAIM, None)

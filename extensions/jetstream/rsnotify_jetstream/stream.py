@@ -1,7 +1,7 @@
-"""The streams of a hub in JetStream: their settings, and reading from them.
+"""The settings of a hub's streams in JetStream, and reading from these streams.
 
-Any server with a copy of a stream may answer (`scan`, `LogStream.get`). Its copy may lack the last
-messages, but has all before them, so a reader requests the rest from the leader (`next`).
+Any server with a copy of a stream may answer `scan` and `LogStream.get`. Its copy may lack the last
+messages but contains all earlier ones, so a reader requests the rest from the leader (`next`).
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ from rsnotify.format.datetimes import Instant, parse_datetime
 from rsnotify_jetstream.connection import PATIENCE, ApiError, NatsConnection, parse_headers
 from rsnotify_jetstream.log_records import topic_token
 
-#: Records per request of a reader, without and with their payloads.
+#: Number of records per request of a reader, without and with their payloads.
 _BATCH_HEADERS, _BATCH_BODIES = 2_000, 64
-#: Seconds without a record after which a reader gives up, and the server deletes it.
+#: Seconds without a record after which a reader gives up. The server deletes it after four times
+#: as long.
 _READER_SECONDS = 5.0
 _NANOSECONDS = 1_000_000_000
 
 
 class StoredMessage(Struct, frozen=True):
-    """A message of a stream.
+    """A message in a stream.
 
     Args:
-        position: Its sequence number.
-        body: Its payload; empty if only the headers were read.
-        size: The bytes of its payload.
+        position: The sequence number of the message.
+        headers: The headers of the message.
+        body: The payload, or empty if only the headers were read.
+        size: The size of the payload in bytes.
     """
 
     position: int
@@ -43,11 +45,11 @@ class StoredMessage(Struct, frozen=True):
     size: int
 
 
-#: How long the server remembers `Nats-Msg-Id`, in seconds.
+#: Seconds that the server remembers a `Nats-Msg-Id`.
 _DUPLICATES_SECONDS = 120
-#: Seconds that a cluster may take until it can place a stream.
+#: Seconds that a starting cluster may take until it can place a stream.
 _START_SECONDS = 10.0
-#: Seconds between requests to a leader that lacks what the stream has.
+#: Seconds between requests to a leader that lacks stored messages.
 _RETRY_SECONDS = 0.1
 
 NO_STREAM = 10059
@@ -57,13 +59,14 @@ _DELETE_FAILED = 10057
 
 
 class JetStreamStream:
-    """A stream.
+    """A stream in JetStream.
 
     Args:
-        connection: The connection.
+        connection: The connection to NATS.
         name: The name of the stream.
         subjects: The subjects of its messages, with a wildcard at the end.
-        live: The subjects at which the servers republish each stored message, likewise.
+        live: The subjects under which the servers republish each stored message, with a wildcard at
+            the end.
     """
 
     def __init__(self, connection: NatsConnection, name: str, subjects: str, live: str) -> None:
@@ -76,8 +79,8 @@ class JetStreamStream:
         """Create the stream, or update its settings.
 
         Raises:
-            ConfigurationError: The servers cannot have such a stream.
-            StorageError: They do not answer.
+            ConfigurationError: The servers cannot provide such a stream.
+            StorageError: The servers do not answer.
         """
         try:
             info = await self.info()
@@ -152,7 +155,7 @@ class JetStreamStream:
         )
 
     async def info(self) -> dict[str, Any]:
-        """Return what the leader of the stream knows of it."""
+        """Return the leader's information on the stream."""
         return await self.connection.api(
             f"STREAM.INFO.{self.name}", what=f"information on the stream {self.name}"
         )
@@ -160,16 +163,17 @@ class JetStreamStream:
     async def next(self, position: int, *, through: int) -> StoredMessage | None:
         """Return the first message at a position or later.
 
-        It is None if those up to `through`, which the stream has reached, were deleted, and there
-        is none later.
+        Return None if all messages from there up to `through` were deleted, and no later one
+        exists. The stream must have reached `through`.
         """
         return await self._find({"seq": position, "next_by_subj": self._subjects}, through)
 
     async def _find(self, which: dict[str, Any], through: int) -> StoredMessage | None:
-        """Return a message as the leader of the stream knows it; None if it was deleted.
+        """Return a message from the stream's leader, or None if the message was deleted.
 
-        A leader that has just been elected may lack what a majority has stored. So what it does not
-        find was deleted only if it has reached a later position, and has led all the time.
+        A newly elected leader may lack messages that a majority has stored. A message that it does
+        not find was therefore deleted only if the leader had already reached the position
+        `through`, and has been the leader throughout.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + PATIENCE
@@ -186,7 +190,7 @@ class JetStreamStream:
         )
 
     async def _answer(self, which: dict[str, Any]) -> dict[str, Any] | None:
-        """Return a message as the leader of the stream sends it; None without one."""
+        """Return a message as the stream's leader sends it, or None if it has no such message."""
         try:
             answer = await self.connection.api(
                 f"STREAM.MSG.GET.{self.name}", which, what="a record of the log"
@@ -210,17 +214,17 @@ class JetStreamStream:
     async def scan(
         self, position: int, *, bodies: bool, subjects: str | None = None
     ) -> AsyncGenerator[StoredMessage, None]:
-        """Yield the messages from a position on, as one server has them.
+        """Yield the messages in one server's copy of the stream, beginning at a position.
 
-        Its copy may end before the last message, such as that of a server that has just started.
+        The copy may end before the last message, for example if the server has just started.
 
         Args:
             position: The first position.
             bodies: Whether to read the payloads, too.
-            subjects: Only the messages of these subjects.
+            subjects: If set, yield only the messages with these subjects.
 
         Raises:
-            StorageError: The server stopped in between; what was yielded is without a gap.
+            StorageError: The server stopped in between. The messages yielded so far have no gap.
         """
         reader = await self._create_reader(position, bodies, subjects)
         batch = _BATCH_BODIES if bodies else _BATCH_HEADERS
@@ -269,16 +273,16 @@ class JetStreamStream:
 async def _next(messages: NatsSubscription) -> Msg:
     try:
         return await messages.next_msg(_READER_SECONDS)
-    except Exception:  # the library raises many
+    except Exception:  # the library raises many types of exceptions
         raise StorageError("NATS stopped in the middle of the log") from None
 
 
 def _from_reader(message: Msg) -> tuple[StoredMessage, int] | None:
-    """Return a message that a consumer delivered, and how many it has left; None for a status."""
+    """Return a message from a consumer and the number of messages left, or None for a status."""
     parts = message.reply.split(".")
     if len(parts) < 9:
         return None
-    # With the domain and the account in front, the subject has two parts more, and one at its end.
+    # A subject with the domain and the account has two more parts before these, and one at its end.
     at = 5 if len(parts) == 9 else 7
     headers = message.headers or {}
     size = int(headers.get("Nats-Msg-Size", len(message.data)))
@@ -287,7 +291,7 @@ def _from_reader(message: Msg) -> tuple[StoredMessage, int] | None:
 
 
 class LogStream(JetStreamStream):
-    """The stream with the log."""
+    """The stream that contains the log."""
 
     def __init__(self, connection: NatsConnection) -> None:
         self._prefix = prefix = connection.settings.prefix
@@ -305,14 +309,14 @@ class LogStream(JetStreamStream):
         return f"{self._prefix}.log.{topic_token(topic)}"
 
     async def time_of(self, position: int) -> Instant | None:
-        """Return when the leader of the stream stored a message; None if it was deleted."""
+        """Return the instant when the leader stored a message, or None if it was deleted."""
         answer = await self._answer({"seq": position})
         return None if answer is None else parse_datetime(answer["time"])
 
     async def get(self, position: int) -> StoredMessage | None:
-        """Return the message at a position; None if it was deleted.
+        """Return the message at a position, or None if it was deleted.
 
-        Any server with a copy answers; if it does not have the message yet, the leader.
+        Any server with a copy of the stream may answer. If it lacks the message, ask the leader.
         """
         answer = await self.connection.request(
             f"$JS.API.DIRECT.GET.{self.name}", msgspec.json.encode({"seq": position})

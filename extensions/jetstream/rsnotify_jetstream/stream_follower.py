@@ -1,9 +1,10 @@
-"""Follows a stream: passes on each message once, in order, without a gap.
+"""Follows a stream, and passes on each message exactly once, in order and without gaps.
 
-The servers republish each stored message on core NATS, with its sequence number. The numbers of the
-stream are contiguous, so a message that is not the next one shows a gap, which is read from the
-stream first. What is not announced (the connection broke, a leader died) is found by requesting the
-last number from time to time. All of it happens under one lock.
+The servers republish each stored message on core NATS, with its sequence number. The numbers in a
+stream are contiguous, so a message that is not the next one reveals a gap, and the follower first
+reads the missing messages from the stream. Messages that are never announced, because the
+connection broke or a leader died, are found by periodically requesting the last number. All this
+happens under one lock.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ log = logging.getLogger("rsnotify.hub.store")
 
 #: Seconds between comparisons with the last position of the stream.
 COMPARE_SECONDS = 2.0
-#: Seconds without a successful comparison after which this node reports trouble.
+#: Seconds without a successful comparison after which this node reports a problem.
 TROUBLE_SECONDS = 10.0
-#: Seconds that a message may arrive later than the acknowledgement for it, before it is read.
+#: Seconds to wait for the announcement of an acknowledged message before reading the message.
 _ANNOUNCED_SECONDS = 0.25
-#: A gap of at most this many is read one message at a time.
+#: Maximum number of missing messages that are read one at a time.
 _SMALL_GAP = 8
-#: How often a copy is read that may be behind.
+#: Maximum number of reads from copies that may be behind. After that, only the leader is read.
 _SCANS = 20
 _RETRY_SECONDS = 0.1
 
@@ -41,16 +42,16 @@ class StreamFollower:
     """Passes on every message of a stream.
 
     Args:
-        connection: The connection.
-        stream: The stream.
-        receive: Receives each message. It must not raise anything but StorageError, which ends
-            the following: this hub cannot understand the log.
-        loads_bodies: Whether the messages that `start` passes on have their payloads.
+        connection: The connection to NATS.
+        stream: The stream to follow.
+        receive: Receives each message. It must not raise any exception except StorageError, which
+            means that this hub cannot understand the log, and stops the follower for good.
+        loads_bodies: Whether the messages that `start` passes on include their payloads.
 
     Attributes:
         position: The position up to which all messages were passed on.
-        failure: Why the following has ended, if it has.
-        info: What the leader of the stream last returned about it.
+        failure: The reason why the follower has stopped, if it has.
+        info: The latest information on the stream from its leader.
     """
 
     def __init__(
@@ -81,7 +82,8 @@ class StreamFollower:
         """Pass on all messages of the stream, call `loaded`, and then follow the stream."""
         client = self._connection.client
         async with self._lock:
-            # First, so that nothing between the two is missed; the lock delays it meanwhile.
+            # Subscribe first, so that no message is missed in between. The lock delays the
+            # announcements until everything is loaded.
             self._live = await client.subscribe(self._stream.live, cb=self._announced)
             await self._load()
             self.check()
@@ -104,14 +106,14 @@ class StreamFollower:
         """Return the last position of the stream.
 
         Raises:
-            StorageError: It is unknown, or this is another stream of the same name.
+            StorageError: The position is unknown, or this is another stream of the same name.
         """
         try:
             self.info = info = await self._stream.info()
         except ApiError as error:
             if error.code != NO_STREAM:
                 raise
-            # A server that starts may not have the stream yet, so the following does not end.
+            # A starting server may not have the stream yet, so the follower does not stop.
             self._missing = (
                 f"the stream {self._stream.name} does not exist in NATS any more: its servers lost "
                 "their data, or the stream was deleted; restart all nodes of this hub, which "
@@ -131,10 +133,10 @@ class StreamFollower:
         return int(info["state"]["last_seq"])
 
     async def reach(self, position: int) -> None:
-        """Wait until all messages up to a position were passed on.
+        """Wait until all messages up to a position have been passed on.
 
         Raises:
-            StorageError: That took too long, or the following has ended.
+            StorageError: This took too long, or the follower has stopped.
         """
         self.check()
         if position <= self.position:
@@ -155,7 +157,7 @@ class StreamFollower:
             ) from None
 
     async def catch_up(self) -> None:
-        """Pass on all messages that the stream has by now."""
+        """Wait until all messages that are in the stream now have been passed on."""
         await self.reach(await self._last())
 
     async def _announced(self, message: Msg) -> None:
@@ -176,7 +178,10 @@ class StreamFollower:
                 self._pass_on(StoredMessage(position, headers, body, len(body)))
 
     async def _read_until(self, target: int, *, bodies: bool) -> None:
-        """Pass on the messages up to a position, which the stream has or had; with the lock."""
+        """Pass on the messages up to a position that the stream has reached.
+
+        The caller must hold the lock. Deleted messages are skipped.
+        """
         for _ in range(_SCANS):
             before = self.position
             if target - before <= _SMALL_GAP or self.failure:
@@ -187,14 +192,14 @@ class StreamFollower:
             if self.position == before:
                 if await self._stream.next(before + 1, through=target) is None:
                     break
-                await asyncio.sleep(_RETRY_SECONDS)  # a copy is behind
-        # Copies may be behind; only the leader has everything.
+                await asyncio.sleep(_RETRY_SECONDS)  # the server's copy is behind
+        # Copies may be behind. Only the leader has all messages.
         while self.position < target and not self.failure:
             found = await self._stream.next(self.position + 1, through=target)
             if found is not None:
                 self._pass_on(found)
             else:
-                self._advance(target)  # they were deleted
+                self._advance(target)  # all remaining messages were deleted
 
     def _pass_on(self, message: StoredMessage) -> None:
         if message.position <= self.position or self.failure:
@@ -227,26 +232,26 @@ class StreamFollower:
                 future.set_exception(self.failure)
 
     def check(self) -> None:
-        """Raise the failure that has ended the following, if any."""
+        """Raise the failure that has stopped the follower, if any."""
         if self.failure is not None:
             raise self.failure
 
     @property
     def behind(self) -> int:
-        """How many records the stream had, when it was last compared, that were not passed on."""
+        """The number of stream records beyond `position`, as of the last comparison."""
         last = int(self.info["state"]["last_seq"]) if self.info else 0
         return max(0, last - self.position)
 
     def _is_led(self) -> bool:
-        """Return whether the last information on the stream is that of its leader.
+        """Return whether the latest information on the stream came from its leader.
 
-        Without a majority, a server answers with what it has itself. A server alone has no leader.
+        Without a majority, a server answers with its own state. A single server has no leader.
         """
         cluster = self.info.get("cluster")
         return cluster is None or bool(cluster.get("leader"))
 
     def trouble(self) -> str | None:
-        """Return why this node does not follow the log at the moment; None if it does."""
+        """Return why this node does not follow the log at the moment, or None if it does."""
         if self.failure is not None:
             return f"this node cannot follow the log in NATS any more: {self.failure}"
         if self._missing is not None:
@@ -254,7 +259,7 @@ class StreamFollower:
         seconds = asyncio.get_running_loop().time() - self._compared
         if seconds < TROUBLE_SECONDS:
             return None
-        # If no message is missing, the comparison waits for an answer.
+        # If no message is missing, the comparison must be waiting for an answer.
         is_silent = self._is_behind or (self._is_led() and not self.behind)
         if is_silent or not self._is_led():
             what = "does not answer" if is_silent else "has no leader"
@@ -265,14 +270,14 @@ class StreamFollower:
         )
 
     async def _compare(self) -> None:
-        """Look for messages that were not announced, until `close`."""
+        """Periodically read messages that were never announced, until `close` is called."""
         while not self.failure:
             await wait_for_event(self._compare_now, COMPARE_SECONDS)
             self._compare_now.clear()
             try:
                 last = await self._last()
                 if last > self.position and not self._waiting:
-                    await asyncio.sleep(_RETRY_SECONDS)  # it may just be announced
+                    await asyncio.sleep(_RETRY_SECONDS)  # the announcement may be on its way
                 async with self._lock:
                     await self._read_until(last, bodies=True)
                 if self._is_led():

@@ -1,7 +1,7 @@
 """Validation of ResourceSync documents, and inspection of Sources.
 
-`validate` checks a whole document, `Validator` one that streams in: bytes in, findings out, no I/O.
-`RULES` has all rules by name.
+`validate` checks a whole document, and `Validator` a document that arrives in chunks. Both take
+bytes and return findings, and do no I/O. `RULES` contains all rules by name.
 """
 
 from typing import TYPE_CHECKING

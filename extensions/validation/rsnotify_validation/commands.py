@@ -120,7 +120,7 @@ def validation_lines(result: ValidationResult) -> Iterator[str]:
 
 
 def reported(result: ValidationResult) -> Iterator[ReportedCheck]:
-    """Yield each rule that a document breaks for JUnit, a warning as skipped."""
+    """Yield each rule that a document breaks, for a JUnit report. Warnings count as skipped."""
     from rsnotify_validation import Severity
 
     outcomes = {Severity.ERROR: Outcome.FAILED, Severity.WARNING: Outcome.SKIPPED}
@@ -137,7 +137,7 @@ def reported(result: ValidationResult) -> Iterator[ReportedCheck]:
             yield ReportedCheck(document.name, "valid")
 
 
-#: The label of the badge.
+#: The badge's label.
 _LABEL = "ResourceSync"
 
 
@@ -165,7 +165,7 @@ def _lines(document: CheckedDocument) -> Iterator[str]:
         yield f"{document.name}: {rule}: at {number:,} more places"
 
 
-#: By capability, the name of the document, and of its entries.
+#: For each capability, the names of the document, of one entry, and of several entries.
 _WORDS = {
     Capability.DESCRIPTION: ("Source Description", "set of resources", "sets of resources"),
     Capability.CAPABILITY_LIST: ("Capability List", "capability", "capabilities"),
@@ -215,12 +215,16 @@ def inspect(url: Url, json: Json = False, *, arguments: NetworkArguments) -> Non
 
 
 def _echo(styled: str) -> None:
-    # Typer leaves out styles itself where the output is not a terminal.
+    # Typer itself removes styles if the output is not a terminal.
     typer.echo(styled, color=False if os.environ.get("NO_COLOR") else None)
 
 
 class Guides(NamedTuple):
-    """What leads to a document below another, and past it to the next one."""
+    """The prefixes of lines in a drawn tree.
+
+    Before a document: `branch`, or `last` for the last one. Before the lines below that document:
+    `trunk`, or `nothing` after the last one.
+    """
 
     branch: str = "├─ "
     trunk: str = "│  "
@@ -242,7 +246,10 @@ def _guides() -> Guides:
 def inspection_lines(
     found: InspectionFinding, now: Instant, guides: Guides, first: str = "", rest: str = ""
 ) -> Iterator[str]:
-    """Yield a tree of documents, styled for a terminal; `first` and `rest` lead to its lines."""
+    """Yield the lines of a tree of documents, styled for a terminal.
+
+    `first` is the prefix of the first line, and `rest` the prefix of all other lines.
+    """
     uri = typer.style(printable(found.uri), fg="cyan")
     yield f"{first}{typer.style(_title(found), bold=True)}  {uri}"
     beside = rest + (guides.trunk if found.parts else guides.nothing)
@@ -325,7 +332,7 @@ def _with_age(instant: Instant, now: Instant) -> str:
 
 
 def age(instant: Instant, now: Instant) -> str:
-    """Return how long ago an instant was, in the largest unit."""
+    """Return how long ago an instant was, or how far ahead it is, in the largest fitting unit."""
     seconds = int((now - instant).total_seconds())
     for unit, size in _UNITS:
         if count := abs(seconds) // size:

@@ -1,4 +1,4 @@
-"""What `rsnotify doctor` checks: this machine, and a Source or a hub as it is seen from it."""
+"""The checks of `rsnotify doctor`: of this machine, and of a Source or hub as seen from it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Level(StrEnum):
 
 
 class Check(Struct, frozen=True):
-    """The result of one check: what was found and, unless that is good, what to do."""
+    """The result of one check: what was found and, unless it is good, what to do about it."""
 
     name: str
     level: Level
@@ -67,9 +67,9 @@ _REQUIREMENT = re.compile(r"([\w.-]+)")
 _EXTRA = re.compile(r"""extra == ["']([\w-]+)""")
 _BOUND = re.compile(r"(>=|<)\s*([\d.]+)")
 _DEFAULT_PORTS = {8080: "rsnotify hub", 8000: "rsnotify source"}
-#: An earlier year is that of a clock that was never set.
+#: If the clock shows an earlier year, it was never set.
 _EARLIEST_YEAR = 2026
-#: How many flushes are measured at most, and for how many seconds.
+#: Maximum number of flushes that are measured, and maximum seconds for all of them.
 _FLUSHES, _FLUSH_SECONDS = 15, 1.5
 _FEW_BYTES, _FEWER_BYTES = 1_000_000_000, 100_000_000
 
@@ -97,7 +97,7 @@ def check_packages() -> Check:
 
 
 def _extras(required: Sequence[str]) -> list[str]:
-    """Return the extras whose packages are all installed."""
+    """Return the extras whose packages are all installed in the required versions."""
     usable: dict[str, bool] = {}
     for each in required:
         if found := _EXTRA.search(each):
@@ -106,7 +106,7 @@ def _extras(required: Sequence[str]) -> list[str]:
 
 
 def _problem_of(requirement: str) -> str | None:
-    """Return what is wrong with an installed package; None if it is as required."""
+    """Return why a package does not meet its requirement, or None if it does."""
     found = _REQUIREMENT.match(requirement)
     name = found[1] if found else requirement
     try:
@@ -156,7 +156,7 @@ def _flush(folder: Path) -> Check:
 
 
 def flush_verdict(folder: Path, milliseconds: float) -> Check:
-    """Return what the time of a flush means: each change waits for two, Source and copy."""
+    """Judge the time of a flush. Each change waits for two: at the Source and at the copy."""
     measured = f"a flush in {folder.resolve()} takes {milliseconds:.2f} ms"
     if milliseconds < 0.05:
         remedy = "a power failure may lose what was committed; use a real disk for the state"
@@ -179,7 +179,7 @@ def check_space(folder: Path, free: int) -> Check:
 
 # A Source or a hub
 
-#: Seconds by which a clock may differ before datetimes mislead, and before certificates fail.
+#: Maximum difference of the clocks, in seconds, before datetimes mislead and certificates fail.
 _SKEW, _LARGE_SKEW = 5, 300
 _PORTS = {"ws": 80, "wss": 443, "mqtt": 1883, "mqtts": 8883, "xmpp": 5222}
 
@@ -191,7 +191,7 @@ async def examine(
     allow_private_addresses: bool = False,
     credentials: Credentials = NO_CREDENTIALS,
 ) -> bool:
-    """Check a Source and its hubs, or a hub; return True."""
+    """Check a Source and its hubs, or a hub. Always return True."""
     sessions = Sessions(
         url, allow_private_addresses=allow_private_addresses, credentials=credentials
     )
@@ -215,7 +215,7 @@ class _RemoteChecks:
         self._report(Check(name, Level.OK, found))
 
     def _failed(self, name: str, error: RsnotifyError, remedy: str) -> None:
-        # What to do about a refused address is part of its reason.
+        # The reason for a refused address already includes the remedy.
         advice = "" if isinstance(error, RefusedAddress) else remedy
         self._report(Check(name, Level.FAILED, str(error), advice))
 
@@ -234,7 +234,7 @@ class _RemoteChecks:
                 await self._endpoint(document.websocket)
 
     async def _clock(self) -> bool:
-        """Compare the clock with that of the server; return whether it answers."""
+        """Compare the local clock with the server's clock. Return whether the server answers."""
         origin, began = ResponseOrigin(self._url), datetime.now(UTC)
         try:
             async with self._sessions.get(self._url, {"Cache-Control": "no-cache"}, origin):
@@ -281,7 +281,7 @@ class _RemoteChecks:
         self._ok("documents", f"all {len(uris)} answer; {checking}")
 
     async def _endpoint(self, uri: str) -> None:
-        """Check one way to a hub."""
+        """Check one hub or endpoint."""
         scheme = urlsplit(uri).scheme
         name = {"http": "hub", "https": "hub", "ws": "WebSocket", "wss": "WebSocket"}.get(
             scheme, scheme
@@ -305,13 +305,13 @@ class _RemoteChecks:
 
     @asynccontextmanager
     async def _hub_sessions(self, uri: str) -> AsyncIterator[Sessions]:
-        # Unlike documents, a hub may be at any port of the Source's host.
+        # Unlike documents, a hub may use any port of the Source's host.
         trusted = await self._sessions.trusts(urlsplit(uri).hostname)
         async with Sessions("", allow_private_addresses=trusted) as sessions:
             yield sessions
 
     async def _hub_document(self, uri: str) -> HubDocument | None:
-        """Return what a hub says about itself; None if it does not."""
+        """Return a hub's document about itself, or None if it has none."""
         place = resolve(uri, ".") + HUB_DOCUMENT
         async with self._hub_sessions(uri) as sessions, sessions.get(place, {}) as response:
             body = await read_beginning(place, response, 10_000)
@@ -347,7 +347,12 @@ class _RemoteChecks:
 
 
 def clock_verdict(skew: float, uncertain: float) -> Check:
-    """Return what a difference of this clock from a server's means, both in seconds."""
+    """Judge the difference between the local clock and a server's clock.
+
+    Args:
+        skew: How far the local clock is ahead of the server's, in seconds.
+        uncertain: The uncertainty of `skew`, in seconds.
+    """
     if abs(skew) <= max(_SKEW, uncertain):
         return Check("clock", Level.OK, "agrees with the server's")
     found = f"{abs(skew):,.0f} s {'ahead of' if skew > 0 else 'behind'} the server's"

@@ -1,6 +1,6 @@
-"""Checks documents, and ZIP packages of dumps against their manifests (core §11.2, §13.2).
+"""Checks documents, and compares ZIP packages of dumps with their manifests (core §11.2, §13.2).
 
-Content is streamed through the validator. The result has the documents that were checked, and the
+Content is streamed through the validator. The result contains all checked documents, with the
 findings in each.
 """
 
@@ -32,12 +32,12 @@ from rsnotify_validation.outline import Outline, Reference
 from rsnotify_validation.rules import make_finding
 from rsnotify_validation.tree import LocatedFinding, TreePosition
 
-#: The bytes of inflated members after which no further ones are compared.
+#: Number of inflated bytes of members after which no further members are compared.
 _MOST_INFLATED = 16 * 2**30
 
 
 class PackageChecker:
-    """Checks one open package; its methods block on the disk."""
+    """Checks one open package. Its methods block while they read from the disk."""
 
     def __init__(self, package: ZipPackage, spec: Profile) -> None:
         self._package = package
@@ -45,7 +45,11 @@ class PackageChecker:
         self._inflated = 0
 
     def manifest(self) -> tuple[Outline, list[Finding]]:
-        """Validate the manifest; ContentMismatch if it cannot be unpacked."""
+        """Validate the manifest, and return its outline and the findings.
+
+        Raises:
+            ContentMismatch: The manifest cannot be unpacked.
+        """
         validator = Validator(self._spec)
         found: list[Finding] = []
         for piece in self._package.pieces(MANIFEST):
@@ -91,7 +95,10 @@ class PackageChecker:
 
 
 def compare(entry: Reference, content: Digester, what: str, line: int | None) -> Iterator[Finding]:
-    """Compare content with its entry; `line` is that of the entry, if the finding belongs there."""
+    """Compare content with its entry, and yield a finding if they differ.
+
+    `line` is the line of the entry, or None if the finding does not belong there.
+    """
     if agree(entry.hash, content.hashes) is False:
         detail = f"{what} has hash {content.hashes}, not {entry.hash}"
         yield make_finding("package-content", line, "rs:md", detail, entry.entry)
@@ -100,7 +107,7 @@ def compare(entry: Reference, content: Digester, what: str, line: int | None) ->
         yield make_finding("package-content", line, "rs:md", detail, entry.entry)
 
 
-#: The most findings of one rule that are kept for one document; the others are counted.
+#: Maximum number of findings of one rule that are kept for one document. Others are only counted.
 _MOST_PLACES = 100
 
 
@@ -108,12 +115,12 @@ class CheckedDocument(Struct):
     """The findings in one document or package.
 
     Args:
-        name: The file or URI; for the manifest of a package, that of the package with
-            `!manifest.xml`.
-        capability: Its capability.
-        entries: The number of its entries.
-        findings: The findings.
-        more: How many times a rule is broken beside those in `findings`, by rule.
+        name: The file name or URI of the document. For the manifest of a package, it is the
+            package's name followed by `!manifest.xml`.
+        capability: The capability that the document states.
+        entries: The number of the document's entries.
+        findings: The findings, up to a limit for each rule.
+        more: For each rule, the number of further findings, which are not in `findings`.
     """
 
     name: str
@@ -123,10 +130,10 @@ class CheckedDocument(Struct):
     more: dict[str, int] = {}
 
     def add(self, findings: Iterable[Finding]) -> None:
-        """Add findings, in bounded memory."""
+        """Add findings, keeping a limited number of them for each rule."""
         for finding in findings:
             if finding in self.findings[-_MOST_PLACES:]:
-                continue  # two documents lead here, with the same finding
+                continue  # two documents lead to this one and result in the same finding
             places = sum(one.rule == finding.rule for one in self.findings)
             if places < _MOST_PLACES:
                 self.findings.append(finding)
@@ -140,12 +147,12 @@ class CheckedDocument(Struct):
 
 
 class ValidationResult(Struct):
-    """The result of a validation, with each document that was checked, in order."""
+    """The result of a validation, with the checked documents in the order of checking."""
 
     target: str
     spec: str
     documents: list[CheckedDocument] = []
-    #: The document of a Source that was validated, as `target` is not a document but leads to it.
+    #: The URI of the validated document, if `target` is not a document itself but leads to it.
     found: str | None = None
 
     def count(self, severity: Severity) -> int:
@@ -156,22 +163,22 @@ class ValidationResult(Struct):
         return self.count(Severity.ERROR) == 0
 
 
-#: The most bytes of one package.
+#: Maximum size of a package in bytes.
 _MOST_PACKAGE_BYTES = 4 * 2**30
 _PIECE = 131_072
 _ZIP = b"PK\x03\x04"
-#: The media types under which servers send documents.
+#: The media types that servers use for documents.
 _DOCUMENT_TYPES = frozenset(
     {"application/xml", "text/xml", "text/plain", "application/octet-stream", "application/gzip"}
 )
 
 
 class PackageReceived(RsnotifyError):
-    """The response for a document is a ZIP."""
+    """Raised when a ZIP file is received in place of a document."""
 
 
 class DocumentChecker:
-    """Checks the documents and packages of one validation, and adds the findings to its result."""
+    """Checks the documents and packages of one validation, and adds findings to its result."""
 
     def __init__(
         self,
@@ -190,12 +197,16 @@ class DocumentChecker:
         self._checked: dict[str, CheckedDocument] = {}
 
     def note(self, found: Iterable[LocatedFinding]) -> None:
-        """Add findings about documents that were checked before."""
+        """Add findings about documents that were already checked."""
         for located in found:
             self._checked[located.name].add([located.finding])
 
     async def file(self, path: Path) -> TreePosition:
-        """Check a file, a document or a package; OSError if it cannot be read."""
+        """Check a file, which is a document or a package.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
         name = str(path)
         with path.open("rb") as file:
             is_package = file.read(len(_ZIP)) == _ZIP
@@ -207,11 +218,12 @@ class DocumentChecker:
         return await self._package(_linked(path, self._folder), name, "")
 
     async def fetch(self, uri: str, *, may_be_page: bool = False) -> TreePosition:
-        """GET and check a document, or a package.
+        """Fetch and check a document or package.
 
         Raises:
-            FetchError: That fails.
-            WrongDocument: It may be a page or a resource, and is one by its type and its content.
+            FetchError: The document or package cannot be fetched.
+            WrongDocument: `may_be_page` is set, and the type and content of the response show that
+                it is a page or resource, not a document.
         """
         try:
             outline, checked, media_type = await self._get(uri)
@@ -223,7 +235,7 @@ class DocumentChecker:
         return _placed(uri, uri, outline)
 
     async def peek(self, uri: str) -> TreePosition | None:
-        """GET and read a document without adding findings about it; None if that fails."""
+        """Fetch and read a document without adding findings about it. Return None on failure."""
         try:
             outline, *_ = await self._get(uri)
         except (FetchError, PackageReceived):
@@ -231,7 +243,11 @@ class DocumentChecker:
         return TreePosition(uri, uri, outline)
 
     async def fetch_package(self, reference: Reference) -> TreePosition:
-        """GET a package, check it and its manifest, and return that; FetchError if that fails."""
+        """Fetch a package, check it and its manifest, and return the manifest's position.
+
+        Raises:
+            FetchError: The package cannot be fetched.
+        """
         uri = reference.uri
         content = await self._fetcher.content(Resource(uri), most=_MOST_PACKAGE_BYTES)
         checked = self._begin(CheckedDocument(uri))
@@ -300,7 +316,10 @@ class DocumentChecker:
 
 
 def _placed(uri: str, name: str, outline: Outline) -> TreePosition:
-    """Return the position of a document, without the bitstreams of a manifest (checked before)."""
+    """Return the position of a document.
+
+    The references of a manifest are dropped, because its bitstreams have already been checked.
+    """
     if outline.kind is not None and outline.kind.is_manifest:
         outline.references.clear()
     return TreePosition(uri, name, outline)
@@ -316,7 +335,7 @@ def _digested(content: Content, announced: str | None) -> Digester:
 
 
 def _linked(path: Path, folder: Path) -> Path:
-    """Return a link to a file, as closing a package removes its file."""
+    """Return a symbolic link to a file, because closing a package removes its file."""
     link = folder / "package"
     link.symlink_to(path.resolve())
     return link

@@ -1,9 +1,9 @@
-"""Reads the elements of a document, each with its line.
+"""Reads the elements of a document with their line numbers.
 
-This uses Expat, and not lxml as elsewhere, because only Expat knows the line of every element
-while it streams (libxml2 counts to 65,535 in some of its structures, and a target parser of lxml
-has no lines at all). It is safe: a DOCTYPE ends the reading before any entity is declared, and
-there is no network access.
+This module uses Expat, while other modules use lxml, because only Expat knows the line of every
+element during streaming. libxml2 counts only to 65,535 in some of its structures, and a target
+parser of lxml has no lines at all. Reading is safe: a DOCTYPE ends it before any entity is
+declared, and there is no network access.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from rsnotify.format.xml_parser import expat_parser
 
 _ROOTS = {"urlset": "url", "sitemapindex": "sitemap"}
 _TEXTS = frozenset({"loc", "lastmod", "changefreq", "priority"})
-#: Separates namespace and name; no URI contains a space.
+#: Separates namespace and name, because no URI contains a space.
 _SEPARATOR = " "
-#: Expat scans a long tag again with each piece of input. So pieces are large, and the length of
-#: tags is limited; the limit allows for inline content.
+#: Expat scans a long tag again for each piece of input. Pieces are therefore large, and the length
+#: of tags is limited. The limit leaves room for inline content.
 _SLICE = 65_536
 _TOKEN_BYTES = 2_000_000
 
 
 class Element(NamedTuple):
-    """An element with its attributes; those of a namespace are named `namespace name`."""
+    """An element with its attributes. An attribute in a namespace is named `namespace name`."""
 
     attributes: dict[str, str]
     line: int
@@ -42,7 +42,7 @@ class TextElement(NamedTuple):
 
 
 class EntryElement(Struct):
-    """A `url` or `sitemap`, with its position from 1."""
+    """A `url` or `sitemap` element. `number` is its 1-based position."""
 
     line: int
     name: str
@@ -56,20 +56,20 @@ class EntryElement(Struct):
         return None if found is None else found.text
 
     def attribute(self, name: str) -> str | None:
-        """Return an attribute of its `rs:md`, if there is one."""
+        """Return an attribute of the entry's `rs:md`, or None if it is absent."""
         return None if self.md is None else self.md.attributes.get(name)
 
     @property
     def md_line(self) -> int:
-        """The line of its `rs:md`, or its own where there is none."""
+        """The line of the entry's `rs:md`, or the entry's own line if there is none."""
         return self.line if self.md is None else self.md.line
 
 
 class ElementListener(Protocol):
     """Receives the elements of a document, in document order, and the rules that they break.
 
-    `head` and `link` are called for an `rs:md` and an `rs:ln` below the root, `entry` at the end of
-    an entry.
+    `head` is called for an `rs:md` below the root, `link` for an `rs:ln` below the root, and
+    `entry` at the end of an entry.
     """
 
     def root(self, *, index: bool, line: int) -> None: ...
@@ -82,16 +82,16 @@ class ElementListener(Protocol):
 
 
 class _Stop(Exception):
-    """Ends the reading of the document."""
+    """Raised to stop reading the document."""
 
 
 class ElementReader:
-    """Reads one document; call `feed` with each chunk and `close` once.
+    """Reads one document. Call `feed` with each chunk, and `close` once at the end.
 
     Attributes:
-        bytes: How many bytes were fed.
+        bytes: The number of bytes received by `feed`.
         ended: Whether reading has ended, at the end of the document or because of an error.
-        complete: Whether the document was read to its end.
+        complete: Whether the document was read completely.
     """
 
     def __init__(self, listener: ElementListener, limits: DocumentLimits) -> None:
@@ -106,16 +106,17 @@ class ElementReader:
         self._entry: EntryElement | None = None
         self._entries = 0
         self._links = 0
-        #: How many characters and elements the entry, or the rest of the document, may still have.
+        #: Number of characters and of elements that the current entry, or all content outside of
+        #: entries, may still have.
         self._characters_left = limits.entry_length
         self._elements_left = limits.entry_elements
-        #: The same outside of entries, while an entry is read.
+        #: The two numbers for the content outside of entries, saved while an entry is being read.
         self._left_outside = (0, 0)
         self._text_of = ""
         self._text_line = 0
         self._text: list[str] = []
         self._text_length = 0
-        #: The depth below a child of the root, or of an entry.
+        #: The current depth inside a child element of the root or of an entry, or 0 if outside.
         self._depth = 0
         self._parser = expat_parser(_SEPARATOR)
         self._parser.buffer_text = True
@@ -151,7 +152,7 @@ class ElementReader:
             self.ended = True
             self._report("not-well-formed", "document", expat.ErrorString(error.code))
         except (LookupError, ValueError) as error:
-            # Python raises these for a declared encoding that it cannot pass on to Expat.
+            # Python raises these for declared encodings that it cannot pass on to Expat.
             if self._entry_name:
                 raise
             self.ended = True
@@ -191,7 +192,7 @@ class ElementReader:
             self._start_in_entry(self._entry, name, attributes)
 
     def _element(self, attributes: dict[str, str]) -> Element:
-        """Return an element, within the limit for attributes."""
+        """Return an element, after checking the limit for its attributes."""
         self._characters_left -= sum(len(name) + len(value) for name, value in attributes.items())
         if self._characters_left < 0:
             most = self._limits.entry_length

@@ -1,8 +1,8 @@
-"""Checks of single entries, and of the attributes and texts of any `rs:md` and `rs:ln` (core §7).
+"""Checks single entries, and the attributes and values of any `rs:md` and `rs:ln` (core §7).
 
-W3C Datetimes are read strictly, and with their written precision: `2013-01-02` is a whole day. Two
-datetimes are compared only up to their precision, so that coarse datetimes are not reported as out
-of order.
+W3C Datetimes are parsed strictly, and with their written precision: `2013-01-02` is a whole day.
+Two datetimes are compared only up to their precision, so that coarse datetimes are not reported as
+out of order.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from rsnotify_validation.elements import Element, EntryElement
 from rsnotify_validation.kinds import CAPABILITIES, DESCRIBED, NOT_OFFERED, TOPICS, Kind
 from rsnotify_validation.outline import TIMES
 
-# https://www.w3.org/TR/1998/NOTE-datetime-19980827: the zone is mandatory after a time.
+# https://www.w3.org/TR/1998/NOTE-datetime-19980827: a time must be followed by its zone.
 _FORM = re.compile(
     r"\d{4}(-\d\d(-\d\d(T\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d))?)?)?",
     re.ASCII,
 )
 _RECOMMENDED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", re.ASCII)
-#: The duration of the unit that is written, by the number of groups of the form plus one.
+#: The duration of the finest written unit, by the number of matched groups of `_FORM` plus one.
 _DURATIONS = {
     1: timedelta(days=365),
     2: timedelta(days=28),
@@ -39,18 +39,18 @@ _DURATIONS = {
 
 
 class StrictDatetime(Struct, frozen=True):
-    """The instants that a datetime may mean, from the first to the last."""
+    """The range of instants that a datetime may denote, from the first to the last."""
 
     first: Instant
     last: Instant
 
     def is_before(self, other: StrictDatetime) -> bool:
-        """Return whether it is certainly earlier."""
+        """Return whether this datetime is certainly earlier than the other."""
         return self.last < other.first
 
 
 def read_strict_datetime(text: str | None) -> StrictDatetime | None:
-    """Read a W3C Datetime; None if it is malformed."""
+    """Parse a W3C Datetime. Return None if it is malformed."""
     match = _FORM.fullmatch(text.strip()) if text is not None else None
     if match is None or text is None:
         return None
@@ -70,11 +70,11 @@ def _duration(match: re.Match[str]) -> timedelta:
 
 
 def is_recommended(text: str) -> bool:
-    """Return whether a text has the form that core §7 recommends."""
+    """Return whether a datetime has the form that core §7 recommends."""
     return _RECOMMENDED.fullmatch(text.strip()) is not None
 
 
-#: The greatest length of a loc (https://www.sitemaps.org/protocol.html).
+#: Maximum length of a loc (https://www.sitemaps.org/protocol.html).
 _LONGEST_LOC = 2_047
 _SHOWN = 80
 
@@ -87,7 +87,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _URI = re.compile(r"(?:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=]++|%[0-9A-Fa-f]{2})++")
 _RELATION = re.compile(r"[a-z][a-z0-9.-]*")
 _HASH = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*):([0-9A-Fa-f]+)")
-#: Hexadecimal digits of a digest, by the names of the IANA registry of hash functions.
+#: Number of hexadecimal digits of a digest, by the hash function's name in the IANA registry.
 _DIGITS = {"md5": 32, "sha-1": 40, "sha-224": 56, "sha-256": 64, "sha-384": 96, "sha-512": 128}
 
 _RELATIONS = """
@@ -109,8 +109,8 @@ _RELATIONS = """
     successor-version sunset tag terms-of-service timegate timemap type ugc up version-history
     via webmention working-copy working-copy-of
 """
-#: The IANA Link Relation Type Registry as of 2025. Later types are missing here, so an unknown
-#: type gives a warning and not an error.
+#: The IANA Link Relation Type Registry as of 2025. Later types are missing, so an unknown type
+#: results in a warning, not an error.
 REGISTERED = frozenset(_RELATIONS.split())
 
 RuleIds = tuple[str, ...]
@@ -172,7 +172,7 @@ def _like(form: re.Pattern[str], rule: str) -> Callable[[str], RuleIds]:
     return lambda text: () if form.fullmatch(text) else (rule,)
 
 
-#: The check of each attribute or text, which returns the broken rules.
+#: The check for each attribute or element. It returns the rules that a value breaks.
 _CHECKS: dict[str, Callable[[str], RuleIds]] = {
     **dict.fromkeys(
         ("at", "completed", "from", "until", "datetime", "modified", "lastmod"), _datetime
@@ -192,18 +192,18 @@ _CHECKS: dict[str, Callable[[str], RuleIds]] = {
 
 
 def broken_by(name: str, value: str) -> RuleIds:
-    """Return the syntax rules that the value of an attribute or element breaks."""
+    """Return the ids of the syntax rules that the value of an attribute or element breaks."""
     check = _CHECKS.get(name)
     return () if check is None else check(value)
 
 
 def shown(name: str, value: str) -> str:
-    """Return a value for a message, shortened if it is long."""
+    """Return the name and value for a message. A long value is shortened."""
     text = value if len(value) <= _SHOWN else value[: _SHOWN - 1] + "…"
     return f"{name} is {text!r}"
 
 
-#: Called with a broken rule, the line, the element and a detail.
+#: Called with the broken rule, the line, the element and an optional detail.
 Report = Callable[..., None]
 
 HEAD_ATTRIBUTES = frozenset({"capability", *TIMES})
@@ -212,14 +212,14 @@ ENTRY_ATTRIBUTES = HEAD_ATTRIBUTES | {
 }  # fmt: skip
 _OF_LINKED = ("encoding", "hash", "length", "modified", "path", "type", "pri")
 LINK_ATTRIBUTES = frozenset({"rel", "href", *_OF_LINKED})
-#: Kinds whose entries state the kind of document they lead to.
+#: Kinds whose entries state the kind of the document that they lead to.
 _OF_ANY_KIND = frozenset({Capability.CAPABILITY_LIST, Capability.FRAMEWORK_NOTIFICATION})
-#: Attributes that a mirror has in common with the resource (core §14.2).
+#: Attributes that a mirror shares with the resource (core §14.2).
 _OF_CONTENT = ("encoding", "hash", "length", "type")
 
 
 def check_attributes(element: Element, name: str, known: frozenset[str], report: Report) -> None:
-    """Check that the attributes of an element are known, and the syntax of each (core §7)."""
+    """Check that all attributes of an element are known and have a valid syntax (core §7)."""
     for attribute, value in element.attributes.items():
         namespace, _, local = attribute.rpartition(" ")
         if namespace == RS_NS:
@@ -247,7 +247,7 @@ def check_audit(md: Element, report: Report) -> None:
 
 
 def check_order_of_times(element: Element, report: Report) -> None:
-    """Check that a snapshot or interval does not end before it begins (core §7)."""
+    """Check that neither a snapshot nor an interval ends before it begins (core §7)."""
     at, completed, from_, until = (
         read_strict_datetime(element.attributes.get(name)) for name in TIMES
     )
@@ -258,7 +258,7 @@ def check_order_of_times(element: Element, report: Report) -> None:
 
 
 def check_link(link: Element, report: Report) -> None:
-    """Check the rules for every `rs:ln` (core §7)."""
+    """Check the rules that apply to every `rs:ln` (core §7)."""
     check_attributes(link, "rs:ln", LINK_ATTRIBUTES, report)
     for name in ("href", "rel"):
         if name not in link.attributes:
@@ -266,9 +266,9 @@ def check_link(link: Element, report: Report) -> None:
 
 
 class EntryCheck:
-    """Checks the entries of one document, each by itself.
+    """Checks each entry of a document by itself.
 
-    The kind is None for a document that core and Archives do not describe.
+    `kind` is None for a document that neither the core specification nor Archives describes.
     """
 
     def __init__(self, kind: Kind | None, spec: Profile, report: Report) -> None:
@@ -344,7 +344,7 @@ class EntryCheck:
             self._report(rule, element.line, name, ", ".join(found))
 
     def _capability(self, kind: Kind, entry: EntryElement) -> None:
-        """Check the kind of document that the entry states (core §8, §9)."""
+        """Check the capability that the entry states (core §8, §9)."""
         if entry.md is None:
             return
         capability = entry.attribute("capability")
@@ -362,7 +362,7 @@ class EntryCheck:
             self._report("capability-not-offered", line, "rs:md", capability)
 
     def _relation(self, entry: EntryElement, link: Element) -> None:
-        """Check the rules for single relations (core §14)."""
+        """Check the rules for the link's relation (core §14)."""
         relation = link.attributes.get("rel")
         if relation == Rel.DUPLICATE:
             self._refuse(link, "rs:ln", "duplicate-attributes", *_OF_CONTENT)
@@ -390,7 +390,7 @@ class EntryCheck:
             if relations.count(relation) > 1:
                 self._report(f"{relation}-repeated", entry.line, entry.name)
         if self._is_1_0 and "lastmod" not in entry.texts:
-            # If the kind itself requires lastmod, that was reported already.
+            # If the kind requires lastmod, `_parts` reports that it is missing.
             required = self._kind is not None and "lastmod" in self._kind.entry_required
             if not required and {Rel.MEMENTO, Rel.TIMEGATE, Rel.TIMEMAP} & set(relations):
                 self._report("memento-lastmod-missing", entry.line, entry.name)

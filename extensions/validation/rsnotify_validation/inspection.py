@@ -1,10 +1,11 @@
-"""Inspecting a Source: the tree of its documents, with facts about each.
+"""Inspects a Source: returns the tree of its documents, with facts about each.
 
-The walk goes from the Source Description down, to the set of resources that the URI leads to, or to
-all if it leads to several, and reads each document once and to its end, within
-limits: an index or a dump may lead to a hundred thousand further documents. Packages are never
-fetched. A document that cannot be fetched or read is in the tree with its problem. What a gateway
-states about the origin that it follows is shown as well (docs/protocol.md).
+The walk goes down from the Source Description to the set of resources that the URI leads to, or to
+all sets if it leads to several. It reads each document completely and only once, within limits,
+because an index or a dump may lead to a hundred thousand further documents. Packages are never
+fetched. A document that cannot be fetched or read appears in the tree with its problem. If a
+gateway publishes a document about the origin that it follows (docs/protocol.md), the tree includes
+its statements.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from rsnotify_subscriber.fetching.fetcher import Fetcher, stream_document
 from rsnotify_subscriber.fetching.responses import check_status, read_beginning
 from rsnotify_subscriber.fetching.sessions import Sessions
 
-#: The most entries of a document that are kept, to inspect the documents that they name.
+#: Maximum number of entries of a document that are kept, to inspect the documents that they name.
 MOST_ENTRIES = 1_000
 _CHANGES = frozenset({Capability.CHANGE_LIST, Capability.CHANGE_DUMP_MANIFEST})
 #: The capabilities of a Resource List and of a plain Sitemap.
 _RESOURCES = frozenset({Capability.RESOURCE_LIST, None})
-#: Links between documents, which the tree shows anyway.
+#: The relations of links between documents, which the tree shows anyway.
 _OF_THE_TREE = frozenset(
     {Rel.UP, Rel.INDEX, Rel.ARCHIVES, Rel.SELF, Rel.RESOURCESYNC, Rel.MONITOR_GROUP, Rel.HUB}
 )
@@ -52,12 +53,12 @@ class Granularity(StrEnum):
     MICROSECONDS = "microseconds"
 
 
-#: From the coarsest to the finest.
+#: All granularities, from the coarsest to the finest.
 _GRANULARITIES = list(Granularity)
 
 
 class NamedLink(Struct, frozen=True):
-    """A link of a document, or a URI of a hub."""
+    """A link in a document, or the URI of a hub."""
 
     rel: str
     uri: str
@@ -67,21 +68,27 @@ class InspectionFinding(Struct, omit_defaults=True, rename={"from_": "from"}):
     """A document of a Source and, below it, the documents that it names.
 
     Args:
-        uri: Its URI.
-        capability: Its capability, by itself or else by the document above.
-        problem: Why it could not be read; then little else is known.
-        warnings: What is wrong with it.
-        index: Whether it is an index, whose entries are its parts.
-        entries: The number of its entries.
-        bytes: Its size, uncompressed.
-        listed_bytes: The sum of the lengths in its entries.
-        changes: The number of entries of each type of change.
-        profile: "1.1" if its entries have `datetime`, "1.0" if they have only `lastmod`.
-        granularity: The granularity of the datetimes of its entries.
-        reaches: The earliest and the latest instant in its entries.
-        unread: The number of documents below it that were not read, because of limits, or because
-            they are of other sets of resources.
-        links: Its links, but for those to the documents below it.
+        uri: The URI of the document.
+        capability: The capability that the document states, or if it cannot be read, the one that
+            the document above states.
+        problem: The reason why the document could not be read. Little else is known then.
+        warnings: Other problems of the document.
+        index: Whether the document is an index, with its parts as entries.
+        entries: The number of entries.
+        bytes: The uncompressed size of the document.
+        listed_bytes: The sum of the lengths in the entries.
+        changes: The number of entries for each type of change.
+        at: The document's `at`.
+        completed: The document's `completed`.
+        from_: The document's `from`.
+        until: The document's `until`.
+        profile: "1.1" if the entries have `datetime`, or "1.0" if they have only `lastmod`.
+        granularity: The granularity of the datetimes in the entries.
+        reaches: The earliest and the latest instant in the entries.
+        unread: The number of documents below this one that were not read, because of limits or
+            because they belong to other sets of resources.
+        links: The document's links, except links between documents. For a channel, its hubs.
+        parts: The documents below this one.
     """
 
     uri: str
@@ -140,7 +147,7 @@ class DocumentTally:
             self._granularity = max(self._granularity or finest, finest, key=_GRANULARITIES.index)
 
     def finding(self, uri: str, head: Document, size: int) -> InspectionFinding:
-        """Return the facts about a document, whose `head` has no entries."""
+        """Return the facts about a document. `head` is the document without its entries."""
         facts: dict[str, Any] = {}
         if self._undated and not head.index and head.capability in _RESOURCES:
             text = undated(self._undated, self._entries)
@@ -172,7 +179,7 @@ class DocumentTally:
 
 
 def granularity_of(instant: Instant) -> Granularity:
-    """Return the finest unit of an instant that is not zero."""
+    """Return the finest unit in which an instant is not zero."""
     if instant.microsecond % 1_000:
         return Granularity.MICROSECONDS
     if instant.microsecond:
@@ -180,13 +187,13 @@ def granularity_of(instant: Instant) -> Granularity:
     return Granularity.DAYS if instant.time() == time.min else Granularity.SECONDS
 
 
-#: The end of the URI of a gateway's document about an origin.
+#: The end of the URI of a gateway's document about its origin.
 ORIGIN_PATH = "/origin.json"
 _MOST_BYTES = 100_000
 
 
 class FollowedOrigin(Struct):
-    """The members of the document that a reader needs."""
+    """The members of a gateway's document about its origin that the inspection shows."""
 
     origin: str
     protocol: str
@@ -198,7 +205,7 @@ class FollowedOrigin(Struct):
 
 
 async def origin_statements(sessions: Sessions, uri: str) -> tuple[str, ...]:
-    """Return what a gateway cannot see at its origin, as sentences."""
+    """Return statements about a gateway's origin, such as what the gateway cannot see there."""
     try:
         async with sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
             check_status(uri, response)
@@ -217,9 +224,10 @@ async def origin_statements(sessions: Sessions, uri: str) -> tuple[str, ...]:
     return tuple(statements)
 
 
-#: The most parts of one index, or manifests of one dump, that are read.
+#: Maximum number of parts of one index, or manifests of one dump, that are read.
 MOST_PARTS = 20
-#: The most documents that are read in all, and the bytes after which no further one is begun.
+#: Maximum number of documents that are read in total, and the number of bytes after which no
+#: further document is read.
 MOST_DOCUMENTS = 400
 MOST_BYTES = 1_000_000_000
 _NOTIFICATIONS = frozenset({Capability.CHANGE_NOTIFICATION, Capability.FRAMEWORK_NOTIFICATION})
@@ -233,12 +241,12 @@ async def inspect(
     allow_private_addresses: bool = False,
     credentials: Credentials = NO_CREDENTIALS,
 ) -> InspectionFinding:
-    """Return the topmost document of a Source, with the others below it.
+    """Return the topmost document of a Source, with the other documents below it.
 
     Args:
-        url: Any URI of the Source that could be followed.
+        url: Any URI of the Source that a Destination could follow.
         allow_private_addresses: Whether documents may name hosts at private addresses.
-        credentials: The credentials for the origin of `url`, as of a `Subscriber`.
+        credentials: The credentials for the origin of `url`, as for a `Subscriber`.
 
     Raises:
         RsnotifyError: The URI leads to nothing that can be inspected.
@@ -277,10 +285,11 @@ class _Walk:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._bytes = 0
-        #: The documents that a Capability List names: they are below it, not below other links.
+        #: The documents that a Capability List or Source Description names. They are placed below
+        #: it, even if other documents link to them.
         self._named: set[str] = set()
         self.read: set[str] = set()
-        #: The one Capability List to inspect; None for all.
+        #: The only Capability List to inspect, or None to inspect all.
         self.only: str | None = None
 
     @property
@@ -288,7 +297,10 @@ class _Walk:
         return len(self.read) >= MOST_DOCUMENTS or self._bytes > MOST_BYTES
 
     async def finding(self, uri: str, called: str | None = None) -> InspectionFinding:
-        """Read a document, which the one above gives a capability, and all that it leads to."""
+        """Read a document and all documents that it leads to.
+
+        `called` is the capability that the document above states for it.
+        """
         found, head, entries = await self._finding_of(uri, called)
         if head is not None:
             if called not in (None, found.capability):
@@ -305,7 +317,10 @@ class _Walk:
     async def _finding_of(
         self, uri: str, called: str | None
     ) -> tuple[InspectionFinding, Document | None, list[Resource]]:
-        """Read one document; return the facts, and unless there is a problem its head."""
+        """Read one document. Return the facts about it, its head and its first entries.
+
+        The head is None if the document has a problem.
+        """
         self.read.add(uri)
         tally = DocumentTally()
         try:
@@ -356,7 +371,7 @@ class _Walk:
         return is_set and self.only not in (None, resolve(above, entry.uri))
 
     async def _inspect_pages(self, found: InspectionFinding, head: Document) -> None:
-        """Inspect the other pages of a list that is split by `rel="next"`."""
+        """Inspect the other pages of a list that is split into pages by `rel="next"` links."""
         page = found
         last: Document | None = head
         while last is not None and (link := last.link(Rel.NEXT)) is not None:
@@ -391,7 +406,7 @@ class _Walk:
     async def _channel(
         self, uri: str, capability: str | None, links: tuple[Link, ...]
     ) -> InspectionFinding:
-        """Check whether a channel answers; its content is elsewhere in the tree."""
+        """Check whether a channel answers. Its content is elsewhere in the tree."""
         self.read.add(uri)
         found = InspectionFinding(uri, capability, links=_targets(uri, links, Rel.HUB))
         try:
@@ -411,7 +426,7 @@ class _Walk:
     async def _add(
         self, above: InspectionFinding, uri: str, called: str | None = None
     ) -> InspectionFinding | None:
-        """Read a document below another, unless it was read before or a limit is reached."""
+        """Read a document below another one, unless it was read before or a limit is reached."""
         uri = resolve(above.uri, uri)
         if uri in self.read:
             return None
@@ -424,7 +439,7 @@ class _Walk:
 
 
 def _manifests(packages: list[Resource]) -> list[str]:
-    """Return the URIs of manifests beside their packages (core §11.1)."""
+    """Return the URIs of manifests that are published next to their packages (core §11.1)."""
     return [link.href for package in packages for link in package.links if link.rel == Rel.CONTENTS]
 
 
@@ -433,6 +448,6 @@ def _targets(base: str, links: tuple[Link, ...], rel: str) -> tuple[NamedLink, .
 
 
 def _reason(error: FetchError | DocumentError) -> str:
-    """Return what is wrong without the URI, which the tree shows."""
+    """Return the reason for an error without the URI, which the tree shows anyway."""
     entry = error.entry if isinstance(error, DocumentError) else None
     return error.reason if entry is None else f"entry {entry}: {error.reason}"

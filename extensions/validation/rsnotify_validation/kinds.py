@@ -1,8 +1,8 @@
-"""The kinds of ResourceSync documents, and their required and recommended parts, as one table.
+"""The kinds of ResourceSync documents, with their required and recommended parts, as one table.
 
-It combines Appendix A of the core with the sections of the core and of Archives. The rules on
-what a kind must or should have are derived from it in `rules`. A finding is a rule, and where a
-document breaks it.
+The table combines Appendix A of the core specification with the sections of the core and of
+Archives. `rules` derives from it the rules on what a kind must or should have. A finding is a rule
+together with the place where a document breaks it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Rule(Struct, frozen=True):
     """One rule of the specifications.
 
     Args:
-        id: A stable name, for programs.
-        section: Its section in the specification, such as `core §12.1`.
-        severity: The severity of breaking it.
-        sentence: What is wrong when it is broken, and what to do.
+        id: A stable name, for use in programs.
+        section: The section of the specification that contains the rule, such as `core §12.1`.
+        severity: The severity of breaking the rule.
+        sentence: What is wrong if the rule is broken, and what to do about it.
     """
 
     id: str
@@ -42,11 +42,11 @@ class Finding(Struct, frozen=True, omit_defaults=True):
 
     Args:
         rule: The `id` of the rule.
-        section: The section of the rule in the specification.
-        severity: The severity of breaking it.
-        line: The line where the element at fault begins; None if there is none.
+        section: The section of the specification that contains the rule.
+        severity: The severity of breaking the rule.
+        line: The line where the element at fault begins, or None if there is no such line.
         element: The element at fault, such as `rs:md`.
-        message: What is wrong and what to do, as a sentence.
+        message: A sentence that says what is wrong and what to do about it.
         entry: The 1-based position of the `url` or `sitemap` at fault, if there is one.
     """
 
@@ -74,15 +74,21 @@ class Kind(Struct, frozen=True, kw_only=True):
     """One kind of document, identified by its capability and its root element.
 
     Args:
-        name: Its name, with the article.
-        capability: `rs:md/@capability` of the document.
-        section: Its section in the specification.
+        name: The name of the kind, with the article.
+        capability: The value of `rs:md/@capability` in the document.
+        section: The section of the specification that defines the kind.
         index: Whether the root is a `sitemapindex`.
-        time: The times of the document: `at` (and `completed`), `from` (and `until`), or
-            neither; `entry_time` the same for each entry, or both.
-        required: The parts that the document must have; it should have those `recommended`.
-        ordered: The severity if its entries are not in chronological order.
-        changes: Whether its entries are changes; or else `packages`, or ResourceSync `documents`.
+        time: The times of the document: `at` (and `completed`), `from` (and `until`), or neither.
+        entry_time: The times of each entry, as for `time`, or both.
+        required: The parts that the document must have.
+        recommended: The parts that the document should have.
+        entry_required: The parts that each entry must have.
+        entry_recommended: The parts that each entry should have.
+        ordered: The severity if the entries are not in chronological order, or None if they need
+            not be.
+        changes: Whether the entries are changes.
+        packages: Whether the entries are packages.
+        documents: Whether the entries are ResourceSync documents.
     """
 
     name: str
@@ -102,22 +108,22 @@ class Kind(Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """The prefix of the names of its rules."""
+        """The prefix of the ids of this kind's rules."""
         return f"{self.capability}-index" if self.index else self.capability
 
     @property
     def is_manifest(self) -> bool:
-        """Whether it describes the content of a package."""
+        """Whether this kind is a manifest, which describes the content of a package."""
         return self.capability.endswith("-manifest")
 
     @property
     def is_archive(self) -> bool:
-        """Whether it is an Archive, or the Index of one."""
+        """Whether this kind is an Archive or an Archive Index."""
         return self.capability.endswith("-archive")
 
 
 def _archives(name: str, core: str, section: str, time: str) -> tuple[Kind, Kind]:
-    """Return the kinds of an Archive and its Index (archives §3 to §6, §3.1)."""
+    """Return the kinds for an Archive and for its Index (archives §3 to §6, §3.1)."""
     archive = Kind(
         name=f"a {name} Archive",
         capability=f"{core}-archive",
@@ -132,7 +138,7 @@ def _archives(name: str, core: str, section: str, time: str) -> tuple[Kind, Kind
 
 
 def _index(kind: Kind, section: str) -> Kind:
-    """Return the kind of an index of documents of another kind (core §10.2, §12.2)."""
+    """Return the kind for an index of documents of the given kind (core §10.2, §12.2)."""
     has_changes = kind.time == _FROM
     return Kind(
         name=f"{kind.name} Index",
@@ -253,11 +259,11 @@ KINDS: tuple[Kind, ...] = (
 )
 
 _BY_CAPABILITY = {(kind.capability, kind.index): kind for kind in KINDS}
-#: Capabilities of documents that other specifications describe.
+#: The capabilities of documents that are described in other specifications.
 SPECIFIED_ELSEWHERE = frozenset({Capability.CHANGE_NOTIFICATION})
 #: All values of `rs:md/@capability`.
 CAPABILITIES = frozenset(kind.capability for kind in KINDS) | SPECIFIED_ELSEWHERE
-#: Documents above a Capability List, or within a package, which it does not offer.
+#: Capabilities that a Capability List does not offer: documents above it or within packages.
 NOT_OFFERED = frozenset(
     {
         Capability.DESCRIPTION,
@@ -267,10 +273,10 @@ NOT_OFFERED = frozenset(
         Capability.FRAMEWORK_NOTIFICATION,
     }
 )
-#: Capabilities whose entries lead to a channel, and not to a document.
+#: Capabilities whose entries lead to a channel, not to a document.
 TOPICS = frozenset({Capability.CHANGE_NOTIFICATION, Capability.FRAMEWORK_NOTIFICATION})
-#: What entries of a Source Description lead to: a set, or the channel of Framework Notifications
-#: (framework notification §5).
+#: The capabilities of entries in a Source Description: a set of resources, or the channel for
+#: Framework Notifications (framework notification §5).
 DESCRIBED = frozenset({Capability.CAPABILITY_LIST, Capability.FRAMEWORK_NOTIFICATION})
 
 

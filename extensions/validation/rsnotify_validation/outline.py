@@ -1,4 +1,4 @@
-"""The references of a validated document to other documents, for checks between them."""
+"""The references of a validated document to other documents, for checks between documents."""
 
 from __future__ import annotations
 
@@ -10,17 +10,24 @@ from rsnotify.format.model import MAX_ENTRIES, Rel
 from rsnotify_validation.elements import EntryElement
 from rsnotify_validation.kinds import Kind
 
-#: How many references an outline keeps; the validator follows no more.
+#: Maximum number of references that an outline keeps. The validator does not follow more.
 _MAX_REFERENCES = 2_000
 TIMES = ("at", "completed", "from", "until")
 
 
 class Reference(Struct, frozen=True):
-    """An entry, or link, that leads to another document, a package or a bitstream.
+    """An entry or link that leads to another document, a package or a bitstream.
 
-    `entry` is the position of the entry, and `capability` the kind of document that it states.
-    `contents` is the stated URI of a package's Manifest, and `path` where a bitstream is in its
-    package; `hash` and `length` are of the package or bitstream.
+    Args:
+        uri: The URI that the entry or link leads to.
+        line: The line to report in findings.
+        entry: The position of the entry.
+        capability: The kind of document that the entry states.
+        times: The times that the entry states.
+        contents: The stated URI of a package's Manifest.
+        hash: The stated hash of the package or bitstream.
+        length: The stated length of the package or bitstream.
+        path: The path of a bitstream in its package.
     """
 
     uri: str
@@ -35,17 +42,17 @@ class Reference(Struct, frozen=True):
 
 
 class Outline(Struct):
-    """The part of a document that is kept after its entries were checked.
+    """The data about a document that is kept after its entries have been checked.
 
     Args:
-        kind: Its kind; None if the specifications do not define it.
-        capability: Its stated capability.
-        line: The line of its `rs:md`, or of the root.
-        times: Those of `TIMES` that it has.
-        links: The target of the first link of each relation, with its line.
+        kind: The kind of the document, or None if the specifications do not define it.
+        capability: The capability that the document states.
+        line: The line of the document's `rs:md`, or of its root if there is none.
+        times: The times from `TIMES` that the document has.
+        links: For each relation, the target of the first link and its line.
         references: The first references, up to a limit.
-        entries: How many entries it has.
-        fingerprint: A digest of its entries; equal for two copies of one Manifest.
+        entries: The number of entries.
+        fingerprint: A digest of the entries, which is equal for two copies of one Manifest.
     """
 
     kind: Kind | None = None
@@ -69,7 +76,7 @@ def times_of(attributes: dict[str, str]) -> dict[str, str]:
 def references_of(entry: EntryElement, *, manifest: bool) -> Iterator[Reference]:
     """Yield the references of an entry.
 
-    In a Manifest they are a bitstream and the patches to it (core §14.4).
+    In a Manifest, these are a bitstream and the patches to it (core §14.4).
     """
     uri = entry.text("loc")
     attributes = {} if entry.md is None else entry.md.attributes

@@ -1,7 +1,7 @@
 """All rules of the validator, by `id`.
 
-The rules on what a kind of document must or should have are derived from the table of kinds; the
-others are written out. The reference of the documentation site lists all of them.
+The rules on the required and recommended parts of each kind of document are derived from the table
+of kinds. All others are written out here. The reference on the documentation site lists all rules.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from collections.abc import Iterator
 from rsnotify_validation.kinds import KINDS, Finding, Kind, Rule, Severity
 
 _SEVERITIES = {"must": Severity.ERROR, "should": Severity.WARNING}
-#: A line with the `id`, `must` or `should`, and the section; below it, indented, the sentence.
+#: A rule in a table: a line with the `id`, `must` or `should`, and the section, and then the
+#: sentence in indented lines.
 _RULE = re.compile(r"^(\S+): (must|should), (.+)\n((?: +.+\n)+)", re.MULTILINE)
 
 
 def _parse_rules(table: str) -> tuple[Rule, ...]:
-    """Return the rules of a table; a line that begins with `#` is a heading."""
+    """Parse a table of rules. A line that begins with `#` is a heading."""
     return tuple(
         Rule(id, section, _SEVERITIES[verb], " ".join(sentence.split()))
         for id, verb, section, sentence in _RULE.findall(table)
     )
 
 
-#: The rules on the whole document: its elements, its head and its times.
+#: Rules about the whole document: its elements, its head and its times.
 DOCUMENT_RULES = _parse_rules("""
 # The document as XML.
 not-well-formed: must, core §7
@@ -140,7 +141,7 @@ packages-mixed: should, core §11.1
     the packages of one dump should be of one format; use one type
 """)
 
-#: The rules on single values and links.
+#: Rules about single values and links.
 VALUE_RULES = _parse_rules("""
 # Values.
 loc-missing: must, core §7
@@ -208,7 +209,7 @@ via-repeated: should, core §14.8
     an aggregator keeps only the link to the original Source; remove the other via
 """)
 
-#: The rules on references between documents, and on packages.
+#: Rules about references between documents, and about packages.
 TREE_RULES = _parse_rules("""
 # Between documents.
 tree-unreachable: must, core §6.2
@@ -250,14 +251,14 @@ package-content: must, core §7
     the content does not have the stated hash or length
 """)
 
-#: The parts of a document that a kind may require, and what to add where one is missing.
+#: The parts of a document that a kind may require, and what to add if a part is missing.
 _DOCUMENT_PARTS = {
     "at": ("at in its rs:md", "the datetime at which the snapshot began"),
     "from": ("from in its rs:md", "the datetime since which it has every change"),
     "up": ("an rs:ln with rel up", "the URI of the document above it"),
     "describedby": ("an rs:ln with rel describedby", "a document that describes what this is"),
 }
-#: The same for an entry.
+#: The parts of an entry that a kind may require, and what to add if a part is missing.
 _ENTRY_PARTS = {
     "at": ("at in its rs:md", "when the snapshot began"),
     "capability": ("capability in its rs:md", "which kind of document loc leads to"),
@@ -305,7 +306,7 @@ RULES: dict[str, Rule] = {
 def make_finding(
     rule: str, line: int | None, element: str, detail: str = "", entry: int | None = None
 ) -> Finding:
-    """Return a finding for a broken rule; `detail` says what the document has."""
+    """Return a finding for a broken rule. `detail` describes what the document contains instead."""
     known = RULES[rule]
     message = f"{known.sentence} ({detail})" if detail else known.sentence
     return Finding(rule, known.section, known.severity, line, element, message, entry)

@@ -1,7 +1,8 @@
-"""Checks between documents: whether their references to each other are right (core §6).
+"""Checks whether the references between documents are correct (core §6).
 
-This is pure, too: the caller fetches the documents, passes the outlines of a document and of one
-that it leads to, and gets findings, each with the document at fault.
+These functions do no I/O. The caller fetches the documents, and passes the outlines of a document
+and of another one that it leads to. The functions return findings, each with the name of the
+document at fault.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from rsnotify_validation.outline import Outline, Reference
 from rsnotify_validation.rules import make_finding
 
 _ABOVE = frozenset({Capability.DESCRIPTION, Capability.CAPABILITY_LIST})
-#: Kinds for which core §12.2, and §13.1 by analogy, say when an entry has `until`.
+#: Kinds for which core §12.2 (and §13.1, by analogy) specifies when an entry has `until`.
 _UNTIL_IS_SPECIFIED = frozenset({"changelist-index", "changedump-index"})
 
 
 class TreePosition(Struct, frozen=True):
     """A validated document in the tree of documents.
 
-    `uri` is the base of its references, and empty for a file; `name` stands for it in findings.
+    `uri` is the base URI of its references, or empty for a file. `name` identifies the document in
+    findings.
     """
 
     uri: str
@@ -45,8 +47,8 @@ class LocatedFinding(Struct, frozen=True):
 def references_below(place: TreePosition) -> Iterator[Reference]:
     """Yield the references to the documents and packages below a document.
 
-    Each has an absolute URI, if the document has one itself, and the capability that the document
-    below must have.
+    Each reference has the capability that the document below must have. Its URI is absolute if the
+    document itself has a URI.
     """
     kind = place.outline.kind
     if kind is None:
@@ -85,22 +87,22 @@ def up_link(place: TreePosition) -> str | None:
 
 
 def expected_up(parent: TreePosition) -> str | None:
-    """Return the right target of `up` in the documents below; None if every target is right.
+    """Return the correct target of `up` in the documents below, or None if any target is allowed.
 
-    Below an index, an archive or a dump, that is not the document itself but the target of its
-    own `up`, the Capability List (core Examples 16 and 21).
+    Below an index, an archive or a dump, the correct target is not that document but the target of
+    its own `up` link, the Capability List (core Examples 16 and 21).
     """
     return parent.uri or None if is_directly_above(parent) else up_link(parent)
 
 
 def is_directly_above(parent: TreePosition) -> bool:
-    """Return whether `up` of the documents below leads to this document."""
+    """Return whether the `up` links of the documents below must lead to this document."""
     kind = parent.outline.kind
     return kind is not None and kind.capability in _ABOVE and not kind.index
 
 
 def wrong_up(parent: TreePosition, child: TreePosition) -> LocatedFinding:
-    """Return the finding for a wrong link `up`."""
+    """Return the finding for a wrong `up` link."""
     _, line = child.outline.links[Rel.UP]
     detail = f"it leads to {up_link(child)}, not {expected_up(parent) or parent.name}"
     return _found(child, "tree-up", line, "rs:ln", detail)
@@ -116,9 +118,9 @@ def _target(place: TreePosition, rel: str) -> str | None:
 
 
 def is_index(place: TreePosition, part: TreePosition) -> bool:
-    """Return whether a document is an index that lists another.
+    """Return whether a document is an index that lists the given part.
 
-    A document may be listed by several: the live index, and its copy in an archive.
+    Several indexes may list the same document: the live index, and a copy of it in an archive.
     """
     kind = place.outline.kind
     same = place.outline.capability == part.outline.capability
@@ -126,7 +128,7 @@ def is_index(place: TreePosition, part: TreePosition) -> bool:
 
 
 def wrong_index(part: TreePosition) -> LocatedFinding:
-    """Return the finding for a link `index` to a document that does not list the part."""
+    """Return the finding for an `index` link to a document that does not list the part."""
     _, line = part.outline.links[Rel.INDEX]
     detail = f"{index_link(part)} does not list it"
     return _found(part, "tree-index", line, "rs:ln", detail)
@@ -135,9 +137,9 @@ def wrong_index(part: TreePosition) -> LocatedFinding:
 def check_pair(
     parent: TreePosition, reference: Reference, child: TreePosition
 ) -> Iterator[LocatedFinding]:
-    """Check a document against one below it, except the links `up` and `index`.
+    """Check a document against a document below it, except for the `up` and `index` links.
 
-    `references_below(parent)` has yielded the reference. Below a dump, the child is a Manifest.
+    `reference` comes from `references_below(parent)`. Below a dump, the child is a Manifest.
     """
     kind, outline = parent.outline.kind, child.outline
     expected = reference.capability
@@ -166,7 +168,7 @@ def _check_part(
 def _check_times(
     parent: TreePosition, reference: Reference, child: TreePosition
 ) -> Iterator[LocatedFinding]:
-    """Check the times of an entry against those of the document (core §7, §12.2)."""
+    """Check the times in an entry against the times of the document (core §7, §12.2)."""
     times, actual = reference.times, child.outline.times
     if not times:
         return

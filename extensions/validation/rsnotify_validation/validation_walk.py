@@ -1,7 +1,8 @@
-"""Validating a document, or the tree of all documents that it leads to.
+"""Validates a document, or the tree of all documents that it leads to.
 
-The rules are in `rsnotify_validation`. Each document and package is fetched once, however often it
-is named, up to a limit: a document may name a hundred thousand others.
+The rules are in `rsnotify_validation`. Each document and package is fetched only once, even if
+several documents name it. The number of fetches is limited, because a document may name a hundred
+thousand others.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ from rsnotify_validation.tree import (
     wrong_up,
 )
 
-#: How the names of documents and packages end.
+#: The endings of the URI paths of documents and packages.
 _DOCUMENT_NAMES = (".xml", ".gz", ".zip", "/.well-known/resourcesync")
-#: The most documents and packages that are fetched.
+#: Maximum number of documents and packages that are fetched.
 _MOST_FETCHED = 1_000
 
 
@@ -64,18 +65,19 @@ async def validate(
     """Validate a document, or the tree that it leads to.
 
     Args:
-        target: The path of a file, or an http(s) URI: a document, a ZIP package of a dump, or a
-            site, page or resource of a Source, whose topmost document is validated then.
-        deep: Whether to validate the documents it leads to, and to compare them.
+        target: A file path, or an http(s) URI. It leads to a document, a ZIP package of a dump, or
+            a site, page or resource of a Source. In the last case, the Source's topmost document is
+            validated.
+        deep: Whether to also validate the documents that `target` leads to, and to compare them.
         spec: The version of the specification.
         allow_private_addresses: Whether documents may name hosts at private addresses.
-        credentials: The credentials for the origin of a URI, as of a `Subscriber`.
+        credentials: The credentials for the origin of a URI, as for a `Subscriber`.
         progress: Called with the name of each document or package that was read.
 
     Raises:
-        FetchError: The document could not be fetched.
+        FetchError: The document cannot be fetched.
         SeveralSets: The URI leads to several Sitemaps.
-        OSError: The file could not be read.
+        OSError: The file cannot be read.
     """
     named = target if _is_uri(target) else ""
     uri = without_login(named)
@@ -99,9 +101,10 @@ async def validate(
 
 
 async def _root(checker: DocumentChecker, fetcher: Fetcher, uri: str) -> TreePosition:
-    """Check the document at a URI or, if there is a site or page, the one that it leads to.
+    """Check the document at a URI or, if that is a site or page, the document that it leads to.
 
-    Only a URI without the name of a document may stand for another: a missing list is an error.
+    If the URI looks like the name of a document, no other document is tried, because a missing list
+    is an error.
     """
     path = urlsplit(uri).path.lower()
     if path.endswith(_DOCUMENT_NAMES):
@@ -114,7 +117,7 @@ async def _root(checker: DocumentChecker, fetcher: Fetcher, uri: str) -> TreePos
         except SeveralSets:
             raise
         except RsnotifyError:
-            return await checker.fetch(uri)  # for the findings
+            return await checker.fetch(uri)  # to report its findings
     except FetchError as error:
         if not (path == "" or path.endswith("/")) or not was_answered(error):
             raise
@@ -144,7 +147,7 @@ class _Walk:
                     return
 
     async def _follow(self, parent: TreePosition, reference: Reference) -> bool:
-        """Check a document that another leads to; return whether more may be fetched."""
+        """Check a document that another one leads to. Return whether more may be fetched."""
         if reference.uri not in self._places and len(self._places) >= _MOST_FETCHED:
             detail = f"{_MOST_FETCHED} documents and packages were, and no more are"
             self._at_fault(parent, "tree-not-followed", reference, detail)
@@ -186,7 +189,7 @@ class _Walk:
         self._checker.note([LocatedFinding(place.name, finding)])
 
     async def _copy(self, dump: TreePosition, reference: Reference, manifest: TreePosition) -> None:
-        """Compare the Manifest of a package with the copy beside it (core §11.1, §13.1)."""
+        """Compare a package's Manifest with the copy next to the package (core §11.1, §13.1)."""
         if reference.contents is None:
             return
         uri = resolve(dump.uri, reference.contents)
@@ -202,7 +205,7 @@ class _Walk:
         if leads is None or leads == expected:
             return
         if is_directly_above(parent):
-            # One document may be at several places, as a Source Description often is.
+            # One document may be at several URIs, as is often the case for a Source Description.
             above = await self._peek(leads)
             same = above is not None and above.outline.capability == parent.outline.capability
             if above is not None and same and lists(above, child.uri):

@@ -1,9 +1,9 @@
-"""The validator of one document: bytes in, findings out, memory flat.
+"""Validates a single document: bytes in, findings out, in bounded memory.
 
-It does no I/O: call `feed` with each chunk as it arrives, and `close` once; both return what they
-found, nearly in document order. Validation stops early only if the document cannot be read any
-further: malformed XML, a DOCTYPE, a root of another vocabulary, or a limit. The order, times and
-repetitions of entries are checked here, too.
+The validator does no I/O. Call `feed` with each chunk as it arrives, and `close` once at the end.
+Both return their findings, nearly in document order. Validation stops early only if the document
+cannot be read any further: because of malformed XML, a DOCTYPE, a root element of another
+vocabulary, or a limit. This module also checks the order, times and repetitions of entries.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from rsnotify_validation.kinds import CAPABILITIES, SPECIFIED_ELSEWHERE, Finding
 from rsnotify_validation.outline import Outline, most_references, references_of, times_of
 from rsnotify_validation.rules import make_finding
 
-#: The kinds of document of which each entry is a resource.
+#: The kinds of document whose entries are resources.
 _RESOURCES = frozenset({Capability.RESOURCE_LIST, Capability.RESOURCE_DUMP_MANIFEST})
 
 
 class SequenceCheck:
-    """Checks the entries of one document, in document order."""
+    """Checks the entries of one document against each other, in document order."""
 
     def __init__(self, kind: Kind, spec: Profile, head: Element, report: Report) -> None:
         self._kind = kind
@@ -52,7 +52,7 @@ class SequenceCheck:
         self._previous_until: StrictDatetime | None = None
         self._uris_of_latest: set[str] = set()
         self._capabilities: set[str] = set()
-        #: By the normal form of its URI, how each resource is spelled.
+        #: The first spelling of each resource's URI, keyed by the normalized URI.
         self._spellings: dict[str, str] = {}
         self._format: str | None = None
 
@@ -73,8 +73,8 @@ class SequenceCheck:
     def _change(self, entry: EntryElement) -> None:
         """Check the datetime of a change (core §12.1; 1.1 §7).
 
-        In 1.0 that is `lastmod`. In 1.1 it is `datetime`; `lastmod` may then be anything, and
-        without `datetime` only the position in the list counts.
+        In version 1.0, the datetime of a change is `lastmod`. In 1.1 it is `datetime`: `lastmod`
+        may then have any value, and without `datetime` only the position in the list counts.
         """
         name = "lastmod" if self._is_1_0 else "datetime"
         text = entry.text(name) if self._is_1_0 else entry.attribute(name)
@@ -160,7 +160,7 @@ class Validator:
 
     Args:
         spec: The version of the specification.
-        limits: The limits beyond which the document is not read.
+        limits: The limits at which reading the document stops.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Validator:
         self._reported_size = False
 
     def feed(self, chunk: bytes) -> list[Finding]:
-        """Read the next chunk, and return the findings in it."""
+        """Read the next chunk, and return the new findings."""
         self._reader.feed(chunk)
         if self._reader.bytes > MAX_BYTES and not self._reported_size:
             self._reported_size = True
@@ -180,7 +180,7 @@ class Validator:
         return self._document.pop_findings()
 
     def close(self) -> list[Finding]:
-        """End the document, and return the remaining findings."""
+        """Finish the document, and return the remaining findings."""
         self._reader.close()
         self._document.stop_waiting()
         if self._reader.complete:
@@ -189,7 +189,7 @@ class Validator:
 
     @property
     def outline(self) -> Outline:
-        """The outline of the document, once it is closed."""
+        """The outline of the document, complete after `close`."""
         return self._document.outline
 
 
@@ -202,12 +202,12 @@ def validate(
     """Validate a whole document.
 
     Args:
-        data: The XML, whole or in chunks.
+        data: The XML, as a whole or in chunks.
         spec: The version of the specification.
-        limits: The limits beyond which the document is not read.
+        limits: The limits at which reading the document stops.
 
     Returns:
-        All findings, by line.
+        All findings, sorted by line.
     """
     validator = Validator(spec, limits)
     found = []
@@ -218,10 +218,10 @@ def validate(
 
 
 class _Document:
-    """Checks the elements of a document, once its `rs:md` states the kind.
+    """Checks the elements of a document as soon as its `rs:md` has stated the kind.
 
-    `rs:md` may come after entries. They then wait for it, at most as many as one document may
-    have. The entries of a plain Sitemap, which has no `rs:md`, are checked at its end or at the
+    Entries that come before `rs:md` wait for it, up to the number of entries that one document may
+    have. The entries of a plain Sitemap, which has no `rs:md`, are checked at its end or at that
     limit.
     """
 
@@ -253,7 +253,7 @@ class _Document:
     ) -> None:
         self._found.append(make_finding(rule, line, element, detail, entry or self._number))
 
-    # Called by the reader
+    # Methods that the reader calls
 
     def root(self, *, index: bool, line: int) -> None:
         self._index, self._root_line = index, line
@@ -296,12 +296,15 @@ class _Document:
             self._check(entry)
 
     def stop_waiting(self) -> None:
-        """Check entries without an `rs:md`: the document ended, or is too long to be valid."""
+        """Check the waiting entries without an `rs:md`.
+
+        The document has ended, or is too long to be valid.
+        """
         if self._waiting is not None:
             self._start_checking(None, None)
 
     def end(self) -> None:
-        """Check the parts that only the end of the document proves to be missing."""
+        """Check for parts that can be found missing only at the end of the document."""
         kind = self.outline.kind
         if self._head is None:
             rule = "md-missing" if self._is_resourcesync else "plain-sitemap"
@@ -346,7 +349,7 @@ class _Document:
             self.report(rule, md.line, "rs:md", found)
 
     def _start_checking(self, kind: Kind | None, md: Element | None) -> None:
-        """Begin to check entries, first those that waited."""
+        """Start checking entries, beginning with the waiting ones."""
         self._entry_check = EntryCheck(kind, self._spec, self.report)
         if kind is not None and md is not None:
             self._sequence = SequenceCheck(kind, self._spec, md, self.report)
