@@ -56,7 +56,7 @@ from rsnotify_hub.stores import open_store
 from rsnotify_hub.websocket.websocket_handler import WebSocketHandler
 from rsnotify_hub.websub.callback_requests import CallbackRequests
 from rsnotify_hub.websub.pings import TopicFetcher
-from rsnotify_hub.websub.scheduler import IntentRequests
+from rsnotify_hub.websub.request_slots import IntentRequests
 from rsnotify_hub.websub.sender import WebSubChannel
 from rsnotify_hub.websub.verification import IntentVerification
 from rsnotify_hub.websub.websub_handler import WebSubHandler

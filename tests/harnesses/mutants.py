@@ -112,7 +112,7 @@ AREAS = [
     Area(
         "deliveries",
         "hub/rsnotify_hub",
-        ["websub/scheduler.py", "websub/sender.py", "websub/delivery.py"],
+        ["websub/request_slots.py", "websub/sender.py", "websub/delivery.py"],
         [
             "tests/hub/test_deliveries.py",
             "tests/hub/test_deliveries_managed.py",

@@ -21,7 +21,7 @@ from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.subscriptions import DeliveryState, Subscription
 from rsnotify_hub.websub.callback_requests import CallbackRequests
 from rsnotify_hub.websub.delivery import Delivery
-from rsnotify_hub.websub.scheduler import DeliveryScheduler, IntentRequests
+from rsnotify_hub.websub.request_slots import DeliveryScheduler, IntentRequests
 from rsnotify_hub.websub.sender import WebSubChannel
 from rsnotify_hub.websub.verification import IntentVerification
 from tests.hub.helpers import TOPIC, Callback, Clock, fragment

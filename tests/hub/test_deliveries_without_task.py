@@ -10,7 +10,7 @@ import pytest
 
 from rsnotify_hub.subscriptions import DeliveryState
 from rsnotify_hub.websub.delivery import Delivery
-from rsnotify_hub.websub.scheduler import DeliveryScheduler
+from rsnotify_hub.websub.request_slots import DeliveryScheduler
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import Callback, Clock, fragment
 from tests.hub.posting.servers import CLOSE, OK, serving

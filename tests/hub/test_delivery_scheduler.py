@@ -10,7 +10,7 @@ import pytest
 
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.websub.callback_requests import Answer
-from rsnotify_hub.websub.scheduler import (
+from rsnotify_hub.websub.request_slots import (
     Capacity,
     DeliveryScheduler,
     DeliverySlot,

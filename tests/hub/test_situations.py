@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from rsnotify_hub.admin import tables
+from rsnotify_hub.admin import text_tables
 from rsnotify_hub.admin.connection_table import CLOSED
 from rsnotify_hub.admin.schemas import StatusInfo
 from rsnotify_hub.live import connections
@@ -142,7 +142,7 @@ async def agree(hub: Client, page: Page, part: str, expected: str, troubled: int
 
     async def printed() -> bool:
         status = msgspec.convert(await hub.admin("GET", "status"), StatusInfo)
-        found = [re.split(r"  +", line) for line in tables.status(status)]
+        found = [re.split(r"  +", line) for line in text_tables.status(status)]
         texts = [f"{cells[0]}: {cells[2]}" for cells in found if cells[1:2] == [part]]
         return len(texts) == 1 and re.fullmatch(expected, texts[0]) is not None
 

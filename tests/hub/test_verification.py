@@ -13,7 +13,7 @@ from rsnotify.sync.retry import Retry
 from rsnotify_hub.websub.callback_requests import Answer
 from rsnotify_hub.websub.forms import SubscriptionRequest
 from rsnotify_hub.websub.registry import PENDING_SHARE, client_of
-from rsnotify_hub.websub.scheduler import TRIES, IntentRequests
+from rsnotify_hub.websub.request_slots import TRIES, IntentRequests
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import TOPIC, Callback, Clock, LogWatch
 from tests.waiting import PATIENCE

@@ -13,7 +13,7 @@ import typer
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.command_line import Command, CommandGroup, printable
 from rsnotify.runtime.settings import MIN_TOKEN, digest
-from rsnotify_hub.admin import schemas, tables
+from rsnotify_hub.admin import schemas, text_tables
 from rsnotify_hub.subscriptions import DeliveryState
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def status(url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False) 
         rsnotify hub status
         rsnotify hub status --url https://hub.example/ --json
     """
-    _show(_client(url, token).call("status"), tables.status, json)
+    _show(_client(url, token).call("status"), text_tables.status, json)
 
 
 @_command("nodes")
@@ -84,7 +84,7 @@ def nodes(url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False) -
         rsnotify hub nodes
         rsnotify hub nodes --url http://hub1.example:8080/ --json
     """
-    _show(_client(url, token).call("nodes"), tables.nodes, json)
+    _show(_client(url, token).call("nodes"), text_tables.nodes, json)
 
 
 @_command("drain")
@@ -120,7 +120,7 @@ def topics(
         rsnotify hub topics --sort received --limit 10
     """
     call = _client(url, token).call_paged("topics", limit=limit, sort=sort.value)
-    _show(call, tables.topics, json)
+    _show(call, text_tables.topics, json)
 
 
 @_command("subscriptions")
@@ -151,7 +151,7 @@ def subscriptions(
     call = _client(url, token).call_paged(
         "subscriptions", limit=limit, topic=topic, state=state, sort=sort.value
     )
-    _show(call, tables.subscriptions, json)
+    _show(call, text_tables.subscriptions, json)
 
 
 @_command("connections")
@@ -180,7 +180,7 @@ def connections(
     call = _client(url, token).call_paged(
         "connections", limit=limit, topic=topic, role=role, sort=sort.value
     )
-    _show(call, tables.connections, json)
+    _show(call, text_tables.connections, json)
 
 
 @_command("disconnect")
@@ -212,7 +212,7 @@ def subscription(
         rsnotify hub subscription 6c1b5a0f7e3d4c2b9a8f7e6d5c4b3a29
         rsnotify hub subscription 6c1b5a --json
     """
-    _show(_client(url, token).call("subscription", id), tables.details, json)
+    _show(_client(url, token).call("subscription", id), text_tables.details, json)
 
 
 @_command("failures")
@@ -223,7 +223,7 @@ def failures(url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False
         rsnotify hub failures
         rsnotify hub failures --json
     """
-    _show(_client(url, token).call("failures"), tables.failures, json)
+    _show(_client(url, token).call("failures"), text_tables.failures, json)
 
 
 @_command("dead-letters")
@@ -236,7 +236,9 @@ def dead_letters(
         rsnotify hub dead-letters
         rsnotify hub dead-letters --limit 10 --json
     """
-    _show(_client(url, token).call_paged("deadLetters", limit=limit), tables.dead_letters, json)
+    _show(
+        _client(url, token).call_paged("deadLetters", limit=limit), text_tables.dead_letters, json
+    )
 
 
 @_command("redeliver")
@@ -262,7 +264,7 @@ def redeliver(
         rsnotify hub redeliver 6c1b5a --since 2026-03-01T00:00:00Z
     """
     body = schemas.Redelivery(since=since)
-    _show(_client(url, token).call("redeliver", id, body), tables.subscription, json)
+    _show(_client(url, token).call("redeliver", id, body), text_tables.subscription, json)
 
 
 @_command("suspend")
@@ -273,7 +275,7 @@ def suspend(id: _Id, url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json
         rsnotify hub suspend 6c1b5a
         rsnotify hub suspend 6c1b5a0f7e3d4c2b9a8f7e6d5c4b3a29 --url https://hub.example/
     """
-    _show(_client(url, token).call("suspend", id), tables.subscription, json)
+    _show(_client(url, token).call("suspend", id), text_tables.subscription, json)
 
 
 @_command("resume")
@@ -284,7 +286,7 @@ def resume(id: _Id, url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json 
         rsnotify hub resume 6c1b5a
         rsnotify hub resume 6c1b5a0f7e3d4c2b9a8f7e6d5c4b3a29 --url https://hub.example/
     """
-    _show(_client(url, token).call("resume", id), tables.subscription, json)
+    _show(_client(url, token).call("resume", id), text_tables.subscription, json)
 
 
 @_command("drop")

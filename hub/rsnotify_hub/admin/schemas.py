@@ -2,10 +2,9 @@
 
 Each field and its description are stated here only, in the `Args:` of its class or of a base class;
 `api.py` makes the OpenAPI description from them. `views.py` fills the fields with attributes of the
-same name, and `tables.py` names those that the commands print. Lists show callbacks redacted, since
-they may contain secrets.
-
-`rsnotify_hub.store.nodes` has the JSON about nodes, since the store describes them.
+same name, and `text_tables.py` names those that the commands print. Lists show callbacks redacted,
+since they may contain secrets.  `rsnotify_hub.store.nodes` has the JSON about nodes, since the
+store describes them.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Callbacks belong to strangers. The hub therefore checks the address of each callback when it
 connects, never follows redirects, and reads only a limited part of an answer. It POSTs over pooled
 connections, with a request head that is mostly the same for all subscribers of a topic. The caller
-(`scheduler`) limits the time and the number of requests. Cancelling a request leaves nothing
+(`request_slots`) limits the time and the number of requests. Cancelling a request leaves nothing
 behind.
 """
 

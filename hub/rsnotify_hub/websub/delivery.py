@@ -25,7 +25,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify_hub.subscriptions import DeliveryState, Subscription, subscription_id
 from rsnotify_hub.urls import authority_of, host_of
 from rsnotify_hub.websub.callback_requests import Answer, CallbackTarget, redacted
-from rsnotify_hub.websub.scheduler import DeliverySlot
+from rsnotify_hub.websub.request_slots import DeliverySlot
 
 #: Number of failed and of successful attempts kept in memory for each subscription.
 KEPT_FAILED, KEPT_DELIVERED = 10, 5

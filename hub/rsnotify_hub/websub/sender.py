@@ -1,7 +1,7 @@
 """Deliver pending log entries to WebSub subscriptions, and retry failed deliveries.
 
 Theory of operation. A subscription that is up to date costs only its entry in the registry. When
-something is appended to its topic, the subscription gets a slot of the `scheduler`. In that slot
+something is appended to its topic, the subscription gets a slot (`request_slots`). In that slot
 the sender reads the next entries of the log, POSTs them, and moves the cursor. The subscription
 then gets another slot, until it reaches the end of the log. Contiguous entries that have
 accumulated are merged, so a slow callback gets a few large fragments instead of many small ones
@@ -49,7 +49,7 @@ from rsnotify_hub.websub.callback_requests import Answer, CallbackRequests
 from rsnotify_hub.websub.delivery import Delivery, DeliveryAttempt, Trouble
 from rsnotify_hub.websub.forms import denial_url
 from rsnotify_hub.websub.registry import SubscriptionRegistry, SubscriptionUpdates
-from rsnotify_hub.websub.scheduler import DeliveryScheduler, DeliverySlot, IntentRequests
+from rsnotify_hub.websub.request_slots import DeliveryScheduler, DeliverySlot, IntentRequests
 
 log = logging.getLogger("rsnotify.hub.websub")
 

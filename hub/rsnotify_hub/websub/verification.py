@@ -37,7 +37,7 @@ from rsnotify_hub.websub.registry import (
     SubscriptionQuota,
     total_of,
 )
-from rsnotify_hub.websub.scheduler import IntentRequests
+from rsnotify_hub.websub.request_slots import IntentRequests
 from rsnotify_hub.websub.sender import WebSubChannel
 
 log = logging.getLogger("rsnotify.hub.websub")

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from rsnotify.errors import FetchError, RsnotifyError, Unavailable
 from rsnotify_hub.admin import client as admin_client
-from rsnotify_hub.admin import schemas, tables
+from rsnotify_hub.admin import schemas, text_tables
 from rsnotify_hub.admin.client import AdminClient
 from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.command import hub as commands
@@ -198,7 +198,7 @@ def test_a_table_names_the_number_of_omitted_rows():
         fragments=3,
         last_failure=failure,
     )
-    head, line, more = tables.dead_letters(schemas.DeadLetterList((row,), 8, "x"))
+    head, line, more = text_tables.dead_letters(schemas.DeadLetterList((row,), 8, "x"))
     assert head.index("UNTIL") == line.index("2026-01-01T00:00:02.000000Z")
     assert line.split()[3] == "-"
     assert more == "and 7 more (--limit)"

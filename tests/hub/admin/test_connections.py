@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rsnotify.format.datetimes import format_datetime
-from rsnotify_hub.admin import tables
+from rsnotify_hub.admin import text_tables
 from rsnotify_hub.admin.connection_table import CLOSED
 from rsnotify_hub.admin.schemas import ConnectionList
 from tests.hub.admin.admin_user import AdminUser
@@ -134,5 +134,5 @@ async def test_commands_list_and_close_connections(hub: Client, admin: AdminUser
     assert await rows(admin) == []
     again = await command(hub, "disconnect", row["id"])
     assert "there is no such connection" in str(again.exception)
-    (line,) = list(tables.connections(ConnectionList((), 0, None, ("mqtt",))))[1:]
+    (line,) = list(text_tables.connections(ConnectionList((), 0, None, ("mqtt",))))[1:]
     assert line == "readers over MQTT are connected to the broker, which this hub publishes to"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rsnotify_hub.admin import tables
+from rsnotify_hub.admin import text_tables
 from rsnotify_hub.admin.schemas import StatusInfo
 from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.subscriptions import subscription_id
@@ -327,7 +327,7 @@ async def test_the_status_has_the_queues_the_disk_and_the_brokers(run_hub: RunHu
         assert (broker["connected"], broker["behind"]) == (False, 0)
         assert f"127.0.0.1:{port}" in broker["error"]
         assert broker["since"] == status["started"]
-        printed = "\n".join(tables.status(msgspec.convert(status, StatusInfo)))
+        printed = "\n".join(text_tables.status(msgspec.convert(status, StatusInfo)))
         assert "not connected since 2026-06-01T00:00:00" in printed
         assert broker["error"] in printed
 

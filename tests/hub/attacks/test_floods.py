@@ -8,7 +8,7 @@ import time
 import pytest
 
 from rsnotify_hub.websub.registry import PENDING_SHARE
-from rsnotify_hub.websub.scheduler import QUICK_INTENTS, QUICK_SECONDS
+from rsnotify_hub.websub.request_slots import QUICK_INTENTS, QUICK_SECONDS
 from tests.hub.attacks.helpers import Names, confirm, hang, obliging, raw_server
 from tests.hub.helpers import TOPIC, Callback, Client, LogWatch, RunHub
 from tests.waiting import PATIENCE

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from rsnotify.runtime import http_client as connection
 from rsnotify_hub.subscriptions import DeliveryState
-from rsnotify_hub.websub.scheduler import Capacity, DeliveryScheduler
+from rsnotify_hub.websub.request_slots import Capacity, DeliveryScheduler
 from tests.hub.attacks.helpers import Names, raw_server
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import TOPIC, Callback, Clock, RunHub, fragment

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rsnotify_hub.admin import tables
+from rsnotify_hub.admin import text_tables
 from rsnotify_hub.metrics import Metrics
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.nodes import CopyInfo, NodeCall, NodeInfo, NodeList, StreamInfo
@@ -201,7 +201,7 @@ def test_the_copies_are_those_that_jetstream_names():
 
 
 def test_nodes_are_printed_with_the_servers_and_what_is_wrong():
-    lines = list(tables.nodes(NODES))
+    lines = list(text_tables.nodes(NODES))
     assert [line.split()[-1] for line in lines[1:4]] == ["running", "dead", "draining"]
     assert lines[5:] == [
         "2 of 65 shards without a node",
@@ -211,7 +211,7 @@ def test_nodes_are_printed_with_the_servers_and_what_is_wrong():
         "n3  copy    offline",
         "warning: set the clocks",
     ]
-    lines = list(tables.nodes(FENCED))
+    lines = list(text_tables.nodes(FENCED))
     assert [line.split()[-1] for line in lines[1:3]] == ["fenced", "unknown"]
     assert "an unknown number of 65 shards without a node" in lines
     assert "trouble: NATS is away" in lines
