@@ -64,8 +64,8 @@ _DECLARED = re.compile(
     rb"""<\?xml\s[^>]{0,200}?encoding\s{0,20}=\s{0,20}["']([A-Za-z0-9._:-]{1,40})["']"""
 )
 _DECLARATION = 1_000
-#: The first bytes of a document with a byte order mark, or in an encoding that does not extend ASCII
-#: (XML §F.1). Longer marks come first.
+#: The first bytes of documents with a byte order mark, or in an encoding that does not extend
+#: ASCII (XML §F.1). Longer marks come first.
 _MARKS = (
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -150,7 +150,7 @@ def parse_feed(data: bytes, uri: str) -> ParsedFeed:
     _check_structure(content, uri)
     fields = {"content-location": uri, "content-type": "application/xml; charset=utf-8"}
     try:
-        # Never pass the bytes themselves: feedparser opens a file if they are its path.
+        # Never pass the bytes themselves: feedparser would open a file with that path.
         found = feedparser.parse(BytesIO(content), sanitize_html=False, response_headers=fields)
     except Exception as error:  # a malformed feed can raise any exception
         raise MalformedDocument(f"it cannot be parsed: {error}", source=uri) from error
