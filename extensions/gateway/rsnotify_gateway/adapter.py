@@ -72,7 +72,7 @@ class MissingEntry(Struct, frozen=True, gc=False):
     Args:
         uri: The resource's URI at the origin.
         places: The parts of the origin that no longer list the resource, which counts as deleted
-            when no part lists it. None if the resource is deleted in any case.
+            when no part lists it. None if the resource is deleted regardless of places.
         at: When the resource was deleted, if known. The entry is ignored if a later `lastmod` is
             recorded.
     """
@@ -89,7 +89,7 @@ class OriginBatch(Struct, frozen=True):
 
     Args:
         checked: The instant (µs) through which everything that the origin had has been yielded.
-            Not needed in a check that ends, which claims the instant at which it began.
+            A check that ends does not need it: its end claims everything through its beginning.
         at: The earliest instant (µs) at which the changes can have become visible; they are not
             dated before it. By default, the beginning of the check.
     """
@@ -165,7 +165,7 @@ class AdapterFactory(Protocol):
 
 
 class OriginType(Struct, frozen=True):
-    """A type of origin: an entry point of the group `rsnotify.origins`, named as in the settings.
+    """A type of origin, registered under its name as an entry point of `rsnotify.origins`.
 
     Args:
         adapter: Creates the adapter for an origin.

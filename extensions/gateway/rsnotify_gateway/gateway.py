@@ -41,7 +41,7 @@ _MOST_REQUESTS, _PER_HOST = 50, 2
 #: Maximum number of concurrent event streams, and the seconds after which a silent one counts as
 #: broken.
 _MOST_STREAMS, _SILENCE = 1_000, 120.0
-#: The path of the callbacks, which no origin's name can equal.
+#: The path of the callbacks. No origin can have this name.
 _CALLBACKS = ".websub/"
 #: A feed may be quiet for as long as the lease of its subscription.
 _TERMS = WebSubTerms(quiet=WebSubTerms().lease)
@@ -53,7 +53,7 @@ class Gateway:
 
     Args:
         state: The folder for the state.
-        base_url: The URL below which the documents are served. The path of each set is its name.
+        base_url: The URL below which the documents are served, each set below its own name.
         origins: The origins to follow.
         contact: A URL or email address that origins see.
         hubs: The hubs to which changes are pushed: URLs, or `Hub`s with a token.

@@ -1,7 +1,6 @@
-"""The hub under test, and a server of topics and simulated callbacks for its requests.
+"""The hub under test, and the server of topics and simulated callbacks that it sends requests to.
 
-A callback records verifications and deliveries, and answers them. The registry of checks is here,
-too.
+A callback records and answers verifications and deliveries. This module also registers the checks.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class SimulatedCallback:
         answer: The answer to all later deliveries.
         drops: Whether to close the connection without an answer.
         open: An event that answers wait for.
-        subscribed: The topics with a confirmed subscription that was not ended later.
+        subscribed: The topics to which the callback is subscribed, according to its answers.
     """
 
     def __init__(self, base: str, token: str, query: str, path: str) -> None:
@@ -93,7 +92,7 @@ class SimulatedCallback:
         self.subscribed: set[str] = set()
 
     def read(self, target: str) -> ReceivedVerification:
-        """Parse the target of a verification, with the parameters that the hub appended."""
+        """Parse the target of a verification into the parameters that the hub appended."""
         added = target[len(self.target) :] if target.startswith(self.target) else target
         query = added.lstrip("?&") if added is not target else target.partition("?")[2]
         return ReceivedVerification(target, dict(parse_qsl(query, keep_blank_values=True)))
@@ -146,7 +145,7 @@ class SimulatedEndpoints:
     def callback(
         self, query: str = "", path: str = "", *, beside: SimulatedCallback | None = None
     ) -> SimulatedCallback:
-        """Add a callback. If `beside` is given, both paths begin in the same way."""
+        """Add a callback. If `beside` is given, the paths of both share a prefix."""
         token = beside.token if beside else secrets.token_hex(12)
         callback = SimulatedCallback(self.base, token, query, path)
         self._callbacks.setdefault(token, []).append(callback)
@@ -205,7 +204,7 @@ class SimulatedEndpoints:
         return callback.answers.pop(0) if callback.answers else callback.answer
 
     def subscribed(self) -> list[tuple[SimulatedCallback, str]]:
-        """Return each pair of callback and topic with a subscription, as far as callbacks know."""
+        """Return the subscriptions that the callbacks have confirmed, with their topics."""
         callbacks = chain.from_iterable(self._callbacks.values())
         return [(each, topic) for each in callbacks for topic in each.subscribed]
 
@@ -260,7 +259,7 @@ class HubResponse(Struct, frozen=True):
 def request_form(
     mode: str, topic: str, callback: SimulatedCallback, **fields: str
 ) -> dict[str, str]:
-    """Return the form of a request. Names of additional `fields` are given without `hub.`."""
+    """Return the form of a request. Pass additional `fields` without the prefix `hub.`."""
     form = {"mode": mode, "topic": topic, "callback": callback.url, **fields}
     return {"hub." + name: value for name, value in form.items()}
 
@@ -353,7 +352,10 @@ class HubUnderTest:
     async def wait_for_verification(
         self, callback: SimulatedCallback, number: int = 0
     ) -> ReceivedVerification:
-        """Return the verification with this number, and fail if the callback does not get it."""
+        """Wait for a verification of a callback; fail if it does not arrive in time.
+
+        `number` is the index of the verification among all those of the callback.
+        """
         seen = callback.verifications
         came = await self.endpoints.until(lambda: len(seen) > number, self.settings.patience)
         expect(came, "the hub does not GET the callback to verify the intent")
@@ -435,7 +437,7 @@ class HubUnderTest:
             expect(loop.time() < end, otherwise)
 
     async def publish_to_witness(self, topic: SimulatedTopic) -> None:
-        """Publish until another subscriber receives a version, so earlier deliveries are done."""
+        """Publish until a second subscriber gets a delivery, so that earlier ones are finished."""
         witness = self.callback()
         await self.subscribe(topic, witness)
         await self.expect_delivery(topic, witness)
@@ -472,7 +474,10 @@ CHECKS: dict[str, ConformanceCheck] = {}
 def check(
     section: str, level: RequirementLevel, *rocks: int, name: str = "", title: str = ""
 ) -> Callable[[Run], Run]:
-    """Register a coroutine as a check, by default with its name and its docstring's first line."""
+    """Register a coroutine as a check.
+
+    The default name and title are the coroutine's name and the first line of its docstring.
+    """
 
     def register(run: Run) -> Run:
         key = (name or run.__name__).replace("_", "-")

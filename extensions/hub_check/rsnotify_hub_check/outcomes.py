@@ -81,7 +81,7 @@ class CheckSettings(Struct, frozen=True, kw_only=True):
         publish_method: A form with `hub.url`, `hub.topic` or both, or the content itself.
         token: A bearer token for publishing, if the hub requires one.
         patience: Seconds to wait for a request or response that the hub should send at once.
-        quiet: Seconds without a request after which none counts as forthcoming.
+        quiet: Seconds without a request after which the suite assumes that none will come.
         settle: Seconds that the hub may need to process a verification.
         retry: Seconds within which the hub has to repeat a failed delivery.
         denied_topic: A topic for which the hub denies subscriptions, if there is one.

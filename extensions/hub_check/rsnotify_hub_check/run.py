@@ -1,4 +1,4 @@
-"""The command `rsnotify-hub-check`: runs the checks and reports the results."""
+"""The command `rsnotify-hub-check`, which runs the checks and reports the results."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ _LABEL = "WebSub hub"
 
 
 def badge_of(results: Sequence[CheckResult], *, strict: bool) -> Badge:
-    """Return a badge that says whether the hub conforms, with the number of exceptions."""
+    """Return a badge with the hub's conformance, and the number of broken or undecided checks."""
     verdicts = [each.verdict for each in results if each.level in _required(strict)]
     if broken := verdicts.count(CheckVerdict.FAILED):
         return Badge(_LABEL, f"breaks {counted(broken, 'requirement')}", Color.BAD)

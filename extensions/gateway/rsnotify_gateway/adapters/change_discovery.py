@@ -6,8 +6,8 @@ The object of each activity is a resource. An object's newest activity decides i
   earlier ones, because an activity may be listed later than it is dated. Without datetimes (level
   0), it reads all activities, and does not detect a change of a resource that stays listed.
 - At level 2, each deletion is detected: `Delete`, `Remove` from this collection, and `Move`. At
-  levels 0 and 1, a deletion is detected as the absence from the whole collection, if two readings
-  of all pages agree. At level 1, the whole collection is compared from time to time (`compare`).
+  levels 0 and 1, a deletion is detected as an object's absence from the whole collection, if two
+  readings of all pages agree. At level 1, the whole is compared from time to time (`compare`).
 - Activities older than a `Refresh` are read only for deletions.
 - Pages that shift while they are read are read again. If the collection does not reach back to the
   last check, or its newest activity is older than before, all activities are read, and at level 2
@@ -157,7 +157,7 @@ def _activity(item: _Item, uri: str, number: int) -> Activity:
         _uri(item.target, uri),
         _uri(item.origin, uri),
         at,
-        # Without a datetime, an identifier may belong to the position in the list.
+        # Without a datetime, the identifier may denote the position in the list.
         ""
         if at is None
         else f"{item.end_time} {without_login(item.id or '')}".strip().replace("\n", " "),
@@ -180,7 +180,7 @@ _BATCH = 1_000
 _MOST_ROUNDS = 5
 _OVERLAP = timedelta(minutes=1)
 _BEGIN = EARLIEST + _OVERLAP
-#: How far an origin's clock may be ahead. An activity dated later shows nothing about the others.
+#: How far an origin's clock may be ahead. Later datetimes show nothing about other activities.
 _MOST_AHEAD = timedelta(days=1)
 _ACCEPT = "application/ld+json, application/json;q=0.9"
 _REFRESH = "Refresh"
@@ -365,7 +365,7 @@ class _Walk:
             yield tuple(entries)
             assert newest_page is not None
             if before is not None and self.newest < before:
-                self.has_joined = False  # the collection was set back
+                self.has_joined = False  # the collection went back to an earlier state
             if len(self._pages) == 1 or await self._is_settled(newest_page):
                 return
         raise Unavailable(self._url, "its pages shift while they are read")

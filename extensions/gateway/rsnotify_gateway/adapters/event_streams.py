@@ -72,14 +72,14 @@ _Pointer = Annotated[
 
 
 class EventMapping(Struct, frozen=True, forbid_unknown_fields=True):
-    """JSON Pointers (RFC 6901) into an event that states a change; `[origin.event]` in TOML.
+    """JSON Pointers (RFC 6901) to the parts of an event; `[origin.event]` in TOML.
 
     Args:
         uri: The URI of the resource.
         datetime: The time of the change: a W3C Datetime, or seconds or milliseconds since 1970.
         change: The type of change.
         deleted: The types of change that are deletions.
-        only: Pointers, with the value that an event must have there to count.
+        only: Pointers, each with the value that an event must have there to count.
     """
 
     uri: _Pointer
@@ -212,7 +212,7 @@ def _instant(value: Any) -> Instant | None:
 
 
 _EVENT_STREAM = "text/event-stream"
-#: Seconds before reconnecting to a stream that ended: by default, and at most.
+#: Default and maximum number of seconds before reconnecting to a stream that ended.
 _RECONNECT, _MOST_RECONNECT = 3.0, 60.0
 _SECOND = 1_000_000
 
@@ -313,7 +313,7 @@ class EventsAdapter:
             began=True,
             unusable=self._last.unusable + len(stated) - len(known) + len(counting) - len(entries),
         )
-        # Not the beginning of the check, because an event that is read late did not happen now.
+        # Not the beginning of the check, because an event may be read long after it happened.
         at = min(self._latest, round(time.time() * _SECOND))
         return OriginBatch(tuple(entries), msgspec.json.encode(self._last).decode(), checked, at)
 

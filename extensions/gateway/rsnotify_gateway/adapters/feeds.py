@@ -88,9 +88,9 @@ _PROLOGUE = re.compile(
 )
 _ROOT = re.compile(rb"<[A-Za-z_]")
 _MOST_PROLOGUE = 100_000
-#: Maximum nesting depth, number of namespaces, attributes of an element, and characters in a base
-#: URI or in a word of a person's name. feedparser does work in proportion to the square of these
-#: numbers, or for each element.
+#: Maximum nesting depth, and maximum number of namespaces, of attributes of an element, and of
+#: characters in a base URI or in a word of a person's name. feedparser does work in proportion to
+#: the square of these numbers, or for each element.
 _MOST_DEPTH, _MOST_NAMESPACES, _MOST_ATTRIBUTES, _MOST_BASE, _MOST_WORD = 200, 100, 100, 2_000, 500
 _BASES = ("http://www.w3.org/XML/1998/namespace base", "base")
 #: Elements that feedparser searches for a person's address.

@@ -282,8 +282,8 @@ _MOST_BYTES = 20_000_000
 _MOST_PAGES = 60_000
 #: Number of entries recorded at once.
 _BATCH = 1_000
-#: The cursor is stored after 50 pages, or after a tenth of all pages if that is more, because it
-#: becomes long.
+#: The cursor is stored after this many new pages, or after this fraction (1/10) of all pages if
+#: that is more, because it becomes long.
 _STORED_PAGES, _STORED_PART = 50, 10
 _ACCEPT = (
     "text/turtle, application/trig, application/n-quads;q=0.9, application/n-triples;q=0.9, "

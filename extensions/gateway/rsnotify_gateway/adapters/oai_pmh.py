@@ -1,6 +1,6 @@
 """OAI-PMH 2.0: selective harvesting by datestamp.
 
-Each record is a resource. Its URI is the `GetRecord` request for it, or made from its identifier
+Each record is a resource. Its URI is the `GetRecord` request for it, or is made from its identifier
 by a URI template. Records are listed with their metadata, which is hashed and not kept.
 
 - A change is detected by a different datestamp or different metadata. A harvest begins at the
@@ -296,7 +296,7 @@ _FIRST_DATE, _MOST_AHEAD = datetime(2001, 1, 1, tzinfo=UTC), timedelta(days=1)
 _WEEK = 7 * 86_400.0
 _NO_RECORDS = {"noRecordsMatch"}
 _BAD_TOKEN = {"badResumptionToken"}
-#: Errors for a record that no longer exists, or not in this format.
+#: Error codes for a record that no longer exists, or no longer in this format.
 _NOT_THERE = {"idDoesNotExist", "cannotDisseminateFormat"}
 
 
@@ -487,7 +487,7 @@ class OaiAdapter:
                 # While the repository rebuilds its index, GetRecord would confirm the deletions.
                 raise Unavailable(self._url, "it lists no records, which may be temporary")
             missing = await self._missing(seen, known)
-            if is_late and is_known:  # if none is known, all URIs have changed
+            if is_late and is_known:  # if no URI is known, all have changed
                 self._late = format_datetime(datetime.fromtimestamp(began, UTC))
         compared = began if seen is not None or state.compared is None else state.compared
         done = OaiCursor(state.next_since or state.since, compared=compared)
@@ -695,7 +695,7 @@ def _seen_uris(entries: Iterable[SeenEntry | MissingEntry]) -> Iterator[str]:
 
 
 def _has_late(batch: OriginBatch, recorded: TemporarySet, since: str | None) -> bool:
-    """Return whether a batch has an unrecorded record that a harvest from `since` would miss."""
+    """Return whether a batch has a new record that a harvest from `since` would have missed."""
     if since is None:
         return False
     begin = parse_datetime(since)

@@ -1,12 +1,12 @@
 """Tables in PostgreSQL, read through an outbox that their triggers fill.
 
 extensions/gateway/README.md describes the setup. The outbox is the publisher's
-(`rsnotify_publisher.outbox`). It requires psycopg 3: `pip install "rsnotify[postgresql]"`.
+(`rsnotify_publisher.outbox`). The adapter requires psycopg 3: `pip install "rsnotify[postgresql]"`.
 
 - Each committed change is detected, including those of long transactions, in the order of the
   outbox. A NOTIFY wakes the gateway.
 - A deletion is detected as a line of the outbox.
-- A trigger may be disabled or missing, such as one for TRUNCATE. Once a minute, the adapter reads
+- A trigger may be disabled, or missing (such as one for TRUNCATE). Once a minute, the adapter reads
   from the catalog which changes the triggers miss, and reports them. If the database has a view of
   the existing resources, the whole set is compared with it from time to time (`compare`), and at
   once after the triggers or tables have changed, including by TRUNCATE. Without the view, a
@@ -294,7 +294,7 @@ class PostgreSQLAdapter:
 
 
 class _TriggerDisabled(RsnotifyError):
-    """A trigger is disabled, and there is no view to find its changes."""
+    """A trigger is disabled, and there is no view from which to find the missed changes."""
 
 
 def _entries(

@@ -14,7 +14,7 @@ contain content.
 - The whole set is also compared if no list reaches back to the last check, or if the lists end
   earlier than before, which happens when a Source is restored. If the Resource List is older than
   the missing changes, or there is none, the gap is reported.
-- Entries of the Resource List whose metadata differs from the Change Lists, such as by another kind
+- Resource List entries with different metadata than in the Change Lists, such as a different kind
   of hash, are recorded as updated once per comparison.
 """
 
@@ -85,7 +85,7 @@ class ChangeReading:
 
     @property
     def has_gone_back(self) -> bool:
-        """Whether all lists end before the initial frontier, as when the Source was restored."""
+        """Whether all lists end before the initial frontier, as after the Source is restored."""
         return self.ends is not None and self.ends < self._began_at
 
     async def read(self) -> AsyncIterator[tuple[str, list[Change]]]:
@@ -259,7 +259,7 @@ _log = logging.getLogger("rsnotify.gateway")
 _COMPARE = 86_400.0
 #: Maximum number of times a Resource List of several files is read if they change during reading.
 _MOST_ROUNDS = 3
-#: Divides the time until the next comparison if the Resource List was too old.
+#: The factor by which the next comparison comes sooner if the Resource List was too old.
 _SPEEDUP = 24
 _CACHED_DOCUMENTS, _CACHED_ENTRIES = 4, 10_000
 

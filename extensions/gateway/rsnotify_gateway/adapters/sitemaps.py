@@ -7,7 +7,7 @@ are used.
   only shows creation and deletion. A `lastmod` without a time shows one change a day. An entry that
   is read within the second of its `lastmod` could change again undetected, so it counts as changed
   once more at a later check.
-- A deletion is detected as the absence from the whole Sitemap. Several files are not read at the
+- A deletion is detected as absence from the whole Sitemap. Several files are not read at the
   same instant, so an entry could move between them unnoticed. Before an entry counts as deleted,
   all files are requested again, until none has changed in between. A Sitemap that lists nothing at
   all is invalid, and fails the check.
@@ -184,7 +184,7 @@ class _SitemapCheck:
     async def _read(
         self, uri: str, known: SitemapFile | None
     ) -> tuple[SitemapFile, list[Resource] | None]:
-        """Request a file, and return its state, with its entries unless it is unchanged."""
+        """Request a file, and return its state; if it has changed, also its entries."""
         if known is not None and known.is_fresh:
             known = None
         reader, digest = SitemapReader(), blake2b(digest_size=16)
@@ -267,7 +267,10 @@ def _state(entry: Resource) -> str:
 
 
 def _is_fresh(entry: Resource, began: int) -> bool:
-    """Return whether an entry could change, in the second of its `lastmod`, after `began` (µs)."""
+    """Return whether an entry could change again within the second of its `lastmod`.
+
+    `began` is when the check began (µs).
+    """
     if entry.lastmod is None or entry.lastmod.microsecond or entry.hash is not None:
         return False
     return abs(began - to_microseconds(entry.lastmod)) < _SECONDS
