@@ -135,8 +135,8 @@ class _States:
     def _is_outdated(self, entry: SeenEntry, places: frozenset[str]) -> bool:
         """Return whether a later version is recorded, and listed by another place.
 
-        Otherwise the two versions would alternate. If the origin's entries are ordered, the place
-        does not matter.
+        If both were recorded, the two versions would alternate. If the origin's entries are
+        ordered, the place does not matter.
         """
         is_older = self._is_before(entry.resource.uri, entry.resource.lastmod)
         return is_older and (entry.is_ordered or bool(places - {entry.place}))

@@ -204,7 +204,7 @@ class SimulatedEndpoints:
         return callback.answers.pop(0) if callback.answers else callback.answer
 
     def subscribed(self) -> list[tuple[SimulatedCallback, str]]:
-        """Return the subscriptions that the callbacks have confirmed, with their topics."""
+        """Return the callback and topic of each subscription, as far as the callbacks know."""
         callbacks = chain.from_iterable(self._callbacks.values())
         return [(each, topic) for each in callbacks for topic in each.subscribed]
 
@@ -354,7 +354,7 @@ class HubUnderTest:
     ) -> ReceivedVerification:
         """Wait for a verification of a callback; fail if it does not arrive in time.
 
-        `number` is the index of the verification among all those of the callback.
+        `number` is the verification's index among all verifications of the callback.
         """
         seen = callback.verifications
         came = await self.endpoints.until(lambda: len(seen) > number, self.settings.patience)

@@ -455,7 +455,7 @@ class _Walk:
     def _new(self, uri: str | None) -> str | None:
         """Return a URI in usable form, and mark it as processed.
 
-        None if it is unusable, or a newer activity has decided the resource's state.
+        Return None if it is unusable, or a newer activity has decided the resource's state.
         """
         usable = None if uri is None else usable_uri(uri)
         if usable is None or usable in self.processed:

@@ -320,7 +320,7 @@ class EventsAdapter:
     def _checked(self, changes: list[StatedChange]) -> int | None:
         """Process changes, and return the instant (µs) through which the stream has been read.
 
-        None if there are no changes.
+        Return None if there are no changes.
         """
         for change in changes:
             when = to_microseconds(change.when)

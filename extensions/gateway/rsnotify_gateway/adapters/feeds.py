@@ -344,7 +344,7 @@ class FeedAdapter:
         return OriginTerms("Atom or RSS", "second", "A deletion is never seen.", tuple(limits))
 
     async def await_announcements(self, check_soon: Callable[[], None]) -> None:
-        """Wait until the feed names a hub, and subscribe there."""
+        """Wait until the feed names a hub, and subscribe to it."""
         await self._has_hub.wait()
         await self._websub.receive(None, _Announcements(check_soon))
 

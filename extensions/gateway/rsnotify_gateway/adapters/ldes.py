@@ -178,7 +178,7 @@ class _Graph:
         self._values: dict[tuple[Any, str], list[Any]] = defaultdict(list)
         self._objects: dict[str, dict[Any, None]] = defaultdict(dict)
         form = pyoxigraph.RdfFormat.from_media_type(media_type)
-        # RDF/XML has entities and unlimited depth, and no LDES is available only in it.
+        # RDF/XML has entities and unlimited depth, and no LDES is published only as RDF/XML.
         if form in (None, pyoxigraph.RdfFormat.RDF_XML):
             what = media_type or "of no media type"
             raise WrongDocument(f"it is {what}, not RDF that is accepted", source=uri)
