@@ -1,4 +1,4 @@
-"""The command `rsnotify-hub-check`, which runs the checks and reports the results."""
+"""The command `rsnotify-hub-check`: runs the checks, and reports the results as text or JSON."""
 
 from __future__ import annotations
 
