@@ -1,4 +1,4 @@
-"""A gateway: makes a Source with push of origins that have none, without copying content."""
+"""A gateway: publishes origins without push as a Source with push, without copying content."""
 
 from typing import TYPE_CHECKING
 

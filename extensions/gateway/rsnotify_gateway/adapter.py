@@ -1,13 +1,13 @@
-"""The interface of an adapter: what changed at an origin since a cursor.
+"""The interface of an adapter, which reads the changes at an origin since a cursor.
 
-An adapter reads an origin in *checks*. A check yields batches; when it ends without an error,
-everything that the origin had when the check began has been yielded, now or in an earlier check.
-Each batch has a cursor, which is stored in the transaction that records the batch. A check that is
-repeated from an earlier cursor yields entries again; entries whose state is known change nothing,
-so a crash neither loses nor invents a change.
+An adapter reads an origin in *checks*. A check yields batches. When it ends without an error, this
+check or an earlier one has yielded everything that the origin had when the check began. A batch's
+cursor is stored in the transaction that records the batch. A check that is repeated from an earlier
+cursor yields entries again, but entries whose state is already recorded change nothing, so a crash
+neither loses nor invents a change.
 
-An origin may send its changes itself. Then a check does not end, and its batches state through when
-the origin was checked. Or it may announce changes, which are read by a check that begins at once.
+If an origin streams its changes, the check does not end, and its batches state through when the
+origin was checked. If an origin announces changes, each announcement makes a check begin at once.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 def origin_uri(base: str, reference: str) -> str:
-    """Return the absolute URI of a reference in a document of an origin, without a login.
+    """Return the absolute URI of a reference in an origin's document, without a login.
 
-    Every URI that an adapter requests, stores or yields is made here. The client of the origin adds
-    the login of the settings to requests; a login that a document contains is not used.
+    Adapters pass every URI that they request, store or yield through this function. The origin's
+    client adds the login from the settings to requests; a login in a document is not used.
     """
     return without_login(resolve(base, reference))
 
@@ -41,7 +41,8 @@ def origin_uri(base: str, reference: str) -> str:
 def is_due(last: float, every: float) -> bool:
     """Return whether work done at intervals of `every` seconds is due now.
 
-    It is, too, if the clock has been set back since the last time, in seconds since 1970.
+    `last` is when the work was last done, in seconds since 1970. The work is also due if the clock
+    has been set back since then.
     """
     return not last <= time.time() < last + every
 
@@ -50,12 +51,12 @@ class SeenEntry(Struct, frozen=True, gc=False):
     """A resource that the origin has.
 
     Args:
-        resource: Its URI at the origin, with the metadata that the origin states.
-        state: A text that differs whenever the resource changed, as far as the origin shows that.
-        place: The part of the origin that lists it, as a text without white space.
-        is_ordered: Whether it is ignored if a later `lastmod` is recorded.
-        is_listing: Whether the origin only lists it. Then only the part after the first space of
-            this and of the recorded state is compared.
+        resource: The resource's URI at the origin, with the metadata that the origin states.
+        state: A string that differs whenever the resource changed, as far as the origin shows it.
+        place: The part of the origin that lists the resource, as a string without whitespace.
+        is_ordered: Whether the entry is ignored if a later `lastmod` is recorded.
+        is_listing: Whether the origin only lists the resource. Then the comparison with the
+            recorded state ignores the part of each state before its first space.
     """
 
     resource: Resource
@@ -69,10 +70,11 @@ class MissingEntry(Struct, frozen=True, gc=False):
     """A resource that the origin no longer has.
 
     Args:
-        uri: Its URI at the origin.
-        places: The parts of the origin that no longer list it; it is deleted once none
-            does. None if it is deleted.
-        at: When it was deleted, if that is known; ignored if a later `lastmod` is recorded.
+        uri: The resource's URI at the origin.
+        places: The parts of the origin that no longer list the resource, which counts as deleted
+            when no part lists it. None if the resource is deleted regardless of places.
+        at: When the resource was deleted, if known. The entry is ignored if a later `lastmod` is
+            recorded.
     """
 
     uri: str
@@ -81,15 +83,15 @@ class MissingEntry(Struct, frozen=True, gc=False):
 
 
 class OriginBatch(Struct, frozen=True):
-    """Entries that are recorded in one transaction, and the cursor after them.
+    """Entries to record in one transaction, and the cursor after them.
 
     Without a cursor, the previous one stays valid.
 
     Args:
-        checked: The instant (µs) through which everything that the origin had has been yielded. A
-            check that ends claims its beginning without it.
-        at: The instant (µs) from which on its changes are dated: when they can have become visible.
-            The beginning of the check without it.
+        checked: The instant (µs) through which everything that the origin had has been yielded.
+            A check that ends does not need it: its end claims everything through its beginning.
+        at: The earliest instant (µs) at which the changes can have become visible; they are not
+            dated before it. By default, the beginning of the check.
     """
 
     entries: tuple[SeenEntry | MissingEntry, ...] = ()
@@ -99,13 +101,13 @@ class OriginBatch(Struct, frozen=True):
 
 
 class OriginTerms(Struct, frozen=True):
-    """What is known of an origin, and what it cannot show.
+    """The kinds of changes that an origin can and cannot show.
 
     Args:
         kind: The name of the protocol.
-        granularity: The unit of its datetimes, if it has one.
-        deletions: When a deletion is seen, as a sentence.
-        limits: What is not seen, as sentences.
+        granularity: The unit of the origin's datetimes, if there is one.
+        deletions: A sentence that says when a deletion is detected.
+        limits: Sentences that say which changes are not detected.
     """
 
     kind: str
@@ -120,42 +122,42 @@ class KnownEntries(Protocol):
     async def select(
         self, accepts: Callable[[str, frozenset[str]], bool]
     ) -> list[tuple[str, frozenset[str]]]:
-        """Return the URIs, with their places, for which a function of both returns True."""
+        """Return the URIs, with their places, for which `accepts` returns True."""
 
 
 class OriginAdapter(Protocol):
     """Reads one origin."""
 
     def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
-        """Check the origin, and yield what changed since the cursor; None is the beginning.
+        """Check the origin, and yield the changes since the cursor; None is the beginning.
 
         Raises:
-            RsnotifyError: The check is not complete.
+            RsnotifyError: The check is incomplete.
         """
 
     def terms(self) -> OriginTerms:
-        """Return what is known of the origin after the last check."""
+        """Describe which changes the origin can show, as known after the last check."""
 
 
 @runtime_checkable
 class AnnouncingAdapter(Protocol):
-    """An adapter whose origin announces changes; it is polled as well."""
+    """An adapter whose origin announces changes. The gateway polls the origin as well."""
 
     async def await_announcements(self, check_soon: Callable[[], None]) -> None:
-        """Call a function for each announcement, until cancelled.
+        """Call `check_soon` for each announcement, until cancelled.
 
         Raises:
-            RsnotifyError: Changes are no longer announced.
+            RsnotifyError: The origin no longer announces changes.
         """
 
 
 class AdapterFactory(Protocol):
-    """Makes the adapter of an origin."""
+    """Creates the adapter for an origin."""
 
     def __call__(
         self, origin: OriginSettings, client: OriginClient, callbacks: Callbacks, /
     ) -> OriginAdapter:
-        """Return an adapter, which makes all HTTP requests with `client`.
+        """Return an adapter that makes all its HTTP requests with `client`.
 
         Raises:
             ConfigurationError: A setting is wrong, or a package is missing.
@@ -163,13 +165,13 @@ class AdapterFactory(Protocol):
 
 
 class OriginType(Struct, frozen=True):
-    """A type of origin: an entry point of the group `rsnotify.origins`, named as in the settings.
+    """A type of origin, registered under its name as an entry point of `rsnotify.origins`.
 
     Args:
-        adapter: Makes the adapter of an origin.
-        is_stream: Whether responses of the origin have no end. Such requests do not count among
-            those that are made at once.
-        uses_http: Whether the URL of the origin is requested by HTTP.
+        adapter: Creates the adapter for an origin.
+        is_stream: Whether responses of the origin have no end. Such requests do not count toward
+            the limit of concurrent requests.
+        uses_http: Whether the origin's URL is requested over HTTP.
     """
 
     adapter: AdapterFactory

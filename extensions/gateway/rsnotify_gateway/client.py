@@ -34,9 +34,9 @@ from rsnotify_subscriber.fetching.responses import (
 )
 from rsnotify_subscriber.fetching.sessions import Connections, RequestRate, Sessions
 
-#: The product token by which a robots.txt can name the gateway.
+#: The product token that names the gateway in a robots.txt.
 PRODUCT = "rsnotify"
-#: RFC 9309 §2.5: at least 500 KiB have to be read.
+#: RFC 9309 §2.5: crawlers must read at least 500 KiB.
 MOST_BYTES = 512_000
 _LONGEST_DELAY = 3600.0
 
@@ -48,10 +48,10 @@ class _Group(Struct):
 
 
 class RobotsRules(Struct, frozen=True):
-    """What a robots.txt says to us.
+    """The rules of a robots.txt for the gateway.
 
     Args:
-        rules: Whether paths are allowed, and the patterns of the paths.
+        rules: Path patterns, each preceded by whether it allows matching paths.
         delay: Seconds between two requests.
         sitemaps: The URIs of Sitemaps.
     """
@@ -61,7 +61,7 @@ class RobotsRules(Struct, frozen=True):
     sitemaps: tuple[str, ...] = ()
 
     def allows(self, path: str) -> bool:
-        """Return whether a path with its query may be requested: the longest pattern decides."""
+        """Return whether a path with its query may be requested. The longest match decides."""
         path = _normalized(path)
         matching = [(len(rule), allow) for allow, rule in self.rules if _matches(rule, path)]
         return max(matching, default=(0, True))[1]
@@ -71,7 +71,7 @@ ALLOW_ALL = RobotsRules()
 
 
 def parse_robots(text: str) -> RobotsRules:
-    """Return the rules for `PRODUCT`: of the groups that name it, or else of those for `*`."""
+    """Return the rules of the groups that name `PRODUCT`, or else of the groups for `*`."""
     groups, sitemaps = _groups(text)
     ours = [group for group in groups if PRODUCT.lower() in group.agents]
     ours = ours or [group for group in groups if "*" in group.agents]
@@ -107,7 +107,7 @@ def _lines(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     for line in lines:
         key, colon, value = line.partition("#")[0].partition(":")
         if colon:
-            # A Sitemap is a whole line; its URI may have a `#` only if that is escaped.
+            # A Sitemap's URI takes up the whole line, but a `#` in it must be escaped.
             yield key.strip().lower(), value.strip()
 
 
@@ -120,12 +120,12 @@ def _seconds(text: str) -> float:
 
 
 def _normalized(path: str) -> str:
-    """Return a path in which characters are escaped in one way (RFC 9309 §2.2.2)."""
+    """Return a path with uniform percent-encoding (RFC 9309 §2.2.2)."""
     return quote(unquote_to_bytes(path), safe="/*$?&=;:@+,!'()~")
 
 
 def _matches(rule: str, path: str) -> bool:
-    """Match a pattern in linear time: `*` is any text, and `$` at its end the end of the path."""
+    """Match a pattern in linear time: `*` is any string, a final `$` is the end of the path."""
     ends = rule.endswith("$")
     first, *others = rule.removesuffix("$").split("*")
     if not path.startswith(first):
@@ -144,25 +144,25 @@ def _matches(rule: str, path: str) -> bool:
     return path.find(last, position) >= 0
 
 
-#: RFC 9309 §2.4: a robots.txt should not be used for longer than a day.
+#: RFC 9309 §2.4: a cached robots.txt should not be used for more than a day.
 _ROBOTS_SECONDS = 86_400.0
 _ROBOTS = "/robots.txt"
-#: A check claims that the origin itself was read.
+#: Bypasses caches, because a check claims to have read the origin itself.
 _UNCACHED = {"Cache-Control": "no-cache"}
-#: Statuses with which origins state that a request is wrong, or that something is not there.
+#: Statuses that origins use for wrong requests and missing resources.
 _STATES_ERRORS = frozenset({400, 404, 410, 422})
 _FIELDS = {"Accept-Encoding": "gzip", **_UNCACHED}
 
 
 class OriginAnswer(Struct, frozen=True):
-    """What is known of a response whose body was read.
+    """Metadata of a response whose body has been read.
 
     Args:
-        condition: The header field of a conditional request for the same resource.
+        condition: The header field for a conditional request for the same resource.
         uri: The URI after redirects.
         media_type: The media type, in lower case and without parameters.
-        immutable: Whether it will never change (RFC 8246).
-        links: Its Link header fields, as relations and targets.
+        immutable: Whether the resource will never change (RFC 8246).
+        links: The relations and targets of the Link header fields.
     """
 
     condition: tuple[str, str] | None
@@ -183,7 +183,7 @@ class PoliteSessions(Sessions):
     async def get(
         self, uri: str, headers: Mapping[str, str], origin: ResponseOrigin | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """GET once the request may be made; raise as `Sessions.get` does."""
+        """Wait until the request is allowed, then GET. Raises the same errors as `Sessions.get`."""
         await self._admit(uri)
         async with super().get(uri, {**_UNCACHED, **headers}, origin) as response:
             yield response
@@ -193,18 +193,18 @@ class PoliteSessions(Sessions):
 
 
 class OriginClient:
-    """The requests to one origin; an async context manager.
+    """An HTTP client for one origin; an async context manager.
 
     Args:
         url: The URL of the origin, from the configuration.
-        shared: The connections of all origins.
-        credentials: They are sent to the scheme, host and port of `url` only.
+        shared: The connections that all origins share.
+        credentials: Sent only to the scheme, host and port of `url`.
         robots: Whether to respect robots.txt.
         delay: Seconds between two requests; a longer Crawl-delay is respected.
         allow_private_addresses: Whether the origin may name hosts at any address.
 
     Attributes:
-        sessions: They make the requests.
+        sessions: The sessions that make the requests.
     """
 
     def __init__(
@@ -246,11 +246,12 @@ class OriginClient:
     ) -> OriginAnswer | None:
         """GET a document, and pass it to `feed` piece by piece; return None after a 304.
 
-        A response of 400, 404, 410 or 422 is passed on, too, if `is_error` then returns whether it
-        is an error of the protocol of the origin, and so an answer.
+        If `is_error` is given, the body of a 400, 404, 410 or 422 response is passed on, too. If
+        `is_error` then returns True, the response is an error of the origin's protocol, and counts
+        as an answer.
 
         Raises:
-            FetchError: It cannot be read, or must not be.
+            FetchError: The document cannot be read, or must not be.
         """
         headers = {**_FIELDS, "Accept": accept, **dict([condition] if condition else ())}
         origin = ResponseOrigin(uri)
@@ -280,11 +281,11 @@ class OriginClient:
         condition: tuple[str, str] | None = None,
         accept: str = "*/*",
     ) -> tuple[bytes, OriginAnswer | None]:
-        """GET a document of at most this many bytes; return no answer after a 304.
+        """GET a document of at most `most` bytes. The answer is None after a 304.
 
         Raises:
-            FetchError: As `get`.
-            TooLarge: It has more bytes.
+            FetchError: See `get`.
+            TooLarge: The document has more bytes.
         """
         data = bytearray()
 
@@ -300,23 +301,23 @@ class OriginClient:
     async def open(
         self, uri: str, headers: Mapping[str, str]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """GET an endless response; the body is read within the context.
+        """GET an endless response. The caller reads the body within the context.
 
         Raises:
-            FetchError: It cannot be read, or must not be.
+            FetchError: The response cannot be read, or must not be.
         """
         async with self.sessions.get(uri, headers) as response:
             check_status(uri, response)
             yield response
 
     async def _admit(self, uri: str) -> None:
-        """Wait until a request may be made; raise `FetchError` if it must not be."""
+        """Wait until a request may be made; raise `FetchError` if it must not be made."""
         if self._respects_robots:
             await self._check_robots(uri)
         await self._rate(uri, self._delay).wait()
 
     async def sitemaps(self, uri: str) -> tuple[str, ...]:
-        """Return the Sitemaps that the robots.txt of a host names."""
+        """Return the Sitemaps that a host's robots.txt names."""
         return (await self._robots(uri)).sitemaps
 
     def _rate(self, uri: str, delay: float) -> RequestRate:
@@ -350,11 +351,11 @@ class OriginClient:
         return rules
 
     async def _read_robots(self, uri: str) -> RobotsRules:
-        """Read a robots.txt; if there is none, everything is allowed (RFC 9309 §2.3.1)."""
+        """Read a robots.txt. If there is none, everything is allowed (RFC 9309 §2.3.1)."""
         async with self.sessions.get_at_once(uri) as response:
             if 400 <= response.status < 500 and response.status != 429:
                 return ALLOW_ALL
-            check_status(uri, response)  # otherwise, nothing may be requested
+            check_status(uri, response)  # after other errors, nothing may be requested
             text = await read_beginning(uri, response, MOST_BYTES)
             return parse_robots(text.decode(errors="replace"))
 

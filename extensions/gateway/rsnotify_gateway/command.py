@@ -24,7 +24,7 @@ ROLE = "publish"
 _FORCED = "the gateway has not ended in order, so it is left as it is; what was recorded is kept"
 _SHUTDOWN_TIMEOUT = 60.0
 _STATE = "rsnotify-gateway"
-#: Files that one origin keeps open: its journal, three times, and connections.
+#: Number of files that an origin keeps open: its journal, opened three times, and connections.
 _FILES_OF_AN_ORIGIN = 20
 _OTHER_FILES = 256
 

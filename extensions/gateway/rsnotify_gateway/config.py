@@ -1,6 +1,6 @@
-"""The settings of `rsnotify gateway`: those of a Source, and a table for each origin.
+"""The settings of `rsnotify gateway`: a Source's settings, and a table for each origin.
 
-An origin is checked often while it changes, and rarely while it is quiet (`PollingPace`).
+An origin is checked often while it changes, and rarely while it is quiet (`PollPace`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rsnotify_subscriber.fetching.credentials import Credentials
 
 #: The factors by which the interval shrinks after a change and grows without one.
 _FASTER, _SLOWER = 0.5, 1.5
-#: The part of an interval by which it varies, so that origins are not all checked at once.
+#: The fraction by which an interval varies, so that origins are not all checked at once.
 _JITTER = 0.1
 _FIRST_RETRY = 5.0
 
@@ -41,25 +41,25 @@ class PollPace(Struct, frozen=True):
     most: float = 3600.0
 
     def next(self, interval: float, *, changed: bool) -> float:
-        """Return the interval that follows one after which a check found changes or none."""
+        """Return the next interval: shorter if the last check found changes, otherwise longer."""
         return min(max(interval * (_FASTER if changed else _SLOWER), self.least), self.most)
 
     def varied(self, interval: float, random: Random) -> float:
         return interval * (1 + _JITTER * (2 * random.random() - 1))
 
     def after_failure(self, failures: int, random: Random, retry_after: float | None) -> float:
-        """Return how long to wait after some failures in a row."""
+        """Return how long to wait after a number of consecutive failures."""
         retry = Retry(min(_FIRST_RETRY, self.least), max(self.most, self.least))
         return retry.delay(failures, random, at_least=retry_after or 0.0)
 
 
-# A year at most: beyond, timers overflow.
+# At most about a year, because longer timers overflow.
 _Seconds = Annotated[float, Meta(gt=0, le=3e7)]
 _Text = Annotated[str, Meta(min_length=1)]
 
 
 class OriginKind(StrEnum):
-    """The types of origins that a gateway has by itself; other packages may offer more."""
+    """The built-in types of origins. Other packages may offer more."""
 
     SITEMAP = "sitemap"
     OAI_PMH = "oai-pmh"
@@ -71,7 +71,7 @@ class OriginKind(StrEnum):
     POSTGRESQL = "postgresql"
 
 
-#: The types other than OAI-PMH whose whole is compared from time to time.
+#: The types, other than OAI-PMH, whose whole set is compared from time to time.
 _COMPARED = (OriginKind.RESOURCESYNC, OriginKind.IIIF, OriginKind.POSTGRESQL)
 
 
@@ -79,26 +79,27 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """An origin, `[[origin]]` in TOML.
 
     Args:
-        name: The name of the set of resources, below the base URL.
+        name: The name of the set of resources, which is its path below the base URL.
         type: The protocol: sitemap, oai-pmh, feed, resourcesync, iiif, ldes, events, postgresql, or
-            what another package offers.
+            a type that another package offers.
         url: The URL of the Sitemap, repository, feed, stream or database.
-        poll: The fewest seconds between two checks.
-        poll_most: The most seconds between two checks, if nothing changes.
-        robots: Whether to respect robots.txt; without, only if the operator of the origin agrees.
+        poll: Minimum seconds between two checks.
+        poll_most: Maximum seconds between two checks, if nothing changes.
+        robots: Whether to respect robots.txt. Set it to false only if the origin's operator agrees.
         delay: Seconds between two requests to the origin; a longer Crawl-delay is respected.
         login: A user and password for the origin, as `user:password`.
-        bearer: A Bearer token for it.
-        allow_private_addresses: Whether it may be at a private address.
+        bearer: A Bearer token for the origin.
+        allow_private_addresses: Whether the origin may be at a private address.
         described_by: The URL of a document about the origin; by default the gateway writes one.
         prefix: The metadata format (OAI-PMH).
-        set: The set that is harvested; None for all records (OAI-PMH).
+        set: The set to harvest; None for all records (OAI-PMH).
         overlap: Seconds by which harvests overlap (OAI-PMH).
-        compare: Seconds between two comparisons with the whole (OAI-PMH, ResourceSync, IIIF,
+        compare: Seconds between comparisons with the whole set (OAI-PMH, ResourceSync, IIIF,
             PostgreSQL).
-        uri: A template for the URIs of resources; None for `GetRecord` (OAI-PMH).
-        event: Where an event states a change (Server-Sent Events).
-        table: The outbox (PostgreSQL).
+        uri: A template for the URIs of resources; None for the URIs of `GetRecord` requests
+            (OAI-PMH).
+        event: Where to find the change in an event (Server-Sent Events).
+        table: The name of the outbox (PostgreSQL).
         settings: The settings of a type that another package offers.
     """
 
@@ -139,24 +140,24 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     settings: dict[str, Any] = {}
 
     def __repr__(self) -> str:
-        """Return the settings that are not secret."""
+        """Return a representation without secrets."""
         return f"OriginSettings(name={self.name!r}, type={str(self.type)!r})"
 
     @property
     def credentials(self) -> Credentials:
-        """What is sent to the scheme, host and port of the URL."""
+        """The credentials to send to the scheme, host and port of the URL."""
         return Credentials(login=self.login, bearer=self.bearer)
 
     @property
     def public_url(self) -> str:
-        """The URL as others may see it; that of a database is without its host."""
+        """The URL that others may see. For a database, it contains only the name of the outbox."""
         if self.type == OriginKind.POSTGRESQL:
             return f"postgresql:{self.table or TABLE}"
         return without_credentials(self.url)
 
     @property
     def pace(self) -> PollPace:
-        """How often the origin is checked."""
+        """The limits of the interval between two checks."""
         return PollPace(self.poll, max(self.poll, self.poll_most))
 
     @property
@@ -166,11 +167,11 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def harvest(self) -> OaiHarvest:
-        """What is harvested from an OAI-PMH repository."""
+        """The settings for harvesting an OAI-PMH repository."""
         return OaiHarvest(**self._harvest_settings)
 
     def check(self) -> None:
-        """Raise WrongSetting if settings do not belong together."""
+        """Raise WrongSetting if the type is unknown or settings do not belong together."""
         if self.type not in offered("origins"):
             others = (name for name in offered("origins") if name not in [*OriginKind])
             raise WrongSetting(
@@ -198,10 +199,10 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class GatewayConfiguration(
     SourceConfiguration, frozen=True, kw_only=True, forbid_unknown_fields=True
 ):
-    """All settings.
+    """All settings of a gateway.
 
     Args:
-        contact: A URL or mail address, which is sent to origins with each request.
+        contact: A URL or email address, sent to origins with each request.
         origins: The origins, `[[origin]]` in TOML.
     """
 
@@ -224,7 +225,7 @@ class GatewayConfiguration(
 
 
 def check_origins(table: str, origins: Sequence[OriginSettings]) -> None:
-    """Raise WrongSetting if an origin is wrong, or two have the same name."""
+    """Raise WrongSetting if an origin's settings are wrong, or two origins have the same name."""
     for number, origin in enumerate(origins):
         try:
             origin.check()

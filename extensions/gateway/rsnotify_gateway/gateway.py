@@ -1,4 +1,4 @@
-"""The library: origins in, a Source with one set of resources for each out."""
+"""The gateway as a library: a Source with one set of resources for each origin."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ from rsnotify_subscriber.terms import WebSubTerms
 
 #: The document about an origin, below the URL of its set.
 ABOUT = "origin.json"
-#: Requests at a time, to all origins and to one host.
+#: Maximum number of concurrent requests, in total and per host.
 _MOST_REQUESTS, _PER_HOST = 50, 2
-#: Streams of events at a time, and the seconds after which a silent one counts as broken.
+#: Maximum number of concurrent event streams, and the seconds after which a silent one counts as
+#: broken.
 _MOST_STREAMS, _SILENCE = 1_000, 120.0
-#: The path of callbacks, which cannot be the name of an origin.
+#: The path of the callbacks. No origin can have this name.
 _CALLBACKS = ".websub/"
 #: A feed may be quiet for as long as the lease of its subscription.
 _TERMS = WebSubTerms(quiet=WebSubTerms().lease)
@@ -48,16 +49,16 @@ _RETRY_AFTER = {"Retry-After": "5"}
 
 
 class Gateway:
-    """Follows origins and publishes each as a set of resources, whose URIs are the origin's own.
+    """Follows origins, and publishes each as a set of resources with the origin's own URIs.
 
     Args:
-        state: The folder of the state.
-        base_url: The URL below which the documents are served; each set is at its name below it.
-        origins: The origins.
-        contact: A URL or mail address that origins see.
+        state: The folder for the state.
+        base_url: The URL below which the documents are served, each set below its own name.
+        origins: The origins to follow.
+        contact: A URL or email address that origins see.
         hubs: The hubs to which changes are pushed: URLs, or `Hub`s with a token.
-        options: Tuning of the publishing half.
-        described_by: The URL of a document about the whole.
+        options: Tuning options for publishing.
+        described_by: The URL of a document that describes the whole Source.
 
     Raises:
         ConfigurationError: A URL or an option cannot be used.
@@ -78,7 +79,7 @@ class Gateway:
         self._state = Path(state)
         agent = f"rsnotify-gateway/{__version__} (+{contact})"
         self._connections = Connections(most=_MOST_REQUESTS, per_host=_PER_HOST, user_agent=agent)
-        # They do not count as requests, of which a host gets two at a time.
+        # Streams do not count toward the limit of two concurrent requests per host.
         self._streams = Connections(
             most=_MOST_STREAMS, per_host=_MOST_STREAMS, silence=_SILENCE, user_agent=agent
         )
@@ -99,7 +100,7 @@ class Gateway:
     ) -> OriginWatch:
         base_url = f"{self._base_url}{origin.name}/"
         folder = self._state / origin.name
-        # An empty set may begin now. One that exists goes on where its last check began.
+        # A new set may begin now. An existing one continues from the beginning of its last check.
         checked = CheckedClock(0 if folder.exists() else system_clock())
         publisher = Publisher(
             folder,
@@ -123,7 +124,7 @@ class Gateway:
         return OriginWatch(origin, adapter, publisher, checked)
 
     def application(self) -> web.Application:
-        """Make the application that serves the documents, while `run` runs."""
+        """Return an application that serves the documents while `run` is running."""
         app = web.Application()
         app.add_routes(self.routes())
         app.router.add_get("/robots.txt", robots(self.source))
@@ -133,7 +134,7 @@ class Gateway:
         """Return the routes of the documents and callbacks.
 
         Args:
-            prefix: The path below which they are served; by default that of the base URL.
+            prefix: The path below which they are served; by default, the path of the base URL.
         """
         prefix = urlsplit(self._base_url).path if prefix is None else prefix
         found: list[web.RouteDef] = []
@@ -149,7 +150,7 @@ class Gateway:
         """Follow the origins and publish them until cancelled.
 
         Args:
-            on_serving: Called when requests can be answered.
+            on_serving: Called when the gateway can answer requests.
 
         Raises:
             RsnotifyError: The state cannot be used.
@@ -174,7 +175,7 @@ class Gateway:
                     await asyncio.to_thread(close_all, publishers)
 
     def _claim(self, claims: ExitStack) -> None:
-        """Lock the state: two gateways would record every change twice."""
+        """Lock the state, because two gateways would record every change twice."""
         try:
             make_durably(self._state)
             claims.enter_context(FileLock(self._state / "gateway.lock", blocking=False))
@@ -187,7 +188,7 @@ class Gateway:
 
 
 def _once_ready(route: web.RouteDef, watch: OriginWatch) -> web.RouteDef:
-    """Answer 503 until the first check was complete: until then there is no set."""
+    """Answer 503 until the first check is complete, because there is no set until then."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         if not watch.ready.is_set():
@@ -203,7 +204,7 @@ def _once_ready(route: web.RouteDef, watch: OriginWatch) -> web.RouteDef:
 
 
 def about(watch: OriginWatch) -> dict[str, Any]:
-    """Return what is known of an origin: through when it was checked, and what it cannot show."""
+    """Describe an origin: through when it was checked, and which changes it cannot show."""
     terms = watch.adapter.terms()
     found: dict[str, Any] = {
         "origin": watch.origin_url,

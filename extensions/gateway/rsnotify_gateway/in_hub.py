@@ -1,8 +1,8 @@
-"""Origins that the hub follows itself (`[[follow]]`): a gateway in the process of the hub.
+"""A gateway in the hub's process, for origins that the hub itself follows (`[[follow]]`).
 
-Only a hub that follows something imports it, by the entry point `follow` of `rsnotify.hub`. The
-documents are below `follow/`, the state is in the folder of the hub, and changes are published to
-the hub over HTTP, as by any Source.
+Only a hub that follows origins imports this module, through the entry point `follow` of
+`rsnotify.hub`. The documents are served below `follow/`, the state is in the hub's folder, and
+changes are published to the hub over HTTP, as any Source does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rsnotify_publisher import Hub
 
 log = logging.getLogger("rsnotify.hub")
 
-#: Where the documents are, below the URL of the hub.
+#: The path of the documents below the hub's URL.
 _PATH = "follow/"
 
 
@@ -38,8 +38,8 @@ class HubGateway:
     """The gateway of a hub.
 
     Args:
-        public_url: The hub's URL for others, ending in `/`.
-        listener: Where the hub listens.
+        public_url: The hub's public URL, ending in `/`.
+        listener: The socket on which the hub listens.
     """
 
     def __init__(
@@ -60,16 +60,16 @@ class HubGateway:
 
     @staticmethod
     def check(config: FollowConfig) -> None:
-        """Raise WrongSetting if an origin is wrong."""
+        """Raise WrongSetting if an origin's settings are wrong."""
         origins_of(config)
 
     def add_routes(self, app: web.Application) -> None:
-        """Serve the documents, and the callbacks for the hubs of feeds."""
+        """Add routes for the documents, and for the callbacks of feeds' hubs."""
         app.add_routes(self._gateway.routes("/" + _PATH))
 
     @asynccontextmanager
     async def running(self, grants: Grants) -> AsyncIterator[None]:
-        """Follow the origins within the context; the hub serves their documents already.
+        """Follow the origins within the context. The hub already serves their documents.
 
         Raises:
             RsnotifyError: The state cannot be used.
@@ -101,7 +101,7 @@ def _local_url(listener: socket.socket) -> str:
 
 
 def origins_of(config: FollowConfig) -> list[OriginSettings]:
-    """Return the origins; raise WrongSetting if one of them is wrong."""
+    """Return the origins; raise WrongSetting if the settings of one are wrong."""
     origins = [
         convert_settings(table, OriginSettings, "follow", number)
         for number, table in enumerate(config.tables)

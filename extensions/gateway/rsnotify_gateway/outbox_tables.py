@@ -1,6 +1,6 @@
-"""The tables whose triggers fill an outbox in PostgreSQL: what their triggers miss, and their rows.
+"""The triggers that fill an outbox in PostgreSQL, and the view of the resources.
 
-It needs psycopg 3: `pip install "rsnotify[postgresql]"`.
+Requires psycopg 3: `pip install "rsnotify[postgresql]"`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from rsnotify.runtime.reasons import reason_of
 
 #: The bits of `pg_trigger.tgtype`.
 _EVENTS = {"INSERT": 4, "UPDATE": 16, "DELETE": 8, "TRUNCATE": 32}
-#: `pg_trigger.tgenabled`: those that fire, and those that also fire for a replicated row.
+#: `pg_trigger.tgenabled` of triggers that fire, and of those that also fire for replicated rows.
 _ENABLED, _ALWAYS = ("O", "A"), "A"
-#: The triggers whose function names the outbox. The file of a table is another one after TRUNCATE.
+#: The triggers whose function names the outbox. TRUNCATE gives a table a new file.
 _TRIGGERS = r"""SELECT t.tgrelid::regclass::text, t.tgname, t.tgtype::integer, t.tgenabled::text,
     t.tgrelid::text || ' ' || coalesce(pg_relation_filenode(t.tgrelid), 0)
     FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
@@ -32,23 +32,23 @@ _TRIGGERS = r"""SELECT t.tgrelid::regclass::text, t.tgname, t.tgtype::integer, t
 _CATALOG = """SELECT pg_relation_filenode(to_regclass(%(table)s)),
     to_regclass(%(view)s) IS NOT NULL,
     has_function_privilege('pg_control_checkpoint()', 'EXECUTE')"""
-#: The timeline of the database is another one after it was restored.
+#: Restoring the database changes its timeline.
 _TIMELINE = "SELECT timeline_id FROM pg_control_checkpoint()"
 _PENDING = "SELECT entry FROM {table} WHERE refused IS NULL"
-#: Without the lock, TRUNCATE could remove rows from a snapshot that was already made.
+#: Without the lock, TRUNCATE could remove rows from an existing snapshot.
 _LOCK = "LOCK TABLE {view} IN ACCESS SHARE MODE"
 _ROWS = "SELECT entry::text FROM {view}"
 _BATCH = 1_000
 
 
 class TriggerState(Struct, frozen=True):
-    """What the triggers that fill an outbox see.
+    """The state of the triggers that fill an outbox.
 
     Args:
-        fingerprint: A text that differs after a trigger or a table was made, removed, disabled,
-            enabled, emptied or rewritten, or the database was restored.
-        disabled: The triggers that are disabled, as clauses.
-        limits: What is not seen, as sentences.
+        fingerprint: A string that changes when a trigger or table is created, removed, disabled,
+            enabled, emptied or rewritten, or when the database is restored.
+        disabled: The disabled triggers, each as a clause.
+        limits: Sentences that say which changes are not detected.
         has_resources: Whether there is a view of the resources that should exist.
     """
 
@@ -63,10 +63,10 @@ class OutboxTables:
 
     Args:
         conninfo: The URL of the database.
-        table: The name of the outbox; that of the view ends in `_resources`.
+        table: The name of the outbox. The name of the view has `_resources` appended.
 
     Raises:
-        ConfigurationError: The URL is none. The message has no part of it.
+        ConfigurationError: The URL is invalid. The message does not contain any part of it.
     """
 
     def __init__(self, conninfo: str, table: str) -> None:
@@ -76,12 +76,12 @@ class OutboxTables:
         self.view = f"{table}_resources"
 
     def state(self) -> TriggerState:
-        """Return what the triggers see now; raise `StorageError` if that cannot be read."""
+        """Return the current state of the triggers; raise `StorageError` if it cannot be read."""
         with self._connected() as connection:
             named = {"table": self._table, "view": self.view}
             rows = connection.execute(_TRIGGERS.encode(), named).fetchall()
             catalog = connection.execute(_CATALOG.encode(), named).fetchone()
-            assert catalog is not None  # it is one row
+            assert catalog is not None  # the query returns one row
             outbox, has_resources, may_read = catalog
             timeline = connection.execute(_TIMELINE.encode()).fetchone() if may_read else None
         by_table: dict[str, list[tuple[str, int, str]]] = defaultdict(list)
@@ -100,12 +100,12 @@ class OutboxTables:
         )
 
     def resources(self) -> Generator[list[str], None, None]:
-        """Yield the lines that wait in the outbox, and then the rows of the view in batches.
+        """Yield the lines waiting in the outbox, and then the rows of the view in batches.
 
-        All of them are of one instant. They are JSON.
+        All lines and rows are JSON, and come from one snapshot.
 
         Raises:
-            StorageError: They cannot be read.
+            StorageError: The tables cannot be read.
         """
         names = {"table": self._table, "view": self.view}
         with self._connected() as connection:
@@ -161,7 +161,7 @@ def _check_conninfo(conninfo: str) -> None:
         found = {"port": "unusable"}
     ports = str(found.get("port") or "").split(",")
     if "@" in str(found.get("host") or "") or not all(each.isdigit() for each in ports if each):
-        # Not shown, because a part of the password may be taken for the host.
+        # The URL is not shown, because part of the password may be mistaken for the host.
         raise ConfigurationError(
             "the URL of the database is none; write postgresql://user:password@host/database, and "
             "percent-encode what is not a letter or digit in the user and the password"

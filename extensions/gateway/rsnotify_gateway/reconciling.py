@@ -1,6 +1,6 @@
-"""Which changes to record for a batch: only those that differ from the recorded state.
+"""Records the changes in a batch: the entries that differ from the recorded state.
 
-The validator of a resource in the journal is its state, and the places that list it.
+The validator of a resource in the journal consists of its state and the places that list it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from rsnotify_publisher.journal import Journal
 from rsnotify_subscriber.fetching.credentials import without_login
 
 _log = logging.getLogger("rsnotify.gateway")
-#: The reader's name in the journal.
+#: The names in the journal of the cursor, and of the instant through which the origin was checked.
 _CURSOR = "origin"
 _CHECKED = "checked"
-#: Characters that may occur in a URI; others are escaped, since origins make mistakes.
+#: Special characters allowed in a URI. Others are escaped, because origins make mistakes.
 _URI = "%/:?#[]@!$&'()*+,;="
 
 
@@ -39,7 +39,7 @@ def decode_validator(validator: str | None) -> tuple[str, frozenset[str]]:
 
 
 def usable_uri(uri: str) -> str | None:
-    """Return a URI of an origin in normal form and without a login; None if it is none."""
+    """Return an origin's URI in normal form and without a login; None if it is not a valid URI."""
     escaped = quote(without_login(uri), safe=_URI)
     try:
         check_uri(escaped)
@@ -51,8 +51,8 @@ def usable_uri(uri: str) -> str | None:
 def record_batch(journal: Journal, batch: OriginBatch, now: int) -> int:
     """Record a batch and its positions, and return the number of changes; within a transaction.
 
-    No change is dated before it became visible, or before its `lastmod` unless that is later than
-    now (µs): a client that has seen the one would pass over the other.
+    No change is dated before it became visible. Nor is it dated before its `lastmod`, unless that
+    is later than now (µs): a client that has already seen the `lastmod` would skip the change.
     """
     states = _States(journal, batch.at or 0, now)
     for entry in batch.entries:
@@ -85,7 +85,7 @@ def _listed(state: str) -> str:
 
 
 class _States:
-    """The state of each resource of a batch, as the entries so far have left it."""
+    """The state of each resource in a batch, after the entries processed so far."""
 
     def __init__(self, journal: Journal, at: int, now: int) -> None:
         self._journal = journal
@@ -95,15 +95,15 @@ class _States:
         self._modified: dict[str, Instant | None] = {}
         self._lengths: dict[str, int | None] = {}
         self.records: list[Record] = []
-        #: The instant (µs) before which each record is not dated.
+        #: The earliest instant (µs) at which each record may be dated.
         self.earliest: list[int] = []
-        #: By the normal form of its URI, how each resource of the batch was last spelled.
+        #: The last spelling of each resource's URI in the batch, by its normal form.
         self._spellings: dict[str, str] = {}
-        #: The validators of resources that did not change, but whose places did.
+        #: The new validators of resources that did not change, but whose places did.
         self.revalidated: dict[str, str] = {}
 
     def _known(self, uri: str) -> str | None:
-        """Return the validator of a resource; None if the origin is known not to have it."""
+        """Return the validator of a resource; None if the resource is not recorded as present."""
         if uri not in self._validators:
             found = self._journal.resource(uri)
             self._validators[uri] = None if found is None else found[1] or ""
@@ -128,14 +128,15 @@ class _States:
             self._revalidate(uri, validator)
 
     def _has_other_length(self, resource: Resource) -> bool:
-        """Return whether another length is recorded: one of the two was wrong."""
+        """Return whether a different length is recorded, so that one of the two was wrong."""
         recorded = self._lengths[resource.uri]
         return None not in (recorded, resource.length) and recorded != resource.length
 
     def _is_outdated(self, entry: SeenEntry, places: frozenset[str]) -> bool:
         """Return whether a later version is recorded, and listed by another place.
 
-        The two would alternate. If the entries of an origin are ordered, the place does not matter.
+        If both were recorded, the two versions would alternate. If the origin's entries are
+        ordered, the place does not matter.
         """
         is_older = self._is_before(entry.resource.uri, entry.resource.lastmod)
         return is_older and (entry.is_ordered or bool(places - {entry.place}))
@@ -147,7 +148,7 @@ class _States:
     def miss(self, entry: MissingEntry) -> None:
         known = self._known(entry.uri)
         if self._spellings.get(normalize(entry.uri), entry.uri) != entry.uri:
-            return  # what was seen in another spelling has replaced it
+            return  # an entry with another spelling has replaced it
         if known is None or self._is_before(entry.uri, entry.at):
             return
         state, places = decode_validator(known)

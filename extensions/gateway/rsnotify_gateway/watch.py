@@ -1,9 +1,9 @@
-"""Follows one origin: checks it, records what changed, and says through when that is complete.
+"""Follows one origin: checks it, records the changes, and tracks through when they are complete.
 
-The clock of the Publisher is the instant at which the last complete check began. So no heartbeat
-claims to be later than what was checked: while an origin cannot be checked, the coverage ends with
-the last change that was found. A change is dated by the beginning of the check that found it, or
-by its own `lastmod` if that is later, as far as our clock has reached it.
+The Publisher's clock stands at the instant at which the last complete check began. No heartbeat
+therefore claims more than was checked: while an origin cannot be checked, the coverage ends with
+the last change found. A change is dated at the beginning of the check that found it, or at its own
+`lastmod` if that is later, but no later than our clock.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from rsnotify_publisher.journal import Journal, system_clock
 from rsnotify_publisher.publisher import transact
 
 _log = logging.getLogger("rsnotify.gateway")
-#: The waits until an origin is asked again to announce its changes.
+#: The waits before asking an origin again to announce its changes.
 _ANNOUNCE_AGAIN = Retry(first=5.0, most=3600.0)
 
 T = TypeVar("T")
 
 
 class CheckedClock:
-    """The clock of a Publisher that stands at the instant through which an origin was checked."""
+    """A Publisher's clock, which stands at the instant through which an origin was checked."""
 
     def __init__(self, now: int) -> None:
         self.now = now
@@ -54,19 +54,19 @@ class CheckedClock:
 
 
 class OriginWatch:
-    """Follows one origin; `run` until cancelled.
+    """Follows one origin while `run` is running.
 
     Args:
         origin: The settings of the origin.
         adapter: Reads the origin.
-        publisher: Publishes the set; its clock is `checked`. It is started once a check was
-            complete, and closed by the caller.
-        checked: Through when the origin was checked.
+        publisher: Publishes the set, with `checked` as its clock. It is started after the first
+            complete check. The caller closes it.
+        checked: The clock that stands at the instant through which the origin was checked.
 
     Attributes:
-        ready: Set once all documents of the set are written.
+        ready: Set when all documents of the set have been written.
         problem: Why the last check failed; None if it did not.
-        failing_since: When the first of the failed checks in a row began (µs).
+        failing_since: When the first of the consecutive failed checks began (µs).
         last_check: The instant (µs) through which the origin was checked.
     """
 
@@ -93,15 +93,15 @@ class OriginWatch:
         self._again = asyncio.Event()
 
     def check_soon(self) -> None:
-        """Check the origin now instead of later."""
+        """Make the next check begin at once."""
         self._again.set()
 
     async def run(self) -> None:
-        """Check the origin again and again.
+        """Check the origin repeatedly, until cancelled.
 
         Raises:
             ConfigurationError: The state belongs to another Source.
-            StorageError: The journal cannot be used at the start.
+            StorageError: The journal cannot be used at startup.
         """
         self._is_running = True
         self.last_check = await self._transact(stored_check)
@@ -118,7 +118,7 @@ class OriginWatch:
             began = system_clock()
             try:
                 changes = await self.check()
-            except Exception as error:  # one origin must not end the others
+            except Exception as error:  # a failing origin must not stop the others
                 self._failures += 1
                 self._note_failure(error, began)
                 after = getattr(error, "retry_after", None)
@@ -136,7 +136,7 @@ class OriginWatch:
             began, after = clock(), 0.0
             try:
                 await self.adapter.await_announcements(self.check_soon)
-            except Exception as error:  # until then, it is polled
+            except Exception as error:  # the origin is polled instead
                 _log.warning("%s: its changes are polled, not announced: %s", self.name, error)
                 after = getattr(error, "retry_after", None) or 0.0
             failures = 1 if clock() > began + _ANNOUNCE_AGAIN.most else failures + 1
@@ -154,7 +154,7 @@ class OriginWatch:
         """Check the origin once, and return the number of changes.
 
         Raises:
-            RsnotifyError: The check is not complete; what it found until then is recorded.
+            RsnotifyError: The check is incomplete. The changes found until then are recorded.
         """
         began = system_clock()
         changes = 0
@@ -168,7 +168,7 @@ class OriginWatch:
     async def _record(self, batch: OriginBatch, began: int) -> int:
         if batch.at is None:
             batch = replace(batch, at=began)
-        if batch.checked is not None:  # what was claimed once stays claimed
+        if batch.checked is not None:  # a claim is never withdrawn
             batch = replace(batch, checked=max(batch.checked, self._checked.now))
         changes = await self._transact(partial(record_batch, batch=batch, now=system_clock()))
         if batch.checked is not None:
@@ -184,7 +184,7 @@ class OriginWatch:
     async def select(
         self, accepts: Callable[[str, frozenset[str]], bool]
     ) -> list[tuple[str, frozenset[str]]]:
-        """Return the recorded URIs, with their places, that `accepts` returns True for."""
+        """Return the recorded URIs, with their places, for which `accepts` returns True."""
 
         def read() -> list[tuple[str, frozenset[str]]]:
             def chosen(uri: str, validator: str | None) -> bool:

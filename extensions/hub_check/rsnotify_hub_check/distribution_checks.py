@@ -1,7 +1,7 @@
 """Checks of publishing and content distribution (WebSub §6, §7), and of responses to subscribers.
 
-WebSub leaves publishing open, and most hubs do it alike. A check is a coroutine that raises an
-error if the hub does not meet the requirement.
+WebSub does not specify publishing, but most hubs handle it alike. A check is a coroutine that
+raises an error if the hub does not meet the requirement.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _long(words: str) -> bytes:
 def _delivers(
     name: str, rule: str, content_type: str, write: Callable[[str], bytes], *rocks: int
 ) -> None:
-    """Register the check that content of one type arrives unchanged."""
+    """Register a check that content of one type arrives unchanged."""
 
     @check("7", RequirementLevel.MUST, *rocks, name=name, title=rule)
     async def run(hub: HubUnderTest) -> None:
@@ -165,7 +165,7 @@ async def _ping(hub: HubUnderTest, method: PublishMethod) -> None:
 
 SIGNATURE = "X-Hub-Signature"
 
-#: The recognised names (WebSub §7.1.1).
+#: The recognized method names (WebSub §7.1.1).
 _METHODS = ("sha1", "sha256", "sha384", "sha512")
 
 
@@ -256,7 +256,7 @@ async def unsubscribing_what_is_unknown_is_accepted(hub: HubUnderTest) -> None:
 
 
 def _refuses(name: str, rule: str, change: dict[str, str | None]) -> None:
-    """Register the check that a request with one error is refused."""
+    """Register a check that a request with one error is refused."""
 
     @check("5.1.2", RequirementLevel.MUST, name=name, title=rule)
     async def run(hub: HubUnderTest) -> None:
@@ -389,7 +389,10 @@ async def _expect_once(
 async def _next_arrives(
     hub: HubUnderTest, topic: SimulatedTopic, callback: SimulatedCallback
 ) -> None:
-    """Wait longer, since a hub may send the next update only when it repeats the failed one."""
+    """Expect the next update, but wait longer than usual.
+
+    A hub may send the next update only when it repeats the failed one.
+    """
     body = await hub.publish(topic)
     came = await hub.endpoints.until(
         lambda: any(each.body == body for each in callback.deliveries),

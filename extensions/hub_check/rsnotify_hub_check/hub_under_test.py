@@ -1,6 +1,6 @@
-"""The hub under test, and what it sends requests to: a server of topics and of simulated callbacks.
+"""The hub under test, and the server of topics and simulated callbacks that it sends requests to.
 
-A callback records verifications and deliveries, and answers them. Checks are registered here.
+A callback records and answers verifications and deliveries. This module also registers the checks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rsnotify_hub_check.outcomes import (
 
 
 class ReceivedVerification(Struct, frozen=True):
-    """A GET of a callback, and the parameters that the hub appended."""
+    """A GET request to a callback, and the parameters that the hub appended."""
 
     target: str
     appended: dict[str, str]
@@ -55,7 +55,7 @@ class CallbackReply(Struct, frozen=True):
 
 
 def echo(verification: ReceivedVerification) -> CallbackReply:
-    """Confirm the intent, by repeating the challenge."""
+    """Confirm the intent by repeating the challenge."""
     return CallbackReply(body=verification.challenge)
 
 
@@ -68,13 +68,13 @@ class SimulatedCallback:
     """A subscriber's callback.
 
     Attributes:
-        target: Its path and query.
-        reply: Returns the answer to a verification.
-        answers: The answers to the next deliveries, one after another.
+        target: The callback's path and query.
+        reply: A function that returns the answer to a verification.
+        answers: The answers to the next deliveries, in order.
         answer: The answer to all later deliveries.
-        drops: Whether it closes the connection without an answer.
+        drops: Whether to close the connection without an answer.
         open: An event that answers wait for.
-        subscribed: The topics whose subscription it confirmed, except those it unsubscribed from.
+        subscribed: The topics to which the callback is subscribed, according to its answers.
     """
 
     def __init__(self, base: str, token: str, query: str, path: str) -> None:
@@ -92,7 +92,7 @@ class SimulatedCallback:
         self.subscribed: set[str] = set()
 
     def read(self, target: str) -> ReceivedVerification:
-        """Return a verification, with the parameters appended to the callback's own query."""
+        """Parse the target of a verification into the parameters that the hub appended."""
         added = target[len(self.target) :] if target.startswith(self.target) else target
         query = added.lstrip("?&") if added is not target else target.partition("?")[2]
         return ReceivedVerification(target, dict(parse_qsl(query, keep_blank_values=True)))
@@ -107,7 +107,7 @@ class SimulatedCallback:
         return reply
 
 
-#: The largest body that is accepted from a hub.
+#: Maximum size of a body that is accepted from a hub.
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
@@ -116,7 +116,7 @@ def html(words: str) -> bytes:
 
 
 class SimulatedTopic:
-    """A publisher's resource, with a different content in each version; the newest is the last."""
+    """A publisher's resource. Each version has different content; the last one is the newest."""
 
     def __init__(self, base: str, content_type: str, write: Callable[[str], bytes]) -> None:
         self.token = secrets.token_hex(12)
@@ -133,7 +133,7 @@ class SimulatedTopic:
 
 
 class SimulatedEndpoints:
-    """A server of topics, which advertise a hub, and of callbacks."""
+    """A server of callbacks, and of topics that advertise a hub."""
 
     def __init__(self, base: str, hub: str) -> None:
         self.base = base
@@ -145,7 +145,7 @@ class SimulatedEndpoints:
     def callback(
         self, query: str = "", path: str = "", *, beside: SimulatedCallback | None = None
     ) -> SimulatedCallback:
-        """Add a callback, maybe with a path that begins as that of another (`beside`)."""
+        """Add a callback. If `beside` is given, the paths of both share a prefix."""
         token = beside.token if beside else secrets.token_hex(12)
         callback = SimulatedCallback(self.base, token, query, path)
         self._callbacks.setdefault(token, []).append(callback)
@@ -154,7 +154,7 @@ class SimulatedEndpoints:
     def topic(
         self, content_type: str = "text/html", write: Callable[[str], bytes] = html
     ) -> SimulatedTopic:
-        """Add a topic; `write` returns a body with the given words."""
+        """Add a topic. `write` returns a body that contains the given words."""
         topic = SimulatedTopic(self.base, content_type, write)
         self._topics[topic.token] = topic
         return topic
@@ -163,7 +163,7 @@ class SimulatedEndpoints:
         return format_links([("self", topic.url), ("hub", self._hub)])
 
     async def until(self, holds: Callable[[], bool], seconds: float) -> bool:
-        """Wait until requests make a condition true, and return whether that was in time."""
+        """Wait until requests make `holds` true, and return whether that happened in time."""
         try:
             async with asyncio.timeout(seconds), self._received:
                 await self._received.wait_for(holds)
@@ -204,7 +204,7 @@ class SimulatedEndpoints:
         return callback.answers.pop(0) if callback.answers else callback.answer
 
     def subscribed(self) -> list[tuple[SimulatedCallback, str]]:
-        """Return the subscribed callbacks, as far as they know, each with its topic."""
+        """Return the callback and topic of each subscription, as far as the callbacks know."""
         callbacks = chain.from_iterable(self._callbacks.values())
         return [(each, topic) for each in callbacks for topic in each.subscribed]
 
@@ -218,9 +218,9 @@ class SimulatedEndpoints:
 async def serve_endpoints(
     hub: str, *, host: str = "127.0.0.1", port: int = 0, base: str | None = None
 ) -> AsyncIterator[SimulatedEndpoints]:
-    """Serve topics that advertise a hub, and callbacks, within the context.
+    """Serve callbacks, and topics that advertise a hub, within the context.
 
-    `base` is the URL of this server for the hub; by default it has the host and port.
+    `base` is the URL at which the hub reaches this server. By default, it has the host and port.
     """
     with listen(host, port, "another --listen") as listener:
         endpoints = SimulatedEndpoints((base or address(host, listener)).rstrip("/"), hub)
@@ -233,9 +233,9 @@ async def serve_endpoints(
 
 _FORM = "application/x-www-form-urlencoded"
 _MAX_REASON_BYTES = 300
-#: The delay before publishing again if nothing was delivered, in seconds; it grows.
+#: Initial delay before publishing again if nothing was delivered, in seconds.
 _FIRST_PAUSE = 0.05
-#: The parameters of a ping that name the topic: hubs know one or the other.
+#: The parameters that name the topic in a ping. Hubs know one or the other.
 _NAMES = {
     PublishMethod.PING: ("hub.url", "hub.topic"),
     PublishMethod.URL: ("hub.url",),
@@ -259,7 +259,7 @@ class HubResponse(Struct, frozen=True):
 def request_form(
     mode: str, topic: str, callback: SimulatedCallback, **fields: str
 ) -> dict[str, str]:
-    """Return the form of a request; the names of more fields have no prefix `hub.`."""
+    """Return the form of a request. Pass additional `fields` without the prefix `hub.`."""
     form = {"mode": mode, "topic": topic, "callback": callback.url, **fields}
     return {"hub." + name: value for name, value in form.items()}
 
@@ -282,7 +282,7 @@ class HubUnderTest:
         try:
             await self.publish(topic)
         except RequirementBroken as refused:
-            # Some hubs accept updates only of topics with a subscriber.
+            # Some hubs accept updates only for topics with a subscriber.
             await self._publish_to_a_subscriber(topic, refused)
 
     async def _publish_to_a_subscriber(
@@ -341,7 +341,7 @@ class HubUnderTest:
         return topic, callback
 
     async def unsubscribe_all(self) -> None:
-        """End all subscriptions, so that none of them remains at the hub."""
+        """End all subscriptions, so that none remains at the hub."""
         self.endpoints.release()
         for callback, topic in self.endpoints.subscribed():
             callback.reply, callback.drops = echo, False
@@ -352,7 +352,10 @@ class HubUnderTest:
     async def wait_for_verification(
         self, callback: SimulatedCallback, number: int = 0
     ) -> ReceivedVerification:
-        """Expect a GET of a callback."""
+        """Wait for a verification of a callback; fail if it does not arrive in time.
+
+        `number` is the verification's index among all verifications of the callback.
+        """
         seen = callback.verifications
         came = await self.endpoints.until(lambda: len(seen) > number, self.settings.patience)
         expect(came, "the hub does not GET the callback to verify the intent")
@@ -385,7 +388,7 @@ class HubUnderTest:
         *,
         method: PublishMethod | None = None,
     ) -> ReceivedDelivery:
-        """Publish until a callback receives a new version, which may not be the first one."""
+        """Publish until a callback receives a new version, not necessarily the first one."""
         before, versions = len(callback.deliveries), len(topic.versions)
         loop = asyncio.get_running_loop()
         end = loop.time() + self.settings.patience
@@ -411,7 +414,7 @@ class HubUnderTest:
         return fresh()[0]
 
     async def wait_until_idle(self, topic: SimulatedTopic, callback: SimulatedCallback) -> None:
-        """Wait until the last version that `expect_delivery` published is delivered."""
+        """Wait until the last version that `expect_delivery` published has been delivered."""
         await self.endpoints.until(
             lambda: callback.deliveries[-1].body == topic.versions[-1], self.settings.settle
         )
@@ -419,7 +422,7 @@ class HubUnderTest:
     async def expect_ended(
         self, topic: SimulatedTopic, callback: SimulatedCallback, otherwise: str
     ) -> None:
-        """Expect that deliveries to a callback end, at once or after `settle` seconds."""
+        """Expect deliveries to a callback to end, at the latest after `settle` seconds."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self.settings.settle
         while True:
@@ -434,13 +437,13 @@ class HubUnderTest:
             expect(loop.time() < end, otherwise)
 
     async def publish_to_witness(self, topic: SimulatedTopic) -> None:
-        """Publish until another subscriber receives it, so that earlier deliveries are done."""
+        """Publish until a second subscriber gets a delivery, so that earlier ones are finished."""
         witness = self.callback()
         await self.subscribe(topic, witness)
         await self.expect_delivery(topic, witness)
 
     async def expect_nothing(self, came: Callable[[], bool], otherwise: str) -> None:
-        """Expect that a condition stays false for `quiet` seconds."""
+        """Expect a condition to stay false for `quiet` seconds."""
         expect(not await self.endpoints.until(came, self.settings.quiet), otherwise)
 
 
@@ -464,14 +467,17 @@ class ConformanceCheck(Requirement, frozen=True):
     run: Run
 
 
-#: All checks by name, registered by the modules of `checks`.
+#: All checks by name, registered with `check`.
 CHECKS: dict[str, ConformanceCheck] = {}
 
 
 def check(
     section: str, level: RequirementLevel, *rocks: int, name: str = "", title: str = ""
 ) -> Callable[[Run], Run]:
-    """Register a coroutine as a check, by default with its own name and docstring."""
+    """Register a coroutine as a check.
+
+    The default name and title are the coroutine's name and the first line of its docstring.
+    """
 
     def register(run: Run) -> Run:
         key = (name or run.__name__).replace("_", "-")

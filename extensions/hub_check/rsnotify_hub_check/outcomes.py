@@ -1,4 +1,4 @@
-"""The settings of a run of checks, such as how to publish, and the results, as values."""
+"""The settings of a run of checks, such as how to publish, and its results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RequirementLevel(StrEnum):
 class CheckVerdict(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
-    #: The value is that of the first release.
+    #: The value has not changed since the first release.
     INCONCLUSIVE = "untold"
 
 
@@ -31,7 +31,7 @@ class Requirement(Struct, frozen=True):
         name: The name of its check.
         section: The section of the Recommendation.
         level: The requirement level.
-        rocks: The numbers of the websub.rocks tests of the same requirement.
+        rocks: The numbers of the websub.rocks tests for the same requirement.
         title: The requirement, as a sentence.
     """
 
@@ -43,7 +43,7 @@ class Requirement(Struct, frozen=True):
 
 
 class CheckResult(Requirement, frozen=True):
-    """The result of one check; `reason` says why it failed, or is inconclusive."""
+    """The result of one check; `reason` says why it failed or is inconclusive."""
 
     verdict: CheckVerdict
     reason: str
@@ -64,7 +64,7 @@ def expect(holds: object, otherwise: str) -> None:
 
 
 class PublishMethod(StrEnum):
-    """How a publisher notifies the hub, which WebSub leaves open (§6)."""
+    """How a publisher notifies the hub. WebSub does not specify this (§6)."""
 
     PING = "ping"
     URL = "url"
@@ -77,14 +77,14 @@ class CheckSettings(Struct, frozen=True, kw_only=True):
 
     Args:
         hub: The hub's URL.
-        publish_url: Where to publish; by default at the hub's URL.
-        publish_method: By a form with `hub.url` or `hub.topic` or both, or the content itself.
+        publish_url: Where to publish; by default, the hub's URL.
+        publish_method: A form with `hub.url`, `hub.topic` or both, or the content itself.
         token: A bearer token for publishing, if the hub requires one.
-        patience: Seconds in which the hub must do what it does at once.
-        quiet: Seconds without any request that prove that there will be none.
+        patience: Seconds to wait for a request or response that the hub should send at once.
+        quiet: Seconds without a request after which the suite assumes that none will come.
         settle: Seconds that the hub may need to process a verification.
-        retry: Seconds in which it repeats a failed delivery.
-        denied_topic: A topic for which it denies subscriptions, if there is one.
+        retry: Seconds within which the hub has to repeat a failed delivery.
+        denied_topic: A topic for which the hub denies subscriptions, if there is one.
     """
 
     hub: str

@@ -59,7 +59,7 @@ async def run_check(check: ConformanceCheck, hub: HubUnderTest) -> CheckResult:
         verdict, reason = CheckVerdict.FAILED, str(broken)
     except Inconclusive as inconclusive:
         verdict, reason = CheckVerdict.INCONCLUSIVE, str(inconclusive)
-    except Exception as error:  # an unexpected one must not prevent the other results
+    except Exception as error:  # an unexpected error must not prevent the other results
         verdict = CheckVerdict.FAILED
         reason = f"the check ended with an error: {type(error).__name__}: {error}"
     seconds = loop.time() - begin
@@ -75,7 +75,7 @@ async def run_checks(
     *,
     at_once: int,
 ) -> AsyncIterator[CheckResult]:
-    """Run checks, each with topics and callbacks of its own; yield the results in their order.
+    """Run checks, each with its own topics and callbacks, and yield the results in order.
 
     Raises:
         RequirementBroken: The hub cannot be reached, or accepts no publications.
@@ -103,13 +103,13 @@ def _required(strict: bool) -> set[RequirementLevel]:
 
 
 def conforms(results: Sequence[CheckResult], *, strict: bool = False) -> bool:
-    """Return whether a hub meets all requirements of the level MUST, or if `strict` also SHOULD."""
+    """Return whether a hub breaks no MUST requirement and, if `strict`, no SHOULD requirement."""
     levels = _required(strict)
     return not any(each.verdict is CheckVerdict.FAILED and each.level in levels for each in results)
 
 
 def reported(hub: str, results: Iterable[CheckResult], *, strict: bool) -> list[ReportedCheck]:
-    """Return results for JUnit; what is not required and not met, or not decided, is skipped."""
+    """Return results for JUnit. Failed optional checks and inconclusive checks count as skipped."""
     levels = _required(strict)
     outcomes = {CheckVerdict.PASSED: Outcome.PASSED, CheckVerdict.INCONCLUSIVE: Outcome.SKIPPED}
     failed = {
@@ -133,7 +133,7 @@ _LABEL = "WebSub hub"
 
 
 def badge_of(results: Sequence[CheckResult], *, strict: bool) -> Badge:
-    """Return whether the hub conforms, and how many requirements it breaks, or are undecided."""
+    """Return a badge with the hub's conformance, and the number of broken or undecided checks."""
     verdicts = [each.verdict for each in results if each.level in _required(strict)]
     if broken := verdicts.count(CheckVerdict.FAILED):
         return Badge(_LABEL, f"breaks {counted(broken, 'requirement')}", Color.BAD)
@@ -152,7 +152,7 @@ def line(result: CheckResult) -> str:
 
 
 def summary(results: Sequence[CheckResult]) -> str:
-    """Return how many checks of each level have passed, as text."""
+    """Return a line of text with the number of passed checks at each level."""
     parts = []
     for level in RequirementLevel:
         these = [each for each in results if each.level is level]
@@ -172,7 +172,7 @@ def as_json(hub: str, results: Sequence[CheckResult], *, strict: bool) -> bytes:
     return msgspec.json.format(msgspec.json.encode(report), indent=2)
 
 
-#: The groups of options in the help.
+#: The group of the publishing options in the help.
 _PUBLISHING = "Publishing"
 
 _times = partial(option, "Times", advanced=True)

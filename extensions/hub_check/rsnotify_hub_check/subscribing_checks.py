@@ -124,7 +124,7 @@ def _expect_the_request(
     expect(found == topic.url, f"hub.topic is {found!r} in the verification, not {topic.url!r}")
 
 
-#: A challenge shorter than this can be guessed.
+#: A challenge with fewer characters than this can be guessed.
 _MIN_CHALLENGE = 16
 
 
@@ -170,7 +170,7 @@ async def any_2xx_confirms(hub: HubUnderTest) -> None:
 def _does_not_confirm(
     name: str, rule: str, reply: Callable[[ReceivedVerification], CallbackReply]
 ) -> None:
-    """Register the check that an answer to a verification does not confirm it."""
+    """Register a check that an answer to a verification does not confirm it."""
 
     @check("5.3.1", RequirementLevel.MUST, name=name, title=rule)
     async def run(hub: HubUnderTest) -> None:
@@ -337,7 +337,7 @@ async def a_pending_renewal_changes_nothing(hub: HubUnderTest) -> None:
     """While a renewal is being verified, deliveries continue as before."""
     topic, callback = await hub.subscribed(secret="the first secret")
     await hub.expect_delivery(topic, callback)
-    await hub.wait_until_idle(topic, callback)  # a later delivery would wait for it
+    await hub.wait_until_idle(topic, callback)  # a pending delivery would delay later ones
     callback.open.clear()
     try:
         await hub.subscribe(topic, callback, secret="the second secret")

@@ -1,1 +1,1 @@
-"""The adapters, one for each protocol of origins."""
+"""The adapters, one for each origin protocol."""

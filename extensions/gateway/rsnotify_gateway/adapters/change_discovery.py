@@ -1,17 +1,18 @@
-"""IIIF Change Discovery 1.0: an ActivityStreams collection, whose pages are read backwards.
+"""IIIF Change Discovery 1.0: an ActivityStreams collection whose pages are read backwards.
 
-Each object of an activity is a resource. The newest activity of an object decides (§3.5).
+The object of each activity is a resource. An object's newest activity decides its state (§3.5).
 
 - With datetimes (levels 1 and 2), a check reads the activities since the last check, and some
-  before, since an activity may be listed later than it is dated. Without (level 0), it reads all of
-  them, and a change of a resource that stays listed is not seen.
-- At level 2, each deletion is seen: `Delete`, `Remove` from this collection, and `Move`. At levels
-  0 and 1 a deletion is the absence from the whole collection, if two readings of all pages agree.
-  At level 1 the whole is compared from time to time (`compare`).
-- After a `Refresh`, older activities are read for deletions only.
-- Pages that shift while they are read are read again. If the collection ends before the last check,
-  or its newest activity is older than it was, all is read, and at level 2 the gap is reported.
-- Two activities of one object at the same datetime differ by their identifiers, if they have any.
+  earlier ones, because an activity may be listed later than it is dated. Without datetimes (level
+  0), it reads all activities, and does not detect a change of a resource that stays listed.
+- At level 2, each deletion is detected: `Delete`, `Remove` from this collection, and `Move`. At
+  levels 0 and 1, a deletion is detected as an object's absence from the whole collection, if two
+  readings of all pages agree. At level 1, the whole is compared from time to time (`compare`).
+- Activities older than a `Refresh` are read only for deletions.
+- Pages that shift while they are read are read again. If the collection does not reach back to the
+  last check, or its newest activity is older than before, all activities are read, and at level 2
+  the gap is reported.
+- Two activities of one object at the same datetime are distinguished by their identifiers, if any.
 """
 
 from __future__ import annotations
@@ -47,15 +48,16 @@ from rsnotify_subscriber.fetching.credentials import without_login
 
 
 class Activity(Struct, frozen=True):
-    """An activity.
+    """An activity in a collection.
 
     Args:
-        kind: Its type, such as `Update`.
-        uri: The URI of its object, if it has one.
-        target: The URI of its target, if it has one.
-        origin: The URI of the collection that it was removed from, if it has one.
-        at: Its `endTime`, if it has one.
-        state: A text that differs between two activities of one object, if they can be told apart.
+        kind: The activity's type, such as `Update`.
+        uri: The URI of the object, if there is one.
+        target: The URI of the target, if there is one.
+        origin: The URI of the collection that the object was removed from, if there is one.
+        at: The `endTime`, if there is one.
+        state: A string that differs between two activities of one object if they can be
+            distinguished.
     """
 
     kind: str
@@ -70,7 +72,7 @@ class ActivityPage(Struct, frozen=True):
     """A page of a collection.
 
     Args:
-        activities: The oldest first.
+        activities: The activities, oldest first.
         previous: The URI of the page with older activities, if there is one.
     """
 
@@ -107,7 +109,11 @@ _decode_document = msgspec.json.Decoder(_Document).decode
 
 
 def parse_collection(data: bytes, uri: str) -> tuple[str, str]:
-    """Return the URI of a collection, and that of its last page; raise `DocumentError`."""
+    """Return the URIs of a collection and of its last page.
+
+    Raises:
+        DocumentError: The collection is not acceptable.
+    """
     found = _parse(data, uri, "OrderedCollection")
     last = _uri(found.last, uri)
     if last is None:
@@ -116,7 +122,7 @@ def parse_collection(data: bytes, uri: str) -> tuple[str, str]:
 
 
 def parse_page(data: bytes, uri: str) -> ActivityPage:
-    """Parse a page; raise `DocumentError` if it cannot be accepted."""
+    """Parse a page; raise `DocumentError` if it is not acceptable."""
     found = _parse(data, uri, "OrderedCollectionPage")
     if found.ordered_items is None:
         raise InvalidDocument("it has no orderedItems (Change Discovery §3.2)", source=uri)
@@ -151,7 +157,7 @@ def _activity(item: _Item, uri: str, number: int) -> Activity:
         _uri(item.target, uri),
         _uri(item.origin, uri),
         at,
-        # Without a datetime, an identifier may be that of the place in the list.
+        # Without a datetime, the identifier may denote the position in the list.
         ""
         if at is None
         else f"{item.end_time} {without_login(item.id or '')}".strip().replace("\n", " "),
@@ -164,34 +170,34 @@ def _uri(reference: _Reference, base: str) -> str | None:
 
 
 _log = logging.getLogger("rsnotify.gateway")
-#: Seconds between two comparisons with the whole collection, by default.
+#: Default seconds between comparisons with the whole collection.
 _COMPARE = 7 * 86_400.0
 _MOST_BYTES = 50_000_000
 _MOST_PAGES = 50_000
-#: The entries that are recorded at once.
+#: Number of entries recorded at once.
 _BATCH = 1_000
-#: How often pages that shift are read.
+#: Maximum number of times pages are read if they shift.
 _MOST_ROUNDS = 5
 _OVERLAP = timedelta(minutes=1)
 _BEGIN = EARLIEST + _OVERLAP
-#: How far the clock of an origin may be ahead. A later activity says nothing about others.
+#: How far an origin's clock may be ahead. Later datetimes show nothing about other activities.
 _MOST_AHEAD = timedelta(days=1)
 _ACCEPT = "application/ld+json, application/json;q=0.9"
 _REFRESH = "Refresh"
-#: The types that only a collection of level 2 has.
+#: Activity types that only a collection at level 2 has.
 _LEVEL_2 = frozenset({"Create", "Delete", "Move", "Add", "Remove"})
 
 T = TypeVar("T")
 
 
 class ActivityCursor(Struct, omit_defaults=True):
-    """How far a collection was read.
+    """How far a collection has been read.
 
     Args:
-        newest: The latest datetime of an activity.
-        level: The level of conformance that the activities show.
-        compared: When the whole was last read, in seconds since 1970.
-        gap: The last time at which activities may have been missed.
+        newest: The datetime of the latest activity.
+        level: The conformance level that the activities show.
+        compared: When the whole collection was last read, in seconds since 1970.
+        gap: The datetime before which activities may have been missed, if any.
     """
 
     newest: Instant | None = None
@@ -208,7 +214,7 @@ class ChangeDiscoveryAdapter:
 
     Args:
         url: The URL of the collection.
-        compare: Seconds between two comparisons with the whole, at level 1.
+        compare: Seconds between comparisons with the whole collection, at level 1.
     """
 
     def __init__(
@@ -223,7 +229,7 @@ class ChangeDiscoveryAdapter:
         self._last = ActivityCursor()
 
     def terms(self) -> OriginTerms:
-        """Return what the collection shows, by the activities that it had in the last check."""
+        """Describe which changes can be detected, based on the activities at the last check."""
         last = self._last
         deletions = {
             0: "A deletion is seen as the absence from the whole collection.",
@@ -244,7 +250,7 @@ class ChangeDiscoveryAdapter:
         )
 
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
-        """Read the activities since the cursor, or all; yield the state of their objects."""
+        """Read the activities since the cursor, or all of them, and yield their objects' states."""
         before = ActivityCursor() if cursor is None else _decode(cursor)
         began = time.time()
         latest = datetime.fromtimestamp(began, UTC) + _MOST_AHEAD
@@ -278,11 +284,11 @@ class ChangeDiscoveryAdapter:
 
 
 class _PageReader:
-    """Requests collections and pages; what was kept is requested conditionally."""
+    """Requests collections and pages, conditionally if an earlier version was kept."""
 
     def __init__(self, client: OriginClient) -> None:
         self._client = client
-        #: The collection and its last page, with the condition of the next request.
+        #: The collection and its last page by URI, with the condition for the next request.
         self._kept: dict[str, tuple[tuple[str, str], Any]] = {}
 
     async def collection(self, uri: str) -> tuple[str, str]:
@@ -306,17 +312,17 @@ class _PageReader:
 
 
 class _Walk:
-    """Reads a collection backwards, perhaps several times.
+    """Reads a collection backwards, possibly several times.
 
     Args:
-        before: How far it was read before.
-        latest: The latest datetime of an activity that is plausible.
+        before: How far earlier checks have read.
+        latest: The latest plausible datetime of an activity.
 
     Attributes:
-        newest: The latest datetime of an activity.
-        level: The level of conformance that the activities show.
-        has_joined: Whether the activities lead back to the last check.
-        processed: The objects whose newest activity was found.
+        newest: The datetime of the latest activity.
+        level: The conformance level that the activities show.
+        has_joined: Whether the activities reach back to the last check.
+        processed: The objects whose newest activity has been found.
     """
 
     def __init__(
@@ -342,7 +348,7 @@ class _Walk:
     async def entries(
         self, *, is_whole: bool
     ) -> AsyncIterator[tuple[SeenEntry | MissingEntry, ...]]:
-        """Yield the state of each object, until the pages have not shifted meanwhile."""
+        """Yield the state of each object. Start over if the pages shifted during reading."""
         before = self._before.newest
         since = None if is_whole or before is None else max(before, _BEGIN) - _OVERLAP
         for _ in range(_MOST_ROUNDS):
@@ -359,13 +365,13 @@ class _Walk:
             yield tuple(entries)
             assert newest_page is not None
             if before is not None and self.newest < before:
-                self.has_joined = False  # it has gone back
+                self.has_joined = False  # the collection went back to an earlier state
             if len(self._pages) == 1 or await self._is_settled(newest_page):
                 return
         raise Unavailable(self._url, "its pages shift while they are read")
 
     async def _walk(self) -> AsyncIterator[ActivityPage]:
-        """Yield the pages, the newest first."""
+        """Yield the pages, newest first."""
         self._id, last = await self._reader.collection(self._url)
         uri: str | None = last
         read: set[str] = set()
@@ -381,13 +387,13 @@ class _Walk:
             uri = page.previous
 
     async def _is_settled(self, page: ActivityPage) -> bool:
-        """Return whether activities were only added, at the end, since a page was read."""
+        """Return whether, since a page was read, activities were only added at its end."""
         again = await self._reader.page(page.uri, is_last=True)
         is_same = again.activities[: len(page.activities)] == page.activities
         return is_same and again.previous == page.previous
 
     async def confirm(self) -> None:
-        """Raise `Unavailable` unless a second reading of all pages equals the last one."""
+        """Raise `Unavailable` if the collection is empty, or a second reading of it differs."""
         pages = self._pages
         if not self.processed:
             raise Unavailable(self._url, "it lists nothing, so nothing counts as deleted")
@@ -404,7 +410,7 @@ class _Walk:
     def _process(
         self, page: ActivityPage, since: Instant | None, entries: list[SeenEntry | MissingEntry]
     ) -> bool:
-        """Add what a page shows to entries, and return whether older activities are known."""
+        """Add a page's states to `entries`, and return whether older activities are not needed."""
         for activity in reversed(page.activities):
             self._note(activity)
             if since is not None and activity.at is not None and activity.at < since:
@@ -447,7 +453,10 @@ class _Walk:
         return activity.kind == kind and place in (self._id, self._url)
 
     def _new(self, uri: str | None) -> str | None:
-        """Return a URI as it can be published, unless a newer activity decided its state."""
+        """Return a URI in usable form, and mark it as processed.
+
+        Return None if it is unusable, or a newer activity has decided the resource's state.
+        """
         usable = None if uri is None else usable_uri(uri)
         if usable is None or usable in self.processed:
             return None

@@ -1,16 +1,19 @@
-"""Server-Sent Events whose data is JSON, such as Wikimedia EventStreams.
+"""Server-Sent Events with JSON data, such as Wikimedia EventStreams.
 
-A mapping in the configuration states where an event has the URI of its resource, the datetime and
-the type of the change.
+A mapping in the configuration states where an event has the URI of its resource, and the datetime
+and type of the change.
 
-- Granularity: that of the datetimes in the events. Each event is a change.
-- A deletion is seen if the mapping names the types of change that are deletions; otherwise never.
-- The set has the resources with an event since the gateway connected first. A stream has no list of
-  all resources, so nothing can be compared with it.
-- A connection resumes after the last event (Last-Event-ID). What a server no longer has then is
-  missed, and that cannot be noticed. If its events have no ids, each new connection is such a gap.
-- A silent stream may be a quiet or a broken one, so the datetime of the latest event is what is
-  claimed to be checked, less the time by which events were out of order on this connection.
+- Each event is a change. The granularity depends on the datetimes in the events.
+- A deletion is detected if the mapping names the types of change that are deletions, and never
+  otherwise.
+- The set contains the resources with an event since the gateway first connected. A stream has no
+  list of all resources, so nothing can be compared with it.
+- A connection resumes after the last event (Last-Event-ID). Events that the server no longer has
+  are missed, which cannot be detected. If the events have no ids, every new connection leaves such
+  a gap.
+- A silent stream may be quiet or broken. The adapter therefore claims to have checked the stream
+  only through the latest event's datetime, minus the time by which events were out of order on this
+  connection.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ if TYPE_CHECKING:
 
 _END_OF_LINE = re.compile(rb"\r\n|\n|\r")
 _MOST_BYTES = 4_000_000
-#: Numbers from here on are milliseconds since 1970, and smaller ones seconds.
+#: Numbers from here on are milliseconds since 1970; smaller numbers are seconds.
 _MILLISECONDS = 100_000_000_000
 
 _Pointer = Annotated[
@@ -69,14 +72,14 @@ _Pointer = Annotated[
 
 
 class EventMapping(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where an event states a change: JSON Pointers (RFC 6901), `[origin.event]` in TOML.
+    """JSON Pointers (RFC 6901) to the parts of an event; `[origin.event]` in TOML.
 
     Args:
         uri: The URI of the resource.
         datetime: The time of the change: a W3C Datetime, or seconds or milliseconds since 1970.
         change: The type of change.
-        deleted: The types that are deletions.
-        only: Pointers, and what is there in the events that count.
+        deleted: The types of change that are deletions.
+        only: Pointers, each with the value that an event must have there to count.
     """
 
     uri: _Pointer
@@ -87,10 +90,10 @@ class EventMapping(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServerEvent(Struct, frozen=True):
-    """An event.
+    """A server-sent event.
 
     Args:
-        id: The last id that the stream has stated, with this event or before.
+        id: The last id that the stream has sent, with this event or earlier.
     """
 
     id: str
@@ -98,11 +101,11 @@ class ServerEvent(Struct, frozen=True):
 
 
 class StatedChange(Struct, frozen=True):
-    """What an event states.
+    """The change that an event states.
 
     Args:
         uri: The URI of the resource; None if the event does not count.
-        state: A text that differs for each event.
+        state: A hash of the event's data.
     """
 
     uri: str | None
@@ -112,11 +115,11 @@ class StatedChange(Struct, frozen=True):
 
 
 class EventParser:
-    """Splits a stream into events; `feed` it piece by piece.
+    """Splits a stream into events. Call `feed` with each piece.
 
     Attributes:
-        last_id: The last id.
-        retry: The seconds after which the server wants to be connected to again, if it states any.
+        last_id: The last id that the stream has sent.
+        retry: The seconds to wait before reconnecting, if the server states them.
     """
 
     def __init__(self, last_id: str) -> None:
@@ -128,7 +131,7 @@ class EventParser:
         self._is_first = True
 
     def feed(self, piece: bytes) -> list[ServerEvent]:
-        """Return the events that end in a piece.
+        """Parse a piece of the stream, and return the events that end in it.
 
         Raises:
             TooLarge: An event is too large.
@@ -164,7 +167,7 @@ class EventParser:
 
 
 def read_event(data: str, mapping: EventMapping) -> StatedChange | None:
-    """Return what an event states; None if it is not what the mapping describes."""
+    """Return the change that an event states; None if the event does not fit the mapping."""
     try:
         event = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError):
@@ -184,7 +187,7 @@ def read_event(data: str, mapping: EventMapping) -> StatedChange | None:
 def _at(value: Any, pointer: str) -> Any:
     """Return the value at a JSON Pointer (RFC 6901), or None.
 
-    The package jsonpointer does this, too; these lines spare every gateway that dependency.
+    The package jsonpointer does this, too, but these lines spare every gateway that dependency.
     """
     for token in pointer.split("/")[1:]:
         key = token.replace("~1", "/").replace("~0", "~")
@@ -209,19 +212,19 @@ def _instant(value: Any) -> Instant | None:
 
 
 _EVENT_STREAM = "text/event-stream"
-#: The seconds until a stream that ended is connected to again, if it states none, and the most.
+#: Default and maximum number of seconds before reconnecting to a stream that ended.
 _RECONNECT, _MOST_RECONNECT = 3.0, 60.0
 _SECOND = 1_000_000
 
 
 class EventCursor(Struct, omit_defaults=True):
-    """How far a stream was read.
+    """How far a stream has been read.
 
     Args:
-        id: The last id.
-        began: Whether there was an event.
+        id: The last id that the stream has sent.
+        began: Whether there has been an event.
         gap: The last time at which events may have been missed.
-        unusable: The number of events that the mapping does not fit.
+        unusable: The number of events that do not fit the mapping, or whose URI is unusable.
     """
 
     id: str = ""
@@ -238,7 +241,7 @@ class EventsAdapter:
 
     Args:
         url: The URL of the stream.
-        mapping: Where an event states a change.
+        mapping: Where to find the change in an event.
     """
 
     def __init__(
@@ -251,11 +254,11 @@ class EventsAdapter:
         self._client = client
         self._mapping = mapping
         self._last = EventCursor()
-        #: The latest datetime, and the most by which one was earlier, on this connection (µs).
+        #: The latest datetime on this connection, and the most by which one was out of order (µs).
         self._latest = self._disorder = 0
 
     def terms(self) -> OriginTerms:
-        """Return what a stream shows, and what may have been missed."""
+        """Describe which changes a stream shows, and which may have been missed."""
         limits = [
             "Only resources with an event since the gateway connected first are listed.",
             "Events that the stream no longer has when the gateway connects again are missed.",
@@ -275,7 +278,7 @@ class EventsAdapter:
         )
 
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
-        """Yield events as they arrive, over one connection after the other."""
+        """Yield events as they arrive. Reconnect whenever the stream ends."""
         self._last = EventCursor() if cursor is None else _decode(cursor)
         while True:
             parser = EventParser(self._last.id)
@@ -310,12 +313,15 @@ class EventsAdapter:
             began=True,
             unusable=self._last.unusable + len(stated) - len(known) + len(counting) - len(entries),
         )
-        # Not the beginning of the check: an event that is read late is not a change of now.
+        # Not the beginning of the check, because an event may be read long after it happened.
         at = min(self._latest, round(time.time() * _SECOND))
         return OriginBatch(tuple(entries), msgspec.json.encode(self._last).decode(), checked, at)
 
     def _checked(self, changes: list[StatedChange]) -> int | None:
-        """Return through when the stream was read with some more changes; None if unknown."""
+        """Process changes, and return the instant (µs) through which the stream has been read.
+
+        Return None if there are no changes.
+        """
         for change in changes:
             when = to_microseconds(change.when)
             self._latest = max(self._latest, when)
@@ -326,7 +332,7 @@ class EventsAdapter:
         return min(self._latest - self._disorder, now)
 
     def _entry(self, change: StatedChange) -> SeenEntry | MissingEntry | None:
-        """Return the entry of a change; None if its URI cannot be used."""
+        """Return the entry for a change; None if its URI is unusable."""
         uri = usable_uri(origin_uri(self._url, change.uri or ""))
         if uri is None:
             return None

@@ -1,16 +1,17 @@
 """Atom and RSS, parsed by feedparser (`pip install "rsnotify[feeds]"`).
 
-Each entry is a resource, by its link.
+Each entry is a resource, identified by its link.
 
-- A change is seen if the date, title, summary, content or enclosures of an entry change, while the
-  feed has the entry.
-- A deletion is never seen: an entry leaves a feed as newer ones come. So nothing is ever deleted.
-- A feed shows its newest entries first. If its older half has none that was there, unchanged, in
-  the check before, entries may have been missed between the two. Then pages of older entries are
-  read, if it has any (RFC 5005), until two readings agree; otherwise the gap is reported. In a feed
-  of another order, changes on other pages than the first are not seen.
-- A feed that names a hub is subscribed to (WebSub). What the hub delivers is a reason to read the
-  feed, and proves nothing. The feed is polled as well, in case the hub fails.
+- A change is detected if an entry's date, title, summary, content or enclosures change while the
+  entry is in the feed.
+- A deletion is never detected, because entries leave a feed when newer ones are added. Nothing is
+  ever deleted.
+- A feed shows its newest entries first. If its older half has no entry that is unchanged since the
+  previous check, entries may have been missed in between. If the feed has pages of older entries
+  (RFC 5005), the adapter reads them until two readings agree; otherwise it reports the gap. In a
+  feed with a different order, changes on pages other than the first are not detected.
+- If a feed names a hub, the gateway subscribes to it (WebSub). A delivery only triggers a check of
+  the feed; its content proves nothing. The feed is polled as well, in case the hub fails.
 """
 
 from __future__ import annotations
@@ -58,13 +59,13 @@ from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.push.websub_callbacks import Callbacks
 from rsnotify_subscriber.push.websub_transport import WebSubTransport
 
-#: An XML declaration with an encoding, and the bytes in which it is looked for.
+#: An XML declaration with an encoding, and the number of bytes to search for it.
 _DECLARED = re.compile(
     rb"""<\?xml\s[^>]{0,200}?encoding\s{0,20}=\s{0,20}["']([A-Za-z0-9._:-]{1,40})["']"""
 )
 _DECLARATION = 1_000
-#: The marks at the beginning of a document in another encoding than one that extends ASCII
-#: (XML §F.1); the longer ones come first.
+#: The first bytes of documents with a byte order mark, or in an encoding that does not extend
+#: ASCII (XML §F.1). Longer marks come first.
 _MARKS = (
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -76,37 +77,37 @@ _MARKS = (
     ("<".encode("utf-16-be"), "utf-16-be"),
     ("<".encode("utf-16-le"), "utf-16-le"),
 )
-#: The time that these take to decode grows with the square of the length.
+#: Decoding these takes time proportional to the square of the length.
 _SLOW_ENCODINGS = frozenset({"idna", "punycode"})
-#: What texts are in that are not in the encoding that they state.
+#: Likely encodings of documents that are not in their declared encoding.
 _LIKELY_ENCODINGS = ("utf-8", "windows-1252")
-#: All before the root element. Every repetition is possessive, so that it takes linear time.
+#: Everything before the root element. All repetitions are possessive, so matching is linear.
 _PROLOGUE = re.compile(
     rb"(?:[ \t\r\n]++|<\?(?:[^?]++|\?(?!>))*+\?>|<!--(?:[^-]++|-(?!->))*+-->"
     rb"|<!DOCTYPE[^<>\[\]]*+>)*+"
 )
 _ROOT = re.compile(rb"<[A-Za-z_]")
 _MOST_PROLOGUE = 100_000
-#: The most levels of elements, namespaces, attributes of an element, and characters of a base URI
-#: or of a word in the name of a person: feedparser does work in proportion to their square, or for
-#: each element.
+#: Maximum nesting depth, and maximum number of namespaces, of attributes of an element, and of
+#: characters in a base URI or in a word of a person's name. feedparser does work in proportion to
+#: the square of these numbers, or for each element.
 _MOST_DEPTH, _MOST_NAMESPACES, _MOST_ATTRIBUTES, _MOST_BASE, _MOST_WORD = 200, 100, 100, 2_000, 500
 _BASES = ("http://www.w3.org/XML/1998/namespace base", "base")
-#: The elements that feedparser searches for the address of a person.
+#: Elements that feedparser searches for a person's address.
 _PERSONS = frozenset(
     {"author", "contributor", "creator", "email", "managingeditor", "name", "owner", "publisher"}
     | {"webmaster"}
 )
 _WORD = re.compile(r"[A-Za-z0-9_.+-]+")
-#: Links to older entries (RFC 5005 §3, §4).
+#: The relations of links to older entries (RFC 5005 §3, §4).
 _OLDER = ("next", "prev-archive")
 
 
 class FeedEntry(Struct, frozen=True):
-    """An entry.
+    """An entry of a feed.
 
     Args:
-        digest: A text that differs whenever the entry does.
+        digest: A hash of the entry's dates, texts and enclosures.
     """
 
     uri: str
@@ -115,12 +116,12 @@ class FeedEntry(Struct, frozen=True):
 
 
 class ParsedFeed(Struct, frozen=True):
-    """A feed, or a page of one.
+    """A feed, or one page of it.
 
     Args:
         older: The URI of the page with older entries, if there is one.
         nameless: The number of entries without a URI.
-        has_hub: Whether it names a hub (WebSub §4).
+        has_hub: Whether the feed names a hub (WebSub §4).
     """
 
     entries: tuple[FeedEntry, ...]
@@ -138,20 +139,20 @@ def _feedparser() -> Any:
 
 
 def parse_feed(data: bytes, uri: str) -> ParsedFeed:
-    """Parse a feed at a URI.
+    """Parse a feed, or a page of one, that was read from `uri`.
 
     Raises:
         MissingExtension: feedparser is not installed.
-        DocumentError: It is not a feed, is not well-formed, or exceeds the limits.
+        DocumentError: The data is not a feed, is not well-formed, or exceeds the limits.
     """
     feedparser = _feedparser()
     content = b"<?xml version='1.0' encoding='utf-8'?>\n" + _root(data, uri)
     _check_structure(content, uri)
     fields = {"content-location": uri, "content-type": "application/xml; charset=utf-8"}
     try:
-        # Never the bytes themselves: feedparser opens the file whose path they are.
+        # Never pass the bytes themselves: feedparser would open a file with that path.
         found = feedparser.parse(BytesIO(content), sanitize_html=False, response_headers=fields)
-    except Exception as error:  # of any kind, if the feed is not well-formed
+    except Exception as error:  # a malformed feed can raise any exception
         raise MalformedDocument(f"it cannot be parsed: {error}", source=uri) from error
     if isinstance(found.get("bozo_exception"), SAXException):
         reason = f"not well-formed XML: {found['bozo_exception']}"
@@ -166,14 +167,14 @@ def parse_feed(data: bytes, uri: str) -> ParsedFeed:
 
 
 def _root(data: bytes, uri: str) -> bytes:
-    """Return the root element in UTF-8.
+    """Return the root element in UTF-8, without the prologue.
 
-    The time that feedparser takes for the encoding and for the prologue grows with the square of
-    their length, or faster. A feed needs nothing that could be in its prologue.
+    The time that feedparser takes for the encoding and the prologue grows with the square of their
+    length, or faster. A feed needs nothing that could be in its prologue.
     """
     content = _decoded(data, uri).encode("utf-8", "replace")
     found = _PROLOGUE.match(content)
-    assert found is not None  # it also matches nothing
+    assert found is not None  # the pattern also matches an empty string
     end = found.end()
     if content.startswith(b"<!DOCTYPE", end):
         raise MalformedDocument("it declares entities, which is refused", source=uri)
@@ -193,7 +194,7 @@ def _decoded(data: bytes, uri: str) -> str:
             continue
         try:
             return data.decode(name).removeprefix("\ufeff")
-        except (LookupError, ValueError):  # unknown, or another one than it states
+        except (LookupError, ValueError):  # unknown, or not the document's encoding
             continue
     raise MalformedDocument("it is in no encoding that is known", source=uri)
 
@@ -206,7 +207,7 @@ def _is_slow(encoding: str) -> bool:
 
 
 def _check_structure(content: bytes, uri: str) -> None:
-    """Refuse what is not well-formed, and what feedparser would take too long for."""
+    """Refuse content that is not well-formed, or that would take feedparser too long."""
     parser = expat_parser(" ")
     structure = _Structure(uri)
     parser.StartElementHandler = structure.start
@@ -220,13 +221,13 @@ def _check_structure(content: bytes, uri: str) -> None:
 
 
 class _Structure:
-    """Counts what feedparser takes long for; raises `TooLarge` beyond the limits."""
+    """Counts the structures that slow feedparser down; raises `TooLarge` beyond the limits."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
         self._depth = 0
         self._namespaces: set[tuple[str | None, str]] = set()
-        #: The depth of the outermost element of a person, and the texts in it.
+        #: The depth of the outermost element that describes a person, and the text in it.
         self._person: int | None = None
         self._name: list[str] = []
 
@@ -263,7 +264,7 @@ def _entry(entry: Any) -> FeedEntry | None:
     uri = entry.get("link") or entry.get("id") or ""
     if not uri.startswith(("http://", "https://")):
         return None
-    # Not by `get`, which returns the date of publication for a missing `updated`, and warns.
+    # Not with `get`, which returns the publication date if `updated` is missing, and warns.
     dates = [name for name in ("updated", "published") if name in entry]
     updated = next((entry[f"{name}_parsed"] for name in dates), None)
     contents = [part.get("value", "") for part in entry.get("content", ())]
@@ -276,7 +277,7 @@ def _entry(entry: Any) -> FeedEntry | None:
 def _instant(parsed: time.struct_time) -> Instant | None:
     try:
         return datetime.fromtimestamp(timegm(parsed), UTC)
-    except (ValueError, OverflowError):  # of year 0
+    except (ValueError, OverflowError):  # such as the year 0
         return None
 
 
@@ -284,17 +285,17 @@ _log = logging.getLogger("rsnotify.gateway")
 _MOST_BYTES = 20_000_000
 _MOST_PAGES = 1_000
 _DISJOINT = "has no entry of the last check"
-#: How often several pages are read again, if they change meanwhile.
+#: Maximum number of times several pages are read again if they change during reading.
 _MOST_ROUNDS = 5
 
 
 class FeedCursor(Struct, omit_defaults=True):
-    """What a feed had in the last check.
+    """The content of a feed at the last check.
 
     Args:
         entries: A digest of each entry.
-        condition: The header field of a conditional request.
-        gap: The last time at which entries may have been missed.
+        condition: The header field for a conditional request.
+        gap: When a check last found that entries may have been missed.
         nameless: The number of entries without a URI.
         has_hub: Whether the feed names a hub.
     """
@@ -314,7 +315,7 @@ class FeedAdapter:
 
     Args:
         url: The URL of the feed.
-        callbacks: Where hubs reach us.
+        callbacks: The callbacks at which hubs deliver.
 
     Raises:
         MissingExtension: feedparser is not installed.
@@ -326,7 +327,7 @@ class FeedAdapter:
         client: OriginClient,
         callbacks: Callbacks,
     ) -> None:
-        _feedparser()  # that it is missing is an error of the configuration
+        _feedparser()  # a missing package is a configuration error
         self._url = url
         self._client = client
         self._websub = WebSubTransport(url, (), client.sessions, callbacks)
@@ -334,7 +335,7 @@ class FeedAdapter:
         self._last = FeedCursor()
 
     def terms(self) -> OriginTerms:
-        """Return what a feed shows, and whether entries may have been missed."""
+        """Describe which changes a feed shows, and whether entries may have been missed."""
         limits = ["A change is seen only while the feed has the entry."]
         if self._last.gap is not None:
             limits.append(f"Entries may have been missed before {self._last.gap}.")
@@ -343,12 +344,12 @@ class FeedAdapter:
         return OriginTerms("Atom or RSS", "second", "A deletion is never seen.", tuple(limits))
 
     async def await_announcements(self, check_soon: Callable[[], None]) -> None:
-        """Subscribe at the hub that the feed names, once it does."""
+        """Wait until the feed names a hub, and subscribe to it."""
         await self._has_hub.wait()
         await self._websub.receive(None, _Announcements(check_soon))
 
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
-        """Check the feed; yield its entries, and older ones until one is known."""
+        """Yield the entries of the feed, and of its older pages until one has a known entry."""
         before = FeedCursor() if cursor is None else _decode(cursor)
         self._last = before
         if before.has_hub:
@@ -367,7 +368,7 @@ class FeedAdapter:
             reason = f"has more than {_MOST_PAGES:,} pages" if is_cut_off else _DISJOINT
             _log.warning("%s %s; some entries may be missed", self._url, reason)
         if len(pages) > 1:
-            condition = None  # the first page may be another one than that of the condition
+            condition = None  # the first page was read again, and may have changed
         listed: set[str] = set()
         found = [_entries(page, listed) for page in pages]
         for entries in reversed(found[1:]):  # oldest first
@@ -379,9 +380,9 @@ class FeedAdapter:
         yield OriginBatch(found[0], msgspec.json.encode(self._last).decode())
 
     async def _pages(self, newest: ParsedFeed, expected: set[str]) -> list[ParsedFeed]:
-        """Return the newest page, and older ones until an entry is expected.
+        """Return the newest page, and older pages up to the first with an expected entry.
 
-        Several pages are read until two readings agree, since entries move between pages.
+        Several pages are read until two readings agree, because entries move between pages.
         """
         pages = await self._walk(newest, expected)
         for _ in range(_MOST_ROUNDS):
@@ -419,7 +420,7 @@ class FeedAdapter:
 
 
 class _Announcements:
-    """Checks a feed when its hub delivers something, or may have missed something."""
+    """Triggers a check of a feed when its hub delivers something, or may have missed something."""
 
     def __init__(self, check_soon: Callable[[], None]) -> None:
         self._check_soon = check_soon
@@ -438,9 +439,9 @@ class _Announcements:
 
 
 def _joins(page: ParsedFeed, expected: set[str]) -> bool:
-    """Return whether a page has an entry of the last check that did not change since.
+    """Return whether a page has an entry that is unchanged since the last check.
 
-    Only its older half counts, since entries may be pinned to the top of a feed.
+    Only the page's older half counts, because entries may be pinned to the top of a feed.
     """
     older = page.entries[len(page.entries) // 2 :]
     return not expected.isdisjoint(map(_digest, older))
@@ -451,9 +452,9 @@ def _digest(entry: FeedEntry) -> str:
 
 
 def _entries(page: ParsedFeed, listed: set[str]) -> tuple[SeenEntry, ...]:
-    """Return the entries of a page that newer ones have not listed, oldest first.
+    """Return the entries of a page that are not in `listed` yet, oldest first, and add them to it.
 
-    A feed may list several versions of a resource; the first is its state.
+    A feed may list several versions of a resource. The first one listed is its state.
     """
     found = []
     for entry in page.entries:

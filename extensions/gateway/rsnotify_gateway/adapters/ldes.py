@@ -1,15 +1,17 @@
 """LDES and TREE, parsed by pyoxigraph (`pip install "rsnotify[ldes]"`).
 
-The URL is that of an event stream or of a page. All pages to which relations lead are read. Each
-resource is what a member is a version of (`ldes:versionOfPath`), or else the member itself.
+The URL names an event stream or one of its pages. The adapter follows the relations to all pages.
+A resource is the entity that a member is a version of (`ldes:versionOfPath`), or else the member
+itself.
 
-- A change is seen as a new member. The datetimes of members (`ldes:timestampPath`) order them: of
+- A change is detected as a new member. The members' datetimes (`ldes:timestampPath`) order them: of
   two versions of one resource, the later one counts, whatever the order of the pages. Without
-  datetimes, the one that is read last counts.
-- A deletion is seen as a member with the `ldes:versionDeleteObject` that the stream states. The
-  absence of a member is none: a stream may keep its newest members only (`ldes:retentionPolicy`).
-- A page whose Cache-Control says `immutable` is read once. Every other page is requested in each
-  check, conditionally. A member is immutable by definition, and is not read again either.
+  datetimes, the version that is read last counts.
+- A deletion is detected as a member with the `ldes:versionDeleteObject` that the stream states. The
+  absence of a member is not a deletion, because a stream may keep only its newest members
+  (`ldes:retentionPolicy`).
+- A page whose Cache-Control says `immutable` is read only once. Each check requests all other
+  pages, conditionally. A member is immutable by definition, and is not read again either.
 """
 
 from __future__ import annotations
@@ -51,30 +53,31 @@ _TREE = "https://w3id.org/tree#"
 _RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
 _TYPE = _RDF + "type"
 _FIRST, _REST, _NIL = _RDF + "first", _RDF + "rest", _RDF + "nil"
-#: Each takes about a kilobyte of memory.
+#: Maximum number of triples in a page. Each takes about a kilobyte of memory.
 _MOST_TRIPLES = 500_000
-#: The values that may be followed for each triple: enough for three paths of the most steps.
+#: Number of values that may be followed per triple: enough for three paths of maximum length.
 _VALUES_PER_TRIPLE = 30
-#: The most steps of a property path.
+#: Maximum number of steps in a property path.
 _MOST_STEPS = 10
-#: The depth of JSON, and the number of quoted triples. pyoxigraph overflows the stack, which ends
-#: the process, beyond a few thousand.
+#: Maximum depth of JSON, and maximum number of quoted triples. Beyond a few thousand, pyoxigraph
+#: overflows the stack, which ends the process.
 _MOST_DEPTH, _MOST_QUOTED = 200, 1_000
-# One that is not closed ends with the data: to look for the next beginning takes quadratic time.
+# An unclosed string extends to the end of the data, because looking for the next opening quote
+# would take quadratic time.
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.?+)*+"?+|[][{}]', re.DOTALL)
 
-#: Predicates from a member to a value, one after another.
+#: The predicates that lead from a member to a value, in order.
 Path = tuple[str, ...]
 
 
 class StreamTerms(Struct, frozen=True, omit_defaults=True):
-    """What an event stream states about its members.
+    """An event stream's statements about its members.
 
     Args:
         timestamp: The path to the datetime of a version.
         version_of: The path to the resource that a member is a version of.
-        deletion: The path to what shows a deletion.
-        deleted: What shows a deletion.
+        deletion: The path to the value that marks a deletion.
+        deleted: The value that marks a deletion.
     """
 
     timestamp: Path | None = None
@@ -88,7 +91,7 @@ class StreamMember(Struct, frozen=True):
 
     Args:
         uri: The URI of the resource.
-        identity: A text without white space that differs between members.
+        identity: The URI of the member; the URI of the resource if the member is a blank node.
     """
 
     uri: str
@@ -98,11 +101,11 @@ class StreamMember(Struct, frozen=True):
 
 
 class StreamPage(Struct, frozen=True):
-    """A page.
+    """A parsed page.
 
     Args:
-        terms: What is known of the stream, now.
-        nodes: The pages to which its relations lead.
+        terms: The stream's terms, from this page and from earlier ones.
+        nodes: The pages that its relations lead to.
         nameless: The number of members without a URI.
     """
 
@@ -124,14 +127,15 @@ def parse_page(data: bytes, media_type: str, uri: str, terms: StreamTerms) -> St
     """Parse a page.
 
     Args:
-        data: The page.
-        media_type: Its media type.
-        uri: Its URI, the base of relative references.
-        terms: What other pages stated about the stream.
+        data: The content of the page.
+        media_type: The page's media type.
+        uri: The page's URI, the base of relative references.
+        terms: The stream's terms from other pages.
 
     Raises:
         MissingExtension: pyoxigraph is not installed.
-        DocumentError: It is no RDF that can be read, or not well-formed.
+        DocumentError: The page is not in an accepted RDF format, is not well-formed, or exceeds the
+            limits.
     """
     graph = _Graph(data, media_type, uri)
     terms = _terms(graph, terms)
@@ -153,7 +157,7 @@ def _is_too_deep(data: bytes, *, is_json: bool) -> bool:
     if not is_json:
         return data.count(b"<<") > _MOST_QUOTED
     depth = 0
-    # One by one: all in one call would hold the interpreter for seconds.
+    # One by one, because a single call for all tokens would block the interpreter for seconds.
     for token in _TOKEN.finditer(data):
         first = data[token.start()]
         if first in b"[{":
@@ -166,7 +170,7 @@ def _is_too_deep(data: bytes, *, is_json: bool) -> bool:
 
 
 class _Graph:
-    """The triples of a document, whatever graph they are in."""
+    """The triples of a document, regardless of the graph that they are in."""
 
     def __init__(self, data: bytes, media_type: str, uri: str) -> None:
         pyoxigraph = _pyoxigraph()
@@ -174,7 +178,7 @@ class _Graph:
         self._values: dict[tuple[Any, str], list[Any]] = defaultdict(list)
         self._objects: dict[str, dict[Any, None]] = defaultdict(dict)
         form = pyoxigraph.RdfFormat.from_media_type(media_type)
-        # RDF/XML has entities and depth without a limit, and no LDES is only in it.
+        # RDF/XML has entities and unlimited depth, and no LDES is published only as RDF/XML.
         if form in (None, pyoxigraph.RdfFormat.RDF_XML):
             what = media_type or "of no media type"
             raise WrongDocument(f"it is {what}, not RDF that is accepted", source=uri)
@@ -192,11 +196,11 @@ class _Graph:
                 predicate = quad.predicate.value
                 self._values[quad.subject, predicate].append(quad.object)
                 self._objects[predicate][quad.object] = None
-        except MemoryError:  # of its buffer, which has a limit
+        except MemoryError:  # pyoxigraph's buffer is limited
             raise TooLarge("it has a term of more than 16 MiB", source=uri) from None
         except (SyntaxError, ValueError) as error:
             raise MalformedDocument(f"not well-formed RDF: {error}", source=uri) from None
-        #: How many values may still be followed.
+        #: Number of values that may still be followed.
         self._left = triples * _VALUES_PER_TRIPLE
 
     def objects_of(self, predicate: str) -> list[Any]:
@@ -209,7 +213,7 @@ class _Graph:
         """Return the values at the end of a path, each once.
 
         Raises:
-            InvalidDocument: Paths meet so often that to follow them would take too long.
+            InvalidDocument: Paths meet so often that following them would take too long.
         """
         found = [subject]
         for predicate in path:
@@ -221,10 +225,10 @@ class _Graph:
         return found
 
     def path(self, name: str) -> Path | None:
-        """Return the path that a stream states under a name of LDES, if it does.
+        """Return the path that the stream states for an LDES property; None if it states none.
 
         Raises:
-            InvalidDocument: It is another path than predicates, one after another.
+            InvalidDocument: The path is not a sequence of predicates.
         """
         stated = self.objects_of(_LDES + name)
         if not stated:
@@ -260,7 +264,7 @@ def _member(graph: _Graph, member: Any, terms: StreamTerms) -> StreamMember | No
     at = _timestamp(graph, member, terms)
     signs = () if terms.deleted is None else graph.follow(member, terms.deletion)
     is_deleted = any(sign.value == terms.deleted for sign in signs)
-    # The identifier of a blank node says nothing outside the page.
+    # The identifier of a blank node has no meaning outside the page.
     is_named = type(member).__name__ == "NamedNode"
     identity = without_login(member.value if is_named else named[0])
     return StreamMember(without_login(named[0]), identity, at, is_deleted)
@@ -276,9 +280,10 @@ def _timestamp(graph: _Graph, member: Any, terms: StreamTerms) -> Instant | None
 
 _MOST_BYTES = 20_000_000
 _MOST_PAGES = 60_000
-#: The entries that are recorded at once.
+#: Number of entries recorded at once.
 _BATCH = 1_000
-#: The cursor is stored after this many pages, and this part of all: it becomes long.
+#: The cursor is stored after this many new pages, or after this fraction (1/10) of all pages if
+#: that is more, because it becomes long.
 _STORED_PAGES, _STORED_PART = 50, 10
 _ACCEPT = (
     "text/turtle, application/trig, application/n-quads;q=0.9, application/n-triples;q=0.9, "
@@ -287,14 +292,14 @@ _ACCEPT = (
 
 
 class LdesNode(Struct, omit_defaults=True):
-    """What is known of a page.
+    """The stored state of a page.
 
     Args:
-        nodes: The pages to which its relations lead.
-        immutable: Whether it never changes.
-        condition: The header field of a conditional request.
-        members: A digest of each of its members; none of an immutable page.
-        nameless: The number of members without a URI that can be used.
+        nodes: The pages that its relations lead to.
+        immutable: Whether the page never changes.
+        condition: The header field for a conditional request.
+        members: A digest of each member; empty if the page is immutable.
+        nameless: The number of members without a usable URI.
     """
 
     nodes: tuple[str, ...] = ()
@@ -305,13 +310,13 @@ class LdesNode(Struct, omit_defaults=True):
 
 
 class LdesCursor(Struct, omit_defaults=True):
-    """What was read.
+    """How far a stream has been read.
 
     Args:
         pages: The pages, by URI.
-        terms: What the stream states about its members.
-        deleted: The datetimes of deletions: a stream that is divided into other pages shows older
-            versions again.
+        terms: The stream's statements about its members.
+        deleted: The datetimes of deletions, by URI. They are needed because a stream shows older
+            versions again when it is divided into different pages.
     """
 
     pages: dict[str, LdesNode] = {}
@@ -333,13 +338,13 @@ class LdesAdapter:
     """
 
     def __init__(self, url: str, client: OriginClient) -> None:
-        _pyoxigraph()  # that it is missing is an error of the configuration
+        _pyoxigraph()  # a missing package is a configuration error
         self._url = url
         self._client = client
         self._last = LdesCursor()
 
     def terms(self) -> OriginTerms:
-        """Return what the stream shows, by its statements."""
+        """Describe which changes can be detected, based on the stream's statements."""
         stream = self._last.terms
         limits = ["A member that leaves the stream is not seen."]
         if stream.timestamp is None:
@@ -356,7 +361,7 @@ class LdesAdapter:
         )
 
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
-        """Read the pages that may have changed; yield their new members."""
+        """Read the pages that may have changed, and yield their new members."""
         state = LdesCursor() if cursor is None else _decode(cursor)
         reached: set[str] = {self._url}
         waiting = deque(reached)
@@ -387,7 +392,7 @@ class LdesAdapter:
     async def _read(
         self, uri: str, state: LdesCursor, entries: list[SeenEntry | MissingEntry]
     ) -> LdesNode:
-        """Request a page; return what is known of it, and add the states that it shows."""
+        """Request a page, add the states that it shows to `entries`, and return its own state."""
         known = state.pages.get(uri)
         condition = None if known is None else known.condition
         data, answer = await self._client.content(uri, _MOST_BYTES, condition, _ACCEPT)
@@ -415,7 +420,7 @@ def _node(page: StreamPage, answer: OriginAnswer) -> LdesNode:
 def _states(
     members: list[StreamMember], deleted: dict[str, Instant]
 ) -> tuple[SeenEntry | MissingEntry, ...]:
-    """Return the state of each resource after some members, and note the deletions."""
+    """Return each resource's state after the given members, and store deletions in `deleted`."""
     found: dict[str, tuple[Instant | None, SeenEntry | MissingEntry]] = {}
     for member in members:
         uri, at = usable_uri(member.uri), member.at
@@ -431,7 +436,7 @@ def _states(
         if isinstance(entry, MissingEntry) and at is not None:
             deleted[uri] = at
         else:
-            deleted.pop(uri, None)  # its datetime is recorded
+            deleted.pop(uri, None)  # the journal has its datetime
     return tuple(entry for _, entry in found.values())
 
 

@@ -1,21 +1,23 @@
 """OAI-PMH 2.0: selective harvesting by datestamp.
 
-Each record is a resource: the response to `GetRecord`, or what a template of URIs makes of its
-identifier. Records are listed with their metadata, which is hashed and not kept.
+Each record is a resource. Its URI is the `GetRecord` request for it, or is made from its identifier
+by a URI template. Records are listed with their metadata, which is hashed and not kept.
 
-- A change is seen if the datestamp or the metadata differs. A harvest begins at the `responseDate`
-  of the one before, minus an overlap, since a datestamp may be older than the instant at which the
-  record becomes visible. So two changes within the granularity, a second or a day, are both seen.
-- Deletions depend on the repository (OAI-PMH §2.5.1). With `persistent`, each is seen. With
-  `transient` and `no`, or if `compare` is set, the whole list is compared from time to time, and a
-  record that it lacks is deleted only if `GetRecord` confirms that, since lists shift while they
-  are read. A repository that lists nothing fails the check.
-- A record that leaves the harvested set without a deletion, or becomes visible later after its
-  datestamp than `overlap`, is seen by such a comparison only.
-- If the clock of the repository was set back behind where a harvest begins, all is harvested.
-- A check continues the list of one that failed, and then harvests what changed since that began.
-- A resumption token that has expired makes the harvest begin again where it began. A list that
-  comes back to a token, or has the same pages or more of them without end, fails the check.
+- A change is detected by a different datestamp or different metadata. A harvest begins at the
+  `responseDate` of the previous harvest, minus an overlap, because a datestamp may be older than
+  the instant at which the record becomes visible. Two changes within the granularity (a second or
+  a day) are therefore both detected.
+- Deletions depend on the repository (OAI-PMH §2.5.1). With `persistent`, each deletion is detected.
+  With `transient` and `no`, or if `compare` is set, the whole list is compared from time to time.
+  A record missing from the list is deleted only if `GetRecord` confirms the deletion, because lists
+  shift while they are read. A comparison fails if the whole repository lists nothing.
+- A record that leaves the harvested set without a deletion, or that becomes visible more than
+  `overlap` after its datestamp, is detected only by such a comparison.
+- If the repository's clock was set back to before the start of a harvest, all records are
+  harvested.
+- A check resumes the list of a failed check, and then harvests the changes since that list began.
+- If a resumption token has expired, the harvest starts over. A list that returns to an earlier
+  token, keeps repeating pages, or never ends fails the check.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ from rsnotify_subscriber.fetching.credentials import without_login
 
 _OAI = "{http://www.openarchives.org/OAI/2.0/}"
 _ROOT = _OAI + "OAI-PMH"
-#: The most bytes of a response, its records, the elements of a record, and their depth.
+#: Limits for a response: bytes, records, characters in an element's text, and nesting depth.
 MOST_BYTES = 100_000_000
 _MOST_RECORDS = 100_000
 _MOST_TEXT = 8_192
@@ -72,8 +74,8 @@ class OaiRecord(Struct, frozen=True):
     """A record of a list, without its metadata.
 
     Args:
-        datestamp: As the repository writes it.
-        digest: A text that differs whenever the metadata does; empty if there is none.
+        datestamp: The datestamp as the repository writes it.
+        digest: A hash of the metadata; empty if the record has none.
     """
 
     identifier: str
@@ -85,7 +87,7 @@ class OaiRecord(Struct, frozen=True):
 
 
 class OaiError(Struct, frozen=True):
-    """An error that a repository answers (OAI-PMH §3.6)."""
+    """An error reported by a repository (OAI-PMH §3.6)."""
 
     code: str
     text: str
@@ -95,9 +97,9 @@ class OaiResponse(Struct):
     """A response to any verb.
 
     Args:
-        date: When it was made, by the clock of the repository.
-        token: The resumption token; "" if the list ends here, None if it has none.
-        fields: The texts of the elements of `Identify`.
+        date: When the repository made the response, by its own clock.
+        token: The resumption token; "" if the list ends here, None if the response has none.
+        fields: The text of each element of `Identify`, by name.
     """
 
     date: Instant
@@ -114,14 +116,14 @@ else:
 
 
 class OaiParser:
-    """Parses one response: call `feed` with every piece, then `close`. An error ends its use."""
+    """Parses one response. Call `feed` with each chunk, then `close`. Unusable after an error."""
 
     def __init__(self) -> None:
         self._bytes = 0
         self._parser = safe_parser(_OaiBuilder())
 
     def feed(self, chunk: bytes) -> None:
-        """Parse the next piece; raise `DocumentError` if the response cannot be accepted."""
+        """Parse the next chunk; raise `DocumentError` if the response is not acceptable."""
         self._bytes += len(chunk)
         if self._bytes > MOST_BYTES:
             raise TooLarge(f"it is larger than {MOST_BYTES} bytes")
@@ -132,7 +134,7 @@ class OaiParser:
             raise MalformedDocument(f"not well-formed XML: {error}") from None
 
     def close(self) -> OaiResponse:
-        """Return the response; raise `DocumentError` if it is not complete."""
+        """Return the response; raise `DocumentError` if it is incomplete."""
         try:
             response = self._parser.close()
         except etree.XMLSyntaxError as error:
@@ -143,14 +145,14 @@ class OaiParser:
 
 
 def parse_response(data: bytes) -> OaiResponse:
-    """Parse a whole response; raise `DocumentError` if it cannot be accepted."""
+    """Parse a whole response; raise `DocumentError` if it is not acceptable."""
     parser = OaiParser()
     parser.feed(data)
     return parser.close()
 
 
 class _OaiBuilder(_ParserTarget):
-    """The target of the parser: follows the path of elements, and hashes what is in `metadata`."""
+    """The parser's target, which tracks the element path and hashes the content of `metadata`."""
 
     def __init__(self) -> None:
         self._path: list[str] = []
@@ -257,11 +259,11 @@ class _OaiBuilder(_ParserTarget):
         self._start_record()
 
     def _hash(self, text: str) -> None:
-        # The parser may divide a text anywhere, so nothing stands between two of its parts.
+        # The parser may split text anywhere, so the pieces are hashed without a separator.
         self._digest.update(text.encode("utf-8", "surrogatepass"))
 
     def close(self) -> OaiResponse | None:
-        """Return the response; None without its date. An error here would hide an earlier one."""
+        """Return the response; None if it has no date. Raising here would hide an earlier error."""
         if self._date is None:
             return None
         return OaiResponse(
@@ -280,35 +282,35 @@ def _instant(text: str, element: str) -> Instant:
         raise InvalidDocument(f"{element}: {error}") from None
 
 
-#: How often a harvest begins again because its resumption token was refused, and how many requests
-#: in a row with a token fail before it counts as refused.
+#: Maximum number of times a harvest starts over because its resumption token was refused, and the
+#: number of consecutive failed requests after which a token counts as refused.
 _MOST_RESTARTS, _MOST_TRIES = 3, 10
 _IDENTIFIER, _LOCAL = "{identifier}", "{local}"
 _SECONDS = "YYYY-MM-DDThh:mm:ssZ"
 _DAYS = "YYYY-MM-DD"
-#: The most pages of a harvest, the most that are equal to an earlier one, and the most hashes by
-#: which that is found.
+#: Maximum number of pages in a harvest, of pages that repeat an earlier one, and of hashes kept to
+#: recognize repetitions.
 _MOST_PAGES, _MOST_REPEATED, _MOST_KNOWN = 1_000_000, 1_000, 200_000
-#: OAI-PMH is of 2001. A clock may be in another time zone than it states.
+#: OAI-PMH dates from 2001. A clock may be in a different time zone than it states.
 _FIRST_DATE, _MOST_AHEAD = datetime(2001, 1, 1, tzinfo=UTC), timedelta(days=1)
 _WEEK = 7 * 86_400.0
 _NO_RECORDS = {"noRecordsMatch"}
 _BAD_TOKEN = {"badResumptionToken"}
-#: The answers that a record no longer exists, in this format.
+#: Error codes for a record that no longer exists, or no longer in this format.
 _NOT_THERE = {"idDoesNotExist", "cannotDisseminateFormat"}
 
 
 class OaiCursor(Struct, omit_defaults=True):
-    """How far a repository was harvested.
+    """How far a repository has been harvested.
 
     Args:
-        since: The datestamp from which the next harvest begins; None for all records.
-        next_since: The same for the one after it, if one is under way.
-        token: The resumption token of the harvest that is under way.
+        since: The datestamp at which the current or next harvest begins; None for all records.
+        next_since: The datestamp at which the following harvest begins, if one is in progress.
+        token: The resumption token of the harvest in progress.
         compared: When the whole list was last compared, in seconds since 1970.
-        pages: The number of pages that were read of the harvest that is under way.
-        namespaces: What precedes the local parts of identifiers, if URIs are made of those.
-        late: The last time at which a comparison found a record that no harvest could find.
+        pages: The number of pages read in the harvest in progress.
+        namespaces: The prefixes of the identifiers' local parts, if URIs are made from local parts.
+        late: When a comparison last found a record that no harvest could find.
     """
 
     since: str | None = None
@@ -321,16 +323,16 @@ class OaiCursor(Struct, omit_defaults=True):
 
 
 class OaiHarvest(Struct, frozen=True, kw_only=True):
-    """What is harvested.
+    """The settings for harvesting a repository.
 
     Args:
         prefix: The metadata format.
         set: The set; None for all records.
         overlap: Seconds by which harvests overlap.
-        compare: Seconds between two comparisons with the whole list. None is a week, or never if
-            the repository declares that it keeps all deletions.
-        uri: A template for the URIs of resources, with `{identifier}`, or with `{local}`, which is
-            `123` of `oai:repository.example:123`; None for `GetRecord`.
+        compare: Seconds between comparisons with the whole list. None means a week, or never if the
+            repository declares that it keeps all deletions.
+        uri: A template for the URIs of resources, with `{identifier}` or with `{local}`, which is
+            `123` for `oai:repository.example:123`. None for the URIs of `GetRecord` requests.
     """
 
     prefix: str = "oai_dc"
@@ -351,7 +353,7 @@ class OaiAdapter:
     """Harvests a repository.
 
     Args:
-        url: Its base URL.
+        url: The repository's base URL.
     """
 
     def __init__(
@@ -363,18 +365,18 @@ class OaiAdapter:
         self._url = url
         self._client = client
         self._harvest = harvest or OaiHarvest()
-        #: The template of the URIs of records.
+        #: The template for record URIs.
         self._template = None if self._harvest.uri is None else without_login(self._harvest.uri)
-        #: What precedes the local parts of the identifiers that were ever listed.
+        #: The prefixes of the local parts of all identifiers ever listed.
         self._namespaces: set[str] = set()
         self._late: str | None = None
-        #: The resumption token of the last request that failed, and how often it did.
+        #: The resumption token of the last failed request, and the number of its failures.
         self._tried: str | None = None
         self._tries = 0
-        #: The response to `Identify`, read once per process and again before each comparison.
+        #: The response to `Identify`, requested once per process and before each comparison.
         self._identity: dict[str, str] = {}
 
-    # What is known of the repository
+    # Properties of the repository
 
     @property
     def _granularity(self) -> str:
@@ -382,7 +384,7 @@ class OaiAdapter:
 
     @property
     def _every(self) -> float:
-        """Seconds between two comparisons."""
+        """Seconds between comparisons."""
         return _WEEK if self._harvest.compare is None else self._harvest.compare
 
     @property
@@ -391,7 +393,7 @@ class OaiAdapter:
         return is_set or self._identity.get("deletedRecord") != "persistent"
 
     def terms(self) -> OriginTerms:
-        """Return what the repository shows, by its answer to `Identify`."""
+        """Describe which changes can be detected, based on the response to `Identify`."""
         policy = self._identity.get("deletedRecord", "unknown")
         every = f"at a comparison with the whole list, every {self._every:g} seconds"
         deletions = {
@@ -421,10 +423,10 @@ class OaiAdapter:
             tuple(limits),
         )
 
-    # A check
+    # Checks
 
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
-        """Harvest what changed; if it is time, compare the whole list."""
+        """Harvest the changes, and compare the whole list when that is due."""
         state = OaiCursor() if cursor is None else _decode(cursor)
         self._namespaces.update(state.namespaces)
         self._late = state.late
@@ -450,7 +452,7 @@ class OaiAdapter:
                 async with aclosing(batches):
                     async for batch in batches:
                         yield batch
-                # The list of an earlier check lacks what changed before this one.
+                # A list begun by an earlier check lacks the changes since then.
                 harvest = _decode(batch.cursor) if is_continued and batch.cursor else None
 
     async def _check(
@@ -461,7 +463,7 @@ class OaiAdapter:
         seen: TemporarySet | None,
         recorded: TemporarySet,
     ) -> AsyncGenerator[OriginBatch, None]:
-        """Harvest; with `seen`, compare the whole list with what is recorded."""
+        """Harvest. If `seen` is given, compare the whole list with the recorded resources."""
         is_empty, is_late, is_known = True, False, False
         for _ in range(_MOST_RESTARTS + 1):
             try:
@@ -482,10 +484,10 @@ class OaiAdapter:
         missing: list[MissingEntry] = []
         if seen is not None:
             if is_empty and recorded and self._harvest.set is None:
-                # GetRecord would confirm it, if an index is made again.
+                # While the repository rebuilds its index, GetRecord would confirm the deletions.
                 raise Unavailable(self._url, "it lists no records, which may be temporary")
             missing = await self._missing(seen, known)
-            if is_late and is_known:  # else, all have other URIs now
+            if is_late and is_known:  # if no URI is known, all have changed
                 self._late = format_datetime(datetime.fromtimestamp(began, UTC))
         compared = began if seen is not None or state.compared is None else state.compared
         done = OaiCursor(state.next_since or state.since, compared=compared)
@@ -505,14 +507,14 @@ class OaiAdapter:
     async def _list(
         self, state: OaiCursor, seen: TemporarySet | None
     ) -> AsyncIterator[OriginBatch]:
-        """Yield the records page by page; the cursor of each batch continues after it."""
+        """Yield the records page by page. The cursor of each batch resumes after its page."""
         walk = _Walk()
         while True:
             response = await self._page(state, whole=seen is not None)
             if state.next_since is None:
                 since = None if state.since is None else parse_datetime(state.since)
                 if since is not None and response.date < since and seen is None:
-                    # Its clock was set back, so records may have earlier datestamps now.
+                    # The repository's clock was set back, so new datestamps may be earlier.
                     state.since = None
                     continue
                 state.next_since = self._next_since(response.date)
@@ -522,12 +524,12 @@ class OaiAdapter:
             token = response.token or None
             state.pages += 1
             if token is not None and (problem := walk.problem(state, response, token)) is not None:
-                # The next check begins where this one did, not with the token.
+                # The next check begins where this one did, without the token.
                 begin = OaiCursor(state.since, compared=state.compared)
                 yield OriginBatch(tuple(entries), None if seen is not None else self._encode(begin))
                 raise Unavailable(self._url, problem)
             state.token = token
-            # A comparison cannot be continued by another process.
+            # Another process cannot resume a comparison.
             yield OriginBatch(tuple(entries), None if seen is not None else self._encode(state))
             if token is None:
                 return
@@ -551,7 +553,7 @@ class OaiAdapter:
                 raise _Restart
             _check_errors(self._url, response, _NO_RECORDS)
         except RsnotifyError:
-            # Some answer 500 to a token that they have lost.
+            # Some repositories answer 500 to a token that they have lost.
             self._tries = self._tries + 1 if token == self._tried else 1
             self._tried = token
             if self._tries < _MOST_TRIES:
@@ -561,7 +563,7 @@ class OaiAdapter:
         return response
 
     def _next_since(self, date: Instant) -> str:
-        """Return the datestamp from which the harvest after one of this date begins."""
+        """Return the datestamp at which the next harvest begins, given this one's date."""
         begin = self._datestamp(date - timedelta(seconds=self._harvest.overlap))
         earliest = self._identity.get("earliestDatestamp", "")
         return min(max(begin, earliest[: len(begin)]), self._datestamp(date))
@@ -596,7 +598,7 @@ class OaiAdapter:
     # Deletions that lists do not show
 
     async def _missing(self, seen: TemporarySet, known: KnownEntries) -> list[MissingEntry]:
-        """Return the records that the whole list lacked, and that are confirmed not to be there."""
+        """Return the records that the whole list lacks and `GetRecord` confirms to be gone."""
         found = []
         for uri, _ in await known.select(lambda uri, _: uri not in seen):
             for identifier in self._identifiers(uri):
@@ -607,7 +609,7 @@ class OaiAdapter:
         return found
 
     def _identifiers(self, uri: str) -> list[str]:
-        """Return the identifiers that make a URI; none if another template made it."""
+        """Return the identifiers that a URI may stand for; none if another template made it."""
         template = self._template
         if template is None:
             before, after = self._url_of(self._record_arguments("")), ""
@@ -652,21 +654,21 @@ class OaiAdapter:
             return response is not None and bool(response.errors)
 
         try:
-            # Invenio's errors have the status 422, also that there is no new record.
+            # Invenio sends all errors with status 422, even the one for no new records.
             await self._client.get(uri, parser.feed, is_error=is_error)
             response = response or parser.close()
         except DocumentError as error:
             raise error.at(uri) from None
         latest = datetime.fromtimestamp(time.time(), UTC) + _MOST_AHEAD
         if not _FIRST_DATE <= response.date <= latest:
-            # The next harvest begins there: too late, it would miss changes.
+            # The next harvest begins at this date. If the date is too late, changes are missed.
             reason = f"its responseDate {format_datetime(response.date)} cannot be the present time"
             raise InvalidDocument(reason, source=uri)
         return response
 
 
 class _Walk:
-    """Recognizes a list that does not end."""
+    """Detects a list that never ends."""
 
     def __init__(self) -> None:
         #: Hashes of tokens and pages.
@@ -674,7 +676,7 @@ class _Walk:
         self._repeated = 0
 
     def problem(self, state: OaiCursor, response: OaiResponse, token: str) -> str | None:
-        """Return why the list is not continued with a token; None if it is."""
+        """Return why the list cannot continue with `token`; None if it can."""
         has_been = hash(token) in self._known or token == state.token
         self._repeated += hash(response.records) in self._known
         if len(self._known) < _MOST_KNOWN:
@@ -693,7 +695,7 @@ def _seen_uris(entries: Iterable[SeenEntry | MissingEntry]) -> Iterator[str]:
 
 
 def _has_late(batch: OriginBatch, recorded: TemporarySet, since: str | None) -> bool:
-    """Return whether a record is new, and older than the start of the next harvest."""
+    """Return whether a batch has a new record that a harvest from `since` would have missed."""
     if since is None:
         return False
     begin = parse_datetime(since)
@@ -707,7 +709,7 @@ def _has_late(batch: OriginBatch, recorded: TemporarySet, since: str | None) -> 
 
 
 def _split(identifier: str) -> tuple[str, str]:
-    """Return what precedes the local part of an identifier, and that (OAI Identifier Format §2)."""
+    """Split an identifier into the prefix and the local part (OAI Identifier Format §2)."""
     scheme, _, rest = identifier.partition(":")
     namespace, colon, local = rest.partition(":")
     if scheme == "oai" and colon:

@@ -1,16 +1,17 @@
-"""Tables in PostgreSQL, by an outbox that triggers on them fill (extensions/gateway/README.md).
+"""Tables in PostgreSQL, read through an outbox that their triggers fill.
 
-- Granularity: each committed change, including those of long transactions, in the order in which
-  the outbox has them. A NOTIFY wakes the gateway.
-- A deletion is seen as a line of the outbox.
-- A trigger may be missing, such as one for TRUNCATE, or disabled. What the triggers do not see is
-  read from the catalog once a minute, and stated. If the database has a view of the resources that
-  exist, the whole is compared with it from time to time (`compare`), and at once after the triggers
-  or the tables have changed, also by TRUNCATE. Without it, a disabled trigger fails the check.
-- A line that is not a change stays in the table, with the reason, and is left out.
+extensions/gateway/README.md describes the setup. The outbox is the publisher's
+(`rsnotify_publisher.outbox`). The adapter requires psycopg 3: `pip install "rsnotify[postgresql]"`.
 
-The outbox is that of the publisher (`rsnotify_publisher.outbox`). It needs psycopg 3:
-`pip install "rsnotify[postgresql]"`.
+- Each committed change is detected, including those of long transactions, in the order of the
+  outbox. A NOTIFY wakes the gateway.
+- A deletion is detected as a line of the outbox.
+- A trigger may be disabled, or missing (such as one for TRUNCATE). Once a minute, the adapter reads
+  from the catalog which changes the triggers miss, and reports them. If the database has a view of
+  the existing resources, the whole set is compared with it from time to time (`compare`), and at
+  once after the triggers or tables have changed, including by TRUNCATE. Without the view, a
+  disabled trigger fails the check.
+- A line that is not a change is left out, and stays in the table with the reason.
 """
 
 from __future__ import annotations
@@ -61,19 +62,19 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("rsnotify.gateway")
 _decode = json.Decoder(Resource).decode
-#: Seconds between two comparisons with the view, by default, and between two looks at the triggers.
+#: Default seconds between comparisons with the view, and seconds between readings of the triggers.
 _COMPARE, _LOOK = 86_400.0, 60.0
 _SECOND = 1_000_000
 
 
 class TableCursor(Struct, omit_defaults=True):
-    """What was known of the tables.
+    """The state of the tables at the last comparison or change of the triggers.
 
     Args:
-        fingerprint: That of the triggers and tables; empty before they were first read.
-        compared: When the whole was last compared, in seconds since 1970.
-        gap: The last time at which changes may have been missed.
-        unusable: The number of rows of the view that are not resources.
+        fingerprint: The fingerprint of the triggers and tables; empty before the first reading.
+        compared: When the whole set was last compared, in seconds since 1970.
+        gap: When the adapter last found that changes may have been missed.
+        unusable: The number of rows in the view that are not resources.
     """
 
     fingerprint: str = ""
@@ -89,10 +90,10 @@ class PostgreSQLAdapter:
     """Reads an outbox.
 
     Args:
-        url: Where the database is.
+        url: The URL of the database.
         table: The name of the outbox.
-        poll: Seconds between two checks without a NOTIFY.
-        compare: Seconds between two comparisons with the view of the resources.
+        poll: Maximum seconds between reads of the outbox if there is no NOTIFY.
+        compare: Seconds between comparisons with the view of the resources.
 
     Raises:
         ConfigurationError: The URL or the name of the table is unusable, or psycopg is not
@@ -121,7 +122,7 @@ class PostgreSQLAdapter:
         self._last = TableCursor()
 
     def terms(self) -> OriginTerms:
-        """Return what the triggers see, and what is compared."""
+        """Describe which changes the triggers miss, and what is compared."""
         state, last = self._state, self._last
         limits = [] if state is None else list(state.limits)
         if state is None or not state.has_resources:
@@ -146,9 +147,9 @@ class PostgreSQLAdapter:
         return OriginTerms("PostgreSQL", None, "A deletion is seen at once.", tuple(limits))
 
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
-        """Yield what is committed, again and again; it leaves the outbox once it is recorded."""
+        """Yield committed changes without end. Each line leaves the outbox after it is recorded."""
         self._last = TableCursor() if cursor is None else _decode_cursor(cursor)
-        # The default threads are for short work.
+        # The default thread pool is for short tasks.
         thread = ThreadPoolExecutor(1, "rsnotify-outbox")
         run = asyncio.get_running_loop().run_in_executor
         clock, looked = asyncio.get_running_loop().time, -_LOOK
@@ -177,7 +178,7 @@ class PostgreSQLAdapter:
                 await run(thread, self._queue.wait, min(self._poll, _LOOK))
         except StorageError as error:
             _log.warning("%s", str(error).replace(f'"{self._user}"', '"…"'))
-            # Others may read the problem, which must not say where the database is.
+            # Others may read the problem, so it must not reveal where the database is.
             raise StorageError("the database cannot be read; see the log of the gateway") from error
         finally:
             self._queue.interrupt()
@@ -185,7 +186,7 @@ class PostgreSQLAdapter:
             thread.shutdown(wait=False)
 
     def _is_due(self, state: TriggerState) -> bool:
-        """Return whether the whole may be another one than that of the outbox."""
+        """Return whether the set may differ from what the outbox has shown."""
         is_new = state.fingerprint != self._last.fingerprint
         is_late = is_due(self._last.compared, self._compare)
         return is_new or (state.has_resources and (is_late or bool(state.disabled)))
@@ -211,9 +212,9 @@ class PostgreSQLAdapter:
     async def _lines(
         self, thread: ThreadPoolExecutor, seen: set[str] | None = None
     ) -> AsyncGenerator[OriginBatch, None]:
-        """Yield all lines of the outbox; add their URIs to a set.
+        """Yield all lines of the outbox, and add their URIs to `seen`.
 
-        It has to be closed: between two batches, a transaction is open.
+        The generator must be closed, because a transaction is open between two batches.
         """
         count = BATCH
         while count == BATCH:
@@ -227,10 +228,10 @@ class PostgreSQLAdapter:
     async def _comparison(
         self, thread: ThreadPoolExecutor, known: KnownEntries
     ) -> AsyncGenerator[OriginBatch, None]:
-        """Yield what differs from the view; the outbox is read meanwhile."""
+        """Yield the rows of the view, new lines of the outbox, and the resources that both lack."""
         run = asyncio.get_running_loop().run_in_executor
         rows = self._tables.resources()
-        #: The resources whose state is that of a later line of the outbox.
+        #: The resources whose state comes from a later line of the outbox.
         changed: set[str] = set()
         unusable = 0
         with closing(TemporarySet()) as present:
@@ -259,7 +260,9 @@ class PostgreSQLAdapter:
     async def _forward(
         self, thread: ThreadPoolExecutor
     ) -> AsyncIterator[tuple[Sequence[OutboxLine], dict[int, str]]]:
-        """Return a context with lines, which leave the outbox at its end unless they are refused.
+        """Yield lines of the outbox, and a dictionary for the reasons why lines are refused.
+
+        When the context ends, the lines leave the outbox, except the refused ones.
 
         Raises:
             StorageError: The database cannot be read, or another process forwards its outbox.
@@ -291,13 +294,16 @@ class PostgreSQLAdapter:
 
 
 class _TriggerDisabled(RsnotifyError):
-    """A trigger is disabled, and there is no view by which its changes could be found."""
+    """A trigger is disabled, and there is no view from which to find the missed changes."""
 
 
 def _entries(
     lines: Sequence[OutboxLine], read: int, refused: dict[int, str]
 ) -> Iterator[SeenEntry | MissingEntry]:
-    """Yield the changes in lines that were read at an instant; note why each other is none."""
+    """Yield the changes in lines that were read at `read`.
+
+    Add the number of each line that is not a change to `refused`, with the reason.
+    """
     for line in lines:
         try:
             change = check_change(_without_logins(_decode(line.entry)))
@@ -310,12 +316,12 @@ def _entries(
         if change.change == ChangeType.DELETED:
             yield MissingEntry(change.uri)
         else:
-            # Numbers alone may come again, with other changes: after the table was restored.
+            # After the table is restored, the same numbers may return with different changes.
             yield SeenEntry(change, f"{read}-{line.number} {_metadata(change)}".rstrip())
 
 
 def _listed(row: str) -> SeenEntry | None:
-    """Return the entry of a row of the view; None if it is not a resource."""
+    """Return the entry for a row of the view; None if the row is not a resource."""
     try:
         resource = check_resource(_without_logins(_decode(row)))
     except (DecodeError, ConfigurationError):
@@ -329,7 +335,7 @@ def _without_logins(resource: Resource) -> Resource:
 
 
 def _metadata(resource: Resource) -> str:
-    """Return a text that differs whenever the metadata does; empty if there is none."""
+    """Return a hash of the metadata; empty if there is none."""
     bare = Resource(resource.uri)
     found = replace(resource, change=None, datetime=None)
     return "" if found == bare else blake2b(json.encode(found), digest_size=12).hexdigest()

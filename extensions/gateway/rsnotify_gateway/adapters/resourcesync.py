@@ -1,20 +1,21 @@
-"""Sources without push: the Change Lists and archives of ResourceSync, and its Resource List.
+"""Sources without push: their Change Lists and archives, and their Resource List.
 
-The URL is that of a Source, a Capability List or a document of a set, as for `rsnotify follow`,
-whose discovery and choice of documents are used. Dumps are not read, since they have content.
+The URL names a Source, a Capability List or a document of a set, as for `rsnotify follow`. The
+adapter discovers and chooses documents in the same way. It does not read dumps, because they
+contain content.
 
-- A check reads the Change List, and archives if that begins too late, from where the last check
-  ended; all of it if its datetimes contradict each other. A change is seen if its hash or length
-  differs; without a hash, if its datetime does, too.
-- A deletion is seen as a change. A change or deletion that no Change List has, or only with a
-  datetime before those that were read, is seen at a comparison with the Resource List, from time to
-  time (`compare`). A resource that changed after the `at` of that list is not compared, and a list
-  of several files is read again if they change meanwhile.
-- The whole set is compared as well if no list reaches back to the last check, or if the lists end
-  earlier than they did, as after a Source was restored. If the Resource List is older than the
-  missing changes, or there is none, the gap is reported.
-- Entries of the Resource List that have other metadata than those of Change Lists, such as another
-  kind of hash, are recorded as updated once per comparison.
+- A check reads the Change List from where the last check ended, and the archives if the list
+  begins too late. If a list's datetimes contradict each other, all of it is read. A change is
+  detected if the hash or length differs; without a hash, also if the datetime differs.
+- A deletion is detected as a change in a Change List. A change or deletion that no Change List has,
+  or that has a datetime before those already read, is detected by a comparison with the Resource
+  List, made from time to time (`compare`). Resources that changed after that list's `at` are not
+  compared. A list of several files is read again if they change while being read.
+- The whole set is also compared if no list reaches back to the last check, or if the lists end
+  earlier than before, which happens when a Source is restored. If the Resource List is older than
+  the missing changes, or there is none, the gap is reported.
+- Resource List entries with different metadata than in the Change Lists, such as a different kind
+  of hash, are recorded as updated once per comparison.
 """
 
 from __future__ import annotations
@@ -61,17 +62,17 @@ from rsnotify_subscriber.discovery.discovery import OfferDiscovery
 from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.fetching.fetcher import DocumentCache, Fetcher
 
-#: A list whose `until` is this close to the time of the response may yet get earlier changes.
+#: A list whose `until` is this close to the response's date may still receive earlier changes.
 _SETTLED = timedelta(minutes=1)
 
 
 class ChangeReading:
-    """One pull of the lists of changes, from a frontier on.
+    """One pull of the Change Lists, starting at a frontier.
 
     Attributes:
-        frontier: The instant up to which all changes were read.
-        gap_ends: Where the lists begin, if none of them joins the frontier.
-        ends: The last instant that a list said anything about.
+        frontier: The instant up to which all changes have been read.
+        gap_ends: Where the lists begin, if none of them reaches back to the frontier.
+        ends: The latest instant that a list covers.
     """
 
     def __init__(self, fetcher: Fetcher, offer: Offer, frontier: Frontier) -> None:
@@ -84,14 +85,14 @@ class ChangeReading:
 
     @property
     def has_gone_back(self) -> bool:
-        """Whether all lists end before the frontier, as after the Source was restored."""
+        """Whether all lists end before the initial frontier, as after the Source is restored."""
         return self.ends is not None and self.ends < self._began_at
 
     async def read(self) -> AsyncIterator[tuple[str, list[Change]]]:
-        """Yield the new changes of each list, with its URI.
+        """Yield the URI and the new changes of each list.
 
         Raises:
-            RsnotifyError: A list cannot be read, and no other can be read in its place.
+            RsnotifyError: A list cannot be read, and no other list can be read instead.
         """
         pull = Pull(self._offer)
         while True:
@@ -103,7 +104,7 @@ class ChangeReading:
                 coverage = _without_present(coverage) if is_last else coverage
                 self.ends = max(self.ends or EARLIEST, coverage.until or EARLIEST)
                 fresh = self.frontier.learn(coverage)
-                # Datetimes that contradict each other do not prove which entries are old.
+                # Contradictory datetimes do not show which entries are old.
                 changes = list(coverage.changes) if coverage.contradictory else fresh
                 if changes:
                     yield uri, changes
@@ -125,7 +126,7 @@ class ChangeReading:
 
 
 def _without_logins(coverage: Coverage) -> Coverage:
-    """Return a list without logins in its URIs: those of its last changes are stored."""
+    """Remove logins from a list's URIs, because the URIs of its last changes are stored."""
     if not any("@" in change.uri for change in coverage.changes):
         return coverage
     changes = [replace(one, uri=without_login(one.uri)) for one in coverage.changes]
@@ -133,9 +134,9 @@ def _without_logins(coverage: Coverage) -> Coverage:
 
 
 def _without_present(coverage: Coverage) -> Coverage:
-    """Return the last list without its `until` if that is about the present.
+    """Return the last list, ending at its latest change if its `until` is about the present.
 
-    Some Sources set it to the present time with each response, and write changes with a delay.
+    Some Sources set `until` to the current time in each response, but write changes with a delay.
     """
     until, sent = coverage.until, coverage.sent
     if not coverage.closed or until is None or sent is None or until < sent - _SETTLED:
@@ -149,8 +150,8 @@ class ListReading:
 
     Attributes:
         at: The instant that the list describes.
-        is_outdated: Whether the list has nothing that is not known, and no changes lead on from it.
-        documents: The URI and a hash of each document that was read.
+        is_outdated: Whether the list has nothing new, and no Change List continues from it.
+        documents: The URI and a hash of each document read.
     """
 
     def __init__(self, fetcher: Fetcher, offer: Offer) -> None:
@@ -166,16 +167,17 @@ class ListReading:
         self._changed: set[str] = set()
 
     def lacks(self, uri: str, _places: object) -> bool:
-        """Return whether it does not list a resource that did not change later."""
+        """Return whether a resource is missing from the list, and did not change later."""
         return uri not in self._listed
 
     async def entries(self, through: Instant | None) -> AsyncIterator[tuple[SeenEntry, ...]]:
         """Yield the entries that did not change after `at`.
 
-        `through` is the instant up to which all changes are known.
+        Args:
+            through: The instant up to which all changes are known.
 
         Raises:
-            RsnotifyError: The list cannot be read to its end.
+            RsnotifyError: The list cannot be read completely.
         """
         baseline = Baseline(self._offer, EARLIEST)
         following: Fetch | None = baseline.root
@@ -200,10 +202,10 @@ class ListReading:
         if not baseline.complete:
             reason = "its Resource List is not complete"
             raise baseline.error or Unavailable(baseline.root.uri, reason)
-        self.at = baseline.at  # an index may state none
+        self.at = baseline.at  # an index may have none
 
     async def _read_changes(self, at: Instant, through: Instant | None) -> None:
-        """Find out what changed after the instant of the list."""
+        """Store which resources changed after the list's `at`, and whether it is outdated."""
         frontier = Frontier.at(EARLIEST)
         frontier.advance(at, over=False)
         reading = ChangeReading(self._fetcher, self._offer, frontier)
@@ -224,7 +226,7 @@ class ListReading:
 
 
 def _latest_entries(uri: str, changes: list[Change]) -> dict[str, SeenEntry | MissingEntry]:
-    """Return the state of each resource after the changes of a list, by its URI."""
+    """Return each resource's state after the changes of a list, by URI."""
     found: dict[str, SeenEntry | MissingEntry] = {}
     for change in sorted(changes, key=lambda change: change.at):
         usable = _usable(uri, change.uri)
@@ -253,24 +255,24 @@ def _usable(uri: str, reference: str) -> str:
 
 
 _log = logging.getLogger("rsnotify.gateway")
-#: Seconds between two comparisons with the Resource List, by default.
+#: Default seconds between comparisons with the Resource List.
 _COMPARE = 86_400.0
-#: How often a Resource List of several files is read, if they change meanwhile.
+#: Maximum number of times a Resource List of several files is read if they change during reading.
 _MOST_ROUNDS = 3
-#: How much sooner than usual the set is compared again, if the Resource List was too old.
+#: The factor by which the next comparison comes sooner if the Resource List was too old.
 _SPEEDUP = 24
 _CACHED_DOCUMENTS, _CACHED_ENTRIES = 4, 10_000
 
 
 class SourceCursor(Struct, omit_defaults=True):
-    """How far a Source was read.
+    """How far a Source has been read.
 
     Args:
         through: The instant up to which all changes are recorded; None before the first check.
-        seen: The changes at that very instant.
-        running: Whether more changes may be dated with it.
+        seen: The recorded changes at exactly that instant.
+        running: Whether more changes may be dated at that instant.
         compared: When the whole set was last compared, in seconds since 1970.
-        gap: The last interval of which changes may have been missed.
+        gap: The last interval in which changes may have been missed.
     """
 
     through: Instant | None = None
@@ -284,7 +286,7 @@ class SourceCursor(Struct, omit_defaults=True):
         return Frontier.at(self.through or EARLIEST, self.seen, running=self.running)
 
     def encoded(self, frontier: Frontier) -> str:
-        """Return the cursor with the progress of a frontier, as a text."""
+        """Advance the cursor to a frontier, and return it as JSON."""
         self.through, self.running = frontier.instant, frontier.running
         self.seen = tuple(frontier.seen.elements())
         return msgspec.json.encode(self).decode()
@@ -298,7 +300,7 @@ class ResourceSyncAdapter:
 
     Args:
         url: The URL of a site, a Capability List or one of the documents that it lists.
-        compare: Seconds between two comparisons with the Resource List.
+        compare: Seconds between comparisons with the Resource List.
     """
 
     def __init__(self, url: str, client: OriginClient, compare: float | None = None) -> None:
@@ -311,7 +313,7 @@ class ResourceSyncAdapter:
         self._last = SourceCursor()
 
     def terms(self) -> OriginTerms:
-        """Return what the Source shows, by its Capability List in the last check."""
+        """Describe which changes can be detected, based on the last known Capability List."""
         has_list = self._offer is None or bool(resource_documents(self._offer))
         deletions = "A deletion is seen as a change in a Change List"
         if has_list:
@@ -335,7 +337,7 @@ class ResourceSyncAdapter:
         return OriginTerms("ResourceSync", None, deletions + ".", tuple(limits))
 
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
-        """Read the changes since the cursor; if it is time, compare the whole set."""
+        """Read the changes since the cursor, and compare the whole set when that is due."""
         state = SourceCursor() if cursor is None else _decode(cursor)
         offer = await self._offered()
         reading = ChangeReading(self._fetcher, offer, state.frontier)
@@ -355,7 +357,7 @@ class ResourceSyncAdapter:
         yield OriginBatch((), state.encoded(reading.frontier))
 
     async def _offered(self) -> Offer:
-        """Return what the Source offers now, without its dumps."""
+        """Return the Source's current offer, without its dumps."""
         if self._offer is None:
             offer = await self._discovery.find()
         else:
@@ -377,18 +379,18 @@ class ResourceSyncAdapter:
 
 
 async def _batches(reading: ChangeReading, state: SourceCursor) -> AsyncIterator[OriginBatch]:
-    """Read the lists of changes; each batch has the cursor after it."""
+    """Read the Change Lists, and yield a batch for each with the cursor after it."""
     async for uri, changes in reading.read():
         entries = _latest_entries(uri, changes)
         yield OriginBatch(tuple(entries.values()), state.encoded(reading.frontier))
 
 
 class _Comparison:
-    """One comparison with the whole set, and the changes since.
+    """One comparison with the whole set, including the changes since the Resource List.
 
     Attributes:
-        reading: The last reading of the lists of changes.
-        is_whole: Whether nothing is missing after it.
+        reading: The last reading of the Change Lists.
+        is_whole: Whether the comparison left no gap, and the Resource List was not outdated.
     """
 
     def __init__(
@@ -406,7 +408,7 @@ class _Comparison:
         self._has_gone_back = reading.has_gone_back
         self.reading = reading
         self.is_whole = True
-        #: The instant that the Resource List describes, if that is of use.
+        #: The instant that the Resource List describes; None if the list is outdated or absent.
         self._at: Instant | None = None
 
     async def batches(self, known: KnownEntries) -> AsyncIterator[OriginBatch]:
@@ -430,7 +432,10 @@ class _Comparison:
     async def _listed(
         self, through: Instant | None, known: KnownEntries
     ) -> AsyncIterator[OriginBatch]:
-        """Yield what the Resource List has; and what it lacks, once two readings of it agree."""
+        """Yield the Resource List's entries, and then the resources that it lacks.
+
+        If the list has several files, a resource counts as missing only after two equal readings.
+        """
         before: list[tuple[str, int]] = []
         for _ in range(_MOST_ROUNDS):
             listed = ListReading(self._fetcher, self._offer)
@@ -469,9 +474,9 @@ class _Comparison:
     async def _read_again(
         self, frontier: Frontier, known_through: Instant | None
     ) -> AsyncIterator[OriginBatch]:
-        """Yield the changes after a frontier, and of those already recorded the last ones only.
+        """Yield the changes after a frontier. Of those already recorded, yield only the latest.
 
-        Otherwise a resource that changed in several lists would return to each of its earlier
+        Otherwise a resource that changed in several lists would go back to each of its earlier
         states.
         """
         self.reading = ChangeReading(self._fetcher, self._offer, frontier)

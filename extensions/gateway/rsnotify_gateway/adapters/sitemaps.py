@@ -1,16 +1,17 @@
-"""Sitemaps: one file, or an index and its parts, also compressed, or what a robots.txt names.
+"""Sitemaps: a single file, an index and its parts, or the Sitemaps that a robots.txt names.
 
-A ResourceSync Resource List is a Sitemap, too, and its hashes and lengths are used.
+Files may be compressed. A ResourceSync Resource List is also a Sitemap, and its hashes and lengths
+are used.
 
-- A change is seen if the `lastmod`, hash or length of an entry changes. An entry with none of them
+- A change is detected if an entry's `lastmod`, hash or length changes. An entry with none of them
   only shows creation and deletion. A `lastmod` without a time shows one change a day. An entry that
-  is read within the second of its `lastmod` could change again unseen, so it counts as changed once
-  more at a later check.
-- A deletion is seen: it is the absence from the whole Sitemap. Several files are not read at one
-  instant, so an entry could move between them unseen. Before something counts as deleted, all files
-  are requested again, until none has changed meanwhile. A Sitemap that lists nothing at all is not
-  valid, and fails the check.
-- Each file is requested conditionally. A file that is unchanged is not read again.
+  is read within the second of its `lastmod` could change again undetected, so it counts as changed
+  once more at a later check.
+- A deletion is detected as absence from the whole Sitemap. Several files are not read at the
+  same instant, so an entry could move between them unnoticed. Before an entry counts as deleted,
+  all files are requested again, until none has changed in between. A Sitemap that lists nothing at
+  all is invalid, and fails the check.
+- Each file is requested conditionally. An unchanged file is not read again.
 """
 
 from __future__ import annotations
@@ -47,25 +48,26 @@ from rsnotify_gateway.reconciling import usable_uri
 from rsnotify_publisher.journal import system_clock
 from rsnotify_subscriber.fetching.credentials import without_login
 
-#: The most files of one Sitemap: an index of 50,000 and itself, and some.
+#: Maximum number of files in one Sitemap: an index, its 50,000 parts, and some more.
 _MOST_FILES = 60_000
-#: How often all files are requested again, if there are changes while they are read.
+#: Maximum number of times all files are requested if they change during reading.
 _MOST_ROUNDS = 3
-#: Marks the state of an entry that could change again; a second more, since clocks differ.
+#: Marks the state of an entry that could change again within the second of its `lastmod`. The
+#: limit (µs) is a second longer, because clocks differ.
 _FRESH, _SECONDS = " fresh", 2_000_000
 
 
 class SitemapFile(Struct, omit_defaults=True):
-    """What is known of a file of a Sitemap.
+    """The stored state of one file of a Sitemap.
 
     Args:
-        digest: A text that differs whenever its content does.
-        condition: The header field of a conditional request.
-        parts: The files that it lists, if it is an index.
-        entries: The number of its entries, if it is none.
-        undated: How many of them show no changes.
-        daily: How many of them have a day, and no time.
-        is_fresh: Whether one of them could change again without another `lastmod`.
+        digest: A hash of the file's content.
+        condition: The header field for a conditional request.
+        parts: The files listed, if the file is an index.
+        entries: The number of entries, if the file is not an index.
+        undated: The number of entries that show no changes.
+        daily: The number of entries whose `lastmod` has a day but no time.
+        is_fresh: Whether an entry could change again without a new `lastmod`.
     """
 
     digest: str
@@ -77,7 +79,7 @@ class SitemapFile(Struct, omit_defaults=True):
     is_fresh: bool = False
 
 
-#: The cursor: the files that were read, by URI.
+#: Decodes a cursor: the files read, by URI.
 _decode = msgspec.json.Decoder(dict[str, SitemapFile]).decode
 
 
@@ -85,8 +87,8 @@ class SitemapAdapter:
     """Reads a Sitemap.
 
     Args:
-        url: The URL of a Sitemap or its index; or of a site, whose robots.txt names them, or else
-            of which `/sitemap.xml` is read.
+        url: The URL of a Sitemap, of an index, or of a site. For a site, the Sitemaps named in its
+            robots.txt are read, or else `/sitemap.xml`.
     """
 
     def __init__(self, url: str, client: OriginClient) -> None:
@@ -95,7 +97,7 @@ class SitemapAdapter:
         self._files: dict[str, SitemapFile] = {}
 
     def terms(self) -> OriginTerms:
-        """Return what the Sitemap shows, by the entries that it had in the last check."""
+        """Describe which changes can be detected, based on the entries at the last check."""
         files = self._files.values()
         total = sum(file.entries for file in files)
         limits = []
@@ -117,7 +119,7 @@ class SitemapAdapter:
         )
 
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
-        """Check all files; yield the entries of those that changed, and then what is missing."""
+        """Check all files, and yield the entries of changed files, then the missing entries."""
         check = _SitemapCheck(self._url, self._client, {} if cursor is None else _decode(cursor))
         roots = await self._roots()
         for number in range(_MOST_ROUNDS):
@@ -146,7 +148,7 @@ class _SitemapCheck:
 
     Attributes:
         walked: The files that the last walk found.
-        has_changed: Whether one of them had changed since the walk before, or the last check.
+        has_changed: Whether one of them has changed since the previous walk or the last check.
     """
 
     def __init__(self, url: str, client: OriginClient, files: dict[str, SitemapFile]) -> None:
@@ -155,12 +157,12 @@ class _SitemapCheck:
         self.walked = files
         self.has_changed = False
         self._began = system_clock()
-        #: The URIs in each file that was read in this check, by place.
+        #: The URIs in each file read in this check, by place.
         self._seen: dict[str, set[str]] = {}
         self._before = set(files)
 
     async def walk(self, roots: tuple[str, ...]) -> AsyncIterator[OriginBatch]:
-        """Request all files; yield the entries of each that changed."""
+        """Request all files, and yield the entries of each changed file."""
         before, self.walked = self.walked, {}
         self.has_changed = False
         waiting = list(reversed(roots))
@@ -182,7 +184,7 @@ class _SitemapCheck:
     async def _read(
         self, uri: str, known: SitemapFile | None
     ) -> tuple[SitemapFile, list[Resource] | None]:
-        """Request a file; return what is known of it, and its entries unless it is unchanged."""
+        """Request a file, and return its state; if it has changed, also its entries."""
         if known is not None and known.is_fresh:
             known = None
         reader, digest = SitemapReader(), blake2b(digest_size=16)
@@ -237,7 +239,7 @@ class _SitemapCheck:
         return OriginBatch(tuple(found.values()))
 
     async def missing(self, known: KnownEntries) -> tuple[MissingEntry, ...]:
-        """Return the entries that are recorded, and that files no longer list."""
+        """Return the recorded entries that the files no longer list."""
         if not self._seen and self._before <= set(self.walked):
             return ()
         places = {_place(uri) for uri, file in self.walked.items() if file.parts is None}
@@ -265,7 +267,10 @@ def _state(entry: Resource) -> str:
 
 
 def _is_fresh(entry: Resource, began: int) -> bool:
-    """Return whether an entry can change after a check began (µs) in the second of its lastmod."""
+    """Return whether an entry could change again within the second of its `lastmod`.
+
+    `began` is when the check began (µs).
+    """
     if entry.lastmod is None or entry.lastmod.microsecond or entry.hash is not None:
         return False
     return abs(began - to_microseconds(entry.lastmod)) < _SECONDS
