@@ -81,8 +81,8 @@ class Status(Struct, frozen=True):
         pending: The number of resources with changes that are known but not yet applied.
         through: T, the instant up to which every change is applied. None before the first baseline.
         lag_ms: The median age of the changes applied within the last second, in milliseconds. None
-            if there were none, or if the copy had to catch up, because the age then only shows
-            since when it was behind.
+            if there were none, or if the copy had to catch up, because the ages then only
+            show how long it was behind.
         lag_p99_ms: The 99th percentile of these ages.
         push: Whether changes arrive by push.
         way: The hubs from which changes arrive now, best first. The scheme of each URI is the
@@ -165,8 +165,8 @@ class FollowCounters:
         push_losses: The number of connections to hubs that were lost or could not be made.
         fragments: The number of pushed fragments.
         fragment_bytes: The number of bytes of these fragments.
-        commits: The durations of the transactions of the state.
-        flushes: The durations of flushing the files of mirrors.
+        commits: The number and total duration of the state's transactions.
+        flushes: The number and total duration of flushes of the files of mirrors.
     """
 
     def __init__(self) -> None:

@@ -59,8 +59,8 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
             the maximum number of its concurrent requests.
         check_files: Seconds between two comparisons of the sizes and modification times of a
             mirror's files with the stored values. They are also compared at the start, and when
-            everything is compared with the Source. With 0, only then. A `CheckedHandler` compares
-            its store at the same times.
+            everything is compared with the Source. With 0, they are compared only then. A
+            `CheckedHandler` compares its store at the same times.
         verify: Whether to read all files of a mirror at the start, and compare their hashes.
         adopt: Whether the folder of a first copy may already contain files. Files with the
             announced hash become part of the copy without being fetched.

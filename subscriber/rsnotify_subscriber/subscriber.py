@@ -163,7 +163,7 @@ class Subscriber:
 
     @property
     def in_handler(self) -> list[str]:
-        """The Source's URL while a call to its handler has not returned, and nothing otherwise."""
+        """The Source's URL while a call to its handler has not returned, or an empty list."""
         is_in_handler = self._followed is not None and self._followed.is_in_handler
         return [self.url] if is_in_handler else []
 
@@ -214,7 +214,7 @@ class Subscriber:
                     return None
 
     async def catch_up(self) -> None:
-        """Follow until level with the Source's lists.
+        """Follow until the copy is level with the Source's lists.
 
         Raises:
             RsnotifyError: The copy could not become level. The error names what was not fetched.

@@ -137,7 +137,7 @@ _UNLISTED = "no list names it, and the lists may be incomplete"
 
 
 def _lines(result: Audit | Repair, url: str, shown: int | None) -> Iterator[str]:
-    """Yield the first audit, what a repair did or would do about each difference, and the last.
+    """Yield the first audit, the repair of each difference (done or planned), and the last.
 
     At most `shown` lines of each kind are listed, or all if it is None.
     """

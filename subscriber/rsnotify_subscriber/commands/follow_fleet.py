@@ -53,7 +53,7 @@ Statuses = Mapping[str, FollowedSourceStatus]
 
 
 class FleetReport(StatusReport[Statuses]):
-    """Shows the statuses of many Sources. JSON has all that changed, lines have new failures."""
+    """Shows the statuses of many Sources: the changed ones as JSON, or new failures as lines."""
 
     def __init__(self, *, json: bool = False, quiet: bool = False, transient: bool = False) -> None:
         super().__init__(LOOKING, json=json, quiet=quiet, transient=transient)
@@ -80,7 +80,7 @@ class FleetReport(StatusReport[Statuses]):
         return sums.resources, sums.applied, sums.pending
 
     def news(self, statuses: Statuses) -> Iterator[str]:
-        """Yield a line for each Source that has begun to fail, recovered, or has new limits."""
+        """Yield a line for each Source that has begun to fail, has recovered, or has new limits."""
         failing = {name: one.error for name, one in statuses.items() if one.error is not None}
         for name in self._failing:
             if name in statuses and name not in failing:

@@ -96,7 +96,7 @@ class NetworkArguments(Struct, frozen=True, kw_only=True):
 def credentials_of(
     login: str | None, bearer: str | None, header: Sequence[str] | None
 ) -> Credentials:
-    """Return the credentials for a Source. Header fields default to the environment's."""
+    """Return the credentials for a Source. Without `header`, uses the environment's fields."""
     from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines
 
     lines = os.environ.get("RSNOTIFY_HEADER", "").splitlines() if header is None else header

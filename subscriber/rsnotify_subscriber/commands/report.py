@@ -230,7 +230,7 @@ def _compared(status: Status) -> str:
     return f"compared with the whole set at {status.compared:%Y-%m-%dT%H:%M:%SZ}"
 
 
-#: Seconds between two reports: in general, and in a terminal.
+#: Seconds between two reports, and between two updates in a terminal.
 _REPORT_EVERY, _DRAW_EVERY = 1.0, 0.5
 #: Maximum number of Sources named in one sentence.
 _NAMED = 10

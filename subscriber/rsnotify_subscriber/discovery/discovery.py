@@ -52,7 +52,7 @@ _LISTED_UNDER: dict[str | None, str] = {
 
 
 def offer_at(document: Document, origin: ResponseOrigin) -> Offer:
-    """Return the offer of a Capability List. Its URI is the one after redirects."""
+    """Return the offer of a Capability List. The list's URI is the permanent one."""
     return replace(read_offer(document, origin.base), capability_list=origin.place)
 
 

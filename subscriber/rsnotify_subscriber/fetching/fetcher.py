@@ -60,7 +60,7 @@ class Content(Struct, frozen=True):
     """Verified content.
 
     Args:
-        path: A separate file, which has the content after `write`.
+        path: A separate file, which contains the content after `write`.
         hashes: The digests of the content, as a `hash` attribute: SHA-256 and the announced ones.
         length: The length of the content in bytes.
         data: The content, unless it is already in the file.
@@ -131,7 +131,7 @@ class ContentCollector:
             await asyncio.to_thread(self._spill)
 
     async def content(self, resource: Resource | None, *, recoded: bool) -> Content:
-        """Return the collected content, or raise `ContentMismatch` if it was announced otherwise.
+        """Return the collected content, or raise `ContentMismatch` if it is not as announced.
 
         Args:
             resource: The entry with its `hash` and `length`, or None to verify nothing.
@@ -284,8 +284,8 @@ class FetchedDocument(Struct, frozen=True):
 class Fetcher:
     """Fetches documents and content for one subscriber.
 
-    Raises a `FetchError` for content that cannot be fetched or differs from what was announced, and
-    an `OSError` for content that cannot be written.
+    Raises a `FetchError` for anything that cannot be fetched or is not as announced, and an
+    `OSError` for content that cannot be written.
 
     Args:
         sessions: The HTTP requests of the subscriber.
@@ -396,7 +396,7 @@ class Fetcher:
         Args:
             resource: The resource, with the announced hash and length.
             most: Maximum size of the content in bytes, or None for the limit of the Fetcher.
-            moment: The instant for which a TimeGate is asked for a version (core §14.6).
+            moment: The instant of the version to request from a TimeGate (core §14.6).
             fresh: Whether to bypass caches.
         """
         is_plain = moment is None and not fresh
@@ -504,7 +504,7 @@ class Fetcher:
             return await collector.content(resource if verify else None, recoded=recoded)
 
     def store(self, data: bytes, hashes: str) -> Content:
-        """Wrap content that is in memory and verified, and assign it a file for `write`."""
+        """Return verified in-memory content, with a new file for `write`."""
         return Content(self._new_file(), hashes, len(data), data)
 
     def _new_file(self) -> Path:

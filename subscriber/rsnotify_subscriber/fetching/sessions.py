@@ -2,10 +2,10 @@
 
 URIs in documents must not lead into a private network. Only public addresses are dialled, whatever
 a document names. The exception is the Source's host, if it was at a private address when its name
-was first resolved. It may then be at any address, but only at the port of the Source's URL, or as a
-hub. The check applies to the *dialled* address, not the name, since a name may change its address
-and an IP literal is never resolved. This module follows a limited number of redirects itself, and
-repeats the check at each one.
+was first resolved. The host may then be at any address, but only at the port of the Source's URL,
+or as a hub. The check applies to the *dialled* address, not the name, since a name may change its
+address and an IP literal is never resolved. This module follows a limited number of redirects
+itself, and repeats the check at each one.
 
 Credentials are sent only to the origin of the Source's URL, and not after a redirect from another.
 """
@@ -64,7 +64,7 @@ NO_RESPONSE = 0
 
 
 class NotPublic(RsnotifyError, OSError):
-    """Raised when an address is not dialled because it is not public."""
+    """Raised for an address that is not dialled because it is not public."""
 
     def __init__(self) -> None:
         # The same message for each address of a host: only then does aiohttp raise this very error.
@@ -83,9 +83,8 @@ guarded_socket = public_sockets(lambda _: NotPublic())
 class Connections:
     """A pool of connections. An async context manager, which can be entered again after it exits.
 
-    There are two pools of each kind, aiohttp's and the one for small content. That way, a host that
-    may only be dialled at public addresses is never reached over a connection made for a trusted
-    host.
+    There are two of each kind (aiohttp's, and the one for small content), so that a host that may
+    only be dialled at public addresses is never reached over a connection made for a trusted host.
 
     Args:
         most: Maximum number of concurrent requests to all hosts. Further requests wait.
@@ -152,8 +151,8 @@ class Connections:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Make a request when the limits allow it, without following redirects.
 
-        Only with `anywhere`, the host may be at any address. `uri` is named in errors. The options
-        are those of `aiohttp.ClientSession.request`.
+        The host may be at any address only with `anywhere`. Errors name `uri`. The options are
+        those of `aiohttp.ClientSession.request`.
 
         Raises:
             Unavailable: The host has asked for no requests, perhaps while this one was waiting.
@@ -213,7 +212,7 @@ class Connections:
         return limit
 
     def retry_after(self, url: URL) -> float:
-        """Return for how many more seconds a host has asked for no requests."""
+        """Return the number of seconds for which a host still asks for no requests."""
         end = self._retry_at.get(url.origin(), 0.0)
         return max(0.0, end - asyncio.get_running_loop().time())
 
@@ -248,7 +247,7 @@ class RequestRate:
 
 REDIRECTS = 5
 _AS_WRITTEN = re.compile(r"[\x21-\x7e]+")
-#: A URI that is sent as written, without a login and a fragment. The groups: its origin, the rest.
+#: A URI that is sent as written, without a login and a fragment. Groups: the origin, the rest.
 _PLAIN = re.compile(r"(https?://[^/?#@\\]+)(/[\x21\x22\x24-\x7e]*)")
 _BUSY_STATUSES = frozenset({429, 503})
 _MOVED = frozenset({301, 302, 303, 307, 308})
@@ -349,7 +348,7 @@ class Sessions:
             yield response
 
     async def get_small(self, uri: str) -> SmallResponse | None:
-        """GET small content, or return None if `get` must be used. Raises the same errors."""
+        """GET small content, or return None if `get` must be used. Raises the errors of `get`."""
         parts = _PLAIN.fullmatch(uri)
         url = _origin(parts[1]) if parts is not None else None
         if parts is None or url is None:

@@ -46,7 +46,7 @@ _WATCH = 5.0
 
 
 class SmallResponse(Struct, frozen=True):
-    """A complete response, with some header fields, and attributes as in `aiohttp`."""
+    """A complete response with some of its header fields. Attributes are named as in aiohttp."""
 
     status: int
     headers: CIMultiDict[str]
@@ -94,7 +94,7 @@ class SmallRequests:
     async def get(
         self, origin: HttpOrigin, opening: str, fields: Mapping[str, str]
     ) -> SmallResponse | None:
-        """GET with a request line and a Host field. Return None if the general client has to.
+        """GET, given a request line and Host field. Return None if the general client must be used.
 
         Raises:
             TimeoutError: There is no response in time.

@@ -45,7 +45,7 @@ def find_handler(name: str, options: Mapping[str, Any], folder: Path) -> AnyHand
     """Return a handler by its name, `package.module:name`.
 
     A class, or a function that is not async, is called with the options and returns the handler, so
-    each Source has a separate one. Modules may be in `folder` as well as on Python's search path.
+    each Source has its own. Modules may be in `folder` as well as on Python's search path.
     """
     found = _imported(name, folder)
     if _is_handler(found):
@@ -130,7 +130,7 @@ def follow_options(
     callbacks: Callbacks | None,
     terms: WebSubTerms = DEFAULT_TERMS,
 ) -> FollowOptions:
-    """Return the options described by settings of a file or a command line."""
+    """Return the options described by the settings in a file or on a command line."""
     return FollowOptions(
         via=settings.via,
         hubs=settings.hubs,

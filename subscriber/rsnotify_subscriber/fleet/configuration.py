@@ -54,7 +54,7 @@ PASSWORD_FILES = ("mqtt_password_file", "xmpp_password_file")
 
 
 class SourceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a Source is followed. In `[defaults]`, the settings of all Sources that lack their own.
+    """How a Source is followed, or in `[defaults]`, how every Source is unless it says otherwise.
 
     Most of them are also options of `rsnotify follow` (`commands/follow_options.py`). In `dest`,
     `state`, `schema` and `mqtt_session`, `{name}` stands for the name of the Source.
@@ -286,7 +286,7 @@ def _places(source: FollowedSource) -> Iterator[tuple[str, object]]:
 
 _PATHS = ("dest", "state", *PASSWORD_FILES, "mqtt_ca", "mqtt_certificate", "mqtt_key", "xmpp_ca")
 _NAMED = ("dest", "state", "schema", "mqtt_session")
-#: A Source with the setting on the left does not inherit the others from `[defaults]`.
+#: A Source that has the key as a setting does not inherit the values from `[defaults]`.
 _INSTEAD = {
     "dest": ("handler", "options", "schema"),
     "handler": ("dest", "options"),

@@ -30,7 +30,7 @@ from rsnotify_subscriber.subscriber import Subscriber
 
 
 class Phase(StrEnum):
-    """The phase of a Source: waiting to start, being followed, failed and to be retried, or ended.
+    """The phase of a Source: waiting to start, followed, failed and awaiting a retry, or ended.
 
     A followed Source may still not answer. `Status.error` then has the reason.
     """
@@ -65,7 +65,7 @@ def standing(one: FollowedSourceStatus) -> Standing:
     if may_be_wrong or one.phase is Phase.FAILED:
         return Standing.DOUBT
     is_copied = status.level or status.through is not None
-    if is_copied and status.behind_since is None:  # any failure is then a hub's
+    if is_copied and status.behind_since is None:  # any failure must then be a hub's
         return Standing.LEVEL
     return Standing.BEHIND if one.error is None else Standing.DOUBT
 
@@ -231,7 +231,7 @@ def _message(error: Exception) -> str:
     return str(error) if isinstance(error, RsnotifyError) else f"{type(error).__name__}: {error}"
 
 
-#: Seconds between two checks of a condition on all Sources, because one may take that long.
+#: Seconds between two checks of a condition on all Sources, because one check may take that long.
 _GATHER = 0.02
 
 _Run = Callable[[FleetMember], Coroutine[None, None, None]]
@@ -323,7 +323,7 @@ class Fleet:
             self._begin(member, self._run)
 
     async def remove(self, name: str) -> None:
-        """Remove a Source, and wait until all changes being committed are committed.
+        """Remove a Source, and wait until any commit in progress is complete.
 
         Raises:
             KeyError: There is no Source with this name.
@@ -358,7 +358,7 @@ class Fleet:
                 await self._end_all()
 
     def stop(self) -> None:
-        """End `run` or `catch_up` gracefully: changes that are being committed are committed."""
+        """End `run` or `catch_up` gracefully: commits in progress are completed."""
         self._stopping.set()
         for member in self._members.values():
             member.stop()

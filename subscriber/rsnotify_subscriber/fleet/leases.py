@@ -23,7 +23,7 @@ HOLD = 5.0
 _QUIET = 3.0
 #: Number of renewals after which a process acquires a free Source beyond its share.
 _PASSES = 3
-#: The fraction (one in this many) of its Sources that a process acquires beyond its share at once.
+#: Beyond its share, a process acquires one in this many of the listed Sources at a time, or one.
 _PART = 10
 
 
@@ -42,7 +42,7 @@ class Members(NamedTuple):
     """The state of the tables at a renewal.
 
     Args:
-        me: The number of this member, which changes if the member had been removed.
+        me: The number of this member. It is a new one if the member had been removed.
         names: The names of all members, by their numbers.
         sharing: The members that take a share of the Sources and have not expired.
         has_expired: Whether there are expired members, or leases of such members, to remove.
@@ -97,7 +97,10 @@ def boot_clock() -> float:
 
 
 class FleetShare:
-    """The leases of one process. `beat` and `leave` block. The rest may be called in any thread.
+    """The leases of one process.
+
+    `beat`, `hand_over` and `leave` access the tables, and block. The rest may be called in any
+    thread.
 
     Args:
         table: The tables of members and leases.
@@ -215,7 +218,7 @@ class FleetShare:
         self.leases = leases
 
     def _take(self, members: Members) -> bool:
-        """Acquire leases of free Sources, if the share allows. Return whether it was attempted."""
+        """Acquire leases of free Sources, if the share allows. Return whether any were tried."""
         free = [source for source in self.listed if source not in self.leases]
         if not free:
             self._passed = 0

@@ -85,9 +85,10 @@ class SharedDatabase:
         return {schema: one for schema, one in share.held.items() if schema not in requested}
 
     def unleased(self, wrong: Mapping[str, str]) -> dict[str, FollowedSourceStatus]:
-        """Return the statuses of Sources that are not followed elsewhere, if not in the fleet.
+        """Return the statuses of Sources that no other process follows.
 
-        `wrong` has the reasons why some cannot be followed here, by the Source's name.
+        They apply to Sources that are not in the fleet. `wrong` has the reasons why some Sources
+        cannot be followed here, by name.
         """
         share, is_valid = self.share, self.share.is_valid
         found = {}
@@ -145,7 +146,7 @@ class SharingReloader(FleetReloader):
 
     Args:
         fleet: The fleet.
-        build: Returns the subscriber of a Source. The state is in a folder, or at a location.
+        build: Returns the subscriber of a Source, with its state in a folder or at a location.
         configuration: The configuration.
         once: Whether the fleet only catches up. If so, it has all Sources, acquires each free
             lease, and reports the others as followed by another process.
@@ -330,7 +331,7 @@ class SharingReloader(FleetReloader):
     def _prepare_sound(
         self, configuration: FleetConfiguration, sources: list[FollowedSource]
     ) -> dict[str, Subscriber]:
-        """Return the subscribers of Sources with working handlers, or of some if it takes long."""
+        """Return the subscribers of Sources with working handlers. Stop early if it takes long."""
         prepared: dict[str, Subscriber] = {}
         began = monotonic()
         for source in sources:

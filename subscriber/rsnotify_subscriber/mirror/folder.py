@@ -240,7 +240,7 @@ class MirrorTree:
             return path
         names = self._layout.natural(uri)
         if names is not None and (beside := self._path((*names[:-1], PROBE))) is not None:
-            with suppress(OSError):  # it is not empty, or no folder
+            with suppress(OSError):  # it is not empty, or not a folder
                 os.rmdir(os.path.join(os.path.dirname(beside), names[-1]))
         return self.find(uri)
 
@@ -334,7 +334,7 @@ class MirrorTree:
 
 
 class PlainPaths:
-    """The paths of resources that are in existing folders and keep the names in their URIs.
+    """The paths of resources in existing folders, under the same names as in their URIs.
 
     Successive URIs in the same folder need no `stat` each. There is no check for a folder that has
     a resource's name, because the system refuses to replace it with a file.
@@ -349,7 +349,7 @@ class PlainPaths:
         self._layout = layout
         self._root = root
         self._above = ""
-        # A batch makes fallbacks only for its own resources, and contains each of them once.
+        # Checked only here: a batch makes fallbacks just for its own resources, each once.
         self._has_fallbacks = _mode(fallbacks) is not None
 
     def note(self, path: str) -> None:
@@ -586,7 +586,7 @@ class FolderMirror:
             self._flush_failed = False
 
     def _put(self, changes: Sequence[Received], *, flushed: bool) -> None:
-        """Put each resource in its place, or remove it. `flushed`: the contents are flushed."""
+        """Put each resource in its place, or remove it. If `flushed`, the contents already are."""
         assert self._tree is not None, "prepare is called first"
         if self.place != self._place:
             raise StorageError(f"{self._root} is not there any more, or not the folder it was")

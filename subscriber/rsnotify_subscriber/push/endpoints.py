@@ -32,7 +32,8 @@ from rsnotify_subscriber.push.websub_callbacks import Callbacks
 from rsnotify_subscriber.push.websub_transport import WebSubTransport
 from rsnotify_subscriber.terms import Via
 
-#: Maximum number of hubs of each kind that are used. Each costs attempts and time.
+#: Maximum number of hubs used of each kind, however many a Source names. Each costs attempts, and
+#: time.
 MOST = 16
 _AS_A_URI = re.compile(r"[\x21-\x7e]+")
 
@@ -98,8 +99,8 @@ class Transports:
     def notice_endpoints(self, offer: Offer) -> list[Endpoint]:
         """Return the endpoints for notifications about documents, without the ones for changes.
 
-        A broker may use one name for both topics. Messages under that name are then changes. Also,
-        a broker keeps one session for only one connection.
+        A broker may use one name for both topics. Messages under that name are then changes.
+        Moreover, a broker keeps a session for only one connection.
         """
         if offer.framework is None:
             return []

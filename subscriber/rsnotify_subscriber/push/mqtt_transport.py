@@ -2,7 +2,7 @@
 
 A broker has no log that can be read from a given instant. It retains the newest fragment, and sends
 it to each new subscriber. Because a fragment states where it begins, this shows whether anything is
-missing. If no fragment arrives, nothing is shown, and the lists are read.
+missing. If no fragment arrives, this remains unknown, and the lists are read.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class MqttOptions(Struct, frozen=True, kw_only=True):
     """How to connect to MQTT brokers.
 
     Args:
-        url: The broker to use instead of the one that the Source names, or None to use that.
+        url: The broker to use instead of the Source's, or None to use the Source's.
         login: The user or certificate. It requires a `url`, because a Source could name any broker,
             which would then receive the password.
         session: The name of a session that the broker keeps while the subscriber is away, for one

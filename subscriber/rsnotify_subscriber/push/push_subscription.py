@@ -1,9 +1,9 @@
-"""A lasting subscription to a topic, over the best working endpoints, as many as are wanted.
+"""A lasting subscription to a topic, over a given number of the best working endpoints.
 
 `EndpointFailover` decides which endpoints should be open: the best that work, and others while
 those do not. `EndpointConnection` is the connection to one endpoint, from opening it to losing it.
 
-Theory of operation. An endpoint is closed, being tried, or up. Or it has failed and is waiting for
+Theory of operation. An endpoint is closed, being tried, or up, or it has failed and is waiting for
 its next attempt.
 
     closed --needed--> tried --up--> up --has held--> worse ones are closed
@@ -244,7 +244,7 @@ class EndpointConnection:
         self.is_up = False
         #: Whether the hub fails to send what it should.
         self.is_mute = False
-        #: Whether the hub should send the changes that the lists will have from now on.
+        #: Whether the hub must have sent any change that the lists show from now on.
         self.is_due = False
         self.up_at = 0.0
         #: When the connection came up, or a new fragment last arrived.
@@ -349,7 +349,7 @@ class PushSubscription:
         self._since = since
         self._announce = announce
         self._open: dict[Endpoint, EndpointConnection] = {}
-        self._failed: dict[Endpoint, str] = {}  # the reasons, since each was last up
+        self._failed: dict[Endpoint, str] = {}  # the reasons for failures since the last success
         self._tasks = Tasks(self._end)
         self._ended: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -457,7 +457,7 @@ class PushSubscription:
     # Connections that are up but receive nothing
 
     def pulled(self, began: float, *, news: bool) -> None:
-        """Compare push with the lists, whose changes hubs should have sent, too.
+        """Compare push with the lists: hubs should have sent the same changes.
 
         A hub does not have to send changes from before its connection came up. The first lists that
         are read after that therefore prove nothing about the hub.

@@ -39,5 +39,5 @@ class Transport(Protocol):
             listener: Receives the messages.
 
         Raises:
-            FetchError: The connection has ended, with the reason. Always raised.
+            FetchError: Always, when the connection ends. The error states the reason.
         """

@@ -46,7 +46,7 @@ class TopicReception:
     """A topic that a connection receives, from its subscription to its end.
 
     Attributes:
-        subscribed: Completed when a message has confirmed the subscription, or with `ended`.
+        subscribed: Completed when a message confirms the subscription, or together with `ended`.
         ended: Completed when the connection is lost, or with the error of a message.
     """
 
@@ -85,7 +85,7 @@ class TopicReception:
     def end(self, error: Exception | None) -> None:
         settle(self.ended, error)
         if not self.ended.cancelled():
-            self.ended.exception()  # or asyncio logs it if nothing waits
+            self.ended.exception()  # or asyncio would log it as never retrieved
         settle(self.subscribed, None)
 
 

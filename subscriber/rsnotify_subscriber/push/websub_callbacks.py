@@ -55,8 +55,9 @@ from rsnotify.runtime.serving import serving
 from rsnotify.runtime.web_messages import WebRequest, WebResponse, text_response
 from rsnotify_subscriber.terms import DEFAULT_TERMS, WebSubTerms
 
-#: The longest lease that is accepted. A number with more digits than this is never parsed.
+#: Maximum lease in seconds. A longer one is capped.
 _LONGEST_LEASE = 30 * 86_400
+#: A number with more digits is not parsed.
 _MOST_DIGITS = 18
 #: A longer challenge is not echoed: it would be an attempt to make us send it.
 _LONGEST_CHALLENGE = 4096
@@ -93,7 +94,7 @@ class CallbackSubscription:
 
     Args:
         topic: The topic.
-        callback: The URL, to which only the hub of this subscription delivers.
+        callback: The URL to which the hub of this subscription, and no other, delivers.
         secret: The secret for signatures, or None if deliveries are not signed.
         signatures: The accepted signature methods.
         lease: The requested lease in seconds.

@@ -209,7 +209,7 @@ class HubMembership:
                 raise Unavailable(member.hub, reason, retry_after(response))
 
     async def leave(self, member: HubMember, seconds: float) -> None:
-        """Unsubscribe, if that can be done within some seconds.
+        """Try to unsubscribe within this many seconds.
 
         A hub that does not receive the request gets a 410 response to its next delivery.
         """

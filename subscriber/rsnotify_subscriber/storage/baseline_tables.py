@@ -41,7 +41,7 @@ SELECT uri, hash FROM {resources}
 _SEEN = "SELECT identity, coalesce(spelling, identity) FROM {seen} WHERE identity IN"
 #: Number of entries compared at once.
 _PART = 2_000
-#: Maximum number of stored URIs that are listed in two spellings.
+#: Maximum number of URIs stored for being listed in two spellings.
 _TWOFOLD = 100
 #: Minimum time between two requests for an unsettled version, in seconds.
 _BETWEEN = 900.0
@@ -64,7 +64,7 @@ class ComparedEntries(NamedTuple):
 
 
 class EntryCounts(Struct, frozen=True, array_like=True):
-    """The number of compared entries, of those without a hash, and of those without a date too."""
+    """Counts of compared entries: in total, without a hash, and with neither hash nor date."""
 
     entries: int = 0
     unhashed: int = 0
@@ -74,13 +74,13 @@ class EntryCounts(Struct, frozen=True, array_like=True):
 class BaselineTables:
     """Compares the resources of a state with the entries of Resource Lists.
 
-    If a list has a resource in two spellings, the first entry counts, and the state is in doubt.
-    `respell` stores the new spellings of resources that a list spells differently.
+    If a list has a resource under two spellings of its URI, the first entry counts, and the state
+    is in doubt. `respell` stores the new spellings of resources that a list spells differently.
 
     Attributes:
         trusts_dates: Whether no resource is known to have changed without a new `lastmod`.
         twofold: A map from each ignored spelling of a URI to the spelling that counts.
-        unsettled: By URI, when this process fetched unsettled versions.
+        unsettled: When this process fetched each unsettled version, by URI.
         counts: The entries compared since the last `begin`, except for entries of packages.
     """
 
@@ -165,7 +165,7 @@ class BaselineTables:
     def _unchanged(self, listed: Mapping[str, Resource], held: Mapping[str, Resource]) -> list[str]:
         """Return the resources that the copy has with exactly the hash of their entries.
 
-        This covers nearly all resources, in a third of the time of a full comparison.
+        Nearly all resources match, so this takes only a third of the time of a full comparison.
         """
         identities = [identity for identity, entry in held.items() if entry.hash is not None]
         return [

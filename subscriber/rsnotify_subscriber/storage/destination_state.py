@@ -178,7 +178,7 @@ class IntentLog:
 
     @property
     def progress(self) -> int:
-        """A number that differs after each intent, and after each commit of one."""
+        """A number that changes after each intent, and after each commit of one."""
         return self._batch + self._committed
 
     @property
@@ -263,11 +263,11 @@ _INVALIDATE = """
 UPDATE {resources} SET changed_at = 0, hash = NULL, length = NULL, lastmod = NULL,
     validator = NULL, fetched_at = NULL, mtime = NULL
 """
-# Only rows that are unchanged since the files were compared: a change may have been applied in the
-# meantime. -2, which no file has as its time, stands for NULL.
+# Matches only rows unchanged since the files were compared, because a change may have been applied
+# in the meantime. -2, a time that no file has, stands for NULL.
 _AS_COMPARED = "WHERE uri = ? AND hash = ? AND coalesce(mtime, -2) = coalesce(?, -2)"
 _LOSE = "UPDATE {resources} SET mtime = -1 WHERE hash IS NOT NULL AND change != 'deleted'"
-#: The length is one that no file has, because a lost resource is found again if its file is right.
+#: Sets a length that no file has: a lost resource whose file matches would count as found.
 _LOSE_UNSELECTED = """
 UPDATE {resources} SET mtime = -1, length = -1
     WHERE hash IS NOT NULL AND change != 'deleted' AND uri = ?
@@ -286,7 +286,7 @@ SELECT uri, hash, length, mtime FROM {resources} WHERE change != 'deleted' AND u
 
 
 class HeldFile(Struct, frozen=True, gc=False):
-    """A resource in the copy, as far as its file is concerned. `hash` is None if unknown."""
+    """A resource in the copy, with the stored properties of its file. `hash` is None if unknown."""
 
     uri: str
     hash: str | None
@@ -295,7 +295,7 @@ class HeldFile(Struct, frozen=True, gc=False):
 
 
 class DestinationState:
-    """The state of one Destination, opened as by `StateLocation.open`.
+    """The state of one Destination. Creating an instance opens it, as in `StateLocation.open`.
 
     Attributes:
         sum: The sum over the copy, as of the last commit.
@@ -366,7 +366,7 @@ class DestinationState:
 
     @property
     def commits(self) -> int:
-        """A number that differs whenever changes were applied. May be read in any thread."""
+        """A number that changes whenever changes are applied. May be read in any thread."""
         return self._intents.progress
 
     def unknown_uris(self) -> list[str]:
@@ -444,7 +444,7 @@ class DestinationState:
         self.transactions.delete_facts("progress")
 
     def last_list(self) -> ComparedList | None:
-        """Return the last compared list of all resources, if T was deleted since then."""
+        """Return the last compared list of all resources, if T has been deleted since then."""
         return self.transactions.read_fact("last_list", ComparedList)
 
     def changed_after(self, instant: Instant) -> list[Change]:
@@ -490,7 +490,7 @@ class DestinationState:
         return held
 
     def note_files(self, touched: Iterable[tuple[HeldFile, int]], lost: Iterable[HeldFile]) -> int:
-        """Store new modification times of files, and which files are lost, unless changed since.
+        """Store new modification times and lost files, except for resources changed since.
 
         Returns:
             The increase in the number of lost resources.
@@ -587,7 +587,7 @@ class DestinationState:
         return self.transactions.read_fact("restored", bool) is True
 
     def invalidate(self) -> None:
-        """Mark all resources to be fetched again, and everything to be compared."""
+        """Mark all resources to be fetched again, and force a full comparison."""
         with self.transactions.writing():
             self._delete_progress()
             self.transactions.write_facts(restored=False)
@@ -628,8 +628,8 @@ class DestinationState:
             doubts: By URI, the reasons why resources may differ from what the Source announced.
             unflushed: The content that a `DeferredHandler` has not flushed, which the state keeps.
                 None if the handler has flushed everything.
-            dated: The announced lengths of resources that were fetched for an entry of a Resource
-                List without a hash. If their content has changed, their date should have, too.
+            dated: The announced lengths of resources that were fetched for a Resource List entry
+                without a hash. If their content has changed, their date should have, too.
         """
         began = perf_counter()
         with self.transactions.writing(ends=True):

@@ -53,8 +53,8 @@ _INDEXES = (
     "CREATE INDEX IF NOT EXISTS lost ON {resources} (uri) WHERE mtime = -1",
     "CREATE INDEX IF NOT EXISTS identities ON {resources} (identity) WHERE identity != ''",
 )
-# Queried first, since altering a table waits for all transactions that read it. Not from the
-# information_schema, where the query takes 3 ms of server time among a thousand schemas.
+# Queried first, since altering a table waits for all transactions that read it. This avoids the
+# information_schema, where the query takes 3 ms of server time with a thousand schemas.
 _COLUMNS = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(?) AND attnum > 0"
 _INTEND = """
 INSERT INTO {facts} SELECT 'intent', ? FROM ({fence}) AS fence
@@ -85,7 +85,7 @@ SELECT name FROM {LEASES} JOIN {MEMBERS} ON owner = id
 _PATIENCE = "SET lock_timeout = '1s'"
 # The longest identifier in PostgreSQL, in bytes.
 _NAME_LENGTH = 63
-#: Timeout for connecting, in seconds. A thread waits for that long.
+#: Timeout for connecting, in seconds. A thread is blocked for that long.
 _CONNECT_TIMEOUT = 10
 
 

@@ -31,7 +31,7 @@ _SECOND = timedelta(seconds=1)
 class Novelty(Enum):
     """How to handle a change, given the state of its resource."""
 
-    #: Nothing: this change or a later one was applied.
+    #: Do nothing: this change or a later one was applied.
     COVERED = "covered"
     #: Apply the change as it was announced.
     APPLY = "apply"
@@ -56,9 +56,9 @@ class ResourceState(Struct, frozen=True):
             can have the same one.
         fetched_at: When the Source's own server last sent or confirmed the content, by its clock.
             0 if it has no clock, None if the content came by push, in a package or from a mirror.
-        mtime: The modification time of the file (ns) as it was written. 0 without a file, `LOST` if
-            the copy no longer has the content. None if it is unknown, as in a state from an earlier
-            version, or if the stored value is to stay.
+        mtime: The modification time of the file (ns) as it was written. 0 if there is no file,
+            `LOST` if the copy no longer has the content. None if it is unknown, as in a state from
+            an earlier version, or if the stored value should stay.
         spelling: The URI as the Source last wrote it, if that differs from `uri`.
     """
 
@@ -141,7 +141,7 @@ class ResourceState(Struct, frozen=True):
         return to_microseconds(begin) <= self.changed_at < to_microseconds(end)
 
     def _agrees(self, change: Change) -> bool:
-        """Return whether the last entry of a resource describes the copy of that resource."""
+        """Return whether the copy matches this change, the last entry of the resource."""
         if change.change is ChangeType.DELETED or not self.exists:
             return change.change is ChangeType.DELETED and not self.exists
         entry = change.resource

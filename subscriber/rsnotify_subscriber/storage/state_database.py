@@ -209,7 +209,7 @@ _INDEXES = """
 CREATE INDEX IF NOT EXISTS lost ON resources (uri) WHERE mtime = -1;
 CREATE INDEX IF NOT EXISTS identities ON resources (identity) WHERE identity != '';
 """
-#: The record's length, at the start of a file. Bytes after the record are left from a longer one.
+#: The record's length, at the start of a file. Later bytes are left over from a longer record.
 _LENGTH = struct.Struct(">Q")
 _TABLES = {
     "facts": "facts",
