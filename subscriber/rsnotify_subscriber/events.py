@@ -30,7 +30,7 @@ _WINDOW = timedelta(seconds=1)
 
 
 class PushState(StrEnum):
-    """Whether push is not offered, is not connected, or delivers changes."""
+    """The state of push: not offered, not connected, or delivering changes."""
 
     OFF = "off"
     DOWN = "down"

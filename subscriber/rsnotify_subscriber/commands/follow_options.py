@@ -105,7 +105,7 @@ def credentials_of(
 
 
 class CallbackServer:
-    """A listener for hubs. A context manager; the port is bound at once and closed at the end.
+    """A listener for hubs. The port is bound on creation, and closed when the context ends.
 
     Args:
         url: The URL from outside, or None if no hub delivers to this process.

@@ -477,7 +477,7 @@ def _url(uri: str, target: str) -> URL:
         # A URI is sent as the Source wrote it. Anything else is quoted first.
         url = URL(target, encoded=_AS_WRITTEN.fullmatch(target) is not None)
         is_web = url.scheme in ("http", "https") and bool(url.host) and url.port is not None
-        # The resolver would raise the same error, but not as an error of the URI.
+        # The resolver would raise the same error, but not report it as an error in the URI.
         (url.raw_host or "").encode("idna")
     except ValueError as error:
         what = "it" if target == uri else repr(target)

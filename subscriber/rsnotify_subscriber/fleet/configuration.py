@@ -213,7 +213,7 @@ def check_source(number: int, source: FollowedSource, *, reachable: bool) -> Non
 
 
 def check_terms(terms: SourceSettings) -> None:
-    """Raise `WrongSetting` if a setting for all Sources is wrong, as far as can be seen here."""
+    """Raise `WrongSetting` if a setting for all Sources is wrong in itself."""
     for key, reason in _broker_faults(terms):
         raise WrongSetting(("defaults", key), reason)
 

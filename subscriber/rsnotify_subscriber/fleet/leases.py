@@ -115,7 +115,7 @@ class FleetShare:
         names: The names of the members.
         held: The fences of the Sources that this process may follow while `is_valid`.
         requested: The Sources that this process must hand over.
-        superfluous: The Sources that this process has leases for but that are not listed.
+        superfluous: The unlisted Sources that this process holds leases for.
     """
 
     def __init__(

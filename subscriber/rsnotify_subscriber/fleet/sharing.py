@@ -1,4 +1,4 @@
-"""Follows the Sources of a configuration for which this process holds leases.
+"""Follows those Sources of a configuration that this process holds leases for.
 
 The leases of all Sources in one database are renewed together. A process that cannot renew them
 follows no Source, and reports all as failing. Every process reports the Sources that nobody
@@ -140,7 +140,7 @@ def schema_of(source: FollowedSource) -> str:
 
 
 class SharingReloader(FleetReloader):
-    """Makes a fleet follow the Sources of a configuration for which this process holds leases.
+    """Makes a fleet follow those Sources of a configuration that this process holds leases for.
 
     Sources whose states are in folders are followed without a lease.
 

@@ -72,7 +72,7 @@ class MirrorLayout(Struct, frozen=True):
     portable: bool = False
 
     def natural(self, uri: str) -> PathNames | None:
-        """Return the path of a resource; None if it would be too long."""
+        """Return the path of a resource, or None if it would be too long."""
         if uri.startswith(self.base):
             names = self._names(uri.removeprefix(self.base))
         else:
@@ -94,7 +94,7 @@ class MirrorLayout(Struct, frozen=True):
 
     @staticmethod
     def uri_of_fallback(name: str) -> str | None:
-        """Return the URI whose fallback path has this name; None if the name is a digest."""
+        """Return the URI whose fallback path has this name, or None if the name is a digest."""
         return None if name.startswith("@") else unquote(name, errors="strict")
 
     def is_plain(self, name: str) -> bool:
@@ -182,7 +182,7 @@ def _ignores_case_inside(folder: Path, *, probe: bool) -> bool:
 
 
 def _exists_in_both_cases(path: Path) -> bool | None:
-    """Return whether a path exists in both cases; None if it has no case or does not exist."""
+    """Return whether a path exists in both cases, or None if it has no case or is missing."""
     name = path.name.swapcase()
     if name == path.name or not path.exists():
         return None
@@ -281,7 +281,7 @@ class MirrorTree:
         return map(Path, self.paths())
 
     def paths(self) -> Iterator[str]:
-        """Yield the path of everything that is not a folder, skipping what is removed meanwhile."""
+        """Yield the path of everything that is not a folder. Skip concurrently removed entries."""
         folders = [self._root]
         while folders:
             with (
@@ -297,7 +297,7 @@ class MirrorTree:
     def find_files(self, uris: Iterable[str]) -> Iterator[tuple[str, os.stat_result | None]]:
         """Yield each resource's path and the status of its file, which is None without a file.
 
-        In sorted order, each URI takes one `stat`, because the URIs of one folder are adjacent.
+        If the URIs are sorted, each takes one `stat`, because those of one folder are adjacent.
         """
         leftovers: set[str] = set()
         if _is_folder(self._fallbacks):
@@ -423,7 +423,7 @@ def default_state(folder: str | os.PathLike[str]) -> Path:
 
 
 class FolderMirror:
-    """Keeps a folder equal to the Source's resources. A `DeferredHandler`.
+    """Keeps a folder equal to the Source's resources. Implements `DeferredHandler`.
 
     `apply` flushes content before it renames it into place, and flushes the folders afterwards. A
     subscriber flushes small content later, several files at once, and keeps it in the state until

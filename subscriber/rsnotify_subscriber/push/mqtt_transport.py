@@ -92,7 +92,7 @@ DEFAULT_MQTT = MqttOptions()
 
 @dataclass
 class MqttTransport:
-    """A subscription to one topic at a broker. A `Transport`.
+    """A subscription to one topic at a broker. Implements `Transport`.
 
     Theory of operation. If only a part of the topic is of interest, the transport requests that
     part from the hub behind the broker, and subscribes to the part's name. If nothing arrives under

@@ -46,7 +46,7 @@ from rsnotify_subscriber.push.endpoints import Endpoint
 
 #: Time for an endpoint to come up before the next one is tried as well.
 PATIENCE = 2.0
-#: Time for an endpoint to come back that was lost after it had held.
+#: Time for an endpoint that was lost after it had held to come back.
 RETURN = 0.5
 #: Time that an endpoint must stay up before worse ones are closed.
 HOLD = 3.0
@@ -78,7 +78,7 @@ class _EndpointState(Generic[E]):
         self.hub_address: Hashable = None
         #: When the endpoint may be tried again.
         self.retry_at = -inf
-        #: Until when it is expected to come up.
+        #: The time until which it is expected to come up.
         self.expected_until = -inf
         #: When it will have been up for long enough.
         self.held_at = inf
@@ -216,7 +216,7 @@ class PushEvents:
         """Handle a hub's report of the number of subscribers to the topic."""
 
     def gap(self) -> None:
-        """Handle a hub that has not stored all fragments since `since`."""
+        """Handle a notice that a hub has not stored all fragments since `since`."""
 
     def fragment(self, document: bytes) -> Instant | None:
         """Handle a fragment. Return the instant up to which it covers changes, if any."""
@@ -230,7 +230,7 @@ class PushEvents:
 
 
 class EndpointConnection:
-    """A connection to an endpoint. The `TransportListener` of its transport.
+    """A connection to an endpoint. Implements `TransportListener` for its transport.
 
     After `close`, it calls neither subscription nor events.
     """

@@ -21,7 +21,7 @@ class TransportListener(Protocol):
         """Handle a hub's report of the number of subscribers to the topic."""
 
     def gap(self) -> None:
-        """Handle a hub that has not stored all fragments since `since`."""
+        """Handle a notice that the hub has not stored all fragments since `since`."""
 
     def fragment(self, document: bytes) -> None:
         """Handle a fragment."""

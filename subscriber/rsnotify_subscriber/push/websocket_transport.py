@@ -156,7 +156,7 @@ _PING, _PONG = 5.0, 10.0
 
 @dataclass(repr=False)
 class WebSocketTransport:
-    """A connection to a hub for one topic, or a part of a shared connection. A `Transport`.
+    """A connection to a hub for one topic, or part of a shared one. Implements `Transport`.
 
     Args:
         hub: The URI of the hub.

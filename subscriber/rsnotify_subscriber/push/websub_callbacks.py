@@ -277,7 +277,7 @@ _TOKEN_BYTES, _TOKEN = 32, "[A-Za-z0-9_-]{43}"
 #: Hubs deliver to a callback one at a time, so more concurrent requests do not come from a hub.
 _AT_ONCE = 4
 _AS_A_CALLBACK = re.compile(r"[\x21-\x7e]+")
-# A challenge comes from outside, and no browser must render it as a page.
+# A challenge comes from outside, and browsers must not render it as a page.
 _PLAIN = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _RETRY = {"Retry-After": "1"}
 _STATUS = {
@@ -397,7 +397,7 @@ class Callbacks:
         return application
 
     def _token_in(self, path: str) -> str | None:
-        """Return the token at the end of a decoded path; None if it is not a callback's path."""
+        """Return the token at the end of a decoded path, or None if it is not a callback's path."""
         prefix = unquote(urlsplit(self.url).path)
         token = path.removeprefix(prefix)
         return token if path.startswith(prefix) and re.fullmatch(_TOKEN, token) else None

@@ -236,7 +236,7 @@ _GOODBYE = 2.0
 
 @dataclass
 class WebSubTransport:
-    """A subscription at a hub, renewed until it fails. A `Transport`.
+    """A subscription at a hub, renewed until it fails. Implements `Transport`.
 
     Args:
         channel: The topic, as the Source's documents name it.

@@ -103,7 +103,7 @@ class ContentLog:
         return self._deleted < self._flushed
 
     def write(self, batch: int, unflushed: Sequence[UnflushedContent] | None) -> None:
-        """Store the unflushed contents of a batch; None if everything has been flushed."""
+        """Store the unflushed contents of a batch. None means that everything has been flushed."""
         if unflushed is None:
             self.set_flushed(self.last)
         self.delete_flushed()

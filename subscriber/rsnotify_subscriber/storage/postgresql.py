@@ -90,7 +90,7 @@ _CONNECT_TIMEOUT = 10
 
 
 class PostgreSQLState:
-    """A state in the tables of a separate schema. A `StateLocation`.
+    """A state in the tables of a separate schema. Implements `StateLocation`.
 
     Each followed set of resources needs its own schema.
 
@@ -275,7 +275,7 @@ class Leases(Protocol):
 
 
 class LeasedState:
-    """A state that one process of a fleet follows under a lease. A `StateLocation`.
+    """A state that one process of a fleet follows under a lease. Implements `StateLocation`.
 
     Args:
         pool: The pool of connections.
@@ -424,7 +424,7 @@ class _LeasedConnections:
 
 
 class PostgreSQLDatabase:
-    """The tables of a state. A `StateDatabase`. All connections are in autocommit mode."""
+    """The tables of a state. Implements `StateDatabase`. All connections use autocommit mode."""
 
     errors: tuple[type[Exception], ...] = (psycopg.Error,)
     is_local = False

@@ -24,7 +24,7 @@ from rsnotify_subscriber.storage.state_database import Row, StateDatabase
 
 #: The `mtime` of a resource whose content the copy has lost.
 LOST = -1
-#: HTTP dates have whole seconds.
+#: HTTP dates are in whole seconds.
 _SECOND = timedelta(seconds=1)
 
 

@@ -229,7 +229,7 @@ def _with_tables(sql: str) -> str:
 
 
 class SQLiteFolder:
-    """The folder of a state, created if it does not exist. A `StateLocation`."""
+    """The folder of a state, created if it does not exist. Implements `StateLocation`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -258,7 +258,7 @@ class SQLiteFolder:
 
 
 class SQLiteDatabase:
-    """The database file of a state. A `StateDatabase`. `close` releases the lock of its folder."""
+    """The database file of a state. Implements `StateDatabase`. `close` unlocks its folder."""
 
     errors: tuple[type[Exception], ...] = (sqlite3.Error,)
     is_local = True
