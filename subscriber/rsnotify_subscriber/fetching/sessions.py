@@ -67,7 +67,7 @@ class NotPublic(RsnotifyError, OSError):
     """Raised for an address that is not dialled because it is not public."""
 
     def __init__(self) -> None:
-        # The same message for each address of a host: only then does aiohttp raise this very error.
+        # The message is the same for each address of a host: only then does aiohttp raise this error.
         super().__init__(
             errno.EACCES,
             "it is at a loopback, private or otherwise not public address; unless "

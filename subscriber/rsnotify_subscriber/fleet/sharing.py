@@ -326,7 +326,7 @@ class SharingReloader(FleetReloader):
             if is_current and source.title in prepared:
                 self._follow(source, fences[schema], prepared[source.title])
             elif source.title not in self._wrong:
-                database.wake.set()  # for the next ones, after the leases were renewed
+                database.wake.set()  # continue with the next ones after renewing the leases
 
     def _prepare_sound(
         self, configuration: FleetConfiguration, sources: list[FollowedSource]

@@ -83,7 +83,7 @@ class ContentLog:
         rows = database.read(query) if database.is_local else []
         #: By URI, the content that an earlier run applied last and did not flush.
         self.unfinished: dict[str, bytes | None] = {}
-        # Otherwise a version without this table has committed later changes since.
+        # Otherwise an rsnotify version without this table has committed later changes.
         if rows and rows[-1][1] == committed:
             self.unfinished = {uri: content for _, _, uri, content in rows}
         #: The number of the last content. All contents up to it have been applied.
@@ -221,7 +221,7 @@ def sum_up(execute: Callable[[str, Sequence[object]], Rows]) -> SetSum:
 def usable(stored: str | None, count: int) -> SetSum | None:
     """Return the stored sum, or None if it does not cover exactly `count` resources.
 
-    A version without sums may have run since the sum was stored.
+    An rsnotify version without sums may have run since the sum was stored.
     """
     try:
         total = SetSum.parse(stored or "0 0 0")

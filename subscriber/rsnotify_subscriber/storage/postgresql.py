@@ -443,7 +443,7 @@ class PostgreSQLDatabase:
             "bytes": "bytea",
             **connections.names,
         }
-        #: The last intent, as long as nothing was committed after it.
+        #: The last intent, until the next commit.
         self._intent: bytes | None = None
         self._parent = incoming
         self._folder: tempfile.TemporaryDirectory[str] | None = None
