@@ -67,7 +67,7 @@ class NotPublic(RsnotifyError, OSError):
     """Raised for an address that is not dialled because it is not public."""
 
     def __init__(self) -> None:
-        # The message is the same for each address of a host: only then does aiohttp raise this error.
+        # The message is the same for all addresses of a host: only then aiohttp raises this error.
         super().__init__(
             errno.EACCES,
             "it is at a loopback, private or otherwise not public address; unless "
